@@ -1,0 +1,1 @@
+//! bound/mod (being written).

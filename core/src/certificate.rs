@@ -1,0 +1,1 @@
+//! certificate (being written).

@@ -1,0 +1,1 @@
+//! Scans over any monoid.

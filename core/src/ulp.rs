@@ -1,0 +1,1 @@
+//! ulp (being written).

@@ -1,0 +1,339 @@
+//! Tensors as data: element types, borrowed elements, and strided four-dimensional views.
+
+use crate::problem::ProblemError;
+use half::{bf16, f16};
+
+/// The type of a tensor's elements. Arithmetic is in f32 whatever the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single: eight exponent bits, seven of fraction.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+        }
+    }
+
+    /// `f32`, `f16` or `bf16`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        }
+    }
+
+    /// Unit roundoff: half the distance from one to the next larger number.
+    #[must_use]
+    pub const fn unit_roundoff(self) -> f64 {
+        match self {
+            DType::F32 => 5.960_464_477_539_063e-8,
+            DType::F16 => 4.882_812_5e-4,
+            DType::Bf16 => 3.906_25e-3,
+        }
+    }
+}
+
+impl core::fmt::Display for DType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Borrowed elements of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// Singles.
+    F32(&'a [f32]),
+    /// Halves.
+    F16(&'a [f16]),
+    /// Brain floats.
+    Bf16(&'a [bf16]),
+}
+
+impl Elements<'_> {
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Elements::F32(_) => DType::F32,
+            Elements::F16(_) => DType::F16,
+            Elements::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Elements::F32(x) => x.len(),
+            Elements::F16(x) => x.len(),
+            Elements::Bf16(x) => x.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The element at `index` as a single, which represents all three types exactly.
+    ///
+    /// # Panics
+    /// When `index` is not below `len`.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> f32 {
+        match self {
+            Elements::F32(x) => x[index],
+            Elements::F16(x) => x[index].to_f32(),
+            Elements::Bf16(x) => x[index].to_f32(),
+        }
+    }
+}
+
+/// Borrowed elements of a tensor that is written.
+#[derive(Debug)]
+pub enum ElementsMut<'a> {
+    /// Singles.
+    F32(&'a mut [f32]),
+    /// Halves.
+    F16(&'a mut [f16]),
+    /// Brain floats.
+    Bf16(&'a mut [bf16]),
+}
+
+impl ElementsMut<'_> {
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            ElementsMut::F32(_) => DType::F32,
+            ElementsMut::F16(_) => DType::F16,
+            ElementsMut::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            ElementsMut::F32(x) => x.len(),
+            ElementsMut::F16(x) => x.len(),
+            ElementsMut::Bf16(x) => x.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes `value` at `index`, rounded to the nearest element.
+    ///
+    /// # Panics
+    /// When `index` is not below `len`.
+    #[inline]
+    pub fn set(&mut self, index: usize, value: f32) {
+        match self {
+            ElementsMut::F32(x) => x[index] = value,
+            ElementsMut::F16(x) => x[index] = f16::from_f32(value),
+            ElementsMut::Bf16(x) => x[index] = bf16::from_f32(value),
+        }
+    }
+}
+
+/// The order of axes in a tensor of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `[batch, heads, tokens, dim]`; also `[heads, tokens, dim]` and `[tokens, dim]`.
+    Bhnd,
+    /// `[batch, tokens, heads, dim]`; also `[tokens, heads, dim]` and `[tokens, dim]`.
+    Bnhd,
+    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is given apart.
+    Bnc,
+}
+
+/// A strided view `[batch, heads, tokens, dim]`: shape and strides in elements. It holds no pointer, so a
+/// plan may keep it.
+///
+/// Any layout whose dimension is contiguous can be described: the three of [`Layout`], a slice of a packed
+/// QKV tensor, an expanded batch (stride zero, for inputs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    shape: [usize; 4],
+    strides: [usize; 4],
+}
+
+impl View {
+    /// A view of `shape` with `strides` in elements, both `[batch, heads, tokens, dim]`. `argument` names
+    /// the tensor in errors.
+    ///
+    /// # Errors
+    /// A dimension whose stride is not one, and a view whose last element has no index.
+    pub fn new(argument: &'static str, shape: [usize; 4], strides: [usize; 4]) -> Result<View, ProblemError> {
+        if shape[3] > 1 && strides[3] != 1 {
+            return Err(ProblemError::DimStride { argument, found: strides[3] });
+        }
+        let mut last = 0usize;
+        for (&n, &s) in shape.iter().zip(&strides) {
+            let far = n.saturating_sub(1).checked_mul(s).and_then(|x| last.checked_add(x));
+            last = far.ok_or(ProblemError::TooLarge { argument, shape })?;
+        }
+        // Byte offsets must fit a pointer difference, and counts of elements must not overflow.
+        let count = shape.iter().try_fold(1usize, |a, &n| a.checked_mul(n));
+        match count {
+            Some(count) if count <= isize::MAX as usize / 4 && last < isize::MAX as usize / 4 => {
+                Ok(View { shape, strides })
+            }
+            _ => Err(ProblemError::TooLarge { argument, shape }),
+        }
+    }
+
+    /// A dense view of a tensor with the given `dims` in the given layout. `heads` splits the last axis of
+    /// [`Layout::Bnc`] and is not used otherwise.
+    ///
+    /// # Errors
+    /// A rank that the layout does not have, and heads that do not divide the last axis.
+    pub fn dense(
+        argument: &'static str,
+        layout: Layout,
+        dims: &[usize],
+        heads: Option<usize>,
+    ) -> Result<View, ProblemError> {
+        let [b, h, n, d] = match (layout, dims) {
+            (Layout::Bhnd, &[n, d]) | (Layout::Bnhd, &[n, d]) => [1, 1, n, d],
+            (Layout::Bhnd, &[h, n, d]) | (Layout::Bnhd, &[n, h, d]) => [1, h, n, d],
+            (Layout::Bhnd, &[b, h, n, d]) | (Layout::Bnhd, &[b, n, h, d]) => [b, h, n, d],
+            (Layout::Bnc, &[n, c]) => View::split_heads(argument, 1, n, c, heads)?,
+            (Layout::Bnc, &[b, n, c]) => View::split_heads(argument, b, n, c, heads)?,
+            (Layout::Bnc, _) => {
+                return Err(ProblemError::Rank {
+                    argument,
+                    found: dims.len(),
+                    allowed: "2 or 3 for layout bnc",
+                });
+            }
+            _ => return Err(ProblemError::Rank { argument, found: dims.len(), allowed: "2, 3 or 4" }),
+        };
+        let too_large = || ProblemError::TooLarge { argument, shape: [b, h, n, d] };
+        let nd = n.checked_mul(d).ok_or_else(too_large)?;
+        let hd = h.checked_mul(d).ok_or_else(too_large)?;
+        let hnd = h.checked_mul(nd).ok_or_else(too_large)?;
+        match layout {
+            Layout::Bhnd => View::new(argument, [b, h, n, d], [hnd, nd, d, 1]),
+            Layout::Bnhd | Layout::Bnc => View::new(argument, [b, h, n, d], [hnd, d, hd, 1]),
+        }
+    }
+
+    fn split_heads(
+        argument: &'static str,
+        b: usize,
+        n: usize,
+        c: usize,
+        heads: Option<usize>,
+    ) -> Result<[usize; 4], ProblemError> {
+        let h = heads.ok_or(ProblemError::HeadsMissing { argument })?;
+        if h == 0 || c % h != 0 {
+            return Err(ProblemError::HeadsDoNotDivide { argument, width: c, heads: h });
+        }
+        Ok([b, h, n, c / h])
+    }
+
+    /// `[batch, heads, tokens, dim]`.
+    #[must_use]
+    pub const fn shape(&self) -> [usize; 4] {
+        self.shape
+    }
+
+    /// Strides in elements of `[batch, heads, tokens, dim]`.
+    #[must_use]
+    pub const fn strides(&self) -> [usize; 4] {
+        self.strides
+    }
+
+    /// Sequences in the batch.
+    #[must_use]
+    pub const fn batch(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// Heads.
+    #[must_use]
+    pub const fn heads(&self) -> usize {
+        self.shape[1]
+    }
+
+    /// Tokens.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.shape[2]
+    }
+
+    /// Head size.
+    #[must_use]
+    pub const fn dim(&self) -> usize {
+        self.shape[3]
+    }
+
+    /// Elements in the view.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
+    }
+
+    /// Elements that a buffer must have: one past the last that the view reaches, none for an empty view.
+    #[must_use]
+    pub fn extent(&self) -> usize {
+        if self.count() == 0 {
+            return 0;
+        }
+        self.shape.iter().zip(&self.strides).map(|(n, s)| (n - 1) * s).sum::<usize>() + 1
+    }
+
+    /// Index of the first element of a row.
+    #[inline]
+    #[must_use]
+    pub const fn row(&self, batch: usize, head: usize, token: usize) -> usize {
+        batch * self.strides[0] + head * self.strides[1] + token * self.strides[2]
+    }
+
+    /// Whether two different rows may share an element, which a tensor that is written must not have.
+    /// Decided from the strides in order of size, so that it may refuse a view whose rows interleave
+    /// without touching, but never accepts one whose rows overlap.
+    #[must_use]
+    pub fn may_overlap(&self) -> bool {
+        if self.count() == 0 {
+            return false;
+        }
+        let mut axes = [
+            (self.strides[0], self.shape[0]),
+            (self.strides[1], self.shape[1]),
+            (self.strides[2], self.shape[2]),
+        ];
+        axes.sort_unstable();
+        let mut reach = self.shape[3];
+        for (stride, n) in axes {
+            if n > 1 {
+                if stride < reach {
+                    return true;
+                }
+                reach += (n - 1) * stride;
+            }
+        }
+        false
+    }
+}

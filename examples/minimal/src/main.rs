@@ -1,0 +1,2 @@
+//! Minimal example.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The binary `elsa`.
+fn main() {}
