@@ -100,6 +100,7 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
 ///
 /// # Panics
 /// When `bias` is shorter than `keys.len() · width`, or `width` than the rows.
+#[allow(clippy::too_many_arguments)]
 pub fn fill_bias(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -126,7 +127,9 @@ pub fn fill_bias(
                 let add = mask.bias(row.index(j)) * core::f32::consts::LOG2_E;
                 if add != 0.0 {
                     for b in &mut line[..rows.len()] {
-                        *b += add;
+                        if *b != f32::NEG_INFINITY {
+                            *b += add;
+                        }
                     }
                 }
             }
