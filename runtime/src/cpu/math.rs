@@ -73,7 +73,15 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     // SAFETY: regions are this worker's and hold a block, the matrix a tile's scores with eight rows to spare
     // (layout); keys lie in the sequence.
     unsafe {
-        stage::load_query(c, unit.sequence, unit.head, p.rows.clone(), p.width, scratch, p.tile.query.cast_mut());
+        stage::load_query(
+            c,
+            unit.sequence,
+            unit.head,
+            p.rows.clone(),
+            p.width,
+            scratch,
+            p.tile.query.cast_mut(),
+        );
         let mut first = true;
         for start in (0..unit.sequence.keys).step_by(c.choice.block) {
             let keys = start..unit.sequence.keys.min(start + c.choice.block);

@@ -182,7 +182,6 @@ pub(super) unsafe fn cover(
 /// # Safety
 /// - The invariants of [`Context`]; the rows are this worker's; the state is initialised.
 /// - `scratch` is the worker's region for rows.
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn finish(
     c: &Context<'_>,
     sequence: &Sequence,
