@@ -1,1 +1,2 @@
 //! kernels
+#![no_std]
