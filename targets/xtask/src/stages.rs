@@ -123,7 +123,7 @@ fn clippy(tree: &Tree) -> Ran {
         Ok(host) => {
             let bare = bare_metal_run(tree, "cargo clippy --release").arg(JSON);
             builds(&mut ran, deny(bare));
-            let bare = bare_metal_run(tree, "cargo clippy --release --target").arg(BARE).arg(JSON);
+            let bare = bare_metal_run(tree, "cargo clippy --release").arg("--target").arg(BARE).arg(JSON);
             builds(&mut ran, deny(bare));
             builds(&mut ran, deny(fuzz_run(tree, "cargo clippy", &host).arg(JSON)));
         }
@@ -149,7 +149,7 @@ fn docs(tree: &Tree) -> Ran {
 /// Builds the program of `tests/bare-metal` for the Cortex-M.
 fn bare_metal_build(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::target(tree, BARE)?;
-    let run = bare_metal_run(tree, "cargo build --release --target").arg(BARE).arg(JSON);
+    let run = bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON);
     let out = builds(ran, run);
     // A target's library exists only without std, so what was built there links without it.
     let built = count::built(&out.stdout);
