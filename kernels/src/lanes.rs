@@ -65,7 +65,13 @@ pub trait Lanes: Number {
     ///
     /// # Safety
     /// - Four rows of four singles are readable at `src` and writable at `dst`.
-    unsafe fn transpose4(isa: Self::Isa, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
+    unsafe fn transpose4(
+        isa: Self::Isa,
+        src: *const f32,
+        src_stride: usize,
+        dst: *mut f32,
+        dst_stride: usize,
+    );
 
     /// Difference.
     #[must_use]

@@ -1,7 +1,7 @@
 //! The NEON vector.
 
 use crate::isa::Neon;
-use crate::lanes::{Lanes, EXP2_MONIC, EXPONENT_MAGIC};
+use crate::lanes::{EXP2_MONIC, EXPONENT_MAGIC, Lanes};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 

@@ -45,6 +45,7 @@ pub struct Run {
     words: Vec<OsString>,
     variables: Vec<(String, OsString)>,
     dir: PathBuf,
+    front: Option<PathBuf>,
     limit: Option<Duration>,
     show_stdout: bool,
     announce: bool,
@@ -57,6 +58,7 @@ impl Run {
             words: line.split_whitespace().map(OsString::from).collect(),
             variables: Vec::new(),
             dir: tree.root.clone(),
+            front: None,
             limit: None,
             show_stdout: true,
             announce: true,
@@ -84,6 +86,12 @@ impl Run {
     /// A variable of its environment, unless the user has set it.
     pub fn env_default(self, name: &str, value: &str) -> Run {
         if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
+    }
+
+    /// A folder of programs to look in first.
+    pub fn front(mut self, dir: PathBuf) -> Run {
+        self.front = Some(dir);
+        self
     }
 
     /// A folder of the tree to run in.
@@ -115,10 +123,11 @@ impl Run {
     pub fn line(&self) -> String {
         let quote = |word: &OsString| {
             let word = word.to_string_lossy();
-            if word.contains([' ', '=', '*']) { format!("'{word}'") } else { word.into_owned() }
+            if word.contains([' ', '*']) { format!("'{word}'") } else { word.into_owned() }
         };
+        let front = self.front.iter().map(|dir| format!("PATH={}:$PATH", dir.display()));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={}", quote(value)));
-        variables.chain(self.words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+        front.chain(variables).chain(self.words.iter().map(quote)).collect::<Vec<_>>().join(" ")
     }
 
     /// Runs it to its end.
@@ -140,6 +149,13 @@ impl Run {
             if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" {
                 command.env_remove(&name);
             }
+        }
+        if let Some(dir) = self.front {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            match std::env::join_paths(std::iter::once(dir).chain(std::env::split_paths(&path))) {
+                Ok(path) => command.env("PATH", path),
+                Err(error) => return nothing(format!("PATH: {error}")),
+            };
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let mut child = match command.spawn() {

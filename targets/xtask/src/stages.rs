@@ -209,17 +209,11 @@ fn aarch64(tree: &Tree) -> Ran {
         Ok(bin) => bin,
         Err(fault) => return Ran::fault("tests", fault),
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&path)));
-    let path = match path {
-        Ok(path) => path,
-        Err(error) => return Ran::fault("tests", format!("PATH: {error}")),
-    };
     let mut ran = Ran::none("tests");
     let runner = format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}");
     let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --tests --no-fail-fast")
         .args(&format!("--target {BOARD}.2.27"))
-        .env("PATH", path)
+        .front(bin)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner)
         .env("ELSA_REQUIRE", "neon")
         .env_default("PROPTEST_CASES", "32");

@@ -3,22 +3,23 @@
 //! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. What
 //! is compared is then the arithmetic of `elsa-core` alone.
 
+use elsa_core::attention;
 use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::monoid::Monoid;
-use elsa_core::problem::{Alignment, Inputs, Problem, ProblemError, Spec, Window};
-use elsa_core::state::State;
-use elsa_core::view::{DType, Elements, Layout, View};
+use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Spec, Window};
+use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
 
 /// Head size of queries and keys.
 const D: usize = 8;
 /// Head size of values.
 const DV: usize = 6;
-/// Most tokens of a case, of queries as of keys.
-const TOKENS: usize = 13;
-/// Keys of one block, whose states are merged in order.
-const BLOCK: usize = 4;
+/// Query heads, which share one key head.
+const HEADS: usize = 2;
+/// Most queries of a case.
+const QUERIES: usize = 9;
+/// Most keys of a case: more than two segments of the merge tree.
+const KEYS: usize = 1100;
 
-/// One attention: two query heads on one key head.
+/// One attention.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -35,7 +36,7 @@ struct Case {
 const PLAIN: Case = Case {
     name: "plain",
     queries: 5,
-    keys: TOKENS,
+    keys: 13,
     causal: None,
     window: Window { left: None, right: None },
     softcap: None,
@@ -43,7 +44,7 @@ const PLAIN: Case = Case {
     first_key: 1.0,
 };
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     PLAIN,
     Case { name: "causal", queries: 9, keys: 9, causal: Some(Alignment::TopLeft), ..PLAIN },
     Case { name: "decode", queries: 2, causal: Some(Alignment::BottomRight), ..PLAIN },
@@ -51,21 +52,20 @@ const CASES: [Case; 9] = [
     Case { name: "masked", masked: true, ..PLAIN },
     Case { name: "softcap", softcap: Some(2.5), ..PLAIN },
     Case { name: "overflow", first_key: 4096.0, ..PLAIN },
+    Case { name: "long", queries: 2, keys: KEYS, ..PLAIN },
     Case { name: "one", queries: 1, keys: 1, ..PLAIN },
     Case { name: "empty", queries: 3, keys: 0, ..PLAIN },
 ];
-
-const HEADS: usize = 2;
 
 /// Computes every case and hands each row over: the name of the case, `y` (an output row) or `lse` (the
 /// log-sum-exp of every row), and the numbers. A refused problem gives a row called `refused`, which no
 /// accepted one has.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     for (seed, case) in (1u32..).zip(CASES) {
-        let mut query = [0.0; HEADS * TOKENS * D];
-        let mut key = [0.0; TOKENS * D];
-        let mut value = [0.0; TOKENS * DV];
-        let mut mask = [0u8; TOKENS * TOKENS];
+        let mut query = [0.0; HEADS * QUERIES * D];
+        let mut key = [0.0; KEYS * D];
+        let mut value = [0.0; KEYS * DV];
+        let mut mask = [0u8; QUERIES * KEYS];
         let mut stream = Stream(seed.wrapping_mul(0x9e37_79b9));
         for x in query.iter_mut().chain(&mut key).chain(&mut value) {
             *x = stream.next();
@@ -77,8 +77,8 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
         for x in &mut key[..D] {
             *x *= case.first_key;
         }
-        let mut out = [0.0; HEADS * TOKENS * DV];
-        let mut lse = [0.0; HEADS * TOKENS];
+        let mut out = [0.0; HEADS * QUERIES * DV];
+        let mut lse = [0.0; HEADS * QUERIES];
         let (queries, keys) = (case.queries, case.keys);
         let mut inputs = Inputs::new(
             Elements::F32(&query[..HEADS * queries * D]),
@@ -90,7 +90,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
         }
         let rows = HEADS * queries;
         match problem(&case)
-            .and_then(|problem| attention(&problem, &inputs, &mut out[..rows * DV], &mut lse[..rows]))
+            .and_then(|problem| compute(&problem, &inputs, &mut out[..rows * DV], &mut lse[..rows]))
         {
             Ok(()) => {
                 for y in out[..rows * DV].chunks_exact(DV) {
@@ -123,47 +123,17 @@ fn problem(case: &Case) -> Result<Problem, ProblemError> {
 }
 
 /// The attention that is compared: output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
-fn attention(
+fn compute(
     problem: &Problem,
     inputs: &Inputs<'_>,
     out: &mut [f32],
     lse: &mut [f32],
 ) -> Result<(), ProblemError> {
-    inputs.check(problem)?;
-    let spec = problem.spec();
-    let sequence = problem.sequence(inputs, 0);
-    let rows = out.chunks_exact_mut(DV).zip(lse).enumerate();
-    for (row, (out, lse)) in rows {
-        let (head, i) = (row / sequence.queries, row % sequence.queries);
-        let (start, end) = sequence.range(i);
-        let q0 = spec.query.row(0, head, i);
-        let mut total = State::<[f32; DV]>::identity();
-        let mut block = total;
-        for j in start..end {
-            let k0 = spec.key.row(0, problem.kv_head(head), j);
-            let v0 = spec.value.row(0, problem.kv_head(head), j);
-            let mut dot = 0.0;
-            for x in 0..D {
-                dot = libm::fmaf(inputs.query.get(q0 + x), inputs.key.get(k0 + x), dot);
-            }
-            let mut score = dot * problem.scale();
-            if let Some(cap) = spec.softcap {
-                score = cap * libm::tanhf(score / cap);
-            }
-            if let (Some(view), Some(data)) = (&spec.mask, &inputs.mask) {
-                score += data.bias(view.row(0, head, i).index(j));
-            }
-            block.absorb(score * core::f32::consts::LOG2_E, |x| inputs.value.get(v0 + x));
-            if j % BLOCK == BLOCK - 1 || j + 1 == end {
-                total.merge(&block);
-                block.clear();
-            }
-        }
-        *lse = total.log_sum_exp();
-        total.finish();
-        out.copy_from_slice(&total.w);
-    }
-    Ok(())
+    // Room for the levels of the merge tree over `KEYS` keys.
+    let mut scratch = [0.0; D + 8 * DV];
+    let mut outputs = Outputs::new(ElementsMut::F32(out));
+    outputs.lse = Some(lse);
+    attention::run(problem, inputs, &mut outputs, &mut scratch)
 }
 
 /// Numbers in −2 .. 2 with twelve fractional bits, from a linear congruential generator (the constants of
