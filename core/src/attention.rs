@@ -63,7 +63,6 @@ pub fn score_factors(problem: &Problem) -> (f32, f32) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn row(
     problem: &Problem,
     inputs: &Inputs<'_>,

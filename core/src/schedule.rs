@@ -126,7 +126,9 @@ pub fn fill_bias(
                 let add = mask.bias(row.index(j)) * core::f32::consts::LOG2_E;
                 if add != 0.0 {
                     for b in &mut line[..rows.len()] {
-                        *b += add;
+                        if *b != f32::NEG_INFINITY {
+                            *b += add;
+                        }
                     }
                 }
             }
