@@ -33,9 +33,14 @@ pub const STAGES: [Stage; 11] = [
         fast: false,
         run: aarch64,
     },
-    Stage { name: "miri", about: "core and kernels under Miri", fast: false, run: miri },
+    Stage { name: "miri", about: "core, kernels and runtime under Miri", fast: false, run: miri },
     Stage { name: "fuzz", about: "fuzz targets, briefly", fast: false, run: fuzz },
-    Stage { name: "asan", about: "kernels and crossing tests, AddressSanitizer", fast: false, run: asan },
+    Stage {
+        name: "asan",
+        about: "kernels, runtime and crossing tests, AddressSanitizer",
+        fast: false,
+        run: asan,
+    },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
 ];
 
@@ -229,11 +234,14 @@ fn miri(tree: &Tree) -> Ran {
     for line in [
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
         "cargo +nightly miri test -p elsa-kernels --lib --no-fail-fast",
+        // Miri maps no files.
+        "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
     ] {
         // Without isolation the variables below reach the tests, and proptest finds its folder.
         let run = Run::new(tree, line)
             .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-deterministic-floats")
             .env("ELSA_REQUIRE", "scalar")
+            .env("ELSA_BACKEND", "scalar")
             .env_default("PROPTEST_CASES", "4");
         tests(&mut ran, run);
     }
@@ -307,30 +315,28 @@ fn fuzz(tree: &Tree) -> Ran {
 }
 
 /// The tests of some packages, built with a sanitizer of the nightly compiler.
-fn sanitize(tree: &Tree, sanitizer: &str, packages: &[&str], options: &str) -> Ran {
+fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
     let mut ran = Ran::none("tests");
     let host = match setup::nightly(tree, &["rust-src"]).and_then(|()| setup::host(tree)) {
         Ok(host) => host,
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
-    for package in packages {
-        let run = Run::new(tree, "cargo +nightly test --no-fail-fast --lib --tests")
-            .args(options)
-            .args(&format!("-p {package} --target {host} --target-dir"))
-            .arg(tree.target.join(sanitizer))
-            .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
-            .env_default("ELSA_REQUIRE", widest())
-            .env_default("PROPTEST_CASES", "16");
-        tests(&mut ran, run);
-    }
+    let run = Run::new(tree, "cargo +nightly test --no-fail-fast --lib --tests")
+        .args(options)
+        .args(&format!("--target {host} --target-dir"))
+        .arg(tree.target.join(sanitizer))
+        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
+        .env_default("ELSA_REQUIRE", widest())
+        .env_default("PROPTEST_CASES", "16");
+    tests(&mut ran, run);
     ran
 }
 
 fn asan(tree: &Tree) -> Ran {
-    sanitize(tree, "address", &["elsa-kernels", "elsa-tests"], "")
+    sanitize(tree, "address", "-p elsa-kernels -p elsa-runtime -p elsa-tests")
 }
 
 fn tsan(tree: &Tree) -> Ran {
     // The standard library must be instrumented too, or its locks are taken for races.
-    sanitize(tree, "thread", &["elsa-runtime"], "-Zbuild-std")
+    sanitize(tree, "thread", "-Zbuild-std -p elsa-runtime")
 }
