@@ -53,7 +53,7 @@ impl Lanes for Sixteen {
     type Isa = Avx512;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const UNIT: f32 = 0.999_999_94;
+    const UNIT: f64 = 1.000_000_015;
 
     #[inline(always)]
     fn splat(_: Avx512, x: f32) -> Self {

@@ -195,7 +195,7 @@ pub(super) unsafe fn finish(
     let dv = c.problem.value_dim();
     let token = sequence.query0 + rows.start;
     let at = (sequence.batch * c.problem.heads() + head) * c.query.view.tokens() + token;
-    let unit = f64::from(c.kernel.spec.unit);
+    let unit = c.kernel.spec.unit;
     for i in 0..rows.len() {
         // SAFETY: column `i` of the state; element `at + i` of the arrays that are not null (*outputs*).
         unsafe {
