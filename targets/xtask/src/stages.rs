@@ -107,7 +107,10 @@ fn fmt(tree: &Tree) -> Ran {
         let line = format!("{line} (in {dir})");
         let out = run.run();
         if !out.ok {
-            print!("{}", out.stdout);
+            let chatter = ["Formatting ", "Spent ", "Using "];
+            for line in out.stdout.lines().filter(|line| !chatter.iter().any(|start| line.starts_with(start))) {
+                println!("{line}");
+            }
         }
         ran.add(&line, out.ok, count::formatted(&out.stdout), u64::from(!out.ok));
     }
@@ -233,7 +236,7 @@ fn miri(tree: &Tree) -> Ran {
     }
     for line in [
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
-        "cargo +nightly miri test -p elsa-kernels --lib --no-fail-fast",
+        "cargo +nightly miri test -p elsa-kernels --lib --tests --no-fail-fast",
         // Miri maps no files.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
     ] {
