@@ -53,7 +53,8 @@ fn exponential_keeps_its_declared_error() {
 #[test]
 fn exponential_of_nan_is_nan_for_every_payload() {
     for kernel in present() {
-        let x: Vec<f32> = (0..23).flat_map(|b| [0x7fc0_0000 | 1 << b, 0xffc0_0000 | 1 << b]).map(f32::from_bits).collect();
+        let x: Vec<f32> =
+            (0..23).flat_map(|b| [0x7fc0_0000 | 1 << b, 0xffc0_0000 | 1 << b]).map(f32::from_bits).collect();
         for (x, y) in x.iter().zip(exp2(kernel, &x)) {
             assert!(y.is_nan(), "{}: {:08x} gives {y}", kernel.spec.name, x.to_bits());
         }
@@ -96,7 +97,12 @@ fn merge_is_the_definition_bit_by_bit() {
                     want.merge(&state(b, i + 5));
                     let got = [earlier[i], earlier[w + i], earlier[2 * w + i], earlier[(1 + DIM) * w + i]];
                     let want = [want.m, want.s, want.w[0], want.w[DIM - 1]];
-                    assert_eq!(got.map(f32::to_bits), want.map(f32::to_bits), "{} {a} {b} {i}", kernel.spec.name);
+                    assert_eq!(
+                        got.map(f32::to_bits),
+                        want.map(f32::to_bits),
+                        "{} {a} {b} {i}",
+                        kernel.spec.name
+                    );
                 }
             }
         }
@@ -167,8 +173,9 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         values[masked * dv] = f32::INFINITY;
         values[masked * dv + dv - 1] = f32::NAN;
     }
-    let bias: Vec<f32> =
-        (0..count * w).map(|i| if i / w == masked && i % w % 2 == 0 { f32::NEG_INFINITY } else { 0.0 }).collect();
+    let bias: Vec<f32> = (0..count * w)
+        .map(|i| if i / w == masked && i % w % 2 == 0 { f32::NEG_INFINITY } else { 0.0 })
+        .collect();
     let panels = match kernel.spec.keys {
         KeyLayout::Rows => None,
         KeyLayout::Panels(r) => {
@@ -183,7 +190,13 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
     let mut state = vec![f32::NAN; (2 + dv) * w];
     let p = state.as_mut_ptr();
     let sums = Sums { m: p, s: p.wrapping_add(w), w: p.wrapping_add(2 * w) };
-    let tile = Tile { query: query.as_ptr(), weights: weights.as_mut_ptr(), pad: pad.as_mut_ptr(), head_dim: d, value_dim: dv };
+    let tile = Tile {
+        query: query.as_ptr(),
+        weights: weights.as_mut_ptr(),
+        pad: pad.as_mut_ptr(),
+        head_dim: d,
+        value_dim: dv,
+    };
     let block = Block {
         keys: panels.as_ref().map_or(keys.as_ptr(), |x| x.as_ptr()),
         key_stride: d,
@@ -202,7 +215,8 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
     for i in 0..w {
         let attended: Vec<usize> = (0..count).filter(|j| bias[j * w + i] == 0.0).collect();
         let poisoned = poison && attended.contains(&masked);
-        let score = |j: usize| (0..d).map(|x| f64::from(query[x * w + i]) * f64::from(keys[j * d + x])).sum::<f64>();
+        let score =
+            |j: usize| (0..d).map(|x| f64::from(query[x * w + i]) * f64::from(keys[j * d + x])).sum::<f64>();
         let p: Vec<f64> = attended.iter().map(|j| score(*j).exp2()).collect();
         let total: f64 = p.iter().sum();
         for x in 0..dv {

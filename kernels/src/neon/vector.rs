@@ -54,7 +54,7 @@ impl Lanes for Four {
     type Isa = Neon;
     type Quad = float32x4_t;
     const QUAD_IN_REGISTER: bool = true;
-    const UNIT: f64 = 1.442_695_42;
+    const UNIT: f64 = 1.442_695_507;
 
     #[inline(always)]
     fn splat(_: Neon, x: f32) -> Self {
