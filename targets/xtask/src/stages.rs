@@ -108,7 +108,8 @@ fn fmt(tree: &Tree) -> Ran {
         let out = run.run();
         if !out.ok {
             let chatter = ["Formatting ", "Spent ", "Using "];
-            for line in out.stdout.lines().filter(|line| !chatter.iter().any(|start| line.starts_with(start))) {
+            for line in out.stdout.lines().filter(|line| !chatter.iter().any(|start| line.starts_with(start)))
+            {
                 println!("{line}");
             }
         }
