@@ -174,7 +174,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         values[masked * dv + dv - 1] = f32::NAN;
     }
     let bias: Vec<f32> = (0..count * w)
-        .map(|i| if i / w == masked && i % w % 2 == 0 { f32::NEG_INFINITY } else { 0.0 })
+        .map(|i| if i / w == masked && (i % w).is_multiple_of(2) { f32::NEG_INFINITY } else { 0.0 })
         .collect();
     let panels = match kernel.spec.keys {
         KeyLayout::Rows => None,
