@@ -13,6 +13,9 @@
 //! - `i + offset − L ≤ j ≤ i + offset + R` with a window,
 //! - the mask: true, or not `−∞`; keys beyond its last axis are not attended.
 //!
+//! A score that is `−∞` by arithmetic, from an infinite query or key, weighs nothing; what a NaN or an infinity
+//! in the value of that key then does to the row is not specified.
+//!
 //! Keys are counted from the start of the past, where there is one. The first three make one interval per
 //! row, [`Sequence::range`]; only the mask is looked up.
 
@@ -323,7 +326,7 @@ impl Spec {
         same("v", "batch", value.batch(), key.batch(), "k")?;
         same("v", "heads", value.heads(), key.heads(), "k")?;
         same("v", "tokens", value.tokens(), key.tokens(), "k")?;
-        if query.heads() % key.heads() != 0 {
+        if !query.heads().is_multiple_of(key.heads()) {
             return Err(E::Groups { heads: query.heads(), kv_heads: key.heads() });
         }
         let writes = |argument, view: &View, shape: [usize; 4], of| {
@@ -707,9 +710,9 @@ fn bounds_hold(
     total: i64,
 ) -> Result<(), ProblemError> {
     use ProblemError as E;
-    if list.len() != sequences + 1 {
-        let of = "one more than the sequences";
-        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed: sequences + 1, of });
+    if list.len().checked_sub(1) != Some(sequences) {
+        let (of, allowed) = ("one more than the sequences", sequences.saturating_add(1));
+        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed, of });
     }
     let mut before = 0;
     for (index, &found) in list.iter().enumerate() {

@@ -1,1 +1,39 @@
-//! runtime
+//! Exact attention on the devices at hand: [`Engine`] → [`Plan`] → [`Bound`] → run.
+//!
+//! An engine owns the back end and its workers. A plan is made once per shape and holds offsets, never
+//! pointers. A bound plan knows the tensors of a frame and is cheap to make. [`Bound::run`] neither allocates
+//! nor decides anything, and gives the same bits for any number of threads, any batch size and any repeat.
+//!
+//! ```
+//! use elsa_core::{problem::{Inputs, Outputs, Spec}, view::{DType, Elements, ElementsMut, Layout, View}};
+//! use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+//!
+//! let (heads, tokens, dim) = (2, 5, 8);
+//! let q = vec![0.5f32; heads * tokens * dim];
+//! let mut y = vec![0.0f32; q.len()];
+//! let view = View::dense("q", Layout::Bhnd, &[heads, tokens, dim], None)?;
+//! let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+//!
+//! let engine = Engine::new(&EngineOptions::default())?;
+//! let plan = engine.plan(&problem, &PlanOptions::default())?;
+//! let mut workspace = plan.workspace()?;
+//! let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&q), Elements::F32(&q));
+//! plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?.run()?;
+//! assert!((y[0] - 0.5).abs() < 1e-6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cpu;
+mod engine;
+mod error;
+mod plan;
+mod run;
+
+pub use cpu::mapped::MappedFile;
+pub use cpu::workspace::Workspace;
+pub use engine::{Backend, Engine, EngineOptions, Present, backends};
+pub use error::{BindError, EngineError, RunError};
+pub use plan::{Plan, PlanOptions};
+pub use run::{Bound, Report};
+
+pub use elsa_core::plan::{Method, PlanError};

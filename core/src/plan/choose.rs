@@ -110,6 +110,8 @@ pub struct Choice {
     pub convert: bool,
     /// Whether tiles may be partly masked.
     pub masked: bool,
+    /// Sequences.
+    pub sequences: usize,
     /// Query rows and keys of the longest sequence, and how many heads of sequences there are.
     pub extent: [usize; 3],
 }
@@ -178,14 +180,15 @@ pub fn choose(
         workers,
         head_dim: d.next_multiple_of(4),
         value_dim: dv.next_multiple_of(4),
-        stage_keys: shaped || d % 4 != 0 || matches!(kernel.keys, KeyLayout::Panels(_)),
-        stage_values: shaped || dv % 4 != 0,
+        stage_keys: shaped || !d.is_multiple_of(4) || matches!(kernel.keys, KeyLayout::Panels(_)),
+        stage_values: shaped || !dv.is_multiple_of(4),
         convert: s.dtype != DType::F32,
         masked: s.mask.is_some()
             || s.causal.is_some()
             || s.window.left.is_some()
             || s.window.right.is_some()
             || s.key_lengths,
+        sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
     // As many tiles share a block as keep two units for every worker, and their states half of L2.
