@@ -1,1 +1,4 @@
-//! profile (being written).
+//! Device profile (stand-in).
+/// Stand-in.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceProfile;

@@ -1,0 +1,329 @@
+//! The answer in f64, and how far from it a run may lie.
+//!
+//! For one row, in f64 from the stored inputs,
+//!
+//! ```text
+//! s_j = cap(scale · q · k_j) + mask_j      p_j = exp(s_j − max s) / Σ exp(s − max s)      y = Σ p_j v_j
+//! ```
+//!
+//! A run in f32 with unit roundoff `u = 2^-24` computes each score with an error of at most
+//!
+//! ```text
+//! δ_j = u · [ (d + 6) M_j + 5 |mask_j| + 2 |ln p_j| + 2 ln n + 8 (1 + X) ]     M_j = |scale| Σ_c |q_c k_jc|
+//! ```
+//!
+//! that is: a dot product of `d` terms in any order, its scaling, the change of base and the subtraction of
+//! the reference, the exponential itself (8 u), and a soft cap X. A perturbed score changes its weight by the
+//! factor `exp(±δ_j)`. With `E_j = exp(δ_j) − 1`, `D = Σ p_j E_j` and `A` roundings on the way of a weight
+//! into the sums (`γ_A = A u / (1 − A u)`), component by component
+//!
+//! ```text
+//! |ŷ − y| ≤ [ Σ p_j E_j |v_j| + D Σ p_j |v_j| ] / (1 − D) + 2 γ_(A+2) Σ p_j |v_j| + u_out |y| + tiny
+//! ```
+//!
+//! where `u_out` is the unit roundoff of the output's type and `tiny` the least normal number of that type, for
+//! what underflows. The bound is worst-case and linear in `d` and `A`; errors of random sign stay far below it.
+//! Relative to `‖y‖` no such bound exists, because values may cancel: `Σ p |v|` is what carries it.
+
+use elsa_core::problem::{Inputs, Problem, Sequence};
+use elsa_core::view::{DType, Elements};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const U: f64 = 5.960_464_477_539_063e-8;
+
+/// One query row of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId {
+    /// The sequence.
+    pub sequence: usize,
+    /// The query head.
+    pub head: usize,
+    /// The query within the sequence.
+    pub query: usize,
+}
+
+/// Every row of a problem: sequences outermost, queries innermost.
+#[must_use]
+pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
+    let mut rows = Vec::with_capacity(problem.rows());
+    for sequence in 0..problem.sequences() {
+        let queries = problem.sequence(inputs, sequence).queries;
+        for head in 0..problem.heads() {
+            rows.extend((0..queries).map(|query| RowId { sequence, head, query }));
+        }
+    }
+    rows
+}
+
+/// At most `count` of `rows`, evenly spread, the first and the last among them.
+#[must_use]
+pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
+    if rows.len() <= count || count < 2 {
+        return rows.to_vec();
+    }
+    (0..count).map(|i| rows[i * (rows.len() - 1) / (count - 1)]).collect()
+}
+
+/// Index of a row's first element in the output.
+#[must_use]
+pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
+    let s = problem.sequence(inputs, row.sequence);
+    problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
+}
+
+/// The oracle for one row at a time, with its scratch memory.
+pub struct Oracle<'a> {
+    problem: &'a Problem,
+    inputs: Inputs<'a>,
+    accumulation: f64,
+    /// Weights of the attended interval of keys.
+    pub p: Vec<f64>,
+    /// Bound of each score's error.
+    pub delta: Vec<f64>,
+    /// The first key of the interval, counted within the sequence.
+    pub first: usize,
+    /// The answer.
+    pub y: Vec<f64>,
+    /// Bound of each component's error.
+    pub bound: Vec<f64>,
+}
+
+impl<'a> Oracle<'a> {
+    /// For runs in which a weight takes part in at most `accumulation` additions on its way into the sums.
+    #[must_use]
+    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, accumulation: usize) -> Oracle<'a> {
+        let dv = problem.value_dim();
+        Oracle {
+            problem,
+            inputs,
+            accumulation: accumulation as f64,
+            p: Vec::new(),
+            delta: Vec::new(),
+            first: 0,
+            y: vec![0.0; dv],
+            bound: vec![0.0; dv],
+        }
+    }
+
+    /// The key of a sequence as elements and the index of its first.
+    fn key(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
+        let spec = self.problem.spec();
+        match (self.inputs.past_key, &spec.past_key) {
+            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+            _ => (self.inputs.key, spec.key.row(s.batch, kv_head, s.key0 + j - s.past)),
+        }
+    }
+
+    fn value(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
+        let spec = self.problem.spec();
+        match (self.inputs.past_value, &spec.past_value) {
+            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+            _ => (self.inputs.value, spec.value.row(s.batch, kv_head, s.key0 + j - s.past)),
+        }
+    }
+
+    /// Computes `p`, `delta`, `y` and `bound` of a row.
+    pub fn row(&mut self, row: RowId) {
+        let problem = self.problem;
+        let spec = problem.spec();
+        let s = problem.sequence(&self.inputs, row.sequence);
+        let kv_head = problem.kv_head(row.head);
+        let (start, end) = s.range(row.query);
+        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()));
+        let cap = spec.softcap.map(f64::from);
+        let q0 = spec.query.row(s.batch, row.head, s.query0 + row.query);
+        let q: Vec<f64> = (0..d).map(|c| f64::from(self.inputs.query.get(q0 + c))).collect();
+        let mask = match (&spec.mask, self.inputs.mask) {
+            (Some(view), Some(data)) => Some((view.row(row.sequence, row.head, row.query), data)),
+            _ => None,
+        };
+        self.first = start;
+        self.p.clear();
+        self.delta.clear();
+        let mut max = f64::NEG_INFINITY;
+        for j in start..end {
+            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))));
+            if bias == f64::NEG_INFINITY {
+                self.p.push(bias);
+                self.delta.push(0.0);
+                continue;
+            }
+            let (k, at) = self.key(&s, kv_head, j);
+            let (mut dot, mut magnitude) = (0.0, 0.0);
+            for (c, q) in q.iter().enumerate() {
+                let product = q * f64::from(k.get(at + c));
+                dot += product;
+                magnitude += product.abs();
+            }
+            let mut score = dot * scale;
+            if let Some(cap) = cap {
+                score = cap * (score / cap).tanh();
+            }
+            score += bias;
+            max = if score.is_nan() || max.is_nan() { f64::NAN } else { max.max(score) };
+            self.p.push(score);
+            self.delta.push((d as f64 + 6.0) * magnitude * scale.abs() + 5.0 * bias.abs());
+        }
+        let mut sum = 0.0;
+        for p in &mut self.p {
+            // A key that is masked out is no key at all, even where the maximum is not a number.
+            *p = if *p == f64::NEG_INFINITY { 0.0 } else { (*p - max).exp() };
+            sum += *p;
+        }
+        self.y.fill(0.0);
+        self.bound.fill(0.0);
+        let attended = max != f64::NEG_INFINITY;
+        if !attended {
+            self.p.fill(0.0);
+            return;
+        }
+        let constant = 2.0 * ((end - start).max(1) as f64).ln() + 8.0 * (1.0 + cap.unwrap_or(0.0));
+        let (mut perturbed, dv) = (0.0, self.y.len());
+        let mut weighted = vec![0.0; dv];
+        for j in start..end {
+            let p = self.p[j - start] / sum;
+            self.p[j - start] = p;
+            if mask.is_some_and(|(at, data)| data.bias(at.index(j)) == f32::NEG_INFINITY) {
+                continue;
+            }
+            let information = if p > 0.0 { -p.ln() } else { 0.0 };
+            let delta = U * (self.delta[j - start] + 2.0 * information + constant);
+            self.delta[j - start] = delta;
+            let excess = p * delta.exp_m1();
+            perturbed += excess;
+            let (v, at) = self.value(&s, kv_head, j);
+            for c in 0..dv {
+                let v = f64::from(v.get(at + c));
+                self.y[c] += p * v;
+                weighted[c] += p * v.abs();
+                self.bound[c] += excess * v.abs();
+            }
+        }
+        let a = (self.accumulation + 2.0) * U;
+        let gamma = if a < 1.0 { a / (1.0 - a) } else { f64::INFINITY };
+        let keep = if perturbed < 1.0 { 1.0 - perturbed } else { 0.0 };
+        let (u_out, tiny) = match spec.dtype {
+            DType::F32 => (U, f64::from(f32::MIN_POSITIVE)),
+            DType::F16 => (spec.dtype.unit_roundoff(), 6.104e-5),
+            DType::Bf16 => (spec.dtype.unit_roundoff(), f64::from(f32::MIN_POSITIVE)),
+        };
+        for c in 0..dv {
+            let first = (self.bound[c] + perturbed * weighted[c]) / keep;
+            self.bound[c] = first + 2.0 * gamma * weighted[c] + u_out * self.y[c].abs() + tiny;
+        }
+    }
+}
+
+/// How the answer of one row compares.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RowDrift {
+    /// `max |ŷ − y|`.
+    pub max: f64,
+    /// `Σ (ŷ − y)²`.
+    pub error: f64,
+    /// `Σ y²`.
+    pub reference: f64,
+    /// `Σ bound²`.
+    pub bound: f64,
+    /// Components where exactly one of the two is finite, or that are infinite with different signs.
+    pub not_finite: usize,
+    /// Components whose error exceeds its bound.
+    pub beyond: usize,
+}
+
+impl RowDrift {
+    /// `ŷ`, read by component, against the oracle's row.
+    #[must_use]
+    pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> RowDrift {
+        let mut drift = RowDrift::default();
+        for (c, (&y, &bound)) in oracle.y.iter().zip(&oracle.bound).enumerate() {
+            let x = found(c);
+            if !x.is_finite() || !y.is_finite() {
+                drift.not_finite += usize::from(!(x == y || (x.is_nan() && y.is_nan())));
+                continue;
+            }
+            let error = (x - y).abs();
+            drift.max = drift.max.max(error);
+            drift.error += error * error;
+            drift.reference += y * y;
+            drift.bound += bound * bound;
+            drift.beyond += usize::from(error > bound);
+        }
+        drift
+    }
+
+    /// Over several rows: the greatest of maxima, sums of everything else.
+    #[must_use]
+    pub fn total(rows: &[RowDrift]) -> RowDrift {
+        rows.iter().fold(RowDrift::default(), |a, b| RowDrift {
+            max: a.max.max(b.max),
+            error: a.error + b.error,
+            reference: a.reference + b.reference,
+            bound: a.bound + b.bound,
+            not_finite: a.not_finite + b.not_finite,
+            beyond: a.beyond + b.beyond,
+        })
+    }
+
+    /// `‖ŷ − y‖ / ‖y‖`; zero when both vanish.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        ratio(self.error.sqrt(), self.reference.sqrt())
+    }
+
+    /// `‖bound‖ / ‖y‖`: the greatest relative error that theory allows.
+    #[must_use]
+    pub fn allowed(&self) -> f64 {
+        ratio(self.bound.sqrt(), self.reference.sqrt())
+    }
+
+    /// Whether rounding explains every component.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.not_finite == 0 && self.beyond == 0
+    }
+}
+
+/// `a / b`, where nothing over nothing is nothing.
+#[must_use]
+pub fn ratio(a: f64, b: f64) -> f64 {
+    if a == 0.0 && b == 0.0 { 0.0 } else { a / b }
+}
+
+/// Calls `each` for every row on all cores, and gives back the results in the order of `rows`. `done` is
+/// told how many rows are finished, from time to time and from any thread.
+pub fn for_rows<T: Send>(
+    rows: &[RowId],
+    make: impl Fn() -> Oracle<'_> + Sync,
+    each: impl Fn(&mut Oracle<'_>, RowId) -> T + Sync,
+    done: impl Fn(u64) + Sync,
+) -> Vec<T> {
+    const CHUNK: usize = 16;
+    let next = AtomicUsize::new(0);
+    let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut oracle = make();
+            let mut parts = Vec::new();
+            loop {
+                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                let Some(chunk) = rows.get(start..(start + CHUNK).min(rows.len())).filter(|x| !x.is_empty())
+                else {
+                    return parts;
+                };
+                parts.push((start, chunk.iter().map(|&row| each(&mut oracle, row)).collect::<Vec<T>>()));
+                done(chunk.len() as u64);
+            }
+        };
+        let workers: Vec<_> = (1..crate::board::cores()).map(|_| scope.spawn(work)).collect();
+        let mut parts = work();
+        for worker in workers {
+            match worker.join() {
+                Ok(more) => parts.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        parts
+    });
+    parts.sort_unstable_by_key(|(start, _)| *start);
+    parts.into_iter().flat_map(|(_, part)| part).collect()
+}

@@ -1,0 +1,3 @@
+//! What needs the machine at hand and unsafe code.
+
+pub mod mapped;
