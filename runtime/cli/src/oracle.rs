@@ -292,10 +292,10 @@ pub fn ratio(a: f64, b: f64) -> f64 {
 
 /// Calls `each` for every row on all cores, and gives back the results in the order of `rows`. `done` is
 /// told how many rows are finished, from time to time and from any thread.
-pub fn for_rows<T: Send>(
+pub fn for_rows<'a, T: Send>(
     rows: &[RowId],
-    make: impl Fn() -> Oracle<'_> + Sync,
-    each: impl Fn(&mut Oracle<'_>, RowId) -> T + Sync,
+    make: impl Fn() -> Oracle<'a> + Sync,
+    each: impl Fn(&mut Oracle<'a>, RowId) -> T + Sync,
     done: impl Fn(u64) + Sync,
 ) -> Vec<T> {
     const CHUNK: usize = 16;
