@@ -1,4 +1,44 @@
-//! Device profile (stand-in).
-/// Stand-in.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceProfile;
+//! What a device is, as plain data that the chooser reads.
+
+/// A device: its processor, caches and, where it has one, its GPU. Sizes in bytes, clocks in MHz; zero means
+/// unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceProfile {
+    /// Cores that may be used.
+    pub cores: usize,
+    /// First-level data cache of a core.
+    pub l1d: usize,
+    /// Second-level cache that a core can use.
+    pub l2: usize,
+    /// Last-level cache, if there is one beyond the second.
+    pub l3: usize,
+    /// Highest clock.
+    pub cpu_mhz: u32,
+    /// The GPU.
+    pub gpu: Option<GpuProfile>,
+}
+
+/// A CUDA device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GpuProfile {
+    /// Compute capability, `(major, minor)`.
+    pub capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub sms: usize,
+    /// FP32 lanes of one of them.
+    pub lanes_per_sm: usize,
+    /// Shared memory that a block may use.
+    pub shared_memory: usize,
+    /// Second-level cache.
+    pub l2: usize,
+    /// Highest clock.
+    pub mhz: u32,
+}
+
+impl DeviceProfile {
+    /// A processor of which nothing is known but what every one has: one core and small caches.
+    #[must_use]
+    pub const fn modest() -> DeviceProfile {
+        DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
+    }
+}

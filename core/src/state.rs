@@ -151,31 +151,31 @@ impl<W: AsRef<[f32]>> State<W> {
     /// Log-sum-exp in natural-log units: `(m + log2 S) · log 2`; `−∞` for the empty state.
     #[must_use]
     pub fn log_sum_exp(&self) -> f32 {
-        log_sum_exp(self.m, self.s)
+        log_sum_exp(self.m, f64::from(self.s))
     }
 }
 
-/// Log-sum-exp, in natural-log units, of a state with reference `m` (in units of `log 2`) and sum `s`.
-/// Computed in f64 and rounded once.
+/// Log-sum-exp, in natural-log units, of a state with reference `m` (in units of `log 2`) and sum `s`; `−∞`
+/// for the empty state, NaN for a poisoned one. Computed in f64 and rounded once.
 #[must_use]
-pub fn log_sum_exp(m: f32, s: f32) -> f32 {
-    if m == f32::NEG_INFINITY && s == 0.0 {
+pub fn log_sum_exp(m: f32, s: f64) -> f32 {
+    if m == f32::NEG_INFINITY && !s.is_nan() {
         return f32::NEG_INFINITY;
     }
-    (f64::from(m) * core::f64::consts::LN_2 + libm::log(f64::from(s))) as f32
+    (f64::from(m) * core::f64::consts::LN_2 + libm::log(s)) as f32
 }
 
 /// The reference of a state in natural-log units, and the factor that its `S` and `W` take on for it: the
 /// reference is rounded to a single, and the factor (within a few roundings of one for ordinary
 /// references) makes up for it.
 #[must_use]
-pub fn natural_reference(m: f32) -> (f32, f32) {
+pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
         return (m, 1.0);
     }
     let exact = f64::from(m) * core::f64::consts::LN_2;
     let rounded = exact as f32;
-    (rounded, libm::exp(exact - f64::from(rounded)) as f32)
+    (rounded, libm::exp(exact - f64::from(rounded)))
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
@@ -292,7 +292,7 @@ mod tests {
         for m in [0.0f32, 1.0, -7.0, 513.0, 123_456.0, f32::NEG_INFINITY] {
             let (n, f) = natural_reference(m);
             let (s, e) = (3.25f32, core::f64::consts::LN_2 * f64::from(m));
-            let back = f64::from(n) + libm::log(f64::from(s * f));
+            let back = f64::from(n) + libm::log(f64::from(s) * f);
             assert!(m.is_infinite() || (back - (e + libm::log(f64::from(s)))).abs() < 2e-7, "{m}");
         }
     }

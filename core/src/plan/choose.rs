@@ -1,0 +1,212 @@
+//! The one pure chooser: from a problem, a device and options to everything that `run` does not decide.
+
+use super::{KernelSpec, KeyLayout, Layout};
+use crate::problem::Problem;
+use crate::profile::DeviceProfile;
+use crate::schedule::{BLOCKS_PER_SEGMENT, MergeStack, Tiling};
+use crate::view::DType;
+use core::fmt;
+
+/// How the answer is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// The scan: scores never leave a block.
+    #[default]
+    Elsa,
+    /// The score matrix is materialised, then the softmax, then the product: the baseline to compare with,
+    /// made of the same inner loops.
+    Math,
+}
+
+/// What the caller wishes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// How the answer is computed.
+    pub method: Method,
+    /// Keys in a block: 64, 128 or 256.
+    pub block: usize,
+    /// Most bytes of workspace.
+    pub budget: Option<usize>,
+    /// Most workers.
+    pub workers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { method: Method::Elsa, block: 64, budget: None, workers: 1 }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// A block size that is not offered.
+    Block {
+        /** The size. */
+        found: usize,
+    },
+    /// Method math for packed sequences.
+    Packed,
+    /// Not even the smallest workspace fits the budget.
+    Budget {
+        /** Bytes that it needs. */
+        needed: usize,
+        /** Bytes that are allowed. */
+        budget: usize,
+    },
+    /// The workspace cannot be counted in bytes, or the memory for it is not there.
+    Memory {
+        /** Bytes that it needs, as far as they can be counted. */
+        needed: usize,
+    },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            PlanError::Block { found } => write!(f, "block: {found}; allowed: 64, 128 or 256"),
+            PlanError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
+            PlanError::Budget { needed, budget } => {
+                write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
+            }
+            PlanError::Memory { needed } => {
+                write!(f, "workspace: {needed} bytes cannot be had; allowed: what the machine's memory holds")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// Everything that is decided before pointers are known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The micro-kernel.
+    pub kernel: KernelSpec,
+    /// How the answer is computed.
+    pub method: Method,
+    /// Keys in a block.
+    pub block: usize,
+    /// Keys in a segment.
+    pub segment: usize,
+    /// Segments of the longest sequence.
+    pub segments: usize,
+    /// Vectors in the widest tile.
+    pub vectors: usize,
+    /// Query tiles that share a key block.
+    pub group: usize,
+    /// Workers.
+    pub workers: usize,
+    /// Head size of queries and keys, rounded up to a multiple of four.
+    pub head_dim: usize,
+    /// Head size of values, rounded up to a multiple of four.
+    pub value_dim: usize,
+    /// Whether keys are copied into shape block by block.
+    pub stage_keys: bool,
+    /// Whether values are.
+    pub stage_values: bool,
+    /// Whether query and output rows go through singles because the tensors hold another type.
+    pub convert: bool,
+    /// Whether tiles may be partly masked.
+    pub masked: bool,
+    /// Query rows and keys of the longest sequence, and how many heads of sequences there are.
+    pub extent: [usize; 3],
+}
+
+impl Choice {
+    /// Rows of the widest tile.
+    #[must_use]
+    pub const fn width(&self) -> usize {
+        self.vectors * self.kernel.lanes
+    }
+
+    /// Tiles over `rows` query rows.
+    #[must_use]
+    pub const fn tiling(&self, rows: usize) -> Tiling {
+        Tiling::new(rows, self.kernel.lanes, self.vectors)
+    }
+
+    /// States that a tile keeps: pending segments and the current one.
+    #[must_use]
+    pub const fn levels(&self) -> usize {
+        match self.method {
+            Method::Elsa => MergeStack::capacity(self.segments),
+            Method::Math => 1,
+        }
+    }
+}
+
+/// Chooses tiles, division and workspace for `problem` on `device` with `kernel`.
+///
+/// Nothing here changes a bit of the answer except `method` and `block`: tile width, group and workers only
+/// say who computes a row, and when.
+///
+/// A budget is a hard cap. Where the preferred form does not fit, fewer tiles share a block, then fewer
+/// workers run, then tiles get narrower.
+///
+/// # Errors
+/// A block size that is not offered; a budget that even the smallest form exceeds.
+pub fn choose(
+    problem: &Problem,
+    device: &DeviceProfile,
+    kernel: &KernelSpec,
+    options: &Options,
+) -> Result<Choice, PlanError> {
+    if ![64, 128, 256].contains(&options.block) {
+        return Err(PlanError::Block { found: options.block });
+    }
+    let s = problem.spec();
+    if s.packed.is_some() && options.method == Method::Math {
+        return Err(PlanError::Packed);
+    }
+    let (queries, keys) = (s.query.tokens(), problem.keys());
+    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    let segment = options.block * BLOCKS_PER_SEGMENT;
+    let shaped = s.dtype != DType::F32 || s.past_key.is_some();
+    let heads = problem.sequences().saturating_mul(problem.heads());
+    let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
+    let workers = options.workers.clamp(1, tiles.saturating_mul(heads).max(1));
+    let mut choice = Choice {
+        kernel: *kernel,
+        method: options.method,
+        block: options.block,
+        segment,
+        segments: keys.div_ceil(segment).max(1),
+        vectors: kernel.vectors,
+        group: 1,
+        workers,
+        head_dim: d.next_multiple_of(4),
+        value_dim: dv.next_multiple_of(4),
+        stage_keys: shaped || d % 4 != 0 || matches!(kernel.keys, KeyLayout::Panels(_)),
+        stage_values: shaped || dv % 4 != 0,
+        convert: s.dtype != DType::F32,
+        masked: s.mask.is_some()
+            || s.causal.is_some()
+            || s.window.left.is_some()
+            || s.window.right.is_some()
+            || s.key_lengths,
+        extent: [queries, keys, heads],
+    };
+    // As many tiles share a block as keep two units for every worker, and their states half of L2.
+    let even = tiles.saturating_mul(heads).div_ceil(2 * workers).max(1);
+    let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
+    let cached = (device.l2 / 2 / state).max(1);
+    choice.group = kernel.group.min(even).min(tiles).min(cached);
+    let size = |choice: &Choice| Layout::of(choice).map(|layout| layout.bytes());
+    let Some(budget) = options.budget else {
+        return match size(&choice) {
+            Some(_) => Ok(choice),
+            None => Err(PlanError::Memory { needed: usize::MAX }),
+        };
+    };
+    loop {
+        match size(&choice) {
+            Some(needed) if needed <= budget => return Ok(choice),
+            _ if choice.group > 1 => choice.group = choice.group.div_ceil(2),
+            _ if choice.workers > 1 => choice.workers -= 1,
+            _ if choice.vectors > 1 => choice.vectors -= 1,
+            needed => return Err(PlanError::Budget { needed: needed.unwrap_or(usize::MAX), budget }),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Eight lanes: AVX2 with FMA and F16C.
+
+mod vector;
+
+pub use vector::Eight;
+
+use crate::instance::instance;
+use core::arch::x86_64::*;
+
+instance!(
+    isa: crate::isa::Avx2, lanes: Eight, features: ["avx2,fma,f16c"],
+    name: "attention_f32__avx2_exp2_nearest_p5__q16r6",
+    set: elsa_core::plan::InstructionSet::Avx2,
+    rows: [8, 6, 4], vectors: 2, group: 4, keys: elsa_core::plan::KeyLayout::Rows,
+    exp2_relative: 1.8e-7, fused: true,
+);
+
+/// Transposes the 4×4 block at `src` to `dst`, which any x86-64 processor can.
+///
+/// # Safety
+/// - Four rows of four singles are readable at `src` and writable at `dst`.
+#[inline(always)]
+pub(crate) unsafe fn transpose4_sse(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+    // SAFETY: the rows are readable and writable by this function's clause; SSE is part of x86-64.
+    unsafe {
+        let a = _mm_loadu_ps(src);
+        let b = _mm_loadu_ps(src.add(src_stride));
+        let c = _mm_loadu_ps(src.add(2 * src_stride));
+        let d = _mm_loadu_ps(src.add(3 * src_stride));
+        let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        _mm_storeu_ps(dst, _mm_movelh_ps(ab_low, cd_low));
+        _mm_storeu_ps(dst.add(dst_stride), _mm_movehl_ps(cd_low, ab_low));
+        _mm_storeu_ps(dst.add(2 * dst_stride), _mm_movelh_ps(ab_high, cd_high));
+        _mm_storeu_ps(dst.add(3 * dst_stride), _mm_movehl_ps(cd_high, ab_high));
+    }
+}

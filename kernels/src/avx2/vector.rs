@@ -1,0 +1,144 @@
+//! The AVX2 vector.
+
+use crate::isa::Avx2;
+use crate::lanes::{Lanes, exp2_horner};
+use core::arch::x86_64::*;
+use elsa_core::state::Number;
+
+/// Eight lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Eight(__m256);
+
+/// An operation that is legal because a vector or a token exists.
+macro_rules! op {
+    ($e:expr) => {
+        // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).
+        unsafe { $e }
+    };
+}
+
+impl Eight {
+    #[inline(always)]
+    fn isa(self) -> Avx2 {
+        // SAFETY: `self` exists, so the instruction set is present (`lanes`, Token).
+        unsafe { Avx2::assume() }
+    }
+}
+
+impl Number for Eight {
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        Eight(op!(_mm256_max_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn factor(self, to: Self) -> Self {
+        let shift = self.minus(to).0;
+        Eight(op!({
+            let kept = _mm256_cmp_ps::<_CMP_GE_OQ>(shift, _mm256_set1_ps(-126.0));
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(shift), _mm256_set1_epi32(127));
+            _mm256_and_ps(kept, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased)))
+        }))
+    }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Eight(op!(_mm256_mul_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Eight(op!(_mm256_add_ps(self.0, other.0)))
+    }
+}
+
+impl Lanes for Eight {
+    const N: usize = 8;
+    type Isa = Avx2;
+    type Quad = *const f32;
+    const QUAD_IN_REGISTER: bool = false;
+    const UNIT: f32 = 1.0;
+
+    #[inline(always)]
+    fn splat(_: Avx2, x: f32) -> Self {
+        Eight(op!(_mm256_set1_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(_: Avx2, p: *const f32) -> Self {
+        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        Eight(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(_: Avx2, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        Eight(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(_: Avx2, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        Eight(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn quad(_: Avx2, p: *const f32) -> *const f32 {
+        p
+    }
+    #[inline(always)]
+    unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: *const f32) -> Self {
+        // SAFETY: scalar `I` is readable at `q` (clauses of `mul_add_quad`).
+        Eight(unsafe { _mm256_fmadd_ps(_mm256_set1_ps(q.add(I as usize).read()), b.0, self.0) })
+    }
+    #[inline(always)]
+    unsafe fn transpose4(_: Avx2, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        Eight(op!(_mm256_sub_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn over(self, other: Self) -> Self {
+        Eight(op!(_mm256_div_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Eight(op!(_mm256_fmadd_ps(self.0, b.0, c.0)))
+    }
+    #[inline(always)]
+    fn at_least(self, floor: Self) -> Self {
+        // VMAXPS gives its second operand when either is NaN.
+        Eight(op!(_mm256_max_ps(floor.0, self.0)))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Eight(op!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Eight(op!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        exp2_horner!(self, self.isa(), power_from_low_bits)
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        Eight(op!(_mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, than.0))))
+    }
+    #[inline(always)]
+    fn if_present(self, yes: Self, no: Self) -> Self {
+        let absent = op!(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_set1_ps(f32::NEG_INFINITY)));
+        Eight(op!(_mm256_blendv_ps(yes.0, no.0, absent)))
+    }
+    #[inline(always)]
+    fn any_greater(self, other: Self) -> bool {
+        op!(_mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0))) != 0
+    }
+}
+
+#[inline(always)]
+fn power_from_low_bits(t: Eight) -> Eight {
+    Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
+}

@@ -1,0 +1,149 @@
+//! The AVX-512 vector.
+
+use crate::isa::Avx512;
+use crate::lanes::{Lanes, EXP2_FLOOR};
+use core::arch::x86_64::*;
+use elsa_core::state::Number;
+
+/// Sixteen lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sixteen(__m512);
+
+/// An operation that is legal because a vector or a token exists.
+macro_rules! op {
+    ($e:expr) => {
+        // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).
+        unsafe { $e }
+    };
+}
+
+impl Sixteen {
+    #[inline(always)]
+    fn isa(self) -> Avx512 {
+        // SAFETY: `self` exists, so the instruction set is present (`lanes`, Token).
+        unsafe { Avx512::assume() }
+    }
+}
+
+impl Number for Sixteen {
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_max_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn factor(self, to: Self) -> Self {
+        let shift = self.minus(to).0;
+        Sixteen(op!({
+            let kept = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(shift, _mm512_set1_ps(-126.0));
+            _mm512_maskz_scalef_ps(kept, _mm512_set1_ps(1.0), shift)
+        }))
+    }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_mul_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_add_ps(self.0, other.0)))
+    }
+}
+
+impl Lanes for Sixteen {
+    const N: usize = 16;
+    type Isa = Avx512;
+    type Quad = *const f32;
+    const QUAD_IN_REGISTER: bool = false;
+    const UNIT: f32 = 0.999_999_94;
+
+    #[inline(always)]
+    fn splat(_: Avx512, x: f32) -> Self {
+        Sixteen(op!(_mm512_set1_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(_: Avx512, p: *const f32) -> Self {
+        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        Sixteen(unsafe { _mm512_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(_: Avx512, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        Sixteen(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(_: Avx512, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        Sixteen(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        unsafe { _mm512_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn quad(_: Avx512, p: *const f32) -> *const f32 {
+        p
+    }
+    #[inline(always)]
+    unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: *const f32) -> Self {
+        // SAFETY: scalar `I` is readable at `q` (clauses of `mul_add_quad`).
+        Sixteen(unsafe { _mm512_fmadd_ps(_mm512_set1_ps(q.add(I as usize).read()), b.0, self.0) })
+    }
+    #[inline(always)]
+    unsafe fn transpose4(_: Avx512, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_sub_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn over(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_div_ps(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Sixteen(op!(_mm512_fmadd_ps(self.0, b.0, c.0)))
+    }
+    #[inline(always)]
+    fn at_least(self, floor: Self) -> Self {
+        // VMAXPS gives its second operand when either is NaN.
+        Sixteen(op!(_mm512_max_ps(floor.0, self.0)))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Sixteen(op!(_mm512_abs_ps(self.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Sixteen(op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        // VREDUCEPS takes the fraction above the floor, VSCALEFPS multiplies by two to the floor.
+        let isa = self.isa();
+        let r = Sixteen(op!(_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(self.0)));
+        let c = EXP2_FLOOR;
+        let mut p = Self::splat(isa, c[5]);
+        p = p.mul_add(r, Self::splat(isa, c[4]));
+        p = p.mul_add(r, Self::splat(isa, c[3]));
+        p = p.mul_add(r, Self::splat(isa, c[2]));
+        p = p.mul_add(r, Self::splat(isa, c[1]));
+        p = p.mul_add(r, Self::splat(isa, c[0]));
+        Sixteen(op!(_mm512_scalef_ps(p.0, self.0)))
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        let greater = op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, than.0));
+        Sixteen(op!(_mm512_mask_blend_ps(greater, no.0, yes.0)))
+    }
+    #[inline(always)]
+    fn if_present(self, yes: Self, no: Self) -> Self {
+        let absent = op!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, _mm512_set1_ps(f32::NEG_INFINITY)));
+        Sixteen(op!(_mm512_mask_blend_ps(absent, yes.0, no.0)))
+    }
+    #[inline(always)]
+    fn any_greater(self, other: Self) -> bool {
+        op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0)) != 0
+    }
+}

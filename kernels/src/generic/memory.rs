@@ -1,0 +1,134 @@
+//! Moving rows into the shapes that the products read: transposition, panels, conversion.
+
+use crate::lanes::Lanes;
+
+/// Transposes `rows` rows of `dim` singles into `[padded][w]` and multiplies them by `factor`; zeros past the
+/// last row and the last dim.
+///
+/// # Safety
+/// - `rows ≤ w` rows of `dim` singles, `stride` apart, are readable at `src`.
+/// - `padded · w` singles are writable at `dst`; `padded` is `dim` rounded up to a multiple of four.
+#[inline(always)]
+pub unsafe fn transpose_in<L: Lanes>(
+    isa: L::Isa,
+    src: *const f32,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    padded: usize,
+    w: usize,
+    factor: f32,
+    dst: *mut f32,
+) {
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // SAFETY: blocks of four lie within rows and dims; single elements are read only inside both, and
+    // written inside `padded · w` (clauses).
+    unsafe {
+        for i in (0..whole_rows).step_by(4) {
+            for x in (0..whole_dims).step_by(4) {
+                L::transpose4(isa, src.add(i * stride + x), stride, dst.add(x * w + i), w);
+            }
+        }
+        for x in 0..padded {
+            let from = if x < whole_dims { whole_rows } else { 0 };
+            for i in from..w {
+                let inside = i < rows && x < dim;
+                dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() } else { 0.0 });
+            }
+        }
+        if factor != 1.0 {
+            let by = L::splat(isa, factor);
+            let mut o = 0;
+            while o + L::N <= padded * w {
+                L::load(isa, dst.add(o)).times(by).store(dst.add(o));
+                o += L::N;
+            }
+            while o < padded * w {
+                *dst.add(o) *= factor;
+                o += 1;
+            }
+        }
+    }
+}
+
+/// Transposes `[dim][w]` back into `rows` rows of `dim` singles.
+///
+/// # Safety
+/// - `dim` rounded up to a multiple of four, times `w`, singles are readable at `src`; `rows ≤ w`.
+/// - `rows` rows of `dim` singles, `stride` apart, are writable at `dst`.
+#[inline(always)]
+pub unsafe fn transpose_out<L: Lanes>(
+    isa: L::Isa,
+    src: *const f32,
+    w: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+    stride: usize,
+) {
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // SAFETY: blocks of four lie within rows and dims, single elements too (clauses).
+    unsafe {
+        for i in (0..whole_rows).step_by(4) {
+            for x in (0..whole_dims).step_by(4) {
+                L::transpose4(isa, src.add(x * w + i), w, dst.add(i * stride + x), stride);
+            }
+        }
+        for i in 0..rows {
+            let from = if i < whole_rows { whole_dims } else { 0 };
+            for x in from..dim {
+                dst.add(i * stride + x).write(src.add(x * w + i).read());
+            }
+        }
+    }
+}
+
+/// Packs `rows` rows of `dim` singles (a multiple of four) into panels of `R` rows, `[panel][dim][R]`; zeros
+/// past the last row.
+///
+/// # Safety
+/// - `rows` rows of `dim` singles, `stride` apart, are readable at `src`.
+/// - `rows` rounded up to a multiple of `R`, times `dim`, singles are writable at `dst`.
+#[inline(always)]
+pub unsafe fn pack<L: Lanes, const R: usize>(
+    isa: L::Isa,
+    src: *const f32,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+) {
+    for i in (0..rows).step_by(R) {
+        // SAFETY: panel `i / R` starts at `i · dim` and its rows at `i` (clauses).
+        unsafe {
+            let (from, to) = (src.add(i * stride), dst.add(i * dim));
+            transpose_in::<L>(isa, from, stride, (rows - i).min(R), dim, dim, R, 1.0, to);
+        }
+    }
+}
+
+/// Converts `n` 16-bit elements to singles.
+///
+/// # Safety
+/// - `n` elements are readable at `src`, `n` singles writable at `dst`.
+#[inline(always)]
+pub unsafe fn widen<L: Lanes, const BF16: bool>(isa: L::Isa, src: *const u16, n: usize, dst: *mut f32) {
+    let mut i = 0;
+    // SAFETY: vectors end at or before `n`; the rest goes through a buffer of one vector (clause).
+    unsafe {
+        while i + L::N <= n {
+            let x = if BF16 { L::load_bf16(isa, src.add(i)) } else { L::load_f16(isa, src.add(i)) };
+            x.store(dst.add(i));
+            i += L::N;
+        }
+        if i < n {
+            let mut tail = [0u16; 16];
+            let mut wide = [0f32; 16];
+            tail.as_mut_ptr().copy_from_nonoverlapping(src.add(i), n - i);
+            let p = tail.as_ptr();
+            let x = if BF16 { L::load_bf16(isa, p) } else { L::load_f16(isa, p) };
+            x.store(wide.as_mut_ptr());
+            dst.add(i).copy_from_nonoverlapping(wide.as_ptr(), n - i);
+        }
+    }
+}

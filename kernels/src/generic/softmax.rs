@@ -1,0 +1,112 @@
+//! Online softmax of a tile: references, weights and row sums.
+
+use crate::kernel::Sums;
+use crate::lanes::Lanes;
+use elsa_core::state::{HEADROOM, Merge};
+
+/// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
+/// `−∞` scores give the floor and not NaN.
+#[inline(always)]
+fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
+    let lowest = L::splat(isa, f32::MIN);
+    m.if_present(m, lowest)
+}
+
+/// Moves the references of the rows whose largest score `top` passes theirs by the headroom, and rescales
+/// what hangs on them. Rows that do not need it keep their reference, whatever their neighbours do. With
+/// `first` there is nothing to rescale.
+///
+/// # Safety
+/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first`.
+#[inline(always)]
+pub unsafe fn raise<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums, value_dim: usize, top: &[L; V], first: bool) {
+    // SAFETY: all offsets lie within `W` references and sums, and `value_dim · W` weighted sums (clause).
+    unsafe {
+        let mut m = [L::splat(isa, f32::NEG_INFINITY); V];
+        let mut grows = false;
+        for v in 0..V {
+            if !first {
+                m[v] = L::load(isa, sums.m.add(v * L::N));
+            }
+            grows |= top[v].any_greater(m[v].plus(L::splat(isa, HEADROOM)));
+        }
+        if !grows && !first {
+            return;
+        }
+        for v in 0..V {
+            let passes = m[v].plus(L::splat(isa, HEADROOM));
+            let target = top[v].if_greater(passes, top[v].round(), m[v]);
+            let merge = Merge::of(m[v], target);
+            merge.m.store(sums.m.add(v * L::N));
+            if !first {
+                let at = sums.s.add(v * L::N);
+                L::load(isa, at).times(merge.earlier).store(at);
+                for x in 0..value_dim {
+                    let at = sums.w.add((x * V + v) * L::N);
+                    L::load(isa, at).times(merge.earlier).store(at);
+                }
+            }
+        }
+    }
+}
+
+/// Makes references and row sums those of empty states.
+///
+/// # Safety
+/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
+#[inline(always)]
+pub unsafe fn clear<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
+    for v in 0..V {
+        // SAFETY: vector `v` of references and sums (clause).
+        unsafe {
+            L::splat(isa, f32::NEG_INFINITY).store(sums.m.add(v * L::N));
+            L::splat(isa, 0.0).store(sums.s.add(v * L::N));
+        }
+    }
+}
+
+/// Turns `count` rows of scores at `p` into weights in place and gives their sums. With `masked`, a score of
+/// `−∞` becomes an exact zero; attended weights are never zero.
+///
+/// # Safety
+/// - `count · W` singles are readable and writable at `p`, `W` readable at `m`.
+#[inline(always)]
+pub unsafe fn weigh<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    m: *const f32,
+    masked: bool,
+) -> [L; V] {
+    let zero = L::splat(isa, 0.0);
+    let mut sum = [zero; V];
+    let mut reference = [zero; V];
+    let mut at = p;
+    // SAFETY: row `i` of `count` rows of `W` (clause).
+    unsafe {
+        for v in 0..V {
+            reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
+        }
+        if masked {
+            for _ in 0..count {
+                for v in 0..V {
+                    let s = L::load(isa, at);
+                    let e = s.if_present(s.minus(reference[v]).weight(isa), zero);
+                    e.store(at);
+                    sum[v] = sum[v].plus(e);
+                    at = at.add(L::N);
+                }
+            }
+        } else {
+            for _ in 0..count {
+                for v in 0..V {
+                    let e = L::load(isa, at).minus(reference[v]).weight(isa);
+                    e.store(at);
+                    sum[v] = sum[v].plus(e);
+                    at = at.add(L::N);
+                }
+            }
+        }
+    }
+    sum
+}

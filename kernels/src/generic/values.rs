@@ -1,0 +1,154 @@
+//! The weighted sum `W += P · V` of a key block.
+
+use crate::generic::product::down_columns;
+use crate::kernel::Block;
+use crate::lanes::Lanes;
+
+/// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, whatever
+/// its value holds.
+///
+/// # Safety
+/// - As for [`add`].
+#[inline(always)]
+pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    p: *const f32,
+    w: *mut f32,
+    first: bool,
+) {
+    // SAFETY: the same clauses.
+    unsafe {
+        if !block.bias.is_null() && !all_finite::<L>(isa, block, value_dim) {
+            add_where_attended::<L, V>(isa, block, value_dim, p, w, first);
+        } else {
+            add::<L, R, V>(isa, block, value_dim, p, w, first);
+        }
+    }
+}
+
+/// Adds the block's weighted values to `w`, or writes them when `first`.
+///
+/// # Safety
+/// - The clauses of [`Block`]; `count · W` weights are readable at `p`.
+/// - `value_dim` is a multiple of four; `value_dim · W` singles are writable at `w`, and initialised unless
+///   `first`.
+#[inline(always)]
+pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    p: *const f32,
+    w: *mut f32,
+    first: bool,
+) {
+    // Strips of R dims; where R does not divide, the last one or two hold four.
+    let fours = match (R, value_dim % R) {
+        (6, 2) => 2,
+        (_, rest) => rest / 4,
+    };
+    let wide = value_dim - 4 * fours;
+    let row = V * L::N;
+    let mut x = 0;
+    // SAFETY: strips end at `value_dim`, which rows of values and of `w` have (clauses).
+    unsafe {
+        while x < wide {
+            let acc = down_columns::<L, R, V>(isa, block.count, block.values.add(x), block.value_stride, p);
+            store::<L, R, V>(isa, &acc, w.add(x * row), first);
+            x += R;
+        }
+        while x < value_dim {
+            let acc = down_columns::<L, 4, V>(isa, block.count, block.values.add(x), block.value_stride, p);
+            store::<L, 4, V>(isa, &acc, w.add(x * row), first);
+            x += 4;
+        }
+    }
+}
+
+/// # Safety
+/// - `R · V · N` singles are writable at `w`, and readable unless `first`.
+#[inline(always)]
+unsafe fn store<L: Lanes, const R: usize, const V: usize>(
+    isa: L::Isa,
+    acc: &[[L; V]; R],
+    w: *mut f32,
+    first: bool,
+) {
+    for r in 0..R {
+        for v in 0..V {
+            // SAFETY: within `R · V` vectors (clause).
+            unsafe {
+                let at = w.add((r * V + v) * L::N);
+                let c = if first { acc[r][v] } else { L::load(isa, at).plus(acc[r][v]) };
+                c.store(at);
+            }
+        }
+    }
+}
+
+/// Whether every value of the block is finite.
+///
+/// # Safety
+/// - The clauses of [`Block`] for `value_dim`.
+#[inline(always)]
+pub unsafe fn all_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize) -> bool {
+    let zero = L::splat(isa, 0.0);
+    let mut seen = zero;
+    let mut rest = 0.0f32;
+    for i in 0..block.count {
+        // SAFETY: row `i` of the block's values has `value_dim` singles (clause).
+        unsafe {
+            let row = block.values.add(i * block.value_stride);
+            let mut x = 0;
+            while x + L::N <= value_dim {
+                // Zero times a finite number is zero, and NaN otherwise.
+                seen = L::load(isa, row.add(x)).mul_add(zero, seen);
+                x += L::N;
+            }
+            while x < value_dim {
+                rest += row.add(x).read() * 0.0;
+                x += 1;
+            }
+        }
+    }
+    let one = L::splat(isa, 1.0);
+    // NaN compares false: a lane that is not below one is not finite.
+    let bad = one.if_greater(seen, zero, one);
+    rest == 0.0 && !bad.any_greater(zero)
+}
+
+/// As [`add`], but a row takes a key's value only where its weight is not zero, so that a masked NaN or
+/// infinity does not reach it. One dim at a time: this runs only on blocks that hold such a value.
+///
+/// # Safety
+/// - As for [`add`].
+#[inline(always)]
+pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    p: *const f32,
+    w: *mut f32,
+    first: bool,
+) {
+    let zero = L::splat(isa, 0.0);
+    for x in 0..value_dim {
+        for v in 0..V {
+            // SAFETY: key `i` of the block, dim `x` of its value, vector `v` of its weights (clauses).
+            unsafe {
+                let mut acc = zero;
+                for i in 0..block.count {
+                    let weight = L::load(isa, p.add((i * V + v) * L::N));
+                    let value = L::splat(isa, block.values.add(i * block.value_stride + x).read());
+                    let more = weight.mul_add(value, acc);
+                    // Attended weights are positive, or NaN, which the sum passes on.
+                    acc = weight.if_greater(zero, more, acc.plus(weight));
+                }
+                let at = w.add((x * V + v) * L::N);
+                let c = if first { acc } else { L::load(isa, at).plus(acc) };
+                c.store(at);
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The lane trait: everything that the micro-kernels ask of a vector unit.
+//!
+//! A vector holds `N` independent query rows, one a lane. The trait speaks of what attention wants to know
+//! (a maximum, a weight, a weight that is zero where no key is) and hides how an instruction set says it.
+//!
+//! **Token.** A vector can only be made from an [`Lanes::Isa`] token, and a token only where its instruction
+//! set is present; so whoever holds a vector may execute its operations. Loads and stores add the obligation
+//! that their pointer covers `N` elements.
+//!
+//! **Inlining.** No operation carries a target feature of its own. Each is `inline(always)` and takes on the
+//! features of the entry point that it is inlined into; a closure in between would not be inlined and would
+//! lose them, so the micro-kernels use none.
+
+use elsa_core::state::{Number, WEIGHT_FLOOR};
+
+/// A vector of `N` singles. [`Number`] supplies product, sum and what the merge law needs.
+pub trait Lanes: Number {
+    /// Lanes in a vector.
+    const N: usize;
+    /// Proof that the instruction set is present.
+    type Isa: Copy;
+    /// Four neighbouring scalars of which [`Lanes::mul_add_quad`] broadcasts one: a pointer where the multiply
+    /// takes a broadcast operand from memory, a register where it takes one from a lane.
+    type Quad: Copy;
+    /// Whether making a quad reads all four scalars, and not only those that are broadcast.
+    const QUAD_IN_REGISTER: bool;
+    /// What [`Lanes::exp2`] gives for zero. It is a factor of every weight and cancels in `W / S`.
+    const UNIT: f32;
+
+    /// The same value in every lane.
+    fn splat(isa: Self::Isa, x: f32) -> Self;
+    /// `N` singles from `p`.
+    ///
+    /// # Safety
+    /// - `p` is readable for `N` singles.
+    unsafe fn load(isa: Self::Isa, p: *const f32) -> Self;
+    /// `N` halves from `p`, converted.
+    ///
+    /// # Safety
+    /// - `p` is readable for `N` 16-bit elements.
+    unsafe fn load_f16(isa: Self::Isa, p: *const u16) -> Self;
+    /// `N` brain floats from `p`, converted.
+    ///
+    /// # Safety
+    /// - `p` is readable for `N` 16-bit elements.
+    unsafe fn load_bf16(isa: Self::Isa, p: *const u16) -> Self;
+    /// Writes the lanes to `p`.
+    ///
+    /// # Safety
+    /// - `p` is writable for `N` singles.
+    unsafe fn store(self, p: *mut f32);
+    /// Prepares four scalars for broadcasting.
+    ///
+    /// # Safety
+    /// - The scalars that are broadcast are readable at `p`, and stay so while the result is used; all four
+    ///   are where [`Lanes::QUAD_IN_REGISTER`].
+    unsafe fn quad(isa: Self::Isa, p: *const f32) -> Self::Quad;
+    /// `self + b · q[I]`.
+    ///
+    /// # Safety
+    /// - `q` comes from [`Lanes::quad`], and scalar `I` of it is still readable.
+    /// - `I` is below four.
+    unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: Self::Quad) -> Self;
+    /// Writes the transpose of the 4×4 block at `src` (rows `src_stride` apart) to `dst`.
+    ///
+    /// # Safety
+    /// - Four rows of four singles are readable at `src` and writable at `dst`.
+    unsafe fn transpose4(isa: Self::Isa, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
+
+    /// Difference.
+    #[must_use]
+    fn minus(self, other: Self) -> Self;
+    /// Quotient.
+    #[must_use]
+    fn over(self, other: Self) -> Self;
+    /// `self · b + c`, fused where the instruction set fuses.
+    #[must_use]
+    fn mul_add(self, b: Self, c: Self) -> Self;
+    /// The larger of `self` and `floor`; a NaN in `self` stays.
+    #[must_use]
+    fn at_least(self, floor: Self) -> Self;
+    /// Magnitude.
+    #[must_use]
+    fn abs(self) -> Self;
+    /// Rounded to the nearest whole number.
+    #[must_use]
+    fn round(self) -> Self;
+    /// `UNIT · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
+    #[must_use]
+    fn exp2(self) -> Self;
+    /// Lane by lane, `yes` where `self > than` and `no` elsewhere.
+    #[must_use]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self;
+    /// Lane by lane, `no` where `self` is `−∞` and `yes` elsewhere (also for NaN).
+    #[must_use]
+    fn if_present(self, yes: Self, no: Self) -> Self;
+    /// Whether a lane of `self` exceeds that of `other`.
+    fn any_greater(self, other: Self) -> bool;
+
+    /// The weight `UNIT · 2^self` of an attended key, `self` being held at [`WEIGHT_FLOOR`] from below.
+    #[inline(always)]
+    #[must_use]
+    fn weight(self, isa: Self::Isa) -> Self {
+        self.at_least(Self::splat(isa, WEIGHT_FLOOR)).exp2()
+    }
+}
+
+/// Minimax polynomial of `2^x` on [−1/2, 1/2] for the relative error, degree 5, lowest power first.
+pub const EXP2_NEAREST: [f32; 6] =
+    [1.000_000_1, 0.693_146_94, 0.240_221_2, 0.055_507_13, 0.009_675_541, 0.001_327_647_2];
+/// The same on [0, 1].
+pub const EXP2_FLOOR: [f32; 6] =
+    [0.999_999_94, 0.693_153_1, 0.240_153_61, 0.055_826_318, 0.008_989_34, 0.001_877_576_7];
+/// [`EXP2_NEAREST`] divided by its linear coefficient, which saves two register copies where a fused
+/// multiply-add overwrites its addend.
+pub const EXP2_MONIC: [f32; 6] =
+    [1.442_695_6, 1.0, 0.346_566_05, 0.080_079_89, 0.013_958_86, 0.001_915_390_6];
+/// Added to a single of magnitude below 2^22 it leaves the nearest whole number, plus 127, in the low bits.
+/// Those bits shifted up by 23 are the power of two as a single.
+pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
+
+/// `2^x` by range reduction to the nearest whole number and [`EXP2_NEAREST`], in Horner's form, for
+/// instruction sets whose multiply-add has a separate destination. The power of two is multiplied on, so
+/// that a NaN stays one whatever its payload.
+macro_rules! exp2_horner {
+    ($x:expr, $isa:expr, $shift:expr) => {{
+        let magic = Self::splat($isa, $crate::lanes::EXPONENT_MAGIC);
+        let t = $x.plus(magic);
+        let r = $x.minus(t.minus(magic));
+        let c = $crate::lanes::EXP2_NEAREST;
+        let mut p = Self::splat($isa, c[5]);
+        p = p.mul_add(r, Self::splat($isa, c[4]));
+        p = p.mul_add(r, Self::splat($isa, c[3]));
+        p = p.mul_add(r, Self::splat($isa, c[2]));
+        p = p.mul_add(r, Self::splat($isa, c[1]));
+        p = p.mul_add(r, Self::splat($isa, c[0]));
+        p.times($shift(t))
+    }};
+}
+pub(crate) use exp2_horner;

@@ -1,0 +1,15 @@
+//! Four lanes: ARMv8.0 Advanced SIMD.
+
+mod vector;
+
+pub use vector::Four;
+
+use crate::instance::instance;
+
+instance!(
+    isa: crate::isa::Neon, lanes: Four, features: ["neon"],
+    name: "attention_f32__neon_exp2_monic_p5__q12r8",
+    set: elsa_core::plan::InstructionSet::Neon,
+    rows: [8, 8, 8], vectors: 3, group: 8, keys: elsa_core::plan::KeyLayout::Panels(8),
+    exp2_relative: 1.8e-7, fused: true,
+);

@@ -1,0 +1,178 @@
+//! The NEON vector.
+
+use crate::isa::Neon;
+use crate::lanes::{Lanes, EXP2_MONIC, EXPONENT_MAGIC};
+use core::arch::aarch64::*;
+use elsa_core::state::Number;
+
+/// Four lanes.
+#[derive(Clone, Copy, Debug)]
+pub struct Four(float32x4_t);
+
+/// An operation that is legal because a vector or a token exists.
+macro_rules! op {
+    ($e:expr) => {
+        // SAFETY: vectors and tokens exist only where the instruction set does (`lanes`, Token).
+        unsafe { $e }
+    };
+}
+
+impl Four {
+    #[inline(always)]
+    fn isa(self) -> Neon {
+        // SAFETY: `self` exists, so the instruction set is present (`lanes`, Token).
+        unsafe { Neon::assume() }
+    }
+}
+
+impl Number for Four {
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        Four(op!(vmaxq_f32(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn factor(self, to: Self) -> Self {
+        let shift = self.minus(to).0;
+        Four(op!({
+            let kept = vcgeq_f32(shift, vdupq_n_f32(-126.0));
+            let biased = vaddq_s32(vcvtq_s32_f32(shift), vdupq_n_s32(127));
+            vreinterpretq_f32_u32(vandq_u32(kept, vreinterpretq_u32_s32(vshlq_n_s32::<23>(biased))))
+        }))
+    }
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        Four(op!(vmulq_f32(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        Four(op!(vaddq_f32(self.0, other.0)))
+    }
+}
+
+impl Lanes for Four {
+    const N: usize = 4;
+    type Isa = Neon;
+    type Quad = float32x4_t;
+    const QUAD_IN_REGISTER: bool = true;
+    const UNIT: f32 = EXP2_MONIC[0];
+
+    #[inline(always)]
+    fn splat(_: Neon, x: f32) -> Self {
+        Four(op!(vdupq_n_f32(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(_: Neon, p: *const f32) -> Self {
+        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        Four(unsafe { vld1q_f32(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_f16(_: Neon, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_f16`); the token was shown.
+        Four(unsafe { widen_f16(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(_: Neon, p: *const u16) -> Self {
+        // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
+        Four(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        unsafe { vst1q_f32(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
+        // SAFETY: `p` is readable for four singles (clause of `quad`); the token was shown.
+        unsafe { vld1q_f32(p) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: float32x4_t) -> Self {
+        Four(op!(vfmaq_laneq_f32::<I>(self.0, b.0, q)))
+    }
+    #[inline(always)]
+    unsafe fn transpose4(_: Neon, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        unsafe {
+            let a = vld1q_f32(src);
+            let b = vld1q_f32(src.add(src_stride));
+            let c = vld1q_f32(src.add(2 * src_stride));
+            let d = vld1q_f32(src.add(3 * src_stride));
+            let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
+            let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
+            vst1q_f32(dst, vzip1q_f32(ac_low, bd_low));
+            vst1q_f32(dst.add(dst_stride), vzip2q_f32(ac_low, bd_low));
+            vst1q_f32(dst.add(2 * dst_stride), vzip1q_f32(ac_high, bd_high));
+            vst1q_f32(dst.add(3 * dst_stride), vzip2q_f32(ac_high, bd_high));
+        }
+    }
+    #[inline(always)]
+    fn minus(self, other: Self) -> Self {
+        Four(op!(vsubq_f32(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn over(self, other: Self) -> Self {
+        Four(op!(vdivq_f32(self.0, other.0)))
+    }
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Four(op!(vfmaq_f32(c.0, self.0, b.0)))
+    }
+    #[inline(always)]
+    fn at_least(self, floor: Self) -> Self {
+        // FMAX gives NaN when either operand is.
+        Four(op!(vmaxq_f32(floor.0, self.0)))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Four(op!(vabsq_f32(self.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Four(op!(vrndnq_f32(self.0)))
+    }
+    #[inline(always)]
+    fn exp2(self) -> Self {
+        // FMLA overwrites its addend, so each step of Horner's form would copy a coefficient first. The
+        // monic form, evaluated in pairs, copies two.
+        let isa = self.isa();
+        let magic = Self::splat(isa, EXPONENT_MAGIC);
+        let c = EXP2_MONIC;
+        let t = self.plus(magic);
+        let r = self.minus(t.minus(magic));
+        let r2 = r.times(r);
+        let low = r.plus(Self::splat(isa, c[0]));
+        let middle = r.mul_add(Self::splat(isa, c[3]), Self::splat(isa, c[2]));
+        let high = r.mul_add(Self::splat(isa, c[5]), Self::splat(isa, c[4]));
+        let p = r2.mul_add(r2.mul_add(high, middle), low);
+        let power = op!(vreinterpretq_f32_u32(vshlq_n_u32::<23>(vreinterpretq_u32_f32(t.0))));
+        p.times(Four(power))
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        Four(op!(vbslq_f32(vcgtq_f32(self.0, than.0), yes.0, no.0)))
+    }
+    #[inline(always)]
+    fn if_present(self, yes: Self, no: Self) -> Self {
+        Four(op!(vbslq_f32(vceqq_f32(self.0, vdupq_n_f32(f32::NEG_INFINITY)), no.0, yes.0)))
+    }
+    #[inline(always)]
+    fn any_greater(self, other: Self) -> bool {
+        op!(vmaxvq_u32(vcgtq_f32(self.0, other.0))) != 0
+    }
+}
+
+/// Four halves as singles. FCVTL is part of ARMv8.0, though its intrinsic asks for half arithmetic.
+///
+/// # Safety
+/// - `p` is readable for four elements.
+#[inline(always)]
+unsafe fn widen_f16(p: *const u16) -> float32x4_t {
+    // SAFETY: `p` is readable for four elements; the instruction reads and writes registers only.
+    unsafe {
+        let half: uint16x4_t = vld1_u16(p);
+        let single: float32x4_t;
+        core::arch::asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) single, in(vreg) half,
+            options(pure, nomem, nostack, preserves_flags));
+        single
+    }
+}
