@@ -59,14 +59,14 @@ pub enum Error {
     /// Tensors that make no problem. Its text starts with the argument.
     #[error("--{0}")]
     Problem(#[from] ProblemError),
-    /// An engine that cannot be had.
-    #[error("{0}")]
+    /// An engine that cannot be had. Its text starts with the argument.
+    #[error("--{0}")]
     Engine(#[from] EngineError),
-    /// A plan that cannot be made.
-    #[error("{0}")]
+    /// A plan that cannot be made. Its text starts with the argument.
+    #[error("--{0}")]
     Plan(#[from] PlanError),
-    /// Data that cannot be bound.
-    #[error("{0}")]
+    /// Data that cannot be bound. Its text starts with the argument.
+    #[error("--{0}")]
     Bind(#[from] BindError),
     /// A run that failed.
     #[error("{0}")]
@@ -107,9 +107,13 @@ impl Error {
             | Error::Read { .. }
             | Error::Target { .. }
             | Error::Problem(_)
-            | Error::Bind(_)
-            | Error::Engine(EngineError::BackendAbsent { .. } | EngineError::Threads { .. })
-            | Error::Plan(PlanError::Budget { .. }) => REQUEST,
+            | Error::Bind(BindError::Problem(_))
+            | Error::Engine(
+                EngineError::BackendAbsent { .. }
+                | EngineError::BackendName { .. }
+                | EngineError::Threads { .. },
+            )
+            | Error::Plan(PlanError::Block { .. } | PlanError::Packed | PlanError::Budget { .. }) => REQUEST,
             Error::Verification(_) => VERIFICATION,
             _ => SYSTEM,
         }
@@ -118,12 +122,7 @@ impl Error {
     /// The message on one line, whatever a file name holds.
     #[must_use]
     pub fn line(&self) -> String {
-        one_line(&match self {
-            Error::Plan(PlanError::Budget { needed, budget }) => {
-                format!("--budget: {budget} bytes; allowed: at least {needed}")
-            }
-            other => other.to_string(),
-        })
+        one_line(&self.to_string())
     }
 }
 

@@ -3,17 +3,14 @@
 use crate::args::InfoArgs;
 use crate::board;
 use crate::error::Error;
-use elsa_core::problem::Spec;
-use elsa_core::view::{DType, Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions, backends};
+use elsa_runtime::{Engine, EngineOptions, backends};
 use serde::Serialize;
 use std::io::Write;
 
 #[derive(Debug, Serialize)]
 struct BackendInfo {
-    name: String,
+    name: &'static str,
     present: bool,
-    /// The kernel for 1,024 tokens of head size 64 in f32.
     kernel: Option<&'static str>,
 }
 
@@ -39,7 +36,6 @@ struct Info {
 /// # Errors
 /// Standard output that cannot be written.
 pub fn info(args: &InfoArgs) -> Result<(), Error> {
-    let present = backends();
     let (chosen, threads, why) = match Engine::new(&EngineOptions::default()) {
         Ok(engine) => {
             let why = match std::env::var("ELSA_BACKEND") {
@@ -60,13 +56,9 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         caches: board::caches(),
         board: board::model(),
         l4t: board::l4t(),
-        backends: present
+        backends: backends()
             .into_iter()
-            .map(|(backend, present)| BackendInfo {
-                name: backend.to_string(),
-                present,
-                kernel: present.then(|| kernel(backend)).flatten(),
-            })
+            .map(|p| BackendInfo { name: p.backend.name(), present: p.present, kernel: p.kernel })
             .collect(),
         chosen,
         why,
@@ -104,12 +96,4 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         _ => writeln!(out, "chosen    none: {}", crate::error::one_line(&info.why))?,
     }
     Ok(())
-}
-
-/// The kernel that a back end would use for 1,024 tokens of head size 64 in f32.
-fn kernel(backend: Backend) -> Option<&'static str> {
-    let engine = Engine::new(&EngineOptions { backend: Some(backend), threads: Some(1) }).ok()?;
-    let view = |name| View::dense(name, Layout::Bhnd, &[1024, 64], None);
-    let spec = Spec::new(DType::F32, view("q").ok()?, view("k").ok()?, view("v").ok()?, view("out").ok()?);
-    Some(engine.plan(&spec.check().ok()?, &PlanOptions::default()).ok()?.kernel())
 }

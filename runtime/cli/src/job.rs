@@ -6,7 +6,7 @@ use crate::tensor::{Accept, Source, Tensor, TensorError};
 use elsa_core::mask::MaskView;
 use elsa_core::problem::{Inputs, Problem, ProblemError, Spec};
 use elsa_core::view::{Elements, Layout, View};
-use elsa_runtime::{Engine, EngineOptions};
+use elsa_runtime::{Backend, Engine, EngineOptions};
 
 /// Tensors that were read, and the problem that they make.
 pub struct Job {
@@ -233,17 +233,12 @@ pub fn engine(args: &EngineArgs) -> Result<Engine, Error> {
         Choice::Auto => None,
         Choice::Forced(wanted) => {
             let all = elsa_runtime::backends();
-            if !all.iter().any(|(backend, present)| *backend == wanted && *present) {
-                let mut allowed = String::from("auto");
-                for (backend, present) in all {
-                    if present {
-                        allowed.push_str(", ");
-                        allowed.push_str(&backend.to_string());
-                    }
-                }
+            if !all.iter().any(|p| p.backend == wanted && p.present) {
+                let present = all.iter().filter(|p| p.present).map(|p| p.backend.name());
+                let allowed = std::iter::once("auto").chain(present).collect::<Vec<_>>().join(", ");
                 let found = match wanted {
-                    elsa_runtime::Backend::Cuda => "cuda, which this build has no back end for".into(),
-                    other => format!("{other}, which this machine does not have"),
+                    Backend::Cuda => "cuda, for which this build has no back end".into(),
+                    other => format!("{other}, which this machine or build does not have"),
                 };
                 return Err(Error::Argument { argument: "backend", found, allowed });
             }

@@ -1,6 +1,6 @@
-//! The answer in f64, and how far from it a run may lie.
+//! How far from the f64 oracle a run may lie.
 //!
-//! For one row, in f64 from the stored inputs,
+//! For one row [`elsa_core::reference`] gives, in f64 from the stored inputs,
 //!
 //! ```text
 //! s_j = cap(scale · q · k_j) + mask_j      p_j = exp(s_j − max s) / Σ exp(s − max s)      y = Σ p_j v_j
@@ -26,6 +26,7 @@
 //! Relative to `‖y‖` no such bound exists, because values may cancel: `Σ p |v|` is what carries it.
 
 use elsa_core::problem::{Inputs, Problem, Sequence};
+use elsa_core::reference;
 use elsa_core::view::{DType, Elements};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -71,17 +72,15 @@ pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
     problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
 }
 
-/// The oracle for one row at a time, with its scratch memory.
+/// The oracle and the bound for one row at a time, with its scratch memory.
 pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     accumulation: f64,
-    /// Weights of the attended interval of keys.
+    /// Probability of every key of the sequence, past included; zero where it is not attended.
     pub p: Vec<f64>,
     /// Bound of each score's error.
     pub delta: Vec<f64>,
-    /// The first key of the interval, counted within the sequence.
-    pub first: usize,
     /// The answer.
     pub y: Vec<f64>,
     /// Bound of each component's error.
@@ -99,7 +98,6 @@ impl<'a> Oracle<'a> {
             accumulation: accumulation as f64,
             p: Vec::new(),
             delta: Vec::new(),
-            first: 0,
             y: vec![0.0; dv],
             bound: vec![0.0; dv],
         }
@@ -124,92 +122,69 @@ impl<'a> Oracle<'a> {
 
     /// Computes `p`, `delta`, `y` and `bound` of a row.
     pub fn row(&mut self, row: RowId) {
-        let problem = self.problem;
+        let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();
-        let s = problem.sequence(&self.inputs, row.sequence);
-        let kv_head = problem.kv_head(row.head);
-        let (start, end) = s.range(row.query);
-        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()));
-        let cap = spec.softcap.map(f64::from);
-        let q0 = spec.query.row(s.batch, row.head, s.query0 + row.query);
-        let q: Vec<f64> = (0..d).map(|c| f64::from(self.inputs.query.get(q0 + c))).collect();
-        let mask = match (&spec.mask, self.inputs.mask) {
-            (Some(view), Some(data)) => Some((view.row(row.sequence, row.head, row.query), data)),
-            _ => None,
-        };
-        self.first = start;
+        let RowId { sequence, head, query } = row;
+        let found = reference::row(problem, &inputs, sequence, head, query, &mut self.y);
         self.p.clear();
+        let p = &mut self.p;
+        reference::probabilities_in(
+            problem,
+            &inputs,
+            sequence,
+            head,
+            query,
+            &found,
+            0..usize::MAX,
+            |_, x| {
+                p.push(x);
+            },
+        );
         self.delta.clear();
-        let mut max = f64::NEG_INFINITY;
-        for j in start..end {
-            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))));
-            if bias == f64::NEG_INFINITY {
-                self.p.push(bias);
-                self.delta.push(0.0);
+        self.delta.resize(self.p.len(), 0.0);
+        self.bound.fill(0.0);
+
+        let s = problem.sequence(&inputs, sequence);
+        let kv_head = problem.kv_head(head);
+        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
+        let q0 = spec.query.row(s.batch, head, s.query0 + query);
+        let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
+        let mask =
+            spec.mask.as_ref().zip(inputs.mask).map(|(view, data)| (view.row(sequence, head, query), data));
+        let keys = self.p.len().max(1) as f64;
+        let constant = 2.0 * keys.ln() + 8.0 * (1.0 + spec.softcap.map_or(0.0, f64::from));
+        let mut perturbed = 0.0;
+        let mut weighted = vec![0.0; self.y.len()];
+        for j in 0..self.p.len() {
+            let p = self.p[j];
+            // Not attended, or too small for f64; NaN goes on.
+            if p == 0.0 {
                 continue;
             }
             let (k, at) = self.key(&s, kv_head, j);
-            let (mut dot, mut magnitude) = (0.0, 0.0);
-            for (c, q) in q.iter().enumerate() {
-                let product = q * f64::from(k.get(at + c));
-                dot += product;
-                magnitude += product.abs();
-            }
-            let mut score = dot * scale;
-            if let Some(cap) = cap {
-                score = cap * (score / cap).tanh();
-            }
-            score += bias;
-            max = if score.is_nan() || max.is_nan() { f64::NAN } else { max.max(score) };
-            self.p.push(score);
-            self.delta.push((d as f64 + 6.0) * magnitude * scale.abs() + 5.0 * bias.abs());
-        }
-        let mut sum = 0.0;
-        for p in &mut self.p {
-            // A key that is masked out is no key at all, even where the maximum is not a number.
-            *p = if *p == f64::NEG_INFINITY { 0.0 } else { (*p - max).exp() };
-            sum += *p;
-        }
-        self.y.fill(0.0);
-        self.bound.fill(0.0);
-        let attended = max != f64::NEG_INFINITY;
-        if !attended {
-            self.p.fill(0.0);
-            return;
-        }
-        let constant = 2.0 * ((end - start).max(1) as f64).ln() + 8.0 * (1.0 + cap.unwrap_or(0.0));
-        let (mut perturbed, dv) = (0.0, self.y.len());
-        let mut weighted = vec![0.0; dv];
-        for j in start..end {
-            let p = self.p[j - start] / sum;
-            self.p[j - start] = p;
-            if mask.is_some_and(|(at, data)| data.bias(at.index(j)) == f32::NEG_INFINITY) {
-                continue;
-            }
-            let information = if p > 0.0 { -p.ln() } else { 0.0 };
-            let delta = U * (self.delta[j - start] + 2.0 * information + constant);
-            self.delta[j - start] = delta;
-            let excess = p * delta.exp_m1();
+            let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
+            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))).abs());
+            let delta = (d as f64 + 6.0) * magnitude * scale + 5.0 * bias - 2.0 * p.ln() + constant;
+            self.delta[j] = U * delta;
+            let excess = p * (U * delta).exp_m1();
             perturbed += excess;
             let (v, at) = self.value(&s, kv_head, j);
-            for c in 0..dv {
-                let v = f64::from(v.get(at + c));
-                self.y[c] += p * v;
-                weighted[c] += p * v.abs();
-                self.bound[c] += excess * v.abs();
+            for (c, weighted) in weighted.iter_mut().enumerate() {
+                let v = f64::from(v.get(at + c)).abs();
+                *weighted += p * v;
+                self.bound[c] += excess * v;
             }
         }
         let a = (self.accumulation + 2.0) * U;
         let gamma = if a < 1.0 { a / (1.0 - a) } else { f64::INFINITY };
         let keep = if perturbed < 1.0 { 1.0 - perturbed } else { 0.0 };
         let (u_out, tiny) = match spec.dtype {
-            DType::F32 => (U, f64::from(f32::MIN_POSITIVE)),
-            DType::F16 => (spec.dtype.unit_roundoff(), 6.104e-5),
-            DType::Bf16 => (spec.dtype.unit_roundoff(), f64::from(f32::MIN_POSITIVE)),
+            DType::F16 => (spec.dtype.unit_roundoff(), f64::from(half::f16::MIN_POSITIVE)),
+            DType::F32 | DType::Bf16 => (spec.dtype.unit_roundoff(), f64::from(f32::MIN_POSITIVE)),
         };
-        for c in 0..dv {
-            let first = (self.bound[c] + perturbed * weighted[c]) / keep;
-            self.bound[c] = first + 2.0 * gamma * weighted[c] + u_out * self.y[c].abs() + tiny;
+        for ((bound, weighted), y) in self.bound.iter_mut().zip(&weighted).zip(&self.y) {
+            let scores = if perturbed == 0.0 { 0.0 } else { (*bound + perturbed * weighted) / keep };
+            *bound = scores + 2.0 * gamma * weighted + u_out * y.abs() + tiny;
         }
     }
 }
