@@ -63,7 +63,6 @@ pub fn score_factors(problem: &Problem) -> (f32, f32) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn row(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -173,7 +172,14 @@ fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'
     let s = problem.spec();
     let pairs = [
         (&s.present_key, &mut outputs.present_key, &s.past_key, &inputs.past_key, &s.key, &inputs.key),
-        (&s.present_value, &mut outputs.present_value, &s.past_value, &inputs.past_value, &s.value, &inputs.value),
+        (
+            &s.present_value,
+            &mut outputs.present_value,
+            &s.past_value,
+            &inputs.past_value,
+            &s.value,
+            &inputs.value,
+        ),
     ];
     for (to, out, past_view, past, view, new) in pairs {
         let (Some(to), Some(out)) = (to, out) else { continue };

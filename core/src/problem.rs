@@ -323,7 +323,7 @@ impl Spec {
         same("v", "batch", value.batch(), key.batch(), "k")?;
         same("v", "heads", value.heads(), key.heads(), "k")?;
         same("v", "tokens", value.tokens(), key.tokens(), "k")?;
-        if query.heads() % key.heads() != 0 {
+        if !query.heads().is_multiple_of(key.heads()) {
             return Err(E::Groups { heads: query.heads(), kv_heads: key.heads() });
         }
         let writes = |argument, view: &View, shape: [usize; 4], of| {

@@ -1,1 +1,459 @@
-//! reference (being written).
+//! The oracle: attention in f64, row by row, as the definition in [`crate::problem`] reads.
+//!
+//! ```text
+//! for every key j of the sequence:  if row i attends j:  s_j = cap(scale · q_i · k_j) + mask_ij
+//! max = max s_j    sum = Σ exp(s_j − max)    y_i = Σ exp(s_j − max) v_j / sum    lse = max + log sum
+//! ```
+//!
+//! Whether a row attends a key is decided key by key from the fields of the [`Spec`] and the lengths that
+//! come with the data. Nothing is taken from [`crate::problem::Sequence`], the schedule or the states, so
+//! that a mistake there cannot hide here. Elements are taken as stored and the scale as the single that the
+//! problem holds; everything after that is f64.
+//!
+//! 1. **Two passes and nothing kept.** The first finds the maximum, the second computes the scores again.
+//!    No row of scores is stored, so the oracle runs at any length without scratch.
+//! 2. **Absent keys are not looked at.** A key that is not attended contributes nothing, even when it or its
+//!    value holds NaN. An attended key whose score is `−∞` has weight zero and its value is not looked at,
+//!    as [`crate::state::State::absorb`] has it.
+//! 3. **NaN poisons.** A NaN score makes `max`, `sum`, `lse` and the whole output NaN; a NaN in an attended
+//!    value makes that column NaN. A score of `+∞` makes `sum` NaN.
+//! 4. **A row without keys**, or whose scores are all `−∞`, gives zeros and log-sum-exp `−∞`.
+//!
+//! The element type is matched once per row and the dot product keeps eight independent sums.
+
+use crate::mask::{MaskElements, MaskView};
+use crate::problem::{Alignment, Inputs, Problem, Spec};
+use crate::view::{DType, Elements, View};
+use core::ops::Range;
+use half::{bf16, f16};
+
+/// What the oracle knows of a row besides its output, in natural-log units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// The largest score of an attended key; `−∞` when there is none, NaN when the row is poisoned.
+    pub max: f64,
+    /// `Σ exp(s_j − max)`; zero when the row has no key.
+    pub sum: f64,
+    /// `max + log sum`; `−∞` when the row has no key.
+    pub lse: f64,
+}
+
+/// The output of query `i` of a sequence in f64, written to `output` (`[d_v]`), and what else the row shows.
+/// `sequence` and `i` count as in [`Problem::sequence`], `head` counts query heads. The data must have
+/// passed [`Inputs::check`].
+///
+/// # Panics
+/// When `output` is not `d_v` long, and when `sequence`, `head` or `i` do not exist.
+pub fn row(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    output: &mut [f64],
+) -> Row {
+    assert_eq!(output.len(), problem.value_dim(), "output of the oracle");
+    match problem.spec().dtype {
+        DType::F32 => Scores::<f32>::new(problem, inputs, sequence, head, i).row(Some(output)),
+        DType::F16 => Scores::<f16>::new(problem, inputs, sequence, head, i).row(Some(output)),
+        DType::Bf16 => Scores::<bf16>::new(problem, inputs, sequence, head, i).row(Some(output)),
+    }
+}
+
+/// The same row without its output.
+///
+/// # Panics
+/// As [`row`].
+#[must_use]
+pub fn statistics(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, head: usize, i: usize) -> Row {
+    match problem.spec().dtype {
+        DType::F32 => Scores::<f32>::new(problem, inputs, sequence, head, i).row(None),
+        DType::F16 => Scores::<f16>::new(problem, inputs, sequence, head, i).row(None),
+        DType::Bf16 => Scores::<bf16>::new(problem, inputs, sequence, head, i).row(None),
+    }
+}
+
+/// Calls `visit(j, p_j)` for every key `j` of the sequence in order, past included; keys that the row does
+/// not attend have probability zero.
+///
+/// # Panics
+/// As [`row`].
+pub fn probabilities(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    visit: impl FnMut(usize, f64),
+) {
+    let row = statistics(problem, inputs, sequence, head, i);
+    probabilities_in(problem, inputs, sequence, head, i, &row, 0..usize::MAX, visit);
+}
+
+/// [`probabilities`] of the keys in `keys` alone (cut at the end of the sequence), for a `row` that
+/// [`row()`] or [`statistics`] has given.
+///
+/// # Panics
+/// As [`row`].
+#[allow(clippy::too_many_arguments)]
+pub fn probabilities_in(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    row: &Row,
+    keys: Range<usize>,
+    visit: impl FnMut(usize, f64),
+) {
+    match problem.spec().dtype {
+        DType::F32 => Scores::<f32>::new(problem, inputs, sequence, head, i).visit(row, keys, visit),
+        DType::F16 => Scores::<f16>::new(problem, inputs, sequence, head, i).visit(row, keys, visit),
+        DType::Bf16 => Scores::<bf16>::new(problem, inputs, sequence, head, i).visit(row, keys, visit),
+    }
+}
+
+/// Whether query `i` of a sequence attends key `j`, by length, causality, window and mask.
+///
+/// # Panics
+/// When `sequence`, `head` or `i` do not exist.
+#[must_use]
+pub fn attends(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    j: usize,
+) -> bool {
+    Geometry::new(problem, inputs, sequence, head, i).bias(j).is_some()
+}
+
+/// An element type, read as f64.
+trait Element: Copy {
+    fn of<'a>(elements: &Elements<'a>) -> &'a [Self];
+    fn wide(self) -> f64;
+}
+
+impl Element for f32 {
+    fn of<'a>(elements: &Elements<'a>) -> &'a [f32] {
+        if let Elements::F32(x) = *elements { x } else { &[] }
+    }
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Element for f16 {
+    fn of<'a>(elements: &Elements<'a>) -> &'a [f16] {
+        if let Elements::F16(x) = *elements { x } else { &[] }
+    }
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from(self.to_f32())
+    }
+}
+
+impl Element for bf16 {
+    fn of<'a>(elements: &Elements<'a>) -> &'a [bf16] {
+        if let Elements::Bf16(x) = *elements { x } else { &[] }
+    }
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from(self.to_f32())
+    }
+}
+
+/// `Σ a_x b_x` with eight sums that do not wait for each other.
+fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
+    let mut sums = [0.0; 8];
+    let (a8, a_rest) = a.as_chunks::<8>();
+    let (b8, b_rest) = b.as_chunks::<8>();
+    for (a, b) in a8.iter().zip(b8) {
+        for x in 0..8 {
+            sums[x] += a[x].wide() * b[x].wide();
+        }
+    }
+    for (x, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        sums[x] += a.wide() * b.wide();
+    }
+    ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
+}
+
+/// Which keys one row attends, read off the fields of the problem.
+struct Geometry<'a> {
+    spec: &'a Spec,
+    /// Index on the batch axis.
+    batch: usize,
+    head: usize,
+    /// Row within the sequence.
+    i: usize,
+    /// Token of the row in the query view, and of the sequence's first key in the key view.
+    query: usize,
+    first_key: usize,
+    past: usize,
+    /// Keys of the sequence, and those that are valid.
+    keys: usize,
+    valid: usize,
+    /// Column of the diagonal in this row.
+    diagonal: i128,
+    mask: Option<(&'a MaskView, MaskElements<'a>)>,
+}
+
+impl<'a> Geometry<'a> {
+    fn new(
+        problem: &'a Problem,
+        inputs: &Inputs<'a>,
+        sequence: usize,
+        head: usize,
+        i: usize,
+    ) -> Geometry<'a> {
+        let spec = problem.spec();
+        assert!(head < spec.query.heads(), "head of the oracle");
+        let past = spec.past_key.map_or(0, |view| view.tokens());
+        let packed = spec.packed.and(inputs.cu_seqlens_q.zip(inputs.cu_seqlens_k));
+        let (batch, query0, queries, first_key, keys) = match packed {
+            Some((cq, ck)) => {
+                let at = |list: &[i64], index: usize| list[index] as usize;
+                let (q0, k0) = (at(cq, sequence), at(ck, sequence));
+                (0, q0, at(cq, sequence + 1) - q0, k0, at(ck, sequence + 1) - k0)
+            }
+            None => (sequence, 0, spec.query.tokens(), 0, past + spec.key.tokens()),
+        };
+        assert!(batch < spec.query.batch() && i < queries, "row of the oracle");
+        let valid = match inputs.key_lengths {
+            Some(lengths) if spec.key_lengths => lengths[batch] as usize,
+            _ => keys,
+        };
+        let offset = match spec.causal {
+            Some(Alignment::BottomRight) => valid as i128 - queries as i128,
+            Some(Alignment::TopLeft) | None => past as i128,
+        };
+        Geometry {
+            spec,
+            batch,
+            head,
+            i,
+            query: query0 + i,
+            first_key,
+            past,
+            keys,
+            valid,
+            diagonal: i as i128 + offset,
+            mask: spec.mask.as_ref().zip(inputs.mask),
+        }
+    }
+
+    /// What the mask adds to the score of key `j` (zero without a mask), if the row attends it.
+    #[inline]
+    fn bias(&self, j: usize) -> Option<f64> {
+        let column = j as i128;
+        if j >= self.valid
+            || (self.spec.causal.is_some() && column > self.diagonal)
+            || self.spec.window.left.is_some_and(|left| column < self.diagonal - left as i128)
+            || self.spec.window.right.is_some_and(|right| column > self.diagonal + right as i128)
+        {
+            return None;
+        }
+        let Some((view, elements)) = &self.mask else { return Some(0.0) };
+        let [batches, heads, queries, keys] = view.shape();
+        if keys != 1 && j >= keys {
+            return None;
+        }
+        // An axis of size one is broadcast, so its only index is zero.
+        let b = if batches == 1 { 0 } else { self.batch };
+        let h = if heads == 1 { 0 } else { self.head };
+        let q = if queries == 1 { 0 } else { self.i };
+        let k = if keys == 1 { 0 } else { j };
+        let bias = elements.bias(((b * heads + h) * queries + q) * keys + k);
+        (bias != f32::NEG_INFINITY).then(|| f64::from(bias))
+    }
+}
+
+/// The scores of one row.
+struct Scores<'a, T> {
+    geometry: Geometry<'a>,
+    query: &'a [T],
+    key: Lines<'a, T>,
+    value: Lines<'a, T>,
+    scale: f64,
+    cap: Option<f64>,
+}
+
+/// The lines of one head of keys or values: those of the past, then the new ones.
+struct Lines<'a, T> {
+    past: Option<(View, &'a [T])>,
+    new: (View, &'a [T]),
+    batch: usize,
+    head: usize,
+}
+
+impl<'a, T> Lines<'a, T> {
+    #[inline(always)]
+    fn line(&self, geometry: &Geometry<'_>, j: usize) -> &'a [T] {
+        let ((view, data), token) = match &self.past {
+            Some(past) if j < geometry.past => (past, j),
+            _ => (&self.new, geometry.first_key + j - geometry.past),
+        };
+        let start = view.row(self.batch, self.head, token);
+        &data[start..start + view.dim()]
+    }
+}
+
+impl<'a, T: Element> Scores<'a, T> {
+    fn new(
+        problem: &'a Problem,
+        inputs: &Inputs<'a>,
+        sequence: usize,
+        head: usize,
+        i: usize,
+    ) -> Scores<'a, T> {
+        let geometry = Geometry::new(problem, inputs, sequence, head, i);
+        let spec = problem.spec();
+        let batch = geometry.batch;
+        let group = spec.query.heads() / spec.key.heads();
+        let lines =
+            |view: &View, data: &Elements<'a>, past: Option<View>, past_data: Option<Elements<'a>>| Lines {
+                past: past.zip(past_data).map(|(view, data)| (view, T::of(&data))),
+                new: (*view, T::of(data)),
+                batch,
+                head: head / group,
+            };
+        let start = spec.query.row(batch, head, geometry.query);
+        Scores {
+            query: &T::of(&inputs.query)[start..start + spec.query.dim()],
+            key: lines(&spec.key, &inputs.key, spec.past_key, inputs.past_key),
+            value: lines(&spec.value, &inputs.value, spec.past_value, inputs.past_value),
+            scale: f64::from(problem.scale()),
+            cap: spec.softcap.map(f64::from),
+            geometry,
+        }
+    }
+
+    /// The score of key `j`, if the row attends it.
+    #[inline(always)]
+    fn score(&self, j: usize) -> Option<f64> {
+        let bias = self.geometry.bias(j)?;
+        let s = self.scale * dot(self.query, self.key.line(&self.geometry, j));
+        let s = match self.cap {
+            Some(cap) => cap * libm::tanh(s / cap),
+            None => s,
+        };
+        Some(s + bias)
+    }
+
+    fn row(&self, output: Option<&mut [f64]>) -> Row {
+        let mut max = f64::NEG_INFINITY;
+        for j in 0..self.geometry.keys {
+            match self.score(j) {
+                Some(s) if s.is_nan() => {
+                    if let Some(y) = output {
+                        y.fill(f64::NAN);
+                    }
+                    return Row { max: f64::NAN, sum: f64::NAN, lse: f64::NAN };
+                }
+                Some(s) if s > max => max = s,
+                _ => {}
+            }
+        }
+        let mut output = output;
+        if let Some(y) = &mut output {
+            y.fill(0.0);
+        }
+        if max == f64::NEG_INFINITY {
+            return Row { max, sum: 0.0, lse: max };
+        }
+        let mut sum = 0.0;
+        for j in 0..self.geometry.keys {
+            let Some(s) = self.score(j).filter(|s| *s != f64::NEG_INFINITY) else { continue };
+            let weight = libm::exp(s - max);
+            sum += weight;
+            if let Some(y) = &mut output {
+                for (y, v) in y.iter_mut().zip(self.value.line(&self.geometry, j)) {
+                    *y += weight * v.wide();
+                }
+            }
+        }
+        if let Some(y) = output {
+            for y in y {
+                *y /= sum;
+            }
+        }
+        Row { max, sum, lse: max + libm::log(sum) }
+    }
+
+    fn visit(&self, row: &Row, keys: Range<usize>, mut visit: impl FnMut(usize, f64)) {
+        for j in keys.start..keys.end.min(self.geometry.keys) {
+            let p = match self.score(j) {
+                Some(s) if s != f64::NEG_INFINITY => libm::exp(s - row.max) / row.sum,
+                _ => 0.0,
+            };
+            visit(j, p);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mask::MaskKind;
+
+    fn problem(nq: usize, nk: usize, change: impl Fn(&mut Spec)) -> Problem {
+        let view = |n, d| View::new("x", [1, 1, n, d], [n * d, n * d, d, 1]).unwrap();
+        let mut spec = Spec::new(DType::F32, view(nq, 1), view(nk, 1), view(nk, 2), view(nq, 2));
+        spec.scale = Some(1.0);
+        change(&mut spec);
+        spec.check().unwrap()
+    }
+
+    #[test]
+    fn two_keys_by_hand() {
+        // Scores log 1 and log 3: weights 1/4 and 3/4.
+        let (q, k, v) = ([1.0], [0.0, libm::logf(3.0)], [4.0, 8.0, 8.0, -4.0]);
+        let p = problem(1, 2, |_| {});
+        let x = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+        let mut y = [0.0; 2];
+        let r = row(&p, &x, 0, 0, 0, &mut y);
+        assert!((y[0] - 7.0).abs() < 1e-6 && (y[1] + 1.0).abs() < 1e-6, "{y:?}");
+        assert!((r.lse - libm::log(4.0)).abs() < 1e-6 && r.max == f64::from(k[1]));
+        let mut ps = [0.0; 2];
+        probabilities(&p, &x, 0, 0, 0, |j, p| ps[j] = p);
+        assert!((ps[0] - 0.25).abs() < 1e-7 && (ps[0] + ps[1] - 1.0).abs() < 1e-15);
+    }
+
+    #[test]
+    fn absent_keys_are_not_looked_at_and_attended_nan_poisons() {
+        let q = [1.0, 1.0];
+        let k = [1.0, f32::NAN, 1.0];
+        let v = [1.0, 2.0, f32::NAN, f32::INFINITY, 3.0, 6.0];
+        let view = MaskView::dense(MaskKind::Bool, &[2, 3]).unwrap();
+        let p = problem(2, 3, |s| s.mask = Some(view));
+        let mut x = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+        x.mask = Some(MaskElements::Bool(&[1, 0, 1, 1, 1, 1]));
+        let mut y = [7.0; 2];
+        row(&p, &x, 0, 0, 0, &mut y);
+        assert_eq!(y, [2.0, 4.0]);
+        let r = row(&p, &x, 0, 0, 1, &mut y);
+        assert!(y.iter().all(|y| y.is_nan()) && r.lse.is_nan() && r.sum.is_nan());
+    }
+
+    #[test]
+    fn rows_without_keys_are_zero() {
+        let p = problem(1, 1, |s| s.mask = Some(MaskView::dense(MaskKind::Bool, &[1]).unwrap()));
+        let mut x = Inputs::new(Elements::F32(&[1.0]), Elements::F32(&[1.0]), Elements::F32(&[5.0, 5.0]));
+        x.mask = Some(MaskElements::Bool(&[0]));
+        let mut y = [7.0; 2];
+        let r = row(&p, &x, 0, 0, 0, &mut y);
+        assert_eq!((y, r.lse, r.sum), ([0.0, 0.0], f64::NEG_INFINITY, 0.0));
+        // A score of −∞ weighs nothing and its value is not looked at.
+        let p = problem(1, 1, |_| {});
+        let x = Inputs::new(
+            Elements::F32(&[1.0]),
+            Elements::F32(&[f32::NEG_INFINITY]),
+            Elements::F32(&[f32::NAN, 1.0]),
+        );
+        let r = row(&p, &x, 0, 0, 0, &mut y);
+        assert_eq!((y, r.lse), ([0.0, 0.0], f64::NEG_INFINITY));
+    }
+}

@@ -100,7 +100,6 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
 ///
 /// # Panics
 /// When `bias` is shorter than `keys.len() · width`, or `width` than the rows.
-#[allow(clippy::too_many_arguments)]
 pub fn fill_bias(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -159,7 +158,14 @@ pub fn fill_bias(
 
 /// Adds the mask's elements of one row to a column of the bias. What is masked already stays so, even where
 /// the mask holds NaN or `+∞`.
-fn add_row(mask: &MaskElements<'_>, start: usize, step: usize, keys: Range<usize>, column: &mut [f32], width: usize) {
+fn add_row(
+    mask: &MaskElements<'_>,
+    start: usize,
+    step: usize,
+    keys: Range<usize>,
+    column: &mut [f32],
+    width: usize,
+) {
     for (j, b) in keys.zip(column.iter_mut().step_by(width)) {
         if *b != f32::NEG_INFINITY {
             *b += mask.bias(start + j * step) * core::f32::consts::LOG2_E;
@@ -167,7 +173,13 @@ fn add_row(mask: &MaskElements<'_>, start: usize, step: usize, keys: Range<usize
     }
 }
 
-fn fill_ranges(sequence: &Sequence, rows: &Range<usize>, keys: &Range<usize>, width: usize, bias: &mut [f32]) {
+fn fill_ranges(
+    sequence: &Sequence,
+    rows: &Range<usize>,
+    keys: &Range<usize>,
+    width: usize,
+    bias: &mut [f32],
+) {
     // Ends relative to the tile fit 32 bits; columns past the last row attend everything.
     const LANES: usize = 16;
     for first in (0..width).step_by(LANES) {
@@ -320,11 +332,13 @@ mod tests {
                     seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                     *p = round == 0 || seed >> 31 == 1;
                 }
-                let mut slots: [heapless::String<4096>; 8] = core::array::from_fn(|_| heapless::String::new());
+                let mut slots: [heapless::String<4096>; 8] =
+                    core::array::from_fn(|_| heapless::String::new());
                 let mut stack = MergeStack::default();
                 let merge = |slots: &mut [heapless::String<4096>; 8], s: usize| {
                     let mut t: heapless::String<4096> = heapless::String::new();
-                    core::fmt::Write::write_fmt(&mut t, format_args!("({}+{})", slots[s], slots[s + 1])).unwrap();
+                    core::fmt::Write::write_fmt(&mut t, format_args!("({}+{})", slots[s], slots[s + 1]))
+                        .unwrap();
                     slots[s] = t;
                 };
                 for c in (0..n).filter(|c| present[*c]) {

@@ -247,7 +247,7 @@ impl View {
         heads: Option<usize>,
     ) -> Result<[usize; 4], ProblemError> {
         let h = heads.ok_or(ProblemError::HeadsMissing { argument })?;
-        if h == 0 || c % h != 0 {
+        if h == 0 || !c.is_multiple_of(h) {
             return Err(ProblemError::HeadsDoNotDivide { argument, width: c, heads: h });
         }
         Ok([b, h, n, c / h])

@@ -24,8 +24,9 @@ pub trait Lanes: Number {
     type Quad: Copy;
     /// Whether making a quad reads all four scalars, and not only those that are broadcast.
     const QUAD_IN_REGISTER: bool;
-    /// What [`Lanes::exp2`] gives for zero. It is a factor of every weight and cancels in `W / S`.
-    const UNIT: f32;
+    /// The factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen so that the largest relative error is
+    /// least. It cancels in `W / S`.
+    const UNIT: f64;
 
     /// The same value in every lane.
     fn splat(isa: Self::Isa, x: f32) -> Self;
@@ -65,7 +66,13 @@ pub trait Lanes: Number {
     ///
     /// # Safety
     /// - Four rows of four singles are readable at `src` and writable at `dst`.
-    unsafe fn transpose4(isa: Self::Isa, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize);
+    unsafe fn transpose4(
+        isa: Self::Isa,
+        src: *const f32,
+        src_stride: usize,
+        dst: *mut f32,
+        dst_stride: usize,
+    );
 
     /// Difference.
     #[must_use]

@@ -49,7 +49,9 @@ pub enum BindError {
     #[error(transparent)]
     Problem(#[from] ProblemError),
     /// The workspace is another plan's.
-    #[error("workspace: {found} bytes for {found_sequences} sequences; allowed: at least {needed} bytes and {sequences} sequences, as this plan's own has")]
+    #[error(
+        "workspace: {found} bytes for {found_sequences} sequences; allowed: at least {needed} bytes and {sequences} sequences, as this plan's own has"
+    )]
     Workspace {
         /// Its bytes.
         found: usize,

@@ -1,1 +1,11 @@
-//! tests
+//! What the tests that cross crates share: problems with owned data, and the definition of attention
+//! applied to them naively.
+//!
+//! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
+//! ([`cases::hard_cases`]). [`naive`] answers them from the definition and says how far a computation in
+//! single precision may be from that.
+#![forbid(unsafe_code)]
+
+pub mod cases;
+pub mod naive;
+pub mod random;

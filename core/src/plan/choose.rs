@@ -178,8 +178,8 @@ pub fn choose(
         workers,
         head_dim: d.next_multiple_of(4),
         value_dim: dv.next_multiple_of(4),
-        stage_keys: shaped || d % 4 != 0 || matches!(kernel.keys, KeyLayout::Panels(_)),
-        stage_values: shaped || dv % 4 != 0,
+        stage_keys: shaped || !d.is_multiple_of(4) || matches!(kernel.keys, KeyLayout::Panels(_)),
+        stage_values: shaped || !dv.is_multiple_of(4),
         convert: s.dtype != DType::F32,
         masked: s.mask.is_some()
             || s.causal.is_some()

@@ -62,7 +62,7 @@ pub struct KernelSpec {
     /// How it reads keys.
     pub keys: KeyLayout,
     /// A factor that all its weights carry, and with them `S` and `W`; it cancels in `W / S`.
-    pub unit: f32,
+    pub unit: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
     /// Largest relative error of a weight against `unit · 2^x`.

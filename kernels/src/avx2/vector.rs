@@ -54,7 +54,7 @@ impl Lanes for Eight {
     type Isa = Avx2;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const UNIT: f32 = 1.0;
+    const UNIT: f64 = 1.000_000_057;
 
     #[inline(always)]
     fn splat(_: Avx2, x: f32) -> Self {
@@ -73,7 +73,9 @@ impl Lanes for Eight {
     #[inline(always)]
     unsafe fn load_bf16(_: Avx2, p: *const u16) -> Self {
         // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
-        Eight(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) })
+        Eight(unsafe {
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()))))
+        })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {

@@ -1,7 +1,7 @@
 //! The AVX-512 vector.
 
 use crate::isa::Avx512;
-use crate::lanes::{Lanes, EXP2_FLOOR};
+use crate::lanes::{EXP2_FLOOR, Lanes};
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -53,7 +53,7 @@ impl Lanes for Sixteen {
     type Isa = Avx512;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const UNIT: f32 = 0.999_999_94;
+    const UNIT: f64 = 1.000_000_015;
 
     #[inline(always)]
     fn splat(_: Avx512, x: f32) -> Self {
@@ -72,7 +72,9 @@ impl Lanes for Sixteen {
     #[inline(always)]
     unsafe fn load_bf16(_: Avx512, p: *const u16) -> Self {
         // SAFETY: `p` is readable for `N` elements (clause of `load_bf16`); the token was shown.
-        Sixteen(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) })
+        Sixteen(unsafe {
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+        })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {

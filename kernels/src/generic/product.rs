@@ -11,10 +11,22 @@ pub const CHAIN: usize = 64;
 /// Runs a body for each of the four scalars of a quad, with the index as a constant.
 macro_rules! for_quad {
     (|$j:ident| $body:block) => {{
-        { const $j: i32 = 0; $body }
-        { const $j: i32 = 1; $body }
-        { const $j: i32 = 2; $body }
-        { const $j: i32 = 3; $body }
+        {
+            const $j: i32 = 0;
+            $body
+        }
+        {
+            const $j: i32 = 1;
+            $body
+        }
+        {
+            const $j: i32 = 2;
+            $body
+        }
+        {
+            const $j: i32 = 3;
+            $body
+        }
     }};
 }
 

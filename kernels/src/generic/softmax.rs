@@ -19,7 +19,13 @@ fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
 /// # Safety
 /// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first`.
 #[inline(always)]
-pub unsafe fn raise<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums, value_dim: usize, top: &[L; V], first: bool) {
+pub unsafe fn raise<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    sums: &Sums,
+    value_dim: usize,
+    top: &[L; V],
+    first: bool,
+) {
     // SAFETY: all offsets lie within `W` references and sums, and `value_dim · W` weighted sums (clause).
     unsafe {
         let mut m = [L::splat(isa, f32::NEG_INFINITY); V];

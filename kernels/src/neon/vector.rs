@@ -1,7 +1,7 @@
 //! The NEON vector.
 
 use crate::isa::Neon;
-use crate::lanes::{Lanes, EXP2_MONIC, EXPONENT_MAGIC};
+use crate::lanes::{EXP2_MONIC, EXPONENT_MAGIC, Lanes};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
@@ -54,7 +54,7 @@ impl Lanes for Four {
     type Isa = Neon;
     type Quad = float32x4_t;
     const QUAD_IN_REGISTER: bool = true;
-    const UNIT: f32 = EXP2_MONIC[0];
+    const UNIT: f64 = 1.442_695_507;
 
     #[inline(always)]
     fn splat(_: Neon, x: f32) -> Self {

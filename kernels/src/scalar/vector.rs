@@ -33,7 +33,7 @@ impl Lanes for Single {
     type Isa = Scalar;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const UNIT: f32 = 1.0;
+    const UNIT: f64 = 1.000_000_057;
 
     #[inline(always)]
     fn splat(_: Scalar, x: f32) -> Self {

@@ -191,7 +191,8 @@ impl<'a> Call<'a> {
             });
         }
         let s = problem.spec();
-        let past = |view: Option<View>, data: Option<Elements<'_>>| view.zip(data).map(|(v, e)| Source::new(v, e));
+        let past =
+            |view: Option<View>, data: Option<Elements<'_>>| view.zip(data).map(|(v, e)| Source::new(v, e));
         let present = |view: Option<View>, data: &mut Option<ElementsMut<'_>>| {
             view.zip(data.as_mut()).map(|(v, e)| Target::new(v, e))
         };

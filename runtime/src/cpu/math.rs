@@ -73,7 +73,15 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     // SAFETY: regions are this worker's and hold a block, the matrix a tile's scores with eight rows to spare
     // (layout); keys lie in the sequence.
     unsafe {
-        stage::load_query(c, unit.sequence, unit.head, p.rows.clone(), p.width, scratch, p.tile.query.cast_mut());
+        stage::load_query(
+            c,
+            unit.sequence,
+            unit.head,
+            p.rows.clone(),
+            p.width,
+            scratch,
+            p.tile.query.cast_mut(),
+        );
         let mut first = true;
         for start in (0..unit.sequence.keys).step_by(c.choice.block) {
             let keys = start..unit.sequence.keys.min(start + c.choice.block);
@@ -106,19 +114,23 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     }
 }
 
-/// Second pass: `P = exp(S − max)` and its row sums.
+/// Second pass: `P = exp(S − max) / Σ exp(S − max)`.
 ///
 /// # Safety
 /// - As for [`scores`], which has run.
 unsafe fn softmax(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     let p = part(c, unit, worker);
     if unit.sequence.keys > 0 {
-        // SAFETY: the tile's scores and references were written by the first pass.
-        unsafe { (p.entries.weigh)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked) }
+        // SAFETY: the tile's scores and references were written by the first pass. The matrix has the form
+        // of weighted sums with the keys for dims.
+        unsafe {
+            (p.entries.weigh)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked);
+            (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, unit.sequence.keys);
+        }
     }
 }
 
-/// Third pass: `Y = P · V / sum`.
+/// Third pass: `Y = P · V`.
 ///
 /// # Safety
 /// - As for [`softmax`], which has run.
@@ -146,6 +158,6 @@ unsafe fn product(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
         }
         let state = (unit.sequence.keys > 0).then_some(p.sums);
         let scratch = own.wrapping_add(c.layout.rows.start);
-        tile::finish(c, unit.sequence, unit.head, p.rows.clone(), p.width, p.entries, state, scratch);
+        tile::finish(c, unit.sequence, unit.head, p.rows.clone(), p.width, p.entries, state, true, scratch);
     }
 }

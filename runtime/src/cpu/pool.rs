@@ -107,7 +107,10 @@ impl Pool {
             // SAFETY: only the lifetime changes; this function does not return before `pending` is zero, and
             // no worker touches the task after it has counted itself down.
             let task = unsafe {
-                std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(task)
+                std::mem::transmute::<
+                    *const (dyn Fn(usize) + Sync + '_),
+                    *const (dyn Fn(usize) + Sync + 'static),
+                >(task)
             };
             shared.pending.store(workers - 1, Ordering::Relaxed);
             let mut job = lock(&shared.job);
@@ -121,7 +124,11 @@ impl Pool {
         if workers > 1 {
             self.wait();
         }
-        if mine.is_err() || shared.panicked.load(Ordering::Relaxed) { Err(RunError::Panicked) } else { Ok(()) }
+        if mine.is_err() || shared.panicked.load(Ordering::Relaxed) {
+            Err(RunError::Panicked)
+        } else {
+            Ok(())
+        }
     }
 
     fn wait(&self) {

@@ -95,7 +95,6 @@ fn parts(
 /// # Safety
 /// - The invariants of [`Context`]; `keys` lie in the sequence; the sources are the context's.
 /// - `keys.len() · padded` singles are writable at `dst`.
-#[allow(clippy::too_many_arguments)]
 unsafe fn gather(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -192,7 +191,6 @@ pub(super) unsafe fn values(
 ///   them.
 /// - `src` is null or readable for `value_dim · w` singles; `scratch` writable for `w · value_dim` where the
 ///   problem's type is not f32.
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn store_output(
     c: &Context<'_>,
     sequence: &Sequence,

@@ -143,7 +143,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             let state = any.then(|| walk.state(0));
-            finish(c, sequence, unit.head, walk.rows.clone(), walk.width, walk.entries, state, scratch);
+            finish(c, sequence, unit.head, walk.rows.clone(), walk.width, walk.entries, state, false, scratch);
         }
     }
 }
@@ -177,12 +177,12 @@ pub(super) unsafe fn cover(
     }
 }
 
-/// Writes everything that a tile's rows give. Without a state no row has a key.
+/// Writes everything that a tile's rows give. Without a state no row has a key. With `normalised` the state's
+/// weighted sums were divided by its sums already.
 ///
 /// # Safety
 /// - The invariants of [`Context`]; the rows are this worker's; the state is initialised.
 /// - `scratch` is the worker's region for rows.
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn finish(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -191,12 +191,13 @@ pub(super) unsafe fn finish(
     width: usize,
     entries: &Entries,
     state: Option<Sums>,
+    normalised: bool,
     scratch: *mut f32,
 ) {
     let dv = c.problem.value_dim();
     let token = sequence.query0 + rows.start;
     let at = (sequence.batch * c.problem.heads() + head) * c.query.view.tokens() + token;
-    let unit = f64::from(c.kernel.spec.unit);
+    let unit = c.kernel.spec.unit;
     for i in 0..rows.len() {
         // SAFETY: column `i` of the state; element `at + i` of the arrays that are not null (*outputs*).
         unsafe {
@@ -213,6 +214,7 @@ pub(super) unsafe fn finish(
                 let factor = factor / unit;
                 c.state_m.add(at + i).write(natural);
                 c.state_s.add(at + i).write(if empty { 0.0 } else { (f64::from(s) * factor) as f32 });
+                let factor = if normalised { factor * f64::from(s) } else { factor };
                 let to = c.state_w.add((at + i) * dv);
                 for x in 0..dv {
                     let w = match &state {
@@ -228,7 +230,9 @@ pub(super) unsafe fn finish(
     unsafe {
         let w = match &state {
             Some(sums) => {
-                (entries.finish)(sums, c.choice.value_dim);
+                if !normalised {
+                    (entries.finish)(sums, c.choice.value_dim);
+                }
                 sums.w.cast_const()
             }
             None => std::ptr::null(),

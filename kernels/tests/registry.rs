@@ -1,0 +1,252 @@
+//! Every micro-kernel of the registry that this machine can execute, by itself: its exponential against
+//! f64, its merge against the definition bit by bit, its conversions against `half`, what it declares.
+
+use elsa_core::plan::{InstructionSet, KeyLayout};
+use elsa_core::state::{State, WEIGHT_FLOOR};
+use elsa_kernels::kernel::{Block, Kernel, Sums, Tile};
+use elsa_kernels::registry::KERNELS;
+
+/// Kernels that are present. Where `ELSA_REQUIRE` names instruction sets, all of them must be.
+fn present() -> Vec<&'static Kernel> {
+    let found: Vec<_> = KERNELS.iter().copied().filter(|k| (k.present)()).collect();
+    if let Ok(required) = std::env::var("ELSA_REQUIRE") {
+        for name in required.split(',').filter(|n| !n.is_empty()) {
+            assert!(found.iter().any(|k| k.spec.set.name() == name), "{name} is required and absent");
+        }
+    }
+    assert!(found.iter().any(|k| k.spec.set == InstructionSet::Scalar));
+    println!("kernels: {:?}", found.iter().map(|k| k.spec.name).collect::<Vec<_>>());
+    found
+}
+
+fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
+    let mut y = vec![0.0; x.len()];
+    // SAFETY: the kernel is present, both slices have `x.len()` singles.
+    unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+    y
+}
+
+#[test]
+fn exponential_keeps_its_declared_error() {
+    for kernel in present() {
+        let unit = kernel.spec.unit;
+        // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range.
+        let dense = (0..3_000_000).map(|i| -1.5 + i as f32 * 1e-6);
+        let wide = (0..1_000_000).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);
+        let x: Vec<f32> = dense.chain(wide).filter(|x| *x <= 119.0).collect();
+        let mut worst = (0.0f64, 0.0f32);
+        for (x, y) in x.iter().zip(exp2(kernel, &x)) {
+            let exact = f64::from(*x).exp2() * unit;
+            let error = (f64::from(y) / exact - 1.0).abs();
+            if error > worst.0 {
+                worst = (error, *x);
+            }
+        }
+        println!("{}: {:.3e} at {}", kernel.spec.name, worst.0, worst.1);
+        assert!(worst.0 <= kernel.spec.exp2_relative, "{}: {:.3e} at {}", kernel.spec.name, worst.0, worst.1);
+        // Declared within a factor of two of what is seen, or the declaration says nothing.
+        assert!(worst.0 >= kernel.spec.exp2_relative / 2.0, "{}: only {:.3e}", kernel.spec.name, worst.0);
+    }
+}
+
+#[test]
+fn exponential_of_nan_is_nan_for_every_payload() {
+    for kernel in present() {
+        let x: Vec<f32> =
+            (0..23).flat_map(|b| [0x7fc0_0000 | 1 << b, 0xffc0_0000 | 1 << b]).map(f32::from_bits).collect();
+        for (x, y) in x.iter().zip(exp2(kernel, &x)) {
+            assert!(y.is_nan(), "{}: {:08x} gives {y}", kernel.spec.name, x.to_bits());
+        }
+    }
+}
+
+#[test]
+fn merge_is_the_definition_bit_by_bit() {
+    const DIM: usize = 4;
+    let references = [f32::NEG_INFINITY, -300.0, -126.0, -1.0, 0.0, 1.0, 7.0, 125.0, 126.0, 127.0, 4096.0];
+    for kernel in present() {
+        for vectors in 1..=kernel.spec.vectors {
+            let w = vectors * kernel.spec.lanes;
+            for (a, b) in references.iter().flat_map(|a| references.map(|b| (*a, b))) {
+                let state = |m: f32, i: usize| {
+                    let empty = m == f32::NEG_INFINITY;
+                    let x = |n: usize| if empty { 0.0 } else { (n * 37 + i * 11) as f32 / 8.0 - 5.0 };
+                    State { m, s: x(1).abs(), w: [x(2), x(3), x(4), x(5)] }
+                };
+                let lay = |m: f32, shift: usize| {
+                    let mut flat = vec![0.0f32; (2 + DIM) * w];
+                    for i in 0..w {
+                        let s = state(m, i + shift);
+                        (flat[i], flat[w + i]) = (s.m, s.s);
+                        for x in 0..DIM {
+                            flat[(2 + x) * w + i] = s.w[x];
+                        }
+                    }
+                    flat
+                };
+                let (mut earlier, mut later) = (lay(a, 0), lay(b, 5));
+                let sums = |x: &mut Vec<f32>| {
+                    let p = x.as_mut_ptr();
+                    Sums { m: p, s: p.wrapping_add(w), w: p.wrapping_add(2 * w) }
+                };
+                // SAFETY: the kernel is present; both hold a state of `DIM` dims for `w` rows.
+                unsafe { (kernel.entries[vectors - 1].merge)(&sums(&mut earlier), &sums(&mut later), DIM) }
+                for i in 0..w {
+                    let mut want = state(a, i);
+                    want.merge(&state(b, i + 5));
+                    let got = [earlier[i], earlier[w + i], earlier[2 * w + i], earlier[(1 + DIM) * w + i]];
+                    let want = [want.m, want.s, want.w[0], want.w[DIM - 1]];
+                    assert_eq!(
+                        got.map(f32::to_bits),
+                        want.map(f32::to_bits),
+                        "{} {a} {b} {i}",
+                        kernel.spec.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn halves_widen_exactly() {
+    for kernel in present() {
+        for n in [0usize, 1, 3, 4, 5, 15, 16, 17, 33] {
+            let bits: Vec<u16> = (0..n as u16).map(|i| i.wrapping_mul(2047).wrapping_add(5)).collect();
+            let mut y = vec![0.0f32; n];
+            // SAFETY: the kernel is present; both slices have `n` elements.
+            unsafe { (kernel.widen_f16)(bits.as_ptr(), n, y.as_mut_ptr()) }
+            for (b, y) in bits.iter().zip(&y) {
+                let want = half::f16::from_bits(*b).to_f32();
+                assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
+            }
+            // SAFETY: as above.
+            unsafe { (kernel.widen_bf16)(bits.as_ptr(), n, y.as_mut_ptr()) }
+            for (b, y) in bits.iter().zip(&y) {
+                let want = half::bf16::from_bits(*b).to_f32();
+                assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
+            }
+        }
+        // Every half there is.
+        let bits: Vec<u16> = (0..=u16::MAX).collect();
+        let mut y = vec![0.0f32; bits.len()];
+        // SAFETY: as above.
+        unsafe { (kernel.widen_f16)(bits.as_ptr(), bits.len(), y.as_mut_ptr()) }
+        for (b, y) in bits.iter().zip(&y) {
+            let want = half::f16::from_bits(*b).to_f32();
+            assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}: {y} {want}");
+        }
+    }
+}
+
+/// A step on one tile with data at the very ends of their allocations, so that a reader past the end is
+/// caught by AddressSanitizer and valgrind; and a masked NaN in key and value that must not leak.
+#[test]
+fn a_step_reads_what_it_may_and_no_mask_leaks() {
+    for kernel in present() {
+        for vectors in 1..=kernel.spec.vectors {
+            for (d, dv) in [(4, 4), (8, 12), (64, 64), (68, 20), (128, 8), (192, 100)] {
+                for count in [1usize, 2, 7, 8, 9, 63, 64] {
+                    step_once(kernel, vectors, d, dv, count);
+                }
+            }
+        }
+    }
+}
+
+fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize) {
+    let w = vectors * kernel.spec.lanes;
+    let value = |a: usize, b: usize| ((a * 31 + b * 17) % 23) as f32 / 16.0 - 0.7;
+    let query: Vec<f32> = (0..d * w).map(|i| value(i / w, i % w) / 8.0).collect();
+    let mut keys: Vec<f32> = (0..count * d).map(|i| value(i / d, i % d + 3)).collect();
+    let mut values: Vec<f32> = (0..count * dv).map(|i| value(i / dv + 5, i % dv)).collect();
+    // The last key is masked for the even rows; where there are others it holds NaN, and infinity as value.
+    let masked = count - 1;
+    let poison = count > 1;
+    if poison {
+        keys[masked * d] = f32::NAN;
+        values[masked * dv] = f32::INFINITY;
+        values[masked * dv + dv - 1] = f32::NAN;
+    }
+    let bias: Vec<f32> = (0..count * w)
+        .map(|i| if i / w == masked && i % w % 2 == 0 { f32::NEG_INFINITY } else { 0.0 })
+        .collect();
+    let panels = match kernel.spec.keys {
+        KeyLayout::Rows => None,
+        KeyLayout::Panels(r) => {
+            let mut packed = vec![0.0; count.next_multiple_of(r) * d];
+            // SAFETY: the kernel is present; `count` rows of `d`, and room for whole panels.
+            unsafe { (kernel.pack)(keys.as_ptr(), d, count, d, packed.as_mut_ptr()) }
+            Some(packed)
+        }
+    };
+    let mut weights = vec![0.0; (count + 8) * w];
+    let mut pad = vec![0.0; 8 * d];
+    let mut state = vec![f32::NAN; (2 + dv) * w];
+    let p = state.as_mut_ptr();
+    let sums = Sums { m: p, s: p.wrapping_add(w), w: p.wrapping_add(2 * w) };
+    let tile = Tile {
+        query: query.as_ptr(),
+        weights: weights.as_mut_ptr(),
+        pad: pad.as_mut_ptr(),
+        head_dim: d,
+        value_dim: dv,
+    };
+    let block = Block {
+        keys: panels.as_ref().map_or(keys.as_ptr(), |x| x.as_ptr()),
+        key_stride: d,
+        values: values.as_ptr(),
+        value_stride: dv,
+        count,
+        bias: bias.as_ptr(),
+        cap: 0.0,
+    };
+    let entries = &kernel.entries[vectors - 1];
+    // SAFETY: the kernel is present and all pointers cover what the contracts of tile, block and sums ask.
+    unsafe {
+        (entries.step)(&tile, &block, &sums, true);
+        (entries.finish)(&sums, dv);
+    }
+    for i in 0..w {
+        let attended: Vec<usize> = (0..count).filter(|j| bias[j * w + i] == 0.0).collect();
+        let poisoned = poison && attended.contains(&masked);
+        let score =
+            |j: usize| (0..d).map(|x| f64::from(query[x * w + i]) * f64::from(keys[j * d + x])).sum::<f64>();
+        let p: Vec<f64> = attended.iter().map(|j| score(*j).exp2()).collect();
+        let total: f64 = p.iter().sum();
+        for x in 0..dv {
+            let got = f64::from(state[(2 + x) * w + i]);
+            if poisoned {
+                assert!(got.is_nan(), "{} row {i} dim {x}: {got}", kernel.spec.name);
+            } else if attended.is_empty() {
+                assert!(got == 0.0, "{} row {i}: {got}", kernel.spec.name);
+            } else {
+                let term = |(j, p): (&usize, &f64)| p / total * f64::from(values[j * dv + x]);
+                let want: f64 = attended.iter().zip(&p).map(term).sum();
+                let size: f64 = attended.iter().zip(&p).map(|jp| term(jp).abs()).sum();
+                // Scores below 8 in magnitude carry d roundings, sums `count`.
+                let bound = (8.0 * d as f64 + count as f64 + 16.0) * 6e-8 * size;
+                assert!((got - want).abs() <= bound, "{} row {i} dim {x}: {got} {want}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn declarations_are_consistent() {
+    let mut names = std::collections::HashSet::new();
+    for kernel in KERNELS {
+        let s = &kernel.spec;
+        assert!(names.insert(s.name), "{} twice", s.name);
+        assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.rows) && (1..=8).contains(&s.group));
+        assert!(s.name.contains(s.set.name()));
+        assert!(s.name.contains(&format!("_q{}r", s.lanes * s.vectors)), "{}", s.name);
+        if let KeyLayout::Panels(r) = s.keys {
+            assert_eq!(r, s.rows);
+        }
+        if (kernel.present)() {
+            let one = exp2(kernel, &[0.0])[0] / s.unit as f32;
+            assert!((one - 1.0).abs() <= 2.0 * f32::EPSILON, "{}: {one}", s.name);
+        }
+    }
+}

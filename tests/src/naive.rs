@@ -1,0 +1,292 @@
+//! Attention from the definition, on vectors, in f64; and how far single precision may be from it.
+
+use crate::cases::{Case, Data, MaskData};
+use elsa_core::problem::Alignment;
+use elsa_core::view::{DType, View};
+
+/// Unit roundoff of f32.
+const U: f64 = 5.960_464_477_539_063e-8;
+
+/// The answer to a case, in f64.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The output in its own layout, [`View::extent`] elements; gaps between rows hold zero.
+    pub y: Vec<f64>,
+    /// Log-sum-exp, `[batch, heads, queries]`, natural logarithm.
+    pub lse: Vec<f64>,
+    /// `Σ p_j |v_j|`, laid out as `y`.
+    pub spread: Vec<f64>,
+    /// `Σ |v_j|` over the attended keys, laid out as `y`.
+    pub mass: Vec<f64>,
+    /// Of every row, the largest `|scale| Σ_x |q_x k_x| + |mask|` over its attended keys.
+    pub size: Vec<f64>,
+    /// Keys that every row attends.
+    pub attended: Vec<usize>,
+    output: View,
+    dtype: DType,
+    depth: usize,
+}
+
+/// Softmax attention over the case's data as `elsa_core::problem` defines it. Every row lists the keys that
+/// it attends, then their scores, then their weights.
+#[must_use]
+pub fn attention(case: &Case) -> Answer {
+    let spec = &case.spec;
+    let (d, dv) = (spec.query.dim(), spec.value.dim());
+    let [batch, heads, tokens, _] = spec.query.shape();
+    let past = spec.past_key.map_or(0, |view| view.tokens());
+    let scale = f64::from(spec.scale.unwrap_or_else(|| (1.0 / (d as f64).sqrt()) as f32));
+    let cap = f64::from(spec.softcap.unwrap_or(0.0));
+    let rows = batch * heads * tokens;
+    let extent = spec.output.extent();
+    let mut answer = Answer {
+        y: vec![0.0; extent],
+        lse: vec![f64::NAN; rows],
+        spread: vec![0.0; extent],
+        mass: vec![0.0; extent],
+        size: vec![0.0; rows],
+        attended: vec![0; rows],
+        output: spec.output,
+        dtype: spec.dtype,
+        depth: d,
+    };
+    for sequence in sequences(case) {
+        let Sequence { b, q0, nq, k0, nk, valid } = sequence;
+        for h in 0..heads {
+            let hk = h * spec.key.heads() / heads;
+            let element =
+                |past_data: Option<(&View, &Data)>, view: &View, data: &Data, j: usize, x: usize| {
+                    f64::from(match past_data {
+                        Some((view, data)) if j < past => data.get(view.row(b, hk, j) + x),
+                        _ => data.get(view.row(b, hk, k0 + j - past) + x),
+                    })
+                };
+            let past_key = spec.past_key.as_ref().zip(case.past.as_ref().map(|p| &p.0));
+            let past_value = spec.past_value.as_ref().zip(case.past.as_ref().map(|p| &p.1));
+            for i in 0..nq {
+                let query = spec.query.row(b, h, q0 + i);
+                // Keys, scores and the sums of magnitudes behind them.
+                let mut keys: Vec<(usize, f64)> = Vec::new();
+                let mut size = 0.0f64;
+                let mut attended = 0;
+                for j in 0..nk {
+                    if j >= valid || !near_diagonal(case, i, j, past, nq, valid) {
+                        continue;
+                    }
+                    let Some(bias) = mask(case, b, h, i, j) else { continue };
+                    let mut score = 0.0;
+                    let mut magnitude = 0.0;
+                    for x in 0..d {
+                        let product =
+                            f64::from(case.q.get(query + x)) * element(past_key, &spec.key, &case.k, j, x);
+                        score += product;
+                        magnitude += product.abs();
+                    }
+                    score *= scale;
+                    if cap != 0.0 {
+                        score = cap * (score / cap).tanh();
+                    }
+                    attended += 1;
+                    if score + bias != f64::NEG_INFINITY {
+                        keys.push((j, score + bias));
+                        size = size.max(magnitude * scale.abs() + bias.abs());
+                    }
+                }
+                let at = (b * heads + h) * tokens + q0 + i;
+                answer.attended[at] = attended;
+                answer.size[at] = size;
+                if keys.is_empty() {
+                    answer.lse[at] = f64::NEG_INFINITY;
+                    continue;
+                }
+                let poisoned = keys.iter().any(|k| k.1.is_nan());
+                let max = if poisoned {
+                    f64::NAN
+                } else {
+                    keys.iter().map(|k| k.1).fold(f64::NEG_INFINITY, f64::max)
+                };
+                let weights: Vec<f64> = keys.iter().map(|k| (k.1 - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                answer.lse[at] = max + sum.ln();
+                let to = spec.output.row(b, h, q0 + i);
+                for x in 0..dv {
+                    for (w, (j, _)) in weights.iter().zip(&keys) {
+                        let v = element(past_value, &spec.value, &case.v, *j, x);
+                        answer.y[to + x] += w * v / sum;
+                        answer.spread[to + x] += w * v.abs() / sum;
+                        answer.mass[to + x] += v.abs();
+                    }
+                }
+            }
+        }
+    }
+    answer
+}
+
+struct Sequence {
+    b: usize,
+    q0: usize,
+    nq: usize,
+    k0: usize,
+    nk: usize,
+    valid: usize,
+}
+
+fn sequences(case: &Case) -> Vec<Sequence> {
+    let spec = &case.spec;
+    if let Some((cq, ck)) = &case.cu {
+        let pairs = cq.windows(2).zip(ck.windows(2));
+        return pairs
+            .map(|(q, k)| {
+                let nk = (k[1] - k[0]) as usize;
+                Sequence {
+                    b: 0,
+                    q0: q[0] as usize,
+                    nq: (q[1] - q[0]) as usize,
+                    k0: k[0] as usize,
+                    nk,
+                    valid: nk,
+                }
+            })
+            .collect();
+    }
+    let nk = spec.key.tokens() + spec.past_key.map_or(0, |view| view.tokens());
+    (0..spec.query.batch())
+        .map(|b| {
+            let valid = case.lengths.as_ref().map_or(nk, |l| l[b] as usize);
+            Sequence { b, q0: 0, nq: spec.query.tokens(), k0: 0, nk, valid }
+        })
+        .collect()
+}
+
+/// Whether causality and window let row `i` see key `j`.
+fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid: usize) -> bool {
+    let offset = match case.spec.causal {
+        Some(Alignment::BottomRight) => valid as i128 - nq as i128,
+        _ => past as i128,
+    };
+    // How far the key lies after the diagonal.
+    let ahead = j as i128 - (i as i128 + offset);
+    let right = if case.spec.causal.is_some() { Some(0) } else { case.spec.window.right };
+    right.is_none_or(|r| ahead <= r as i128) && case.spec.window.left.is_none_or(|l| -ahead <= l as i128)
+}
+
+/// What the mask adds, or nothing when it takes the key out.
+fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
+    let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
+    let mut index = 0;
+    for (n, at) in view.shape().into_iter().zip([b, h, i, j]) {
+        let at = if n == 1 { 0 } else { at };
+        if at >= n {
+            return None;
+        }
+        index = index * n + at;
+    }
+    let bias = match data {
+        MaskData::Bool(x) if x[index] == 0 => f64::NEG_INFINITY,
+        MaskData::Bool(_) => 0.0,
+        MaskData::Additive(x) => f64::from(x.get(index)),
+    };
+    (bias != f64::NEG_INFINITY).then_some(bias)
+}
+
+impl Answer {
+    /// How far output element `x` of row `at` (of `[batch, heads, queries]`) may be from the answer when it
+    /// is computed in single precision with at most `additions` additions between a key and the result.
+    ///
+    /// First-order analysis. A score is off by at most `δ = (d + 16) u · size`: `d` roundings of the dot
+    /// product, and those of scale, soft cap, mask and change of base. Weights are then off by a factor
+    /// `exp(±δ)(1 ± 8u)`, and quotients of sums by `exp(2δ) (1 + 2 (additions + 8) u)`, relative to
+    /// `Σ p|v|`. Weights far below the largest may count as `2^-100` of a reference that lies within `2^9`
+    /// of it, and products may underflow by `2^-150` each. The output is rounded to its own type.
+    #[must_use]
+    pub fn tolerance(&self, at: usize, x: usize, additions: usize) -> f64 {
+        let index = self.index(at, x);
+        let growth = self.relative(at, additions);
+        let n = self.attended[at] as f64;
+        let floor = 2f64.powi(-91) * self.mass[index] + n * 2f64.powi(-141);
+        let y = self.y[index].abs();
+        let unit = self.dtype.unit_roundoff();
+        let subnormal = match self.dtype {
+            DType::F16 => 2f64.powi(-25),
+            _ => 0.0,
+        };
+        let computed = growth * self.spread[index] + floor;
+        computed + unit * (y + computed) + subnormal
+    }
+
+    /// The same for log-sum-exp.
+    #[must_use]
+    pub fn tolerance_lse(&self, at: usize, additions: usize) -> f64 {
+        let n = self.attended[at] as f64;
+        self.relative(at, additions) + n * 2f64.powi(-91) + 2.0 * U * self.lse[at].abs()
+    }
+
+    fn relative(&self, at: usize, additions: usize) -> f64 {
+        let delta = (self.depth as f64 + 16.0) * (U * self.size[at] + 2f64.powi(-149));
+        (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
+    }
+
+    fn index(&self, at: usize, x: usize) -> usize {
+        let [_, heads, tokens, _] = self.output.shape();
+        let (b, h, t) = (at / (heads * tokens), at / tokens % heads, at % tokens);
+        self.output.row(b, h, t) + x
+    }
+
+    /// Compares a computed output (and log-sum-exp) with the answer. NaN must be where the answer has NaN
+    /// and nowhere else, rows without keys must be zeros. Gives the largest share of the tolerance that any
+    /// element uses.
+    ///
+    /// # Errors
+    /// The element that exceeds its tolerance by most, in words.
+    pub fn check(&self, output: &Data, lse: Option<&[f32]>, additions: usize) -> Result<f64, String> {
+        if output.len() < self.output.extent() || lse.is_some_and(|l| l.len() != self.lse.len()) {
+            return Err("a buffer has the wrong length".into());
+        }
+        let mut worst = 0.0;
+        let mut offender = String::new();
+        let mut see = |computed: f64, wanted: f64, allowed: f64, largest: f64, what: &dyn Fn() -> String| {
+            let share = if wanted.is_nan() {
+                if computed.is_nan() { 0.0 } else { f64::INFINITY }
+            } else if computed == wanted {
+                0.0
+            } else if !wanted.is_finite() {
+                f64::INFINITY
+            } else if computed.is_infinite()
+                && computed.signum() == wanted.signum()
+                && wanted.abs() + allowed >= largest
+            {
+                0.0
+            } else if (computed - wanted).is_nan() || allowed.is_nan() {
+                f64::INFINITY
+            } else {
+                (computed - wanted).abs() / allowed
+            };
+            if share > worst {
+                worst = share;
+                offender =
+                    format!("{}: computed {computed:e}, answer {wanted:e}, allowed ±{allowed:e}", what());
+            }
+        };
+        let largest = match self.dtype {
+            DType::F32 => f64::from(f32::MAX),
+            DType::F16 => 65504.0,
+            DType::Bf16 => f64::from(half::bf16::MAX.to_f32()),
+        };
+        for at in 0..self.lse.len() {
+            for x in 0..self.output.dim() {
+                let index = self.index(at, x);
+                let computed = f64::from(output.get(index));
+                see(computed, self.y[index], self.tolerance(at, x, additions), largest, &|| {
+                    format!("row {at}, column {x}")
+                });
+            }
+            if let Some(lse) = lse {
+                let computed = f64::from(lse[at]);
+                let allowed = self.tolerance_lse(at, additions);
+                see(computed, self.lse[at], allowed, f64::INFINITY, &|| format!("log-sum-exp of row {at}"));
+            }
+        }
+        if worst <= 1.0 { Ok(worst) } else { Err(offender) }
+    }
+}
