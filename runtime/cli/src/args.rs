@@ -49,10 +49,10 @@ pub struct ProblemArgs {
     #[arg(long, default_value = "bhnd", value_parser = PossibleValuesParser::new(["bhnd", "bnhd", "bnc"]).map(layout))]
     pub layout: Layout,
     /// Query heads; needed by the layout bnc
-    #[arg(long, value_name = "H", value_parser = positive)]
+    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]
     pub heads: Option<usize>,
     /// Key heads, where they are fewer: query head i uses key head i / (H/HK)
-    #[arg(long, value_name = "HK", value_parser = positive)]
+    #[arg(long, value_name = "HK", allow_negative_numbers = true, value_parser = positive)]
     pub kv_heads: Option<usize>,
     /// Factor of the scores [default: 1/sqrt(dim)]
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
@@ -97,10 +97,10 @@ pub struct EngineArgs {
         value_parser = PossibleValuesParser::new(["auto", "scalar", "neon", "avx2", "avx512", "cuda"]).map(backend))]
     pub backend: BackendChoice,
     /// Worker threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
     /// Hard limit of the workspace in bytes; KiB, MiB and GiB are understood
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
     /// Keys of a block
     #[arg(long, default_value = "64",
@@ -176,19 +176,19 @@ pub enum Scenario {
 #[command(after_help = crate::bench::HELP)]
 pub struct BenchArgs {
     /// Heads of the default grid
-    #[arg(long, value_name = "H", default_value = "1", value_parser = positive)]
+    #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive)]
     pub heads: usize,
     /// Element type
     #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(["f32", "f16", "bf16"]).map(dtype))]
     pub dtype: DType,
     /// A shape instead of the default grid; may be repeated
-    #[arg(long, value_name = "B,H,NQ,NK,D", value_parser = shape)]
+    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true, value_parser = shape)]
     pub shape: Vec<Shape>,
     /// What is measured
     #[arg(long, default_value = "both", value_parser = PossibleValuesParser::new(["elsa", "math", "both"]).map(methods))]
     pub method: Methods,
     /// Time for each shape
-    #[arg(long, value_name = "X", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true, value_parser = seconds)]
     pub seconds: f64,
     /// What computes.
     #[command(flatten)]

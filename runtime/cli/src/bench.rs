@@ -170,6 +170,17 @@ pub fn progress(steps: u64, seconds: f64) -> ProgressBar {
     bar
 }
 
+/// A spinner for one call of about `seconds`, shown as [`progress`] is.
+#[must_use]
+pub fn spinner(seconds: f64) -> ProgressBar {
+    if seconds <= 1.0 {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
 fn headline(engine: &Engine, args: &BenchArgs, records: &[(Record, RowDrift)]) -> String {
     let kernel = records.first().map_or("", |(record, _)| record.kernel);
     let cpu = board::cpu_model().unwrap_or_else(|| "unknown CPU".into());
@@ -283,7 +294,6 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
         let start = Instant::now();
         bound.run()?;
         colds.push(start.elapsed().as_secs_f64() * 1e3);
-        drop(bound);
         let found = output.elements();
         drifts.push(for_rows(
             &checked,

@@ -147,3 +147,25 @@ pub fn zeros<T: bytemuck::Zeroable + Clone>(argument: &'static str, count: usize
     data.resize(count, T::zeroed());
     Ok(data)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_those_of_the_contract() {
+        let problem = ProblemError::Zero { argument: "q", axis: "heads" };
+        assert_eq!(Error::Problem(problem).status(), 2);
+        assert_eq!(Error::Plan(PlanError::Budget { needed: 2, budget: 1 }).status(), 2);
+        assert_eq!(Error::Plan(PlanError::Memory { needed: 2 }).status(), 3);
+        assert_eq!(Error::Run(RunError::Panicked).status(), 3);
+        assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
+        assert_eq!(Error::Verification("x".into()).status(), 4);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert!(matches!(zeros::<f32>("out", usize::MAX / 8), Err(Error::Memory { argument: "out", .. })));
+        assert_eq!(one_line("a\nb\u{7}"), "a\\nb\\u{7}");
+    }
+}

@@ -302,3 +302,53 @@ pub fn for_rows<'a, T: Send>(
     parts.sort_unstable_by_key(|(start, _)| *start);
     parts.into_iter().flat_map(|(_, part)| part).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Random;
+    use elsa_core::problem::Spec;
+    use elsa_core::view::{Layout, View};
+
+    fn with_problem(test: impl Fn(&Problem, Inputs<'_>)) {
+        let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
+        let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
+        let mut random = Random::new(7);
+        let [q, k, v] = [0; 3].map(|_| random.normals(DType::F32, view.extent(), 2.0));
+        test(&problem, Inputs::new(q.elements(), k.elements(), v.elements()));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_bound_is_noticed() {
+        with_problem(|problem, inputs| {
+            let mut oracle = Oracle::new(problem, inputs, 20);
+            oracle.row(RowId { sequence: 1, head: 2, query: 7 });
+            let exact = RowDrift::of(&oracle, |c| oracle.y[c]);
+            assert!(exact.holds() && exact.relative() == 0.0);
+            // Rounding to a single is within the bound; the bound itself is no licence to be wrong.
+            assert!(RowDrift::of(&oracle, |c| f64::from(oracle.y[c] as f32)).holds());
+            let off =
+                RowDrift::of(&oracle, |c| oracle.y[c] + if c == 3 { 1.01 * oracle.bound[c] } else { 0.0 });
+            assert_eq!((off.beyond, off.not_finite, off.holds()), (1, 0, false));
+            let nan = RowDrift::of(&oracle, |c| if c < 2 { f64::NAN } else { oracle.y[c] });
+            assert_eq!((nan.beyond, nan.not_finite, nan.holds()), (0, 2, false));
+            assert!(oracle.bound.iter().all(|b| *b < 1e-3), "{:?}", oracle.bound);
+            // A wrong answer, such as the next row's, is far beyond.
+            let wrong = oracle.y.clone();
+            oracle.row(RowId { sequence: 1, head: 2, query: 8 });
+            assert!(RowDrift::of(&oracle, |c| wrong[c]).beyond > 4);
+        });
+    }
+
+    #[test]
+    fn rows_come_back_in_order_whatever_thread_took_them() {
+        with_problem(|problem, inputs| {
+            let all = rows(problem, &inputs);
+            assert_eq!(all.len(), 120);
+            let back = for_rows(&all, || Oracle::new(problem, inputs, 20), |_, row| row, |_| {});
+            assert_eq!(back, all);
+            let few = sample(&all, 7);
+            assert_eq!((few.len(), few[0], few[6]), (7, all[0], all[119]));
+        });
+    }
+}

@@ -75,10 +75,14 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     outputs.present_key = present_k.as_mut().map(Buffer::elements_mut);
     outputs.present_value = present_v.as_mut().map(Buffer::elements_mut);
     let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
+    // At ten billion operations a second, which is what a small board does.
+    let operations = 2.0 * rows as f64 * problem.keys() as f64 * (problem.head_dim() + dv) as f64;
+    let spinner = crate::bench::spinner(operations / 1e10);
     let start = Instant::now();
-    let report = bound.run()?;
+    let done = bound.run();
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    drop(bound);
+    spinner.finish_and_clear();
+    let report = done?;
 
     let tensor = |shape: &[usize], data| Output::Tensor(Content { shape: shape.to_vec(), data });
     let mut contents = vec![tensor(&job.out_shape, out)];

@@ -388,8 +388,7 @@ impl PRow {
         if row.differs {
             let gap = (oracle.p[best] / oracle.p[best_found]).ln();
             let allowed = oracle.delta[best] + oracle.delta[best_found] + 4.0 * u_out;
-            // Also true of a gap that is not a number.
-            row.unexplained = !(gap <= allowed);
+            row.unexplained = gap.is_nan() || gap > allowed;
         }
         row
     }
