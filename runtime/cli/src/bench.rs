@@ -8,7 +8,7 @@
 
 use crate::args::{BenchArgs, Shape};
 use crate::board;
-use crate::claims;
+use crate::claims::{self, Claim};
 use crate::data::Random;
 use crate::error::Error;
 use crate::job;
@@ -360,7 +360,7 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
                 alloc_bytes,
                 speedup_vs_math: None,
                 rel_l2,
-                certified: drift.holds() && rel_l2 <= claims::allowed(&plans[i], args.dtype),
+                certified: drift.holds() && rel_l2 <= Claim::of(&plans[i]).allowed(args.dtype),
                 energy_mj: None,
                 power_mw: None,
                 temp_c: board::temperature(),

@@ -3,11 +3,60 @@
 use elsa_core::schedule;
 use elsa_core::view::DType;
 use elsa_runtime::{Method, Plan};
+use serde::Serialize;
 
-/// The certificate of a plan as one line of JSON.
-#[must_use]
-pub fn certificate_line(_plan: &Plan) -> String {
-    "{}".into()
+/// The published claim about a run, labelled as what it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// `certificate`.
+    pub what: &'static str,
+    /// Where the claim comes from.
+    pub theorem: &'static str,
+    /// What it leaves out.
+    pub caveat: &'static str,
+    /// Kernel of the plan.
+    pub kernel: &'static str,
+    /// Keys of the longest sequence.
+    pub n: usize,
+    /// Keys in a block.
+    pub block: usize,
+    /// `L(n, B)`.
+    pub depth_published: usize,
+    /// Merges along the longest path as executed.
+    pub depth_executed: usize,
+    /// Of the arithmetic.
+    pub unit_roundoff: f64,
+    /// `u · L(n, B)`, relative to `‖y‖`.
+    pub rel_l2: f64,
+}
+
+impl Claim {
+    /// The claim for `plan`.
+    #[must_use]
+    pub fn of(plan: &Plan) -> Claim {
+        let n = plan.problem().keys();
+        let (depth_published, depth_executed) = depths(plan, n);
+        let unit_roundoff = DType::F32.unit_roundoff();
+        Claim {
+            what: "certificate",
+            theorem: "ELSA theorem 1 as published: |y^ - y| / |y| <= u L(n, B) to first order",
+            caveat: "leaves out the rounding of the scores and of the output; does not hold where values cancel",
+            kernel: plan.kernel(),
+            n,
+            block: plan.choice().block,
+            depth_published,
+            depth_executed,
+            unit_roundoff,
+            rel_l2: unit_roundoff * depth_published as f64,
+        }
+    }
+
+    /// The relative error that the claim allows an output of type `dtype`: its value, and the rounding of the
+    /// output where that is coarser than the arithmetic.
+    #[must_use]
+    pub fn allowed(&self, dtype: DType) -> f64 {
+        self.rel_l2 + if dtype == DType::F32 { 0.0 } else { dtype.unit_roundoff() }
+    }
 }
 
 /// Additions that a weight takes part in, at most, on its way into the sums of its row: all of its segment, in
@@ -22,20 +71,37 @@ pub fn additions(plan: &Plan) -> usize {
     }
 }
 
-/// The relative error that the certificate publishes, with the rounding of an output of type `dtype`.
-#[must_use]
-pub fn allowed(_plan: &Plan, dtype: DType) -> f64 {
-    1e-6 + if dtype == DType::F32 { 0.0 } else { dtype.unit_roundoff() }
-}
-
-/// Published merge depth `L(n, B)` (ELSA equation 6), and the merges along the longest path as executed: the
-/// blocks of a segment one after the other, then the tree over segments.
+/// Published merge depth `L(n, B) = ⌈log2 B⌉ + 2 ⌈log2 (n/B)⌉ + 3` (ELSA equation 6) for `keys` keys, and the
+/// merges along the longest path as executed: the blocks of a segment one after the other, then the tree over
+/// segments. Method math merges nothing.
 #[must_use]
 pub fn depths(plan: &Plan, keys: usize) -> (usize, usize) {
     let choice = plan.choice();
-    let log2 = |n: usize| n.max(1).next_power_of_two().trailing_zeros() as usize;
+    let published = published(keys, choice.block);
     let blocks = keys.div_ceil(choice.block).max(1);
-    let published = log2(choice.block) + 2 * log2(blocks) + 3;
-    let folded = blocks.min(schedule::BLOCKS_PER_SEGMENT) - 1;
-    (published, folded + schedule::depth(choice.segments))
+    match choice.method {
+        Method::Elsa => {
+            let folded = blocks.min(schedule::BLOCKS_PER_SEGMENT) - 1;
+            (published, folded + schedule::depth(blocks.div_ceil(schedule::BLOCKS_PER_SEGMENT)))
+        }
+        Method::Math => (published, 0),
+    }
+}
+
+fn published(keys: usize, block: usize) -> usize {
+    let log2 = |n: usize| n.max(1).next_power_of_two().trailing_zeros() as usize;
+    log2(block) + 2 * log2(keys.div_ceil(block)) + 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_depth_is_equation_six() {
+        // ⌈log2 128⌉ + 2 ⌈log2 128⌉ + 3 at 16,384 keys; 6 + 2 · 10 + 3 at 65,536 and B = 64.
+        assert_eq!(published(16_384, 128), 24);
+        assert_eq!(published(65_536, 64), 29);
+        assert_eq!([published(1, 64), published(64, 64), published(65, 64)], [9, 9, 11]);
+    }
 }

@@ -1,6 +1,7 @@
 //! `elsa run`: attention over tensors in files, to files.
 
 use crate::args::RunArgs;
+use crate::claims::Claim;
 use crate::error::{Error, zeros};
 use crate::job::{self, Job};
 use crate::tensor::Source;
@@ -103,7 +104,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {
-        writeln!(stdout, "{}", crate::claims::certificate_line(&plan))?;
+        writeln!(stdout, "{}", crate::json(&Claim::of(&plan))?)?;
     }
     if args.json {
         let report = Report {

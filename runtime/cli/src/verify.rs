@@ -16,7 +16,7 @@
 
 use crate::args::{Scenario, VerifyArgs};
 use crate::bench::progress;
-use crate::claims;
+use crate::claims::{self, Claim};
 use crate::data::Random;
 use crate::error::{Error, zeros};
 use crate::job::{self, Job};
@@ -121,7 +121,7 @@ pub struct Verdict {
     /// Most likely keys that differ beyond what rounding explains.
     pub argmax_unexplained: usize,
     /// The certificate of the plan.
-    pub certificate: serde_json::Value,
+    pub certificate: Claim,
     /// Whether the answer is verified.
     pub passed: bool,
 }
@@ -333,7 +333,7 @@ fn case(
         beyond: total.beyond,
         not_finite,
         argmax_unexplained: unexplained,
-        certificate: serde_json::from_str(&claims::certificate_line(&plan)).map_err(std::io::Error::other)?,
+        certificate: Claim::of(&plan),
         passed: total.holds() && not_finite == 0 && unexplained == 0,
     })
 }
@@ -547,7 +547,11 @@ fn print(out: &mut impl Write, v: &Verdict) -> std::io::Result<()> {
         v.y_rel_l2_allowed, v.y_max_rel
     )?;
     writeln!(out, "  merge depth: published {}, executed {}", v.depth_published, v.depth_executed)?;
-    writeln!(out, "  certificate: {}", v.certificate)?;
+    writeln!(
+        out,
+        "  certificate: |dY| / |Y| <= {:.2e}, {}; {}",
+        v.certificate.rel_l2, v.certificate.theorem, v.certificate.caveat
+    )?;
     let verdict = if v.passed { "verified" } else { "FAILED" };
     writeln!(
         out,

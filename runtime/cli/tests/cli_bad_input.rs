@@ -1,5 +1,6 @@
 //! What is refused: exit status, one line that names the argument and says what is allowed, and no output
 //! that appears or changes.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

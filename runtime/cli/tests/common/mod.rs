@@ -1,5 +1,5 @@
 //! What the tests of the tool share: calling it, files, and attention in f64 as the definition reads.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
