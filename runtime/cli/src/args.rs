@@ -1,4 +1,6 @@
 //! The command line: flags and the values they take.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::tensor::Source;
 use clap::builder::{PossibleValuesParser, TypedValueParser};

@@ -3,6 +3,7 @@
 use crate::tensor::TensorError;
 use elsa_core::problem::ProblemError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// Exit status when the request was wrong.
@@ -104,7 +105,6 @@ impl Error {
         match self {
             Error::Argument { .. }
             | Error::Tensor { .. }
-            | Error::Read { .. }
             | Error::Target { .. }
             | Error::Problem(_)
             | Error::Bind(BindError::Problem(_))
@@ -114,6 +114,17 @@ impl Error {
                 | EngineError::Threads { .. },
             )
             | Error::Plan(PlanError::Block { .. } | PlanError::Packed | PlanError::Budget { .. }) => REQUEST,
+            // What a request can cause; anything else is the device that holds the file.
+            Error::Read { source, .. } => match source.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::InvalidInput
+                | ErrorKind::InvalidFilename
+                | ErrorKind::IsADirectory
+                | ErrorKind::NotADirectory
+                | ErrorKind::WouldBlock => REQUEST,
+                _ => SYSTEM,
+            },
             Error::Verification(_) => VERIFICATION,
             _ => SYSTEM,
         }
