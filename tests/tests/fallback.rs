@@ -11,7 +11,8 @@ fn check(case: &Case) -> Result<f64, String> {
     let problem = case.problem();
     let mut buffers = case.buffers();
     let mut scratch = vec![f32::NAN; attention::scratch_len(&problem).unwrap()];
-    attention::run(&problem, &case.inputs(), &mut buffers.outputs(), &mut scratch).map_err(|e| e.to_string())?;
+    attention::run(&problem, &case.inputs(), &mut buffers.outputs(), &mut scratch)
+        .map_err(|e| e.to_string())?;
     if buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }
