@@ -13,6 +13,9 @@
 //! - `i + offset − L ≤ j ≤ i + offset + R` with a window,
 //! - the mask: true, or not `−∞`; keys beyond its last axis are not attended.
 //!
+//! A score that is `−∞` by arithmetic, from an infinite query or key, weighs nothing; what a NaN or an infinity
+//! in the value of that key then does to the row is not specified.
+//!
 //! Keys are counted from the start of the past, where there is one. The first three make one interval per
 //! row, [`Sequence::range`]; only the mask is looked up.
 

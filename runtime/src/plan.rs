@@ -61,7 +61,7 @@ impl Plan {
     /// Bytes of the workspace.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.layout.bytes() + Workspace::table_bytes(self.problem.sequences())
+        self.layout.bytes()
     }
 
     /// Allocates a workspace.

@@ -110,6 +110,8 @@ pub struct Choice {
     pub convert: bool,
     /// Whether tiles may be partly masked.
     pub masked: bool,
+    /// Sequences.
+    pub sequences: usize,
     /// Query rows and keys of the longest sequence, and how many heads of sequences there are.
     pub extent: [usize; 3],
 }
@@ -186,6 +188,7 @@ pub fn choose(
             || s.window.left.is_some()
             || s.window.right.is_some()
             || s.key_lengths,
+        sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
     // As many tiles share a block as keep two units for every worker, and their states half of L2.

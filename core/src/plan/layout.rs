@@ -1,6 +1,8 @@
 //! The one walker over the workspace: it measures, and what it measured are the offsets that are bound.
 
 use super::{Choice, KeyLayout, Method};
+use crate::problem::Sequence;
+use core::mem::size_of;
 
 /// What a part of the workspace is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,8 @@ pub struct Layout {
     pub all_tiles: Span,
     /// Singles in all, less the room for alignment.
     pub total: usize,
+    /// Bytes of the tables of sequences and their first units.
+    pub tables: usize,
 }
 
 /// Singles in a line of 64 bytes.
@@ -146,12 +150,20 @@ impl Layout {
             layout.all_tiles = all.take(&[tiles, layout.tile.state.len]);
         }
         layout.total = all.at;
+        let entry = size_of::<Sequence>() + size_of::<usize>();
+        layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
         (!all.overflow).then_some(layout)
     }
 
-    /// Bytes of a workspace that starts anywhere: the parts, and the room to align the first.
+    /// Singles of a workspace that starts anywhere: the parts, and the room to align the first.
+    #[must_use]
+    pub const fn singles(&self) -> usize {
+        self.total + LINE - 1
+    }
+
+    /// Bytes of the whole workspace, tables included.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        (self.total + LINE - 1) * 4
+        self.singles() * 4 + self.tables
     }
 }

@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (q, k, v) = (wave(0.37), wave(0.61), wave(0.89));
 
     // The second sequence has 150 tokens; the mask is broadcast over heads and queries.
-    let mask: Vec<u8> = (0..batch * tokens).map(|i| u8::from(i % tokens < [tokens, 150][i / tokens])).collect();
+    let mask: Vec<u8> =
+        (0..batch * tokens).map(|i| u8::from(i % tokens < [tokens, 150][i / tokens])).collect();
     let mut spec = Spec::new(DType::F32, view, view, view, view);
     spec.mask = Some(MaskView::dense(MaskKind::Bool, &[batch, 1, 1, tokens])?);
     let problem = spec.check()?;
@@ -33,7 +34,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     outputs.lse = Some(&mut lse);
     let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
 
-    println!("{} on {} worker(s), {} bytes of workspace", plan.kernel(), report.workers, plan.workspace_bytes());
+    println!(
+        "{} on {} worker(s), {} bytes of workspace",
+        plan.kernel(),
+        report.workers,
+        plan.workspace_bytes()
+    );
     println!("first output row starts {:?}, its log-sum-exp is {}", &y[..4], lse[0]);
     Ok(())
 }

@@ -143,7 +143,17 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             let state = any.then(|| walk.state(0));
-            finish(c, sequence, unit.head, walk.rows.clone(), walk.width, walk.entries, state, false, scratch);
+            finish(
+                c,
+                sequence,
+                unit.head,
+                walk.rows.clone(),
+                walk.width,
+                walk.entries,
+                state,
+                false,
+                scratch,
+            );
         }
     }
 }

@@ -16,8 +16,8 @@ impl Workspace {
     /// Allocates what `layout` measures and room for `sequences`; none when the system refuses.
     pub(crate) fn new(layout: &Layout, sequences: usize) -> Option<Workspace> {
         let mut floats: Vec<f32> = Vec::new();
-        floats.try_reserve_exact(layout.bytes() / 4).ok()?;
-        floats.resize(layout.bytes() / 4, 0.0);
+        floats.try_reserve_exact(layout.singles()).ok()?;
+        floats.resize(layout.singles(), 0.0);
         let mut table = Vec::new();
         table.try_reserve_exact(sequences).ok()?;
         let mut units = Vec::new();
@@ -25,14 +25,11 @@ impl Workspace {
         Some(Workspace { floats, sequences: table, units })
     }
 
-    /// Bytes of the tables for `sequences` sequences.
-    pub(crate) const fn table_bytes(sequences: usize) -> usize {
-        sequences * size_of::<Sequence>() + (sequences + 1) * size_of::<usize>()
-    }
-
-    /// Bytes for numbers.
+    /// Bytes in all.
     pub(crate) fn bytes(&self) -> usize {
         self.floats.len() * 4
+            + self.sequences.capacity() * size_of::<Sequence>()
+            + self.units.capacity() * size_of::<usize>()
     }
 
     /// Sequences that there is room for.

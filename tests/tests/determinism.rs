@@ -1,0 +1,134 @@
+//! The same bits for any number of threads, any batch size, any budget, any neighbours, any repetition.
+
+#![forbid(unsafe_code)]
+
+use elsa_core::problem::{Alignment, Window};
+use elsa_core::view::{DType, Layout, View};
+use elsa_runtime::{Engine, EngineOptions, PlanError, PlanOptions, backends};
+use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
+
+fn engine(backend: elsa_runtime::Backend, threads: usize) -> Engine {
+    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads) }).unwrap()
+}
+
+fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() }).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut buffers = case.buffers();
+    let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+    bound.run().unwrap();
+    bound.run().unwrap();
+    buffers
+}
+
+/// Bits of everything that was written. A NaN is one whatever its payload.
+fn bits(b: &Buffers) -> Vec<u32> {
+    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    let floats = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
+    let present = b.present.iter().flat_map(|(k, v)| [k, v]);
+    let data = std::iter::once(&b.output).chain(present).flat_map(|d| (0..d.len()).map(|i| of(d.get(i))));
+    floats.chain(data).collect()
+}
+
+#[test]
+fn threads_budget_and_repetition_change_no_bit() {
+    for present in backends().iter().filter(|p| p.present) {
+        let one = engine(present.backend, 1);
+        let many = [engine(present.backend, 2), engine(present.backend, 3), engine(present.backend, 7)];
+        let mut cases = hard_cases();
+        cases.push(Params { heads: 3, kv_heads: 1, ..Params::plain(700, 1300, 32, 32) }.build("long"));
+        for case in &cases {
+            let want = bits(&run(&one, case, None));
+            for engine in &many {
+                assert_eq!(bits(&run(engine, case, None)), want, "{} {case:?}", engine.kernel());
+            }
+            let smallest =
+                match one.plan(&case.problem(), &PlanOptions { budget: Some(0), ..Default::default() }) {
+                    Err(PlanError::Budget { needed, budget: 0 }) => needed,
+                    other => panic!("{other:?}"),
+                };
+            assert_eq!(bits(&run(&many[1], case, Some(smallest))), want, "smallest budget, {case:?}");
+            let refused =
+                one.plan(&case.problem(), &PlanOptions { budget: Some(smallest - 1), ..Default::default() });
+            assert_eq!(refused.err(), Some(PlanError::Budget { needed: smallest, budget: smallest - 1 }));
+            let plan = one
+                .plan(&case.problem(), &PlanOptions { budget: Some(smallest), ..Default::default() })
+                .unwrap();
+            assert!(plan.workspace_bytes() <= smallest);
+        }
+    }
+}
+
+/// Rows of one sequence of a batch, one head, or a part of the queries, computed alone, have the bits that
+/// they have among the others.
+#[test]
+fn a_row_does_not_depend_on_its_neighbours() {
+    for present in backends().iter().filter(|p| p.present) {
+        let engine = engine(present.backend, 2);
+        for causal in [None, Some(Alignment::TopLeft)] {
+            for left in [None, Some(70)] {
+                let window = Window { left, right: None };
+                let p = Params {
+                    batch: 3,
+                    heads: 2,
+                    kv_heads: 2,
+                    causal,
+                    window,
+                    ..Params::plain(150, 1200, 24, 16)
+                };
+                let whole = p.build("whole");
+                let all = run(&engine, &whole, None);
+                for (b, h, n) in [(0, 0, 150), (2, 1, 150), (1, 0, 1), (1, 1, 37)] {
+                    let mut part = Params { batch: 1, heads: 1, kv_heads: 1, ..p.clone() }.build("part");
+                    let copy = |from: &Data, view: &View, n: usize| {
+                        let mut to = Data::filled(DType::F32, n * view.dim(), 0.0);
+                        for t in 0..n {
+                            for x in 0..view.dim() {
+                                to.set(t * view.dim() + x, from.get(view.row(b, h, t) + x));
+                            }
+                        }
+                        to
+                    };
+                    let view = |n, d| View::dense("x", Layout::Bhnd, &[n, d], None).unwrap();
+                    part.q = copy(&whole.q, &whole.spec.query, n);
+                    part.k = copy(&whole.k, &whole.spec.key, 1200);
+                    part.v = copy(&whole.v, &whole.spec.value, 1200);
+                    part.spec.query = view(n, 24);
+                    part.spec.output = view(n, 16);
+                    (part.spec.key, part.spec.value) = (view(1200, 24), view(1200, 16));
+                    let alone = run(&engine, &part, None);
+                    for t in 0..n {
+                        let at = whole.spec.output.row(b, h, t);
+                        for x in 0..16 {
+                            let (a, b) = (all.output.get(at + x), alone.output.get(t * 16 + x));
+                            assert_eq!(a.to_bits(), b.to_bits(), "{} row {t} column {x}", engine.kernel());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_engine_serves_several_threads() {
+    let engine = engine(backends().iter().find(|p| p.present).unwrap().backend, 2);
+    let case = Params { heads: 4, kv_heads: 4, ..Params::plain(197, 197, 64, 64) }.build("shared");
+    let want = bits(&run(&engine, &case, None));
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| (0..5).for_each(|_| assert_eq!(bits(&run(&engine, &case, None)), want)));
+        }
+    });
+}
+
+#[test]
+fn workspace_of_a_long_head_is_small() {
+    let view = View::dense("q", Layout::Bhnd, &[4096, 64], None).unwrap();
+    let problem = elsa_core::problem::Spec::new(DType::F32, view, view, view, view).check().unwrap();
+    for present in backends().iter().filter(|p| p.present) {
+        let plan = engine(present.backend, 2).plan(&problem, &PlanOptions::default()).unwrap();
+        assert!(plan.workspace_bytes() <= 1280 << 10, "{} bytes", plan.workspace_bytes());
+    }
+}

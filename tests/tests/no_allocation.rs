@@ -1,0 +1,45 @@
+//! A run allocates nothing, on any back end, for any semantics.
+
+#![forbid(unsafe_code)]
+
+use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_tests::cases::hard_cases;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+
+#[global_allocator]
+static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+// One test in this binary, so that no other thread allocates meanwhile.
+#[test]
+fn run_and_bind_allocate_nothing() {
+    let mut runs = 0;
+    for present in backends().iter().filter(|p| p.present) {
+        let engine =
+            Engine::new(&EngineOptions { backend: Some(present.backend), threads: Some(3) }).unwrap();
+        for case in hard_cases() {
+            for method in [Method::Elsa, Method::Math] {
+                if method == Method::Math && case.spec.packed.is_some() {
+                    continue;
+                }
+                let problem = case.problem();
+                let plan = engine.plan(&problem, &PlanOptions { method, ..Default::default() }).unwrap();
+                let mut workspace = plan.workspace().unwrap();
+                let mut buffers = case.buffers();
+                let (inputs, outputs) = (case.inputs(), buffers.outputs());
+                let region = Region::new(GLOBAL);
+                let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
+                bound.run().unwrap();
+                bound.run().unwrap();
+                let change = region.change();
+                assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+                runs += 2;
+            }
+        }
+    }
+    // The counter counts.
+    let region = Region::new(GLOBAL);
+    let kept = std::hint::black_box(vec![0u8; 100]);
+    assert!(region.change().allocations > 0 && !kept.is_empty());
+    println!("{runs} runs");
+}
