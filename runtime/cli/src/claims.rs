@@ -1,5 +1,6 @@
 //! What a plan claims about its answers.
 
+use elsa_core::scan::elsa_depth;
 use elsa_core::schedule;
 use elsa_core::view::DType;
 use elsa_runtime::{Method, Plan};
@@ -71,13 +72,13 @@ pub fn additions(plan: &Plan) -> usize {
     }
 }
 
-/// Published merge depth `L(n, B) = ⌈log2 B⌉ + 2 ⌈log2 (n/B)⌉ + 3` (ELSA equation 6) for `keys` keys, and the
+/// Published merge depth `L(n, B)` ([`elsa_depth`], ELSA equation 6) for `keys` keys, and the
 /// merges along the longest path as executed: the blocks of a segment one after the other, then the tree over
 /// segments. Method math merges nothing.
 #[must_use]
 pub fn depths(plan: &Plan, keys: usize) -> (usize, usize) {
     let choice = plan.choice();
-    let published = published(keys, choice.block);
+    let published = elsa_depth(keys, choice.block);
     let blocks = keys.div_ceil(choice.block).max(1);
     match choice.method {
         Method::Elsa => {
@@ -85,23 +86,5 @@ pub fn depths(plan: &Plan, keys: usize) -> (usize, usize) {
             (published, folded + schedule::depth(blocks.div_ceil(schedule::BLOCKS_PER_SEGMENT)))
         }
         Method::Math => (published, 0),
-    }
-}
-
-fn published(keys: usize, block: usize) -> usize {
-    let log2 = |n: usize| n.max(1).next_power_of_two().trailing_zeros() as usize;
-    log2(block) + 2 * log2(keys.div_ceil(block)) + 3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn published_depth_is_equation_six() {
-        // ⌈log2 128⌉ + 2 ⌈log2 128⌉ + 3 at 16,384 keys; 6 + 2 · 10 + 3 at 65,536 and B = 64.
-        assert_eq!(published(16_384, 128), 24);
-        assert_eq!(published(65_536, 64), 29);
-        assert_eq!([published(1, 64), published(64, 64), published(65, 64)], [9, 9, 11]);
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `elsa run` | [`run`]: files and flags ([`args`], [`job`]) to a problem, its answer to files ([`tensor`]) |
 //! | `elsa verify` | [`verify`]: the answer against the f64 oracle |
-//! | `elsa bench` | [`bench`]: latency, every answer checked |
+//! | `elsa bench` | [`mod@bench`]: latency, every answer checked |
 //! | `elsa info` | [`info`]: what the machine has |
 //!
 //! Messages go to standard error, one line each; results go to standard output. Exit status: 0 done; 2 the
