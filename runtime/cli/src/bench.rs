@@ -266,9 +266,9 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
     let problem = problem(args, shape)?;
     let spec = problem.spec();
     let mut random = Random::new(2);
-    let query = random.normals(args.dtype, spec.query.extent(), 1.0);
-    let key = random.normals(args.dtype, spec.key.extent(), 1.0);
-    let value = random.normals(args.dtype, spec.value.extent(), 1.0);
+    let query = random.normals("shape", args.dtype, spec.query.extent(), 1.0)?;
+    let key = random.normals("shape", args.dtype, spec.key.extent(), 1.0)?;
+    let value = random.normals("shape", args.dtype, spec.value.extent(), 1.0)?;
     let inputs = Inputs::new(query.elements(), key.elements(), value.elements());
 
     let methods: Vec<Method> = args.method.iter().collect();

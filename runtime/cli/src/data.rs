@@ -1,8 +1,8 @@
 //! Made-up tensors, the same on every machine.
 
+use crate::error::Error;
 use crate::tensor::output::Buffer;
 use elsa_core::view::DType;
-use half::{bf16, f16};
 
 /// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -33,14 +33,23 @@ impl Random {
         (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// `count` standard normal numbers times `scale`, rounded to `dtype`.
-    pub fn normals(&mut self, dtype: DType, count: usize, scale: f64) -> Buffer {
-        let mut next = || (self.normal() * scale) as f32;
-        match dtype {
-            DType::F32 => Buffer::F32((0..count).map(|_| next()).collect()),
-            DType::F16 => Buffer::F16((0..count).map(|_| f16::from_f32(next())).collect()),
-            DType::Bf16 => Buffer::Bf16((0..count).map(|_| bf16::from_f32(next())).collect()),
+    /// `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor `argument`.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn normals(
+        &mut self,
+        argument: &'static str,
+        dtype: DType,
+        count: usize,
+        scale: f64,
+    ) -> Result<Buffer, Error> {
+        let mut buffer = Buffer::zeros(argument, dtype, count)?;
+        let mut elements = buffer.elements_mut();
+        for i in 0..count {
+            elements.set(i, (self.normal() * scale) as f32);
         }
+        Ok(buffer)
     }
 }
 

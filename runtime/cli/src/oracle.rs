@@ -314,7 +314,7 @@ mod tests {
         let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
         let mut random = Random::new(7);
-        let [q, k, v] = [0; 3].map(|_| random.normals(DType::F32, view.extent(), 2.0));
+        let [q, k, v] = [0; 3].map(|_| random.normals("q", DType::F32, view.extent(), 2.0).unwrap());
         test(&problem, Inputs::new(q.elements(), k.elements(), v.elements()));
     }
 

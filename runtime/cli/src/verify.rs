@@ -192,9 +192,9 @@ fn spec(heads: usize, queries: usize, keys: usize, d: usize) -> Result<Spec, Err
 fn scenario_cases(scenario: Scenario) -> Result<Vec<Made>, Error> {
     let mut random = Random::new(1);
     let mut make = |name, spec: Spec, q_scale: f64| -> Result<Made, Error> {
-        let q = random.normals(DType::F32, spec.query.extent(), q_scale);
-        let k = random.normals(DType::F32, spec.key.extent(), 1.0);
-        let v = random.normals(DType::F32, spec.value.extent(), 1.0);
+        let q = random.normals("scenario", DType::F32, spec.query.extent(), q_scale)?;
+        let k = random.normals("scenario", DType::F32, spec.key.extent(), 1.0)?;
+        let v = random.normals("scenario", DType::F32, spec.value.extent(), 1.0)?;
         Ok(Made { name, problem: spec.check()?, q, k, v, mask: None, kv_lens: None })
     };
     match scenario {

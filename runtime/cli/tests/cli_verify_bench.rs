@@ -186,6 +186,15 @@ fn bench_refuses_nonsense() {
 }
 
 #[test]
+fn a_shape_beyond_all_memory_is_an_error() {
+    // A thousand terabytes of keys: counted without overflow, and refused by the system.
+    let output = elsa(&["bench", "--shape", "1,1,1,4000000000000,64"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(3), 1), "{text}");
+    assert!(text.contains("memory") && text.contains("shape"), "{text}");
+}
+
+#[test]
 fn info_tells_what_would_be_chosen() {
     let info = lines(&elsa(&["info", "--json"]).stdout).remove(0);
     let backends = info["backends"].as_array().unwrap();
