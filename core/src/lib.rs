@@ -15,7 +15,7 @@
 //! | a schedule: blocks, segments, merge tree | [`schedule`] |
 //! | states and their one merge law | [`monoid`], [`state`], [`scan`] |
 //! | the scalar fallback | [`attention`] |
-//! | what the answer is worth | [`bound`], [`certificate`], [`reference`], [`drift`], [`ulp`] |
+//! | what the answer is worth | [`bound`], [`certificate`], [`mod@reference`], [`drift`], [`ulp`] |
 #![no_std]
 #![forbid(unsafe_code)]
 

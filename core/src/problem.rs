@@ -710,9 +710,9 @@ fn bounds_hold(
     total: i64,
 ) -> Result<(), ProblemError> {
     use ProblemError as E;
-    if list.len() != sequences + 1 {
-        let of = "one more than the sequences";
-        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed: sequences + 1, of });
+    if list.len().checked_sub(1) != Some(sequences) {
+        let (of, allowed) = ("one more than the sequences", sequences.saturating_add(1));
+        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed, of });
     }
     let mut before = 0;
     for (index, &found) in list.iter().enumerate() {

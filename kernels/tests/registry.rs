@@ -27,6 +27,7 @@ fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "millions of exponentials")]
 fn exponential_keeps_its_declared_error() {
     for kernel in present() {
         let unit = kernel.spec.unit;
@@ -147,6 +148,10 @@ fn a_step_reads_what_it_may_and_no_mask_leaks() {
         for vectors in 1..=kernel.spec.vectors {
             for (d, dv) in [(4, 4), (8, 12), (64, 64), (68, 20), (128, 8), (192, 100)] {
                 for count in [1usize, 2, 7, 8, 9, 63, 64] {
+                    // Miri interprets, and looks at the small ones.
+                    if cfg!(miri) && (d > 8 || count > 9) {
+                        continue;
+                    }
                     step_once(kernel, vectors, d, dv, count);
                 }
             }
@@ -169,7 +174,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         values[masked * dv + dv - 1] = f32::NAN;
     }
     let bias: Vec<f32> = (0..count * w)
-        .map(|i| if i / w == masked && i % w % 2 == 0 { f32::NEG_INFINITY } else { 0.0 })
+        .map(|i| if i / w == masked && (i % w).is_multiple_of(2) { f32::NEG_INFINITY } else { 0.0 })
         .collect();
     let panels = match kernel.spec.keys {
         KeyLayout::Rows => None,

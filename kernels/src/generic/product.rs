@@ -124,12 +124,13 @@ pub unsafe fn down_columns<L: Lanes, const R: usize, const V: usize>(
             column_step(isa, &mut acc, a.add(stride), b.add(w));
             column_step(isa, &mut acc, a.add(2 * stride), b.add(2 * w));
             column_step(isa, &mut acc, a.add(3 * stride), b.add(3 * w));
-            a = a.add(4 * stride);
+            // After the last row this may point beyond the last element, where nothing is read.
+            a = a.wrapping_add(4 * stride);
             b = b.add(4 * w);
         }
         for _ in 0..steps % 4 {
             column_step(isa, &mut acc, a, b);
-            a = a.add(stride);
+            a = a.wrapping_add(stride);
             b = b.add(w);
         }
     }

@@ -1,2 +1,108 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands, run as `cargo xtask …` anywhere in the tree.
+//!
+//! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
+//! a line `N passed, N failed`. A stage fails when a command of it fails and when one of them ran nothing.
+//! `--fast` runs the first three, `--only STAGE,…` any, `--list` names them. Each command is printed before
+//! it runs, with the variables that matter, so that it can be run by itself.
+//!
+//! | stage | what it does | by itself |
+//! |---|---|---|
+//! | `fmt` | formatting of the three workspaces | `cargo fmt --all --check` |
+//! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
+//! | `host` | every test on this machine | `cargo test --workspace` |
+//! | `docs` | documentation, warnings denied | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
+//! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
+//! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
+//! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --tests` |
+//! | `miri` | the tests of `core` and `kernels`, and the unit tests of `runtime`, under Miri | `cargo +nightly miri test -p elsa-core` |
+//! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
+//! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
+//! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
+//!
+//! Variables. `ELSA_REQUIRE` tells the tests which instruction set must really run (`avx512`, `avx2`,
+//! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
+//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10). Programs that a test starts under
+//! emulation need the runner that cargo itself uses,
+//! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
+//!
+//! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
+//! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
+#![forbid(unsafe_code)]
+
+mod count;
+mod seeds;
+mod setup;
+mod shell;
+mod stages;
+
+use clap::{Parser, Subcommand};
+use shell::Tree;
+use stages::{STAGES, Stage};
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what the tests need, run them in stages, and count what ran.
+    Test {
+        /// Only formatting, lints and the tests on this machine.
+        #[arg(long, conflicts_with = "only")]
+        fast: bool,
+        /// Only these stages.
+        #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = STAGES.map(|stage| stage.name))]
+        only: Vec<String>,
+        /// Name the stages and run nothing.
+        #[arg(long)]
+        list: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let Command::Test { fast, only, list } = Arguments::parse().command;
+    if list {
+        for stage in STAGES {
+            println!("{:<12}{}", stage.name, stage.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let tree = match Tree::find() {
+        Ok(tree) => tree,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let wanted = |stage: &Stage| {
+        if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
+    };
+    let mut lines = Vec::new();
+    let (mut passed, mut failed) = (0, 0);
+    for stage in STAGES.iter().filter(|stage| wanted(stage)) {
+        println!("\n[{}] {}", stage.name, stage.about);
+        let start = Instant::now();
+        let ran = (stage.run)(&tree).close();
+        for fault in &ran.faults {
+            println!("[{}] failed: {fault}", stage.name);
+        }
+        let ok = ran.faults.is_empty();
+        passed += ran.passed;
+        // A stage that failed before any of its tests could counts as one.
+        failed += ran.failed.max(u64::from(!ok));
+        let result = if ok { "ok" } else { "FAILED" };
+        let seconds = start.elapsed().as_secs_f64();
+        lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
+    }
+    println!();
+    for line in lines {
+        println!("{line}");
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

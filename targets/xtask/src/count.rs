@@ -1,0 +1,258 @@
+//! What ran, read from what the tools print.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// What a stage, or one command of it, ran.
+#[derive(Debug, Default)]
+pub struct Ran {
+    /// Checks that passed.
+    pub passed: u64,
+    /// Checks that failed.
+    pub failed: u64,
+    /// Tests that the source tells to skip.
+    pub ignored: u64,
+    /// What is counted, in the plural.
+    pub unit: &'static str,
+    /// What else is worth a word in the summary.
+    pub note: String,
+    /// Why the stage failed; empty when it passed.
+    pub faults: Vec<String>,
+}
+
+impl Ran {
+    /// Nothing yet, of `unit`.
+    pub fn none(unit: &'static str) -> Ran {
+        Ran { unit, ..Ran::default() }
+    }
+
+    /// A stage that could not run.
+    pub fn fault(unit: &'static str, fault: String) -> Ran {
+        Ran { unit, faults: vec![fault], ..Ran::default() }
+    }
+
+    /// Takes in what one command ran. A command that passed without running anything is a fault.
+    pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
+        self.passed += passed;
+        self.failed += failed;
+        if !ok {
+            self.faults.push(format!("{command}: failed"));
+        } else if failed > 0 {
+            self.faults.push(format!("{command}: {failed} {} failed, with status zero", self.unit));
+        } else if passed == 0 {
+            self.faults.push(format!("{command}: ran no {}", self.unit));
+        }
+    }
+
+    /// Closes the account: a stage that ran nothing has failed.
+    pub fn close(mut self) -> Ran {
+        if self.passed + self.failed == 0 && self.faults.is_empty() {
+            self.faults.push(format!("ran no {}", self.unit));
+        }
+        self
+    }
+
+    /// `12 tests, 1 failed, 2 ignored; note`.
+    pub fn summary(&self) -> String {
+        let mut text = format!("{} {}", self.passed + self.failed, self.unit);
+        for (n, what) in [(self.failed, "failed"), (self.ignored, "ignored")] {
+            if n > 0 {
+                text += &format!(", {n} {what}");
+            }
+        }
+        if !self.note.is_empty() {
+            text += &format!("; {}", self.note);
+        }
+        text
+    }
+}
+
+/// Passed, failed and ignored, summed over the lines `test result: …` of libtest.
+pub fn libtest(text: &str) -> (u64, u64, u64) {
+    let mut sum = (0, 0, 0);
+    for line in text.lines().filter_map(|line| line.trim().strip_prefix("test result:")) {
+        let words: Vec<&str> = line.split([' ', ';', '.']).filter(|word| !word.is_empty()).collect();
+        for pair in words.windows(2) {
+            let Ok(n) = pair[0].parse::<u64>() else { continue };
+            match pair[1] {
+                "passed" => sum.0 += n,
+                "failed" => sum.1 += n,
+                "ignored" => sum.2 += n,
+                _ => {}
+            }
+        }
+    }
+    sum
+}
+
+/// Files that rustfmt names when it is verbose.
+pub fn formatted(text: &str) -> u64 {
+    let files: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("Formatting ")).collect();
+    files.len() as u64
+}
+
+/// Targets of local packages among cargo's JSON messages: package, target and kind.
+pub fn built(messages: &str) -> BTreeSet<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .filter(|message| text(&message["package_id"]).starts_with("path+"))
+        .map(|message| {
+            let target = &message["target"];
+            let tested = if message["profile"]["test"] == true { " test" } else { "" };
+            format!("{} {}{tested}", text(&target["name"]), text(&target["kind"][0]))
+        })
+        .collect()
+}
+
+/// Executions that libFuzzer reports in its final statistics.
+pub fn executions(text: &str) -> u64 {
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("stat::number_of_executed_units:"));
+    lines.filter_map(|n| n.trim().parse::<u64>().ok()).sum()
+}
+
+/// Words that agree between what the board and the host printed, and the first disagreement.
+///
+/// Each line is a case, the kind of row and words in hexadecimal; the last is `end` and the number of words
+/// (see `tests/bare-metal`). Besides agreeing, the words must be as many as announced on both sides, no
+/// problem may be refused, and each case of more than one word but `empty` must show more than one value.
+pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
+    let (mut agree, mut differ, mut first) = (0u64, 0u64, None);
+    let mut fault = |differ: &mut u64, text: String| {
+        *differ += 1;
+        first.get_or_insert(text);
+    };
+    let split = |text: &str| -> Vec<Vec<String>> {
+        text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let (board, host) = (split(board), split(host));
+    if board.len() != host.len() {
+        fault(&mut differ, format!("{} lines from the board, {} from the host", board.len(), host.len()));
+    }
+    let (mut words, mut ended) = (0, false);
+    let mut values = std::collections::BTreeMap::<&str, (usize, BTreeSet<&str>)>::new();
+    for (a, b) in board.iter().zip(&host) {
+        let name = b.iter().take(2).cloned().collect::<Vec<_>>().join(" ");
+        if a.len() != b.len() || a.iter().take(2).ne(b.iter().take(2)) {
+            fault(
+                &mut differ,
+                format!("{name}: '{}' from the board, '{}' from the host", a.join(" "), b.join(" ")),
+            );
+            continue;
+        }
+        match b.first().map(String::as_str) {
+            Some("end") => ended = b.get(1).is_some_and(|n| n.parse() == Ok(words)),
+            Some(case) => {
+                if b.get(1).is_some_and(|what| what == "refused") {
+                    fault(&mut differ, format!("{case}: the problem was refused"));
+                }
+                let seen = values.entry(case).or_default();
+                for (i, (x, y)) in a.iter().zip(b).enumerate().skip(2) {
+                    words += 1;
+                    seen.0 += 1;
+                    seen.1.insert(x);
+                    if x == y {
+                        agree += 1;
+                    } else {
+                        fault(
+                            &mut differ,
+                            format!("{name}: word {} is {x} on the board, {y} on the host", i - 2),
+                        );
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+    if !ended || words == 0 {
+        fault(&mut differ, format!("{words} words are not as many as the last line says"));
+    }
+    for (case, (words, seen)) in values {
+        if case != "empty" && words > 1 && seen.len() < 2 {
+            fault(&mut differ, format!("{case}: all {words} words are equal"));
+        }
+    }
+    (agree, differ, first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libtest_lines_are_summed() {
+        let text = "running 2 tests\ntest a ... ok\n\
+            test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s\n\
+            test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s\n";
+        assert_eq!(libtest(text), (5, 4, 1));
+        assert_eq!(libtest("error: could not compile"), (0, 0, 0));
+    }
+
+    #[test]
+    fn nothing_run_is_a_fault() {
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", true, 0, 0);
+        assert_eq!(ran.faults, ["cargo test: ran no tests"]);
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", true, 3, 0);
+        assert!(ran.close().faults.is_empty());
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", false, 3, 0);
+        ran.add("cargo test", true, 3, 1);
+        assert_eq!(ran.faults.len(), 2);
+        assert_eq!(Ran::none("files").close().faults, ["ran no files"]);
+    }
+
+    #[test]
+    fn messages_of_other_packages_are_not_counted() {
+        let line = |id: &str, kind: &str, test: bool| {
+            format!(
+                r#"{{"reason":"compiler-artifact","package_id":"{id}","target":{{"name":"x","kind":["{kind}"]}},"profile":{{"test":{test}}}}}"#
+            )
+        };
+        let own = "path+file:///home/a/x#0.1.0";
+        let text = [
+            line(own, "lib", false),
+            line(own, "lib", false),
+            line(own, "lib", true),
+            line("registry+index#libm@0.2.0", "lib", false),
+            "not json".to_owned(),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let found: Vec<String> = built(&text.join("\n")).into_iter().collect();
+        assert_eq!(found, ["x lib", "x lib test"]);
+    }
+
+    #[test]
+    fn files_and_executions_are_read() {
+        assert_eq!(
+            formatted("Formatting /a/b.rs\nSpent 0.1 secs\nFormatting /a/c.rs\nFormatting /a/b.rs\n"),
+            2
+        );
+        assert_eq!(executions("Done 12 runs in 1 second(s)\nstat::number_of_executed_units: 12\n"), 12);
+        assert_eq!(executions("Done 12 runs"), 0);
+    }
+
+    #[test]
+    fn agreement_is_of_every_bit() {
+        let good = "a y 00000001 00000002\na lse 3f800000\nempty y 00000000 00000000\nend 5\n";
+        assert_eq!(agreement(good, good), (5, 0, None));
+        for (bad, why) in [
+            (good.replace("00000002", "00000003"), "word 1"),
+            (good.replace("a lse 3f800000\n", ""), "lines"),
+            (good.replace("end 5", "end 4"), "end"),
+            (good.replace("a lse 3f800000", "a lse"), "a lse"),
+            (good.replace("end 5\n", ""), "lines"),
+            (String::new(), "lines"),
+        ] {
+            let (_, differ, first) = agreement(&bad, good);
+            assert!(differ > 0 && first.as_deref().is_some_and(|x| x.contains(why)), "{bad}: {first:?}");
+        }
+        for both in ["", "end 0", "a y 00000000 00000000\nend 2", "a refused\nend 0", "a y 00000001\nend 2"] {
+            let (_, differ, _) = agreement(both, both);
+            assert!(differ > 0, "{both}");
+        }
+    }
+}

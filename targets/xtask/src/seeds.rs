@@ -1,0 +1,117 @@
+//! Inputs that the fuzzer starts from, made anew from integers on every run.
+
+/// The seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
+pub fn of(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "npy" => cut(npy()),
+        "safetensors" => cut(safetensors()),
+        _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
+    }
+}
+
+/// Bytes of a linear congruential generator (the constants of Knuth's MMIX).
+fn bytes(seed: u64, n: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// The files, and of each the first half and all but the last byte.
+fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut all = files.clone();
+    for file in files {
+        all.push(file[..file.len() / 2].to_vec());
+        all.push(file[..file.len().saturating_sub(1)].to_vec());
+    }
+    all
+}
+
+fn npy() -> Vec<Vec<u8>> {
+    let kinds = [
+        ("<f4", "False", "(2, 3, 4, 2)", 192),
+        ("<f2", "False", "(5, 8)", 80),
+        ("<f8", "False", "(3,)", 24),
+        ("<i8", "False", "(4,)", 32),
+        ("|b1", "False", "(2, 1, 3, 3)", 18),
+        (">f4", "False", "(2, 2)", 16),
+        ("<f4", "True", "(2, 3)", 24),
+        ("<f4", "False", "()", 4),
+        ("<f4", "False", "(0, 7)", 0),
+        ("<f4", "False", "(1000000, 1000000)", 16),
+        ("<f4", "False", "(18446744073709551615, 2)", 16),
+    ];
+    let file = |(kind, order, shape, data): (&str, &str, &str, usize), version: u8| {
+        let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
+        // The length of a header is two bytes in version 1, four later.
+        let prefix = if version == 1 { 10 } else { 12 };
+        while (prefix + header.len() + 1) % 64 != 0 {
+            header.push(' ');
+        }
+        header.push('\n');
+        let mut file = b"\x93NUMPY".to_vec();
+        file.extend([version, 0]);
+        let length = (header.len() as u32).to_le_bytes();
+        file.extend(&length[..prefix - 8]);
+        file.extend(header.as_bytes());
+        file.extend(bytes(data as u64, data));
+        file
+    };
+    let mut files: Vec<Vec<u8>> = kinds.map(|kind| file(kind, 1)).into();
+    files.extend([file(kinds[0], 2), file(kinds[0], 3), file(kinds[0], 9)]);
+    files
+}
+
+fn safetensors() -> Vec<Vec<u8>> {
+    let headers = [
+        (r#"{"q":{"dtype":"F32","shape":[1,2,3,4],"data_offsets":[0,96]}}"#, 96),
+        (r#"{"__metadata__":{"format":"pt"},"q":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#, 12),
+        (
+            r#"{"q":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},"k":{"dtype":"I64","shape":[1],"data_offsets":[8,16]}}"#,
+            16,
+        ),
+        (r#"{"m":{"dtype":"BOOL","shape":[2,2],"data_offsets":[0,4]}}"#, 4),
+        (r#"{"q":{"dtype":"F32","shape":[1000000,1000000],"data_offsets":[0,16]}}"#, 16),
+        (r#"{"q":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#, 8),
+        (r#"{"q":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]}}"#, 0),
+        ("{}", 0),
+    ];
+    let file = |(header, data): (&str, usize)| {
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(bytes(data as u64, data));
+        file
+    };
+    let mut files: Vec<Vec<u8>> = headers.map(file).into();
+    files.push([&u64::MAX.to_le_bytes()[..], b"{}"].concat());
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_the_same_every_time_and_differ_among_themselves() {
+        for target in ["problem", "npy", "safetensors"] {
+            let seeds = of(target);
+            assert_eq!(seeds, of(target));
+            let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();
+            assert!(distinct.len() * 10 > seeds.len() * 8, "{target}");
+        }
+    }
+
+    #[test]
+    fn headers_are_aligned_and_lengths_true() {
+        let seed = &npy()[0];
+        assert_eq!(seed[6], 1);
+        let length = usize::from(u16::from_le_bytes([seed[8], seed[9]]));
+        assert_eq!((10 + length) % 64, 0);
+        assert_eq!(seed.len() - 10 - length, 192);
+        let seed = &safetensors()[0];
+        assert_eq!(seed[8], b'{');
+        assert_eq!(seed[8 + usize::from(seed[0]) - 1], b'}');
+    }
+}

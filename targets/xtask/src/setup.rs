@@ -1,0 +1,135 @@
+//! What the stages need besides the toolchain of the tree: looked for first, installed when absent, and
+//! where that is not allowed, one line with the command that would.
+
+use crate::shell::{Run, Tree};
+use std::path::{Path, PathBuf};
+
+/// A Cortex-M4 with a floating-point unit and no operating system.
+pub const BARE: &str = "thumbv7em-none-eabihf";
+/// The Jetson boards.
+pub const BOARD: &str = "aarch64-unknown-linux-gnu";
+/// Where Debian puts an arm64 C library for emulators.
+pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
+
+const PIP_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+
+/// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
+fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
+    let line = match toolchain {
+        "" => "rustc --print sysroot".to_owned(),
+        name => format!("rustup run {name} rustc --print sysroot"),
+    };
+    let out = Run::new(tree, &line).quiet().run();
+    out.ok.then(|| PathBuf::from(out.stdout.trim()))
+}
+
+/// Runs `line` to get `what`, or says that the user must.
+fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
+    let out = Run::new(tree, line).run();
+    if out.ok { Ok(()) } else { Err(format!("{what} is missing and could not be installed; run: {line}")) }
+}
+
+/// The standard library (or what there is of it) of a target.
+pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
+    let there = |root: PathBuf| root.join("lib/rustlib").join(triple).join("lib").is_dir();
+    if sysroot(tree, "").is_some_and(there) {
+        return Ok(());
+    }
+    install(tree, &format!("the Rust target {triple}"), &format!("rustup target add {triple}"))
+}
+
+/// A nightly toolchain with `miri` or `rust-src`.
+pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
+    if sysroot(tree, "nightly").is_none() {
+        install(tree, "a nightly toolchain", "rustup toolchain install nightly --profile minimal")?;
+    }
+    let root = sysroot(tree, "nightly").ok_or("the nightly toolchain does not run")?;
+    for component in components {
+        let proof = match *component {
+            "miri" => "bin/cargo-miri",
+            _ => "lib/rustlib/src/rust/library/Cargo.lock",
+        };
+        if !root.join(proof).exists() {
+            let line = format!("rustup component add --toolchain nightly {component}");
+            install(tree, &format!("the nightly component {component}"), &line)?;
+        }
+    }
+    Ok(())
+}
+
+/// The triple of this machine.
+pub fn host(tree: &Tree) -> Result<String, String> {
+    let out = Run::new(tree, "rustc -vV").quiet().run();
+    let line = out.stdout.lines().find_map(|line| line.strip_prefix("host: "));
+    line.map(str::to_owned).ok_or_else(|| format!("rustc -vV: {}", out.how))
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// A program, from the Debian package that has it.
+pub fn program(tree: &Tree, name: &str, package: &str) -> Result<(), String> {
+    if in_path(name) { Ok(()) } else { debian(tree, name, package, &|| in_path(name)) }
+}
+
+/// A file, from the Debian package that has it.
+pub fn file(tree: &Tree, path: &str, package: &str) -> Result<(), String> {
+    let there = || Path::new(path).exists();
+    if there() { Ok(()) } else { debian(tree, path, package, &there) }
+}
+
+fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> Result<(), String> {
+    let advice = format!("{what} is missing; run: sudo apt-get install {package}");
+    if !in_path("apt-get") {
+        return Err(advice);
+    }
+    let quiet = |line: &str| Run::new(tree, line).quiet().run();
+    let before = if quiet("id -u").stdout.trim() == "0" {
+        ""
+    } else if quiet("sudo -n true").ok {
+        "sudo -n "
+    } else {
+        return Err(advice);
+    };
+    let get = || {
+        let line = format!("{before}apt-get install -y --no-install-recommends {package}");
+        Run::new(tree, &line).env("DEBIAN_FRONTEND", "noninteractive").run().ok && there()
+    };
+    // The first attempt fails where the lists of packages are absent or old.
+    if get() || (Run::new(tree, &format!("{before}apt-get update")).run().ok && get()) {
+        Ok(())
+    } else {
+        Err(advice)
+    }
+}
+
+/// The programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
+/// other machines.
+pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
+    let venv = tree.target.join("venv");
+    let bin = venv.join("bin");
+    let works = || {
+        let run =
+            |program: &str, rest: &str| Run::new(tree, "").arg(bin.join(program)).args(rest).quiet().run();
+        run("python", "-m ziglang version").ok && run("cargo-zigbuild", "--version").ok
+    };
+    if works() {
+        return Ok(bin);
+    }
+    program(tree, "python3", "python3")?;
+    let make = || Run::new(tree, "python3 -m venv --clear").arg(&venv).run().ok;
+    if !make() {
+        // Debian ships the module apart from the interpreter.
+        let pip = || make() && bin.join("pip").is_file();
+        debian(tree, "the Python module venv", "python3-venv", &pip)?;
+    }
+    let pip = Run::new(tree, "").arg(bin.join("pip")).args("install --quiet").args(&PIP_PACKAGES.join(" "));
+    let line = pip.line();
+    if pip.run().ok && works() {
+        Ok(bin)
+    } else {
+        Err(format!("cargo-zigbuild is missing and could not be installed; run: {line}"))
+    }
+}

@@ -1,0 +1,235 @@
+//! Commands: printed before they run, shown while they run, kept for counting.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where things lie.
+pub struct Tree {
+    /// The repository.
+    pub root: PathBuf,
+    /// Build products of the main workspace.
+    pub target: PathBuf,
+}
+
+impl Tree {
+    /// The tree that this program was built from.
+    pub fn find() -> Result<Tree, String> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = here.ancestors().find(|path| path.join("core/Cargo.toml").is_file());
+        let root = root.ok_or_else(|| format!("{}: not inside the repository", here.display()))?.to_owned();
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(path) => root.join(path),
+            None => root.join("target"),
+        };
+        Ok(Tree { root, target })
+    }
+}
+
+/// What a command left behind.
+pub struct Output {
+    /// Whether it ended by itself with status zero.
+    pub ok: bool,
+    /// How it ended, in words.
+    pub how: String,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+/// A command with its surroundings.
+pub struct Run {
+    words: Vec<OsString>,
+    variables: Vec<(String, OsString)>,
+    dir: PathBuf,
+    front: Option<PathBuf>,
+    limit: Option<Duration>,
+    show_stdout: bool,
+    announce: bool,
+}
+
+impl Run {
+    /// `line` split at spaces, in the root of the tree.
+    pub fn new(tree: &Tree, line: &str) -> Run {
+        Run {
+            words: line.split_whitespace().map(OsString::from).collect(),
+            variables: Vec::new(),
+            dir: tree.root.clone(),
+            front: None,
+            limit: None,
+            show_stdout: true,
+            announce: true,
+        }
+    }
+
+    /// One more argument, taken as it is.
+    pub fn arg(mut self, word: impl Into<OsString>) -> Run {
+        self.words.push(word.into());
+        self
+    }
+
+    /// More arguments, split at spaces.
+    pub fn args(mut self, line: &str) -> Run {
+        self.words.extend(line.split_whitespace().map(OsString::from));
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Run {
+        self.variables.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// A variable of its environment, unless the user has set it.
+    pub fn env_default(self, name: &str, value: &str) -> Run {
+        if std::env::var_os(name).is_some() { self } else { self.env(name, value) }
+    }
+
+    /// A folder of programs to look in first.
+    pub fn front(mut self, dir: PathBuf) -> Run {
+        self.front = Some(dir);
+        self
+    }
+
+    /// A folder of the tree to run in.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Run {
+        self.dir = dir.into();
+        self
+    }
+
+    /// Ends the command after `limit`.
+    pub fn limit(mut self, limit: Duration) -> Run {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// Keeps standard output, which is for machines, off the screen.
+    pub fn machine(mut self) -> Run {
+        self.show_stdout = false;
+        self
+    }
+
+    /// Neither prints the command nor shows what it writes.
+    pub fn quiet(mut self) -> Run {
+        self.announce = false;
+        self.show_stdout = false;
+        self
+    }
+
+    /// The command as it would be typed.
+    pub fn line(&self) -> String {
+        let quote = |word: &OsString| {
+            let word = word.to_string_lossy();
+            if word.contains([' ', '*']) { format!("'{word}'") } else { word.into_owned() }
+        };
+        let front = self.front.iter().map(|dir| format!("PATH={}:$PATH", dir.display()));
+        let variables = self.variables.iter().map(|(name, value)| format!("{name}={}", quote(value)));
+        front.chain(variables).chain(self.words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs it to its end.
+    pub fn run(self) -> Output {
+        if self.announce {
+            println!("$ {}", self.line());
+        }
+        let nothing = |how: String| Output { ok: false, how, stdout: String::new(), stderr: String::new() };
+        let Some((program, arguments)) = self.words.split_first() else {
+            return nothing("no command".to_owned());
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.dir).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // What rustup and cargo told this program about itself is not for the cargo that it starts.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy().into_owned();
+            let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+            if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" {
+                command.env_remove(&name);
+            }
+        }
+        if let Some(dir) = self.front {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            match std::env::join_paths(std::iter::once(dir).chain(std::env::split_paths(&path))) {
+                Ok(path) => command.env("PATH", path),
+                Err(error) => return nothing(format!("PATH: {error}")),
+            };
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return nothing(format!("{}: {error}", program.to_string_lossy())),
+        };
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let (show_stdout, show_stderr) = (self.show_stdout, self.announce);
+        let (status, stdout, stderr) = std::thread::scope(|scope| {
+            let out = scope.spawn(move || copy(out, show_stdout.then(std::io::stdout)));
+            let err = scope.spawn(move || copy(err, show_stderr.then(std::io::stderr)));
+            let status = wait(&mut child, self.limit);
+            (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
+        });
+        let (ok, how) = match status {
+            Ok(status) => (status.success(), status.to_string()),
+            Err(how) => (false, how),
+        };
+        Output { ok, how, stdout, stderr }
+    }
+}
+
+/// Reads `from` to its end, showing it on `to` as it comes.
+fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
+    let mut all = Vec::new();
+    let mut piece = [0; 4096];
+    if let Some(mut from) = from {
+        while let Ok(n) = from.read(&mut piece) {
+            if n == 0 {
+                break;
+            }
+            all.extend_from_slice(&piece[..n]);
+            if let Some(to) = &mut to {
+                // A closed screen is no reason to stop a test.
+                let _ = to.write_all(&piece[..n]).and_then(|()| to.flush());
+            }
+        }
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Waits for the end, or ends it after `limit`.
+fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let Some(limit) = limit else { return child.wait().map_err(text) };
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().map_err(text)? {
+            return Ok(status);
+        }
+        if start.elapsed() > limit {
+            child.kill().map_err(text)?;
+            child.wait().map_err(text)?;
+            return Err(format!("ended after {} s without a result", limit.as_secs()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_status_and_limit_are_told() {
+        let tree = Tree::find().unwrap();
+        let run = |script: &str| Run::new(&tree, "sh -c").arg(script).quiet();
+        let out = run("echo a; echo b >&2").run();
+        assert!(out.ok && out.stdout == "a\n" && out.stderr == "b\n");
+        let out = run("exit 3").run();
+        assert!(!out.ok && out.how.contains('3'), "{}", out.how);
+        let out = run("exec sleep 30").limit(Duration::from_millis(50)).run();
+        assert!(!out.ok && out.how.contains("without a result"), "{}", out.how);
+        let out = Run::new(&tree, "no-such-program-at-all").quiet().run();
+        assert!(!out.ok && out.how.contains("no-such-program-at-all"), "{}", out.how);
+    }
+}

@@ -1,0 +1,346 @@
+//! The stages of `cargo xtask test`, in the order in which they run.
+
+use crate::count::{self, Ran};
+use crate::seeds;
+use crate::setup::{self, BARE, BOARD, BOARD_ROOT};
+use crate::shell::{Output, Run, Tree};
+use std::path::Path;
+use std::time::Duration;
+
+/// One stage.
+pub struct Stage {
+    /// What `--only` and the summary call it.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// Whether `--fast` runs it.
+    pub fast: bool,
+    /// Sets up what it needs, runs it and counts.
+    pub run: fn(&Tree) -> Ran,
+}
+
+/// Every stage.
+pub const STAGES: [Stage; 11] = [
+    Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
+    Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
+    Stage { name: "host", about: "every test on this machine", fast: true, run: host },
+    Stage { name: "docs", about: "documentation, warnings denied", fast: false, run: docs },
+    Stage { name: "no_std", about: "core and kernels linked without std", fast: false, run: no_std },
+    Stage { name: "bare-metal", about: "bits of an emulated Cortex-M4F", fast: false, run: bare_metal },
+    Stage {
+        name: "aarch64",
+        about: "tests on an emulated Cortex-A57, glibc 2.27",
+        fast: false,
+        run: aarch64,
+    },
+    Stage { name: "miri", about: "core, kernels and runtime under Miri", fast: false, run: miri },
+    Stage { name: "fuzz", about: "fuzz targets, briefly", fast: false, run: fuzz },
+    Stage {
+        name: "asan",
+        about: "kernels, runtime and crossing tests, AddressSanitizer",
+        fast: false,
+        run: asan,
+    },
+    Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
+];
+
+const JSON: &str = "--message-format=json-render-diagnostics";
+const BARE_METAL: &str = "tests/bare-metal";
+const FUZZ: &str = "tests/fuzz";
+/// Instrumentation for libFuzzer, which the stable compiler has too. Overflow is checked by the profile.
+const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// The widest instruction set of this machine for which there are kernels.
+fn widest() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            return "avx512";
+        }
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            return "avx2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
+}
+
+/// Runs a command of libtest's and adds its counts.
+fn tests(ran: &mut Ran, run: Run) {
+    let line = run.line();
+    let out = run.run();
+    let (passed, failed, ignored) = count::libtest(&out.stdout);
+    ran.ignored += ignored;
+    ran.add(&line, out.ok, passed, failed);
+}
+
+/// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
+fn builds(ran: &mut Ran, run: Run) -> Output {
+    let line = run.line();
+    let out = run.machine().run();
+    // A target that fails has no message.
+    ran.add(&line, out.ok, count::built(&out.stdout).len() as u64, u64::from(!out.ok));
+    out
+}
+
+fn bare_metal_run(tree: &Tree, line: &str) -> Run {
+    Run::new(tree, line)
+        .dir(tree.root.join(BARE_METAL))
+        .arg("--target-dir")
+        .arg(tree.target.join("bare-metal"))
+}
+
+fn fuzz_run(tree: &Tree, line: &str, host: &str) -> Run {
+    let run = Run::new(tree, line).dir(tree.root.join(FUZZ)).env("RUSTFLAGS", COVERAGE);
+    run.args("--release --target").arg(host).arg("--target-dir").arg(tree.target.join("fuzz"))
+}
+
+fn fmt(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("files");
+    for (dir, line) in [
+        (".", "cargo fmt --all -- --check --verbose"),
+        (BARE_METAL, "cargo fmt -- --check --verbose"),
+        (FUZZ, "cargo fmt -- --check --verbose"),
+    ] {
+        let run = Run::new(tree, line).dir(tree.root.join(dir)).machine();
+        let line = format!("{line} (in {dir})");
+        let out = run.run();
+        if !out.ok {
+            let chatter = ["Formatting ", "Spent ", "Using "];
+            for line in out.stdout.lines().filter(|line| !chatter.iter().any(|start| line.starts_with(start)))
+            {
+                println!("{line}");
+            }
+        }
+        ran.add(&line, out.ok, count::formatted(&out.stdout), u64::from(!out.ok));
+    }
+    ran
+}
+
+fn clippy(tree: &Tree) -> Ran {
+    let unit = "targets";
+    let set_up = || {
+        setup::target(tree, BARE)?;
+        setup::program(tree, "c++", "g++")?;
+        setup::host(tree)
+    };
+    let mut ran = Ran::none(unit);
+    let deny = |run: Run| run.args("-- -D warnings");
+    builds(&mut ran, deny(Run::new(tree, "cargo clippy --workspace --all-targets").arg(JSON)));
+    match set_up() {
+        Ok(host) => {
+            let bare = bare_metal_run(tree, "cargo clippy --release").arg(JSON);
+            builds(&mut ran, deny(bare));
+            let bare = bare_metal_run(tree, "cargo clippy --release").arg("--target").arg(BARE).arg(JSON);
+            builds(&mut ran, deny(bare));
+            builds(&mut ran, deny(fuzz_run(tree, "cargo clippy", &host).arg(JSON)));
+        }
+        Err(fault) => ran.faults.push(fault),
+    }
+    ran
+}
+
+fn host(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("tests");
+    let run = Run::new(tree, "cargo test --workspace --no-fail-fast").env_default("ELSA_REQUIRE", widest());
+    tests(&mut ran, run);
+    ran
+}
+
+fn docs(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("targets");
+    let run = Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON).env("RUSTDOCFLAGS", "-D warnings");
+    builds(&mut ran, run);
+    ran
+}
+
+/// Builds the program of `tests/bare-metal` for the Cortex-M.
+fn bare_metal_build(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    setup::target(tree, BARE)?;
+    let run = bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON);
+    let out = builds(ran, run);
+    // A target's library exists only without std, so what was built there links without it.
+    let built = count::built(&out.stdout);
+    for needed in ["elsa_core lib", "elsa_kernels lib", "elsa-bare-metal bin"] {
+        if out.ok && !built.contains(needed) {
+            return Err(format!("{needed}: not among what was linked"));
+        }
+    }
+    if out.ok { Ok(()) } else { Err(format!("{BARE}: does not link")) }
+}
+
+fn no_std(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("targets");
+    if let Err(fault) = bare_metal_build(tree, &mut ran) {
+        ran.faults.push(fault);
+    }
+    ran
+}
+
+fn bare_metal(tree: &Tree) -> Ran {
+    let unit = "words";
+    let mut build = Ran::none("targets");
+    let set_up = setup::program(tree, "qemu-system-arm", "qemu-system-arm");
+    if let Err(fault) = set_up.and_then(|()| bare_metal_build(tree, &mut build)) {
+        return Ran::fault(unit, fault);
+    }
+    let program = tree.target.join("bare-metal").join(BARE).join("release/elsa-bare-metal");
+    let board = Run::new(tree, "qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic")
+        .args("-semihosting-config enable=on,target=native -kernel")
+        .arg(program)
+        .limit(Duration::from_secs(60))
+        .machine()
+        .run();
+    if !board.ok {
+        print!("{}{}", board.stdout, board.stderr);
+        return Ran::fault(unit, format!("qemu-system-arm: {}", board.how));
+    }
+    let host = bare_metal_run(tree, "cargo run --quiet --release").machine().run();
+    if !host.ok {
+        return Ran::fault(unit, format!("the same on the host: {}", host.how));
+    }
+    let (agree, differ, first) = count::agreement(&board.stdout, &host.stdout);
+    let mut ran = Ran::none(unit);
+    ran.add("comparison of the board with the host", first.is_none(), agree, differ);
+    ran.faults.extend(first);
+    ran
+}
+
+fn aarch64(tree: &Tree) -> Ran {
+    let set_up = || {
+        setup::target(tree, BOARD)?;
+        setup::program(tree, "qemu-aarch64", "qemu-user")?;
+        setup::file(tree, &format!("{BOARD_ROOT}/lib/libc.so.6"), "libc6-arm64-cross")?;
+        setup::zig(tree)
+    };
+    let bin = match set_up() {
+        Ok(bin) => bin,
+        Err(fault) => return Ran::fault("tests", fault),
+    };
+    let mut ran = Ran::none("tests");
+    let runner = format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}");
+    let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --tests --no-fail-fast")
+        .args(&format!("--target {BOARD}.2.27"))
+        .front(bin)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner)
+        .env("ELSA_REQUIRE", "neon")
+        .env_default("PROPTEST_CASES", "32");
+    tests(&mut ran, run);
+    ran
+}
+
+fn miri(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("tests");
+    if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {
+        return Ran::fault(ran.unit, fault);
+    }
+    for line in [
+        "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
+        "cargo +nightly miri test -p elsa-kernels --lib --tests --no-fail-fast",
+        // Miri maps no files.
+        "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
+    ] {
+        // Without isolation the variables below reach the tests, and proptest finds its folder.
+        let run = Run::new(tree, line)
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-deterministic-floats")
+            .env("ELSA_REQUIRE", "scalar")
+            .env("ELSA_BACKEND", "scalar")
+            .env_default("PROPTEST_CASES", "4");
+        tests(&mut ran, run);
+    }
+    ran
+}
+
+/// The names of the files in `dir`, without their extension, in order.
+fn names(dir: &Path) -> Result<Vec<String>, String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(fault)? {
+        let path = entry.map_err(fault)?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn fuzz(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("fuzz targets");
+    let set_up = || {
+        setup::program(tree, "c++", "g++")?;
+        let host = setup::host(tree)?;
+        let names = names(&tree.root.join(FUZZ).join("src/bin"))?;
+        let out = fuzz_run(tree, "cargo build --bins", &host).run();
+        if out.ok { Ok((host, names)) } else { Err(format!("the fuzz targets do not build: {}", out.how)) }
+    };
+    let (host, names) = match set_up() {
+        Ok(both) => both,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    let seconds = std::env::var("ELSA_FUZZ_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(10u64);
+    let mut executions = 0;
+    for name in names {
+        let folder = |what: &str| tree.target.join("fuzz").join(what).join(&name);
+        let (corpus, start) = (folder("corpus"), folder("seeds"));
+        let artifacts = tree.root.join(FUZZ).join("artifacts").join(&name);
+        let make = || {
+            for dir in [&corpus, &start, &artifacts] {
+                std::fs::create_dir_all(dir)?;
+            }
+            for (i, seed) in seeds::of(&name).into_iter().enumerate() {
+                std::fs::write(start.join(format!("{i:03}")), seed)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = make() {
+            let error: std::io::Error = error;
+            ran.faults.push(format!("{name}: folders for its inputs: {error}"));
+            continue;
+        }
+        let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
+        prefix.push(artifacts.join(""));
+        let out = Run::new(tree, "")
+            .arg(tree.target.join("fuzz").join(&host).join("release").join(&name))
+            .args(&format!("-max_total_time={seconds} -max_len=4096 -timeout=20 -rss_limit_mb=2048 -seed=1"))
+            .args("-print_final_stats=1 -verbosity=0")
+            .arg(prefix)
+            .arg(&corpus)
+            .arg(&start)
+            .limit(Duration::from_secs(seconds + 120))
+            .run();
+        let done = count::executions(&out.stderr);
+        executions += done;
+        ran.add(&name, out.ok, u64::from(out.ok && done > 0), u64::from(!out.ok));
+    }
+    ran.note = format!("{executions} executions");
+    ran
+}
+
+/// The tests of some packages, built with a sanitizer of the nightly compiler.
+fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
+    let mut ran = Ran::none("tests");
+    let host = match setup::nightly(tree, &["rust-src"]).and_then(|()| setup::host(tree)) {
+        Ok(host) => host,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    let run = Run::new(tree, "cargo +nightly test --no-fail-fast --lib --tests")
+        .args(options)
+        .args(&format!("--target {host} --target-dir"))
+        .arg(tree.target.join(sanitizer))
+        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
+        .env_default("ELSA_REQUIRE", widest())
+        .env_default("PROPTEST_CASES", "16");
+    tests(&mut ran, run);
+    ran
+}
+
+fn asan(tree: &Tree) -> Ran {
+    sanitize(tree, "address", "-p elsa-kernels -p elsa-runtime -p elsa-tests")
+}
+
+fn tsan(tree: &Tree) -> Ran {
+    // The standard library must be instrumented too, or its locks are taken for races.
+    sanitize(tree, "thread", "-Zbuild-std -p elsa-runtime")
+}

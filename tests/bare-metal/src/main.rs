@@ -1,0 +1,61 @@
+//! Prints the bits of the answers of [`vectors`] in hexadecimal, one line per row.
+//!
+//! Built for a host it writes to standard output; built for a Cortex-M4F it writes through semihosting and
+//! ends the emulator with a status, so that a fault or a hang is not taken for an answer. `cargo xtask
+//! test --only bare-metal` runs both and compares them bit by bit.
+#![cfg_attr(target_os = "none", no_std, no_main)]
+
+mod vectors;
+
+use elsa_core::plan::InstructionSet;
+
+/// What both sides print.
+fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
+    // The table of a micro-kernel holds every entry point, so that asking for one links them all.
+    let kernel = elsa_kernels::registry::find(InstructionSet::Scalar);
+    if !kernel.is_some_and(|kernel| (kernel.present)()) {
+        line(format_args!("scalar kernel absent"));
+    }
+    let mut words = 0usize;
+    vectors::run(|case, what, row| {
+        line(format_args!("{case} {what} {:08x}", Bits(row)));
+        words += row.len();
+    });
+    line(format_args!("end {words}"));
+}
+
+/// Bits of singles, separated by spaces.
+struct Bits<'a>(&'a [f32]);
+
+impl core::fmt::LowerHex for Bits<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for (i, x) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" ")?;
+            }
+            core::fmt::LowerHex::fmt(&x.to_bits(), f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(target_os = "none"))]
+fn main() {
+    print(|line| println!("{line}"));
+}
+
+#[cfg(target_os = "none")]
+mod board {
+    use cortex_m_semihosting::{debug, hprintln};
+    // The critical sections and the panic handler that the others link against.
+    use {cortex_m as _, panic_semihosting as _};
+
+    #[cortex_m_rt::entry]
+    fn main() -> ! {
+        super::print(|line| hprintln!("{}", line));
+        debug::exit(debug::EXIT_SUCCESS);
+        loop {
+            core::hint::spin_loop();
+        }
+    }
+}

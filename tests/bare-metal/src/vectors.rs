@@ -1,0 +1,149 @@
+//! Small attentions with made-up inputs, as a machine without an allocator computes them.
+//!
+//! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. What
+//! is compared is then the arithmetic of `elsa-core` alone.
+
+use elsa_core::attention;
+use elsa_core::mask::{MaskElements, MaskKind, MaskView};
+use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Spec, Window};
+use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+
+/// Head size of queries and keys.
+const D: usize = 8;
+/// Head size of values.
+const DV: usize = 6;
+/// Query heads, which share one key head.
+const HEADS: usize = 2;
+/// Most queries of a case.
+const QUERIES: usize = 9;
+/// Most keys of a case: more than two segments of the merge tree.
+const KEYS: usize = 1100;
+
+/// One attention.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    queries: usize,
+    keys: usize,
+    causal: Option<Alignment>,
+    window: Window,
+    softcap: Option<f32>,
+    masked: bool,
+    /// Factor of the first key, a power of two: its scores would overflow a naive exponential.
+    first_key: f32,
+}
+
+const PLAIN: Case = Case {
+    name: "plain",
+    queries: 5,
+    keys: 13,
+    causal: None,
+    window: Window { left: None, right: None },
+    softcap: None,
+    masked: false,
+    first_key: 1.0,
+};
+
+const CASES: [Case; 10] = [
+    PLAIN,
+    Case { name: "causal", queries: 9, keys: 9, causal: Some(Alignment::TopLeft), ..PLAIN },
+    Case { name: "decode", queries: 2, causal: Some(Alignment::BottomRight), ..PLAIN },
+    Case { name: "window", queries: 8, keys: 11, window: Window { left: Some(2), right: Some(1) }, ..PLAIN },
+    Case { name: "masked", masked: true, ..PLAIN },
+    Case { name: "softcap", softcap: Some(2.5), ..PLAIN },
+    Case { name: "overflow", first_key: 4096.0, ..PLAIN },
+    Case { name: "long", queries: 2, keys: KEYS, ..PLAIN },
+    Case { name: "one", queries: 1, keys: 1, ..PLAIN },
+    Case { name: "empty", queries: 3, keys: 0, ..PLAIN },
+];
+
+/// Computes every case and hands each row over: the name of the case, `y` (an output row) or `lse` (the
+/// log-sum-exp of every row), and the numbers. A refused problem gives a row called `refused`, which no
+/// accepted one has.
+pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
+    for (seed, case) in (1u32..).zip(CASES) {
+        let mut query = [0.0; HEADS * QUERIES * D];
+        let mut key = [0.0; KEYS * D];
+        let mut value = [0.0; KEYS * DV];
+        let mut mask = [0u8; QUERIES * KEYS];
+        let mut stream = Stream(seed.wrapping_mul(0x9e37_79b9));
+        for x in query.iter_mut().chain(&mut key).chain(&mut value) {
+            *x = stream.next();
+        }
+        for (i, x) in mask.iter_mut().enumerate() {
+            // Query row one attends nothing.
+            *x = u8::from(stream.next() > 0.0 && i / case.keys.max(1) != 1);
+        }
+        for x in &mut key[..D] {
+            *x *= case.first_key;
+        }
+        let mut out = [0.0; HEADS * QUERIES * DV];
+        let mut lse = [0.0; HEADS * QUERIES];
+        let (queries, keys) = (case.queries, case.keys);
+        let mut inputs = Inputs::new(
+            Elements::F32(&query[..HEADS * queries * D]),
+            Elements::F32(&key[..keys * D]),
+            Elements::F32(&value[..keys * DV]),
+        );
+        if case.masked {
+            inputs.mask = Some(MaskElements::Bool(&mask[..queries * keys]));
+        }
+        let rows = HEADS * queries;
+        match problem(&case)
+            .and_then(|problem| compute(&problem, &inputs, &mut out[..rows * DV], &mut lse[..rows]))
+        {
+            Ok(()) => {
+                for y in out[..rows * DV].chunks_exact(DV) {
+                    row(case.name, "y", y);
+                }
+                row(case.name, "lse", &lse[..rows]);
+            }
+            Err(_) => row(case.name, "refused", &[]),
+        }
+    }
+}
+
+fn problem(case: &Case) -> Result<Problem, ProblemError> {
+    let dense =
+        |argument, heads, tokens, dim| View::dense(argument, Layout::Bhnd, &[1, heads, tokens, dim], None);
+    let mut spec = Spec::new(
+        DType::F32,
+        dense("q", HEADS, case.queries, D)?,
+        dense("k", 1, case.keys, D)?,
+        dense("v", 1, case.keys, DV)?,
+        dense("out", HEADS, case.queries, DV)?,
+    );
+    spec.causal = case.causal;
+    spec.window = case.window;
+    spec.softcap = case.softcap;
+    if case.masked {
+        spec.mask = Some(MaskView::dense(MaskKind::Bool, &[case.queries, case.keys])?);
+    }
+    spec.check()
+}
+
+/// The attention that is compared: output rows `[batch, heads, queries, d_v]` and their log-sum-exps.
+fn compute(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    out: &mut [f32],
+    lse: &mut [f32],
+) -> Result<(), ProblemError> {
+    // Room for the levels of the merge tree over `KEYS` keys.
+    let mut scratch = [0.0; D + 8 * DV];
+    let mut outputs = Outputs::new(ElementsMut::F32(out));
+    outputs.lse = Some(lse);
+    attention::run(problem, inputs, &mut outputs, &mut scratch)
+}
+
+/// Numbers in −2 .. 2 with twelve fractional bits, from a linear congruential generator (the constants of
+/// Numerical Recipes).
+struct Stream(u32);
+
+impl Stream {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        // The upper bits have the longest periods.
+        f32::from((self.0 >> 18) as u16) / 4096.0 - 2.0
+    }
+}
