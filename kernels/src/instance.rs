@@ -104,7 +104,7 @@ macro_rules! width {
         mod $module {
             use super::*;
 
-            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, weigh, accumulate };
+            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
 
             $(#[target_feature(enable = $features)])?
             unsafe fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) {
@@ -127,28 +127,17 @@ macro_rules! width {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn scores(tile: &Tile, block: &Block, dst: *mut f32, sums: &Sums, first: bool) {
-                // SAFETY: the caller keeps the clauses of the generic functions, and the instruction set is
-                // present. With a value size of zero no weighted sum is touched.
+            unsafe fn scores(tile: &Tile, block: &Block, dst: *mut f32) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
                 unsafe {
-                    let isa = <$isa>::assume();
-                    let top = scores::scores::<$lanes, $rows, $vectors, PANELS>(isa, tile, block, dst);
-                    if first {
-                        softmax::clear::<$lanes, $vectors>(isa, sums);
-                    }
-                    softmax::raise::<$lanes, $vectors>(isa, sums, 0, &top, false);
+                    scores::scores::<$lanes, $rows, $vectors, PANELS>(<$isa>::assume(), tile, block, dst);
                 }
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn weigh(p: *mut f32, count: usize, sums: &Sums, masked: bool) {
+            unsafe fn softmax(p: *mut f32, count: usize, sums: &Sums, masked: bool) {
                 // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-                unsafe {
-                    let sum = softmax::weigh::<$lanes, $vectors>(<$isa>::assume(), p, count, sums.m, masked);
-                    for v in 0..$vectors {
-                        sum[v].store(sums.s.add(v * <$lanes as Lanes>::N));
-                    }
-                }
+                unsafe { softmax::softmax::<$lanes, $vectors>(<$isa>::assume(), p, count, sums, masked) }
             }
 
             $(#[target_feature(enable = $features)])?

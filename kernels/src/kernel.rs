@@ -80,11 +80,11 @@ pub struct Entries {
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// Normalise: [`crate::generic::finish::finish`].
     pub finish: unsafe fn(&Sums, usize),
-    /// Scores of a block into `[key][W]`, raising the references to their maxima; the first part of a step.
-    pub scores: unsafe fn(&Tile, &Block, *mut f32, &Sums, bool),
-    /// Scores to weights and their sums; the second part of a step. With the last argument set, `−∞` is zero.
-    pub weigh: unsafe fn(*mut f32, usize, &Sums, bool),
-    /// Weighted sum of a block; the last part of a step.
+    /// Scores of a block: [`crate::generic::scores::scores`] without its maxima.
+    pub scores: unsafe fn(&Tile, &Block, *mut f32),
+    /// Stored scores to weights, with references and sums: [`crate::generic::softmax::softmax`].
+    pub softmax: unsafe fn(*mut f32, usize, &Sums, bool),
+    /// Weighted sum of a block: [`crate::generic::values::add_block`].
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
 }
 

@@ -215,6 +215,7 @@ impl Engine {
             block: options.block,
             budget: options.budget,
             workers: self.threads(),
+            all_workers: options.all_workers,
         };
         let choice = choose(problem, self.profile(), &self.inner.kernel.spec, &options)?;
         Plan::new(self.clone(), *problem, choice)

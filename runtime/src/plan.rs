@@ -5,8 +5,10 @@ use crate::cpu::workspace::Workspace;
 use crate::engine::Engine;
 use crate::error::BindError;
 use crate::run::Bound;
+use elsa_core::certificate::{Certificate, Executed};
 use elsa_core::plan::{Choice, Layout, Method, PlanError};
 use elsa_core::problem::{Inputs, Outputs, Problem};
+use elsa_core::schedule;
 
 /// What is wished of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +19,14 @@ pub struct PlanOptions {
     pub block: usize,
     /// Most bytes of workspace.
     pub budget: Option<usize>,
+    /// Whether all threads take part however little there is to do; otherwise as many as pay for being woken.
+    /// It changes no bit of the answer.
+    pub all_workers: bool,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        PlanOptions { method: Method::Elsa, block: 64, budget: None }
+        PlanOptions { method: Method::Elsa, block: 64, budget: None, all_workers: false }
     }
 }
 
@@ -56,6 +61,27 @@ impl Plan {
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.choice.kernel.name
+    }
+
+    /// What may be said of the error of its runs.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        let (c, keys) = (&self.choice, self.problem.keys());
+        let merge_depth = match c.method {
+            Method::Elsa => schedule::depth(c.segments),
+            Method::Math => 0,
+        };
+        let leaf = match c.method {
+            Method::Elsa => c.segment.min(keys),
+            Method::Math => keys,
+        };
+        let executed = Executed {
+            block: c.block,
+            segment_blocks: c.segment / c.block,
+            merge_depth,
+            additions: leaf + merge_depth,
+        };
+        Certificate::new(self.problem.spec().dtype, keys, executed)
     }
 
     /// Bytes of the workspace.

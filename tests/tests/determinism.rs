@@ -13,7 +13,8 @@ fn engine(backend: elsa_runtime::Backend, threads: usize) -> Engine {
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() }).unwrap();
+    let plan =
+        engine.plan(&problem, &PlanOptions { budget, all_workers: true, ..PlanOptions::default() }).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();

@@ -23,7 +23,9 @@ fn run_and_bind_allocate_nothing() {
                     continue;
                 }
                 let problem = case.problem();
-                let plan = engine.plan(&problem, &PlanOptions { method, ..Default::default() }).unwrap();
+                let plan = engine
+                    .plan(&problem, &PlanOptions { method, all_workers: true, ..Default::default() })
+                    .unwrap();
                 let mut workspace = plan.workspace().unwrap();
                 let mut buffers = case.buffers();
                 let (inputs, outputs) = (case.inputs(), buffers.outputs());

@@ -274,7 +274,12 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
     let methods: Vec<Method> = args.method.iter().collect();
     let mut plans: Vec<Plan> = Vec::new();
     for &method in &methods {
-        let options = PlanOptions { method, block: args.engine.block, budget: args.engine.budget };
+        let options = PlanOptions {
+            method,
+            block: args.engine.block,
+            budget: args.engine.budget,
+            ..PlanOptions::default()
+        };
         plans.push(engine.plan(&problem, &options)?);
     }
     let mut workspaces = Vec::new();

@@ -44,7 +44,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = job::engine(&args.engine)?;
-    let options = PlanOptions { method: Method::Elsa, block: args.engine.block, budget: args.engine.budget };
+    let options =
+        PlanOptions { block: args.engine.block, budget: args.engine.budget, ..PlanOptions::default() };
     let plan = engine.plan(&problem, &options)?;
     let writer = targets(args)?;
 

@@ -132,7 +132,8 @@ pub struct Verdict {
 /// Wrong requests, failing devices, and answers that rounding does not explain.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     let engine = job::engine(&args.engine)?;
-    let options = PlanOptions { method: Method::Elsa, block: args.engine.block, budget: args.engine.budget };
+    let options =
+        PlanOptions { block: args.engine.block, budget: args.engine.budget, ..PlanOptions::default() };
     let mut failed = Vec::new();
     let mut show = |name: &str, problem: &Problem, inputs: Inputs<'_>| -> Result<(), Error> {
         let verdict = case(&engine, &options, name, problem, inputs)?;

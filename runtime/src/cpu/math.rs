@@ -82,7 +82,6 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
             scratch,
             p.tile.query.cast_mut(),
         );
-        let mut first = true;
         for start in (0..unit.sequence.keys).step_by(c.choice.block) {
             let keys = start..unit.sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * p.width);
@@ -103,13 +102,7 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
                 bias,
                 cap: c.cap,
             };
-            (p.entries.scores)(&p.tile, &block, to, &p.sums, first);
-            first = false;
-        }
-        if first {
-            for i in 0..p.width {
-                p.sums.m.add(i).write(f32::NEG_INFINITY);
-            }
+            (p.entries.scores)(&p.tile, &block, to);
         }
     }
 }
@@ -121,10 +114,10 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
 unsafe fn softmax(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     let p = part(c, unit, worker);
     if unit.sequence.keys > 0 {
-        // SAFETY: the tile's scores and references were written by the first pass. The matrix has the form
+        // SAFETY: the tile's scores were written by the first pass. The matrix has the form
         // of weighted sums with the keys for dims.
         unsafe {
-            (p.entries.weigh)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked);
+            (p.entries.softmax)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, unit.sequence.keys);
         }
     }
