@@ -128,7 +128,8 @@ fn main() -> Result<(), Failure> {
             "--bench" => {}
             shape => {
                 let numbers = shape.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
-                shapes.push(numbers.try_into().map_err(|_| format!("{shape}: allowed: heads,queries,keys,d"))?);
+                shapes
+                    .push(numbers.try_into().map_err(|_| format!("{shape}: allowed: heads,queries,keys,d"))?);
             }
         }
     }
@@ -172,7 +173,8 @@ fn main() -> Result<(), Failure> {
                 rates.push(work / seconds / 1e9);
             }
         }
-        let quotient = |than: &dyn Fn(usize) -> f64| median((0..rounds).map(|r| rates[0][r] / than(r)).collect());
+        let quotient =
+            |than: &dyn Fn(usize) -> f64| median((0..rounds).map(|r| rates[0][r] / than(r)).collect());
         let of = |name: &str| names.iter().position(|n| n == name).map(|i| &rates[i + 1]);
         let best = |r: usize| {
             let peers = names.iter().zip(&rates[1..]).filter(|(n, _)| n.as_str() != "sgemm768");
