@@ -1,6 +1,7 @@
 //! The same bits for any number of threads, any batch size, any budget, any neighbours, any repetition.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
 
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::{DType, Layout, View};

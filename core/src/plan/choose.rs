@@ -201,8 +201,11 @@ pub fn choose(
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
-    // As many tiles share a block as keep two units for every worker, and their states half of L2.
-    let even = tiles.saturating_mul(heads).div_ceil(2 * workers).max(1);
+    // As many tiles share a block as keep four units for every worker, and their states half of L2.
+    let even = match workers {
+        1 => usize::MAX,
+        _ => (tiles.saturating_mul(heads) / (4 * workers)).max(1),
+    };
     let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
     let cached = (device.l2 / 2 / state).max(1);
     choice.group = kernel.group.min(even).min(tiles).min(cached);
