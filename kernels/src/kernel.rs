@@ -11,7 +11,7 @@ use elsa_core::view::DType;
 /// Contract, for a tile of `W` rows and blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
 /// - `query` is readable for `head_dim · W` singles: `[dim][W]`, scaled to scores in units of `log 2`.
-/// - `weights` is writable for `(B + 8) · W` singles.
+/// - `weights` is writable for `(B + 16) · W` singles.
 /// - `pad` is writable for `8 · head_dim` singles.
 /// - None of them overlaps another, or what the block and the sums point to.
 #[derive(Clone, Copy, Debug)]

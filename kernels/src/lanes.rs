@@ -101,6 +101,8 @@ pub trait Lanes: Number {
     /// Lane by lane, `no` where `self` is `−∞` and `yes` elsewhere (also for NaN).
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;
+    /// Sum of the lanes, halves by halves.
+    fn lane_sum(self) -> f32;
     /// Whether a lane of `self` exceeds that of `other`.
     fn any_greater(self, other: Self) -> bool;
 

@@ -185,7 +185,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
             Some(packed)
         }
     };
-    let mut weights = vec![0.0; (count + 8) * w];
+    let mut weights = vec![0.0; (count + 16) * w];
     let mut pad = vec![0.0; 8 * d];
     let mut state = vec![f32::NAN; (2 + dv) * w];
     let p = state.as_mut_ptr();
@@ -245,7 +245,12 @@ fn declarations_are_consistent() {
         assert!(names.insert(s.name), "{} twice", s.name);
         assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.rows) && (1..=8).contains(&s.group));
         assert!(s.name.contains(s.set.name()));
-        assert!(s.name.contains(&format!("_q{}r", s.lanes * s.vectors)), "{}", s.name);
+        assert!(
+            s.name.contains(&format!("__q{}", s.lanes * s.vectors))
+                || s.name.contains(&format!("_q{}r", s.lanes * s.vectors)),
+            "{}",
+            s.name
+        );
         if let KeyLayout::Panels(r) = s.keys {
             assert_eq!(r, s.rows);
         }

@@ -61,6 +61,8 @@ pub struct KernelSpec {
     pub group: usize,
     /// How it reads keys.
     pub keys: KeyLayout,
+    /// Most query rows of a sequence that it is meant for.
+    pub most_queries: usize,
     /// A factor that all its weights carry, and with them `S` and `W`; it cancels in `W / S`.
     pub unit: f64,
     /// Longest chain of multiply-adds in a score.

@@ -135,6 +135,14 @@ impl Lanes for Eight {
         Eight(op!(_mm256_blendv_ps(yes.0, no.0, absent)))
     }
     #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!({
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         op!(_mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0))) != 0
     }

@@ -145,6 +145,10 @@ impl Lanes for Sixteen {
         Sixteen(op!(_mm512_mask_blend_ps(absent, yes.0, no.0)))
     }
     #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!(_mm512_reduce_add_ps(self.0))
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0)) != 0
     }

@@ -156,6 +156,10 @@ impl Lanes for Four {
         Four(op!(vbslq_f32(vceqq_f32(self.0, vdupq_n_f32(f32::NEG_INFINITY)), no.0, yes.0)))
     }
     #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!(vaddvq_f32(self.0))
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         op!(vmaxvq_u32(vcgtq_f32(self.0, other.0))) != 0
     }

@@ -116,6 +116,10 @@ impl Lanes for Single {
         if self.0 == f32::NEG_INFINITY { no } else { yes }
     }
     #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        self.0
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         self.0 > other.0
     }
