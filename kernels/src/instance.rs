@@ -55,6 +55,8 @@ macro_rules! instance {
             pack,
             widen_f16,
             widen_bf16,
+            narrow_f16,
+            narrow_bf16,
             exp2,
         };
 
@@ -136,6 +138,18 @@ macro_rules! instance {
         unsafe fn widen_bf16(src: *const u16, n: usize, dst: *mut f32) {
             // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
             unsafe { memory::widen::<$lanes, true>(<$isa>::assume(), src, n, dst) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn narrow_f16(src: *const f32, n: usize, dst: *mut u16) {
+            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+            unsafe { memory::narrow::<$lanes, false>(<$isa>::assume(), src, n, dst) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn narrow_bf16(src: *const f32, n: usize, dst: *mut u16) {
+            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+            unsafe { memory::narrow::<$lanes, true>(<$isa>::assume(), src, n, dst) }
         }
 
         $(#[target_feature(enable = $features)])?

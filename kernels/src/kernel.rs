@@ -107,6 +107,10 @@ pub struct Kernel {
     pub widen_f16: unsafe fn(*const u16, usize, *mut f32),
     /// [`crate::generic::memory::widen`] from brain floats.
     pub widen_bf16: unsafe fn(*const u16, usize, *mut f32),
+    /// [`crate::generic::memory::narrow`] to halves.
+    pub narrow_f16: unsafe fn(*const f32, usize, *mut u16),
+    /// [`crate::generic::memory::narrow`] to brain floats.
+    pub narrow_bf16: unsafe fn(*const f32, usize, *mut u16),
     /// Exponential of `n` singles in units of `log 2`, for measuring its error: `UNIT · 2^x`.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
@@ -119,6 +123,16 @@ impl Kernel {
             DType::F32 => None,
             DType::F16 => Some(self.widen_f16),
             DType::Bf16 => Some(self.widen_bf16),
+        }
+    }
+
+    /// The conversion to a 16-bit type, or none for singles.
+    #[must_use]
+    pub fn narrow(&self, dtype: DType) -> Option<unsafe fn(*const f32, usize, *mut u16)> {
+        match dtype {
+            DType::F32 => None,
+            DType::F16 => Some(self.narrow_f16),
+            DType::Bf16 => Some(self.narrow_bf16),
         }
     }
 }

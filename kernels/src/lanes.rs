@@ -50,6 +50,11 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is writable for `N` singles.
     unsafe fn store(self, p: *mut f32);
+    /// Writes the lanes to `p` as halves, rounded to the nearest, ties to even.
+    ///
+    /// # Safety
+    /// - `p` is writable for `N` 16-bit elements.
+    unsafe fn store_f16(self, p: *mut u16);
     /// Prepares four scalars for broadcasting.
     ///
     /// # Safety

@@ -3,7 +3,7 @@
 mod choose;
 mod layout;
 
-pub use choose::{Choice, Method, Options, PlanError, choose};
+pub use choose::{Choice, MOST_TILES, Method, Options, PlanError, choose};
 pub use layout::{Layout, Region, Span, TileSpans};
 
 /// An instruction set that micro-kernels exist for.

@@ -83,6 +83,11 @@ impl Lanes for Eight {
         unsafe { _mm256_storeu_ps(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Avx2, p: *const f32) -> *const f32 {
         p
     }

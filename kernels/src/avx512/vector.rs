@@ -82,6 +82,11 @@ impl Lanes for Sixteen {
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Avx512, p: *const f32) -> *const f32 {
         p
     }

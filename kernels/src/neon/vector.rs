@@ -81,6 +81,11 @@ impl Lanes for Four {
         unsafe { vst1q_f32(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { vst1_u16(p, narrow_f16(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
         // SAFETY: `p` is readable for four singles (clause of `quad`); the token was shown.
         unsafe { vld1q_f32(p) }
@@ -179,4 +184,19 @@ unsafe fn widen_f16(p: *const u16) -> float32x4_t {
             options(pure, nomem, nostack, preserves_flags));
         single
     }
+}
+
+/// Four singles as halves. FCVTN is part of ARMv8.0 and rounds as the mode says, to the nearest by default.
+///
+/// # Safety
+/// - Nothing beyond the instruction set is asked.
+#[inline(always)]
+unsafe fn narrow_f16(single: float32x4_t) -> uint16x4_t {
+    let half: uint16x4_t;
+    // SAFETY: the instruction reads and writes registers only.
+    unsafe {
+        core::arch::asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) single,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    half
 }

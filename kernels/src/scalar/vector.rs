@@ -60,6 +60,11 @@ impl Lanes for Single {
         unsafe { p.write(self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { p.write(f16::from_f32(self.0).to_bits()) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Scalar, p: *const f32) -> *const f32 {
         p
     }
