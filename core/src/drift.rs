@@ -140,6 +140,18 @@ impl RowDrift {
         self.outputs.add(computed, reference);
     }
 
+    /// First key of the largest computed probability; zero where there is none.
+    #[must_use]
+    pub const fn computed_argmax(&self) -> usize {
+        self.computed_key
+    }
+
+    /// First key of the reference's largest probability; zero where there is none.
+    #[must_use]
+    pub const fn reference_argmax(&self) -> usize {
+        self.reference_key
+    }
+
     /// The six measures of this row alone; its argmax counts as zero or one.
     #[must_use]
     pub fn metrics(&self) -> Metrics {

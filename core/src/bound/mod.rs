@@ -1,5 +1,9 @@
 //! The error bound of a schedule.
 //!
 //! This is the room of a rigorous bound: one that covers dot product, exponential, accumulation and merge
-//! tree as they are executed, relative to `Σ p_j |v_j|`. Nothing here claims one yet. What is published, and
-//! what it leaves out, is in [`crate::certificate`].
+//! tree as they are executed. What there is today, [`rounding`], needs the probabilities and the answer of
+//! the f64 oracle: it tells after the fact whether rounding can explain an answer, and serves verification.
+//! It is not the certificate of a run. What is published, and what that leaves out, is in
+//! [`crate::certificate`].
+
+pub mod rounding;

@@ -3,18 +3,17 @@
 //! For each shape and method the problem is planned and bound once. The first call is the cold one. Then the
 //! methods take turns in slices of a few milliseconds, so that a machine that warms up or is disturbed does the
 //! same to both, until the time for the shape is over. Nothing but `run` is inside the clock. The first answer
-//! is compared with the f64 oracle, component by component, against the bound of [`crate::oracle`]; the last
+//! is compared with the f64 oracle, component by component, against the worst case of [`elsa_core::bound::rounding`]; the last
 //! one must equal it bit for bit.
 
 use crate::args::{BenchArgs, Shape};
 use crate::board;
-use crate::claims::{self, Claim};
 use crate::data::Random;
 use crate::error::Error;
 use crate::job;
-use crate::oracle::{Oracle, RowDrift, for_rows, output_row, rows, sample};
-use crate::stats::quantile;
+use crate::oracle::{Comparison, Oracle, Total, for_rows, output_row, rows, sample};
 use crate::tensor::output::Buffer;
+use elsa_core::drift::percentile;
 use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
 use elsa_core::view::{Elements, Layout, View};
 use elsa_runtime::{Bound, Engine, Method, Plan, PlanOptions};
@@ -138,17 +137,18 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
             Ok(out.flush()?)
         })?;
         progress.inc(1);
-        for (record, drift) in &records {
-            if !drift.holds() {
+        for (record, total) in &records {
+            let explained = &total.explained;
+            if !explained.holds() {
                 return Err(Error::Verification(format!(
                     "{} at {} tokens: {} components are not finite, {} further from the oracle than rounding \
                      explains; rel L2 {:.3e}, allowed {:.3e}",
                     record.method,
                     record.n,
-                    drift.not_finite,
-                    drift.beyond,
+                    explained.not_finite,
+                    explained.beyond,
                     record.rel_l2,
-                    drift.allowed()
+                    explained.worst()
                 )));
             }
         }
@@ -181,7 +181,7 @@ pub fn spinner(seconds: f64) -> ProgressBar {
     bar
 }
 
-fn headline(engine: &Engine, args: &BenchArgs, records: &[(Record, RowDrift)]) -> String {
+fn headline(engine: &Engine, args: &BenchArgs, records: &[(Record, Total)]) -> String {
     let kernel = records.first().map_or("", |(record, _)| record.kernel);
     let cpu = board::cpu_model().unwrap_or_else(|| "unknown CPU".into());
     format!(
@@ -200,7 +200,7 @@ fn headline(engine: &Engine, args: &BenchArgs, records: &[(Record, RowDrift)]) -
     )
 }
 
-fn row(shape: &Shape, records: &[(Record, RowDrift)]) -> String {
+fn row(shape: &Shape, records: &[(Record, Total)]) -> String {
     let of = |method: &str| records.iter().map(|(record, _)| record).find(|record| record.method == method);
     let ms = |record: Option<&Record>| record.map_or("-".into(), |r| format!("{:.4}", r.p50_ms));
     let (elsa, math) = (of("elsa"), of("math"));
@@ -262,7 +262,7 @@ impl Contender<'_> {
     }
 }
 
-fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Record, RowDrift)>, Error> {
+fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Record, Total)>, Error> {
     let problem = problem(args, shape)?;
     let spec = problem.spec();
     let mut random = Random::new(2);
@@ -293,20 +293,21 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
     let all = rows(&problem, &inputs);
     let per_row = shape.keys.saturating_mul(4 * shape.dim).max(1);
     let checked = sample(&all, (ORACLE / per_row).max(16));
-    let (mut colds, mut firsts, mut drifts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut colds, mut firsts, mut compared) = (Vec::new(), Vec::new(), Vec::new());
     for ((plan, workspace), output) in plans.iter().zip(&mut workspaces).zip(&mut outputs) {
         let mut bound = plan.bind(inputs, Outputs::new(output.elements_mut()), workspace)?;
         let start = Instant::now();
         bound.run()?;
         colds.push(start.elapsed().as_secs_f64() * 1e3);
         let found = output.elements();
-        drifts.push(for_rows(
+        let additions = plan.certificate().executed.additions;
+        compared.push(for_rows(
             &checked,
-            || Oracle::new(&problem, inputs, claims::additions(plan)),
+            || Oracle::new(&problem, inputs, additions),
             |oracle, row| {
                 oracle.row(row);
                 let at = output_row(&problem, &inputs, row);
-                RowDrift::of(oracle, |c| f64::from(found.get(at + c)))
+                Comparison::of(oracle, |c| f64::from(found.get(at + c)))
             },
             |_| {},
         ));
@@ -331,12 +332,14 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
     let measured: Vec<_> = contenders.into_iter().map(|c| (c.backend, c.times, c.alloc)).collect();
     let mut records = Vec::new();
     for (i, (backend, mut times, alloc_bytes)) in measured.into_iter().enumerate() {
-        times.sort_unstable_by(f64::total_cmp);
-        let at = |q| quantile(&times, q);
-        let mut drift = RowDrift::total(&drifts[i]);
+        let samples = times.len();
+        let [p50, p90, p99, max] =
+            [50, 90, 99, 100].map(|percent| percentile(&mut times, percent).unwrap_or(f64::NAN));
+        let mut total = Total::of(&compared[i]);
         // Every later call must give the bits of the first.
-        drift.beyond += differing(firsts[i].elements(), outputs[i].elements());
-        let rel_l2 = drift.relative();
+        total.explained.beyond += differing(firsts[i].elements(), outputs[i].elements());
+        let rel_l2 = total.relative();
+        let certificate = plans[i].certificate();
         let flops = 4.0
             * shape.batch as f64
             * shape.heads as f64
@@ -354,18 +357,19 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
                 heads: shape.heads,
                 n: shape.keys,
                 d: shape.dim,
-                samples: times.len(),
-                p50_ms: at(0.5),
-                p90_ms: at(0.9),
-                p99_ms: at(0.99),
-                max_ms: at(1.0),
+                samples,
+                p50_ms: p50,
+                p90_ms: p90,
+                p99_ms: p99,
+                max_ms: max,
                 cold_ms: colds[i],
-                gflops: flops / (at(0.5) * 1e6),
+                gflops: flops / (p50 * 1e6),
                 workspace_bytes: plans[i].workspace_bytes(),
                 alloc_bytes,
                 speedup_vs_math: None,
                 rel_l2,
-                certified: drift.holds() && rel_l2 <= Claim::of(&plans[i]).allowed(args.dtype),
+                certified: total.explained.holds()
+                    && rel_l2 <= certificate.published_bound + certificate.output_rounding,
                 energy_mj: None,
                 power_mw: None,
                 temp_c: board::temperature(),
@@ -374,7 +378,7 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
                 emc_mhz: None,
                 throttled: None,
             },
-            drift,
+            total,
         ));
     }
     let math = records.iter().find(|(record, _)| record.method == "math").map(|(record, _)| record.p50_ms);

@@ -14,14 +14,12 @@
 pub mod args;
 pub mod bench;
 pub mod board;
-pub mod claims;
 pub mod data;
 pub mod error;
 pub mod info;
 pub mod job;
 pub mod oracle;
 pub mod run;
-pub mod stats;
 pub mod tensor;
 pub mod verify;
 

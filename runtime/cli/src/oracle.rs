@@ -1,36 +1,11 @@
-//! How far from the f64 oracle a run may lie.
-//!
-//! For one row [`elsa_core::reference`] gives, in f64 from the stored inputs,
-//!
-//! ```text
-//! s_j = cap(scale · q · k_j) + mask_j      p_j = exp(s_j − max s) / Σ exp(s − max s)      y = Σ p_j v_j
-//! ```
-//!
-//! A run in f32 with unit roundoff `u = 2^-24` computes each score with an error of at most
-//!
-//! ```text
-//! δ_j = u · [ (d + 6) M_j + 5 |mask_j| + 2 |ln p_j| + 2 ln n + 8 (1 + X) ]     M_j = |scale| Σ_c |q_c k_jc|
-//! ```
-//!
-//! that is: a dot product of `d` terms in any order, its scaling, the change of base and the subtraction of
-//! the reference, the exponential itself (8 u), and a soft cap X. A perturbed score changes its weight by the
-//! factor `exp(±δ_j)`. With `E_j = exp(δ_j) − 1`, `D = Σ p_j E_j` and `A` roundings on the way of a weight
-//! into the sums (`γ_A = A u / (1 − A u)`), component by component
-//!
-//! ```text
-//! |ŷ − y| ≤ [ Σ p_j E_j |v_j| + D Σ p_j |v_j| ] / (1 − D) + 2 γ_(A+2) Σ p_j |v_j| + u_out |y| + tiny
-//! ```
-//!
-//! where `u_out` is the unit roundoff of the output's type and `tiny` the least normal number of that type, for
-//! what underflows. The bound is worst-case and linear in `d` and `A`; errors of random sign stay far below it.
-//! Relative to `‖y‖` no such bound exists, because values may cancel: `Σ p |v|` is what carries it.
+//! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::bound::rounding`].
 
+use elsa_core::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
+use elsa_core::drift::{Drift, Metrics, RowDrift};
 use elsa_core::problem::{Inputs, Problem, Sequence};
 use elsa_core::reference;
-use elsa_core::view::{DType, Elements};
+use elsa_core::view::Elements;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-const U: f64 = 5.960_464_477_539_063e-8;
 
 /// One query row of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,30 +51,37 @@ pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
 pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
-    accumulation: f64,
+    arithmetic: Arithmetic,
     /// Probability of every key of the sequence, past included; zero where it is not attended.
     pub p: Vec<f64>,
     /// Bound of each score's error.
     pub delta: Vec<f64>,
     /// The answer.
     pub y: Vec<f64>,
-    /// Bound of each component's error.
-    pub bound: Vec<f64>,
+    /// Bounds of each component's error.
+    pub bounds: Vec<Bounds>,
+    components: Vec<Component>,
 }
 
 impl<'a> Oracle<'a> {
-    /// For runs in which a weight takes part in at most `accumulation` additions on its way into the sums.
+    /// For runs with at most `additions` additions on the way from a key to the output.
     #[must_use]
-    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, accumulation: usize) -> Oracle<'a> {
-        let dv = problem.value_dim();
+    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, additions: usize) -> Oracle<'a> {
+        let spec = problem.spec();
         Oracle {
             problem,
             inputs,
-            accumulation: accumulation as f64,
+            arithmetic: Arithmetic {
+                head_dim: problem.head_dim(),
+                softcap: spec.softcap.map_or(0.0, f64::from),
+                additions,
+                dtype: spec.dtype,
+            },
             p: Vec::new(),
             delta: Vec::new(),
-            y: vec![0.0; dv],
-            bound: vec![0.0; dv],
+            y: vec![0.0; problem.value_dim()],
+            bounds: Vec::new(),
+            components: Vec::new(),
         }
     }
 
@@ -120,7 +102,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Computes `p`, `delta`, `y` and `bound` of a row.
+    /// Computes `p`, `delta`, `y` and `bounds` of a row.
     pub fn row(&mut self, row: RowId) {
         let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();
@@ -142,7 +124,8 @@ impl<'a> Oracle<'a> {
         );
         self.delta.clear();
         self.delta.resize(self.p.len(), 0.0);
-        self.bound.fill(0.0);
+        self.components.clear();
+        self.components.extend(self.y.iter().map(|&y| Component::new(y)));
 
         let s = problem.sequence(&inputs, sequence);
         let kv_head = problem.kv_head(head);
@@ -151,118 +134,147 @@ impl<'a> Oracle<'a> {
         let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
         let mask =
             spec.mask.as_ref().zip(inputs.mask).map(|(view, data)| (view.row(sequence, head, query), data));
-        let keys = self.p.len().max(1) as f64;
-        let constant = 2.0 * keys.ln() + 8.0 * (1.0 + spec.softcap.map_or(0.0, f64::from));
-        let mut perturbed = 0.0;
-        let mut weighted = vec![0.0; self.y.len()];
+        let mut bounds = Row::new(self.arithmetic);
         for j in 0..self.p.len() {
             let p = self.p[j];
-            // Not attended, or too small for f64; NaN goes on.
-            if p == 0.0 {
+            // An attended key may have a probability too small for f64.
+            if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
                 continue;
             }
             let (k, at) = self.key(&s, kv_head, j);
             let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
-            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))).abs());
-            let delta = (d as f64 + 6.0) * magnitude * scale + 5.0 * bias - 2.0 * p.ln() + constant;
-            self.delta[j] = U * delta;
-            let excess = p * (U * delta).exp_m1();
-            perturbed += excess;
+            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))));
+            let key = self.arithmetic.key(p, magnitude * scale, bias);
+            self.delta[j] = key.delta;
+            bounds.absorb(&key);
             let (v, at) = self.value(&s, kv_head, j);
-            for (c, weighted) in weighted.iter_mut().enumerate() {
-                let v = f64::from(v.get(at + c)).abs();
-                *weighted += p * v;
-                self.bound[c] += excess * v;
+            for (c, component) in self.components.iter_mut().enumerate() {
+                component.absorb(&key, f64::from(v.get(at + c)));
             }
         }
-        let a = (self.accumulation + 2.0) * U;
-        let gamma = if a < 1.0 { a / (1.0 - a) } else { f64::INFINITY };
-        let keep = if perturbed < 1.0 { 1.0 - perturbed } else { 0.0 };
-        let (u_out, tiny) = match spec.dtype {
-            DType::F16 => (spec.dtype.unit_roundoff(), f64::from(half::f16::MIN_POSITIVE)),
-            DType::F32 | DType::Bf16 => (spec.dtype.unit_roundoff(), f64::from(f32::MIN_POSITIVE)),
-        };
-        for ((bound, weighted), y) in self.bound.iter_mut().zip(&weighted).zip(&self.y) {
-            let scores = if perturbed == 0.0 { 0.0 } else { (*bound + perturbed * weighted) / keep };
-            *bound = scores + 2.0 * gamma * weighted + u_out * y.abs() + tiny;
-        }
+        self.bounds.clear();
+        self.bounds.extend(self.components.iter().map(|component| bounds.bounds(component)));
     }
 }
 
-/// How the answer of one row compares.
+/// The answer of one row, compared with the oracle and with what rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RowDrift {
-    /// `max |ŷ − y|`.
-    pub max: f64,
-    /// `Σ (ŷ − y)²`.
-    pub error: f64,
-    /// `Σ y²`.
-    pub reference: f64,
-    /// `Σ bound²`.
-    pub bound: f64,
+pub struct Comparison {
+    /// Its drift, outputs only.
+    pub drift: RowDrift,
+    /// What rounding explains.
+    pub explained: Explained,
+}
+
+/// What rounding explains of the components of some rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explained {
+    /// `Σ y²` over finite components.
+    reference: f64,
+    /// `Σ worst²`.
+    worst: f64,
+    /// `Σ likely²`.
+    likely: f64,
+    /// Components.
+    pub components: usize,
     /// Components where exactly one of the two is finite, or that are infinite with different signs.
     pub not_finite: usize,
-    /// Components whose error exceeds its bound.
+    /// Components beyond the worst case.
     pub beyond: usize,
+    /// Components beyond the likely case.
+    pub unlikely: usize,
 }
 
-impl RowDrift {
+impl Comparison {
     /// `ŷ`, read by component, against the oracle's row.
     #[must_use]
-    pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> RowDrift {
-        let mut drift = RowDrift::default();
-        for (c, (&y, &bound)) in oracle.y.iter().zip(&oracle.bound).enumerate() {
+    pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
+        let mut comparison = Comparison::default();
+        let explained = &mut comparison.explained;
+        for (c, (&y, bounds)) in oracle.y.iter().zip(&oracle.bounds).enumerate() {
             let x = found(c);
+            comparison.drift.output(x, y);
+            explained.components += 1;
             if !x.is_finite() || !y.is_finite() {
-                drift.not_finite += usize::from(!(x == y || (x.is_nan() && y.is_nan())));
+                explained.not_finite += usize::from(!(x == y || (x.is_nan() && y.is_nan())));
                 continue;
             }
-            let error = (x - y).abs();
-            drift.max = drift.max.max(error);
-            drift.error += error * error;
-            drift.reference += y * y;
-            drift.bound += bound * bound;
-            drift.beyond += usize::from(error > bound);
+            explained.reference += y * y;
+            explained.worst += bounds.worst * bounds.worst;
+            explained.likely += bounds.likely * bounds.likely;
+            // What cannot be compared with its bound is not within it.
+            let within = |bound: f64| (x - y).abs() <= bound;
+            explained.beyond += usize::from(!within(bounds.worst));
+            explained.unlikely += usize::from(!within(bounds.likely));
         }
-        drift
+        comparison
     }
+}
 
-    /// Over several rows: the greatest of maxima, sums of everything else.
+/// The comparisons of some rows together.
+#[derive(Clone, Copy, Debug)]
+pub struct Total {
+    /// Drift over all rows, none without rows.
+    pub drift: Option<Metrics>,
+    /// What rounding explains.
+    pub explained: Explained,
+}
+
+impl Total {
+    /// Of these rows.
     #[must_use]
-    pub fn total(rows: &[RowDrift]) -> RowDrift {
-        rows.iter().fold(RowDrift::default(), |a, b| RowDrift {
-            max: a.max.max(b.max),
-            error: a.error + b.error,
-            reference: a.reference + b.reference,
-            bound: a.bound + b.bound,
-            not_finite: a.not_finite + b.not_finite,
-            beyond: a.beyond + b.beyond,
-        })
+    pub fn of(rows: &[Comparison]) -> Total {
+        let (mut drift, mut all) = (Drift::new(), Explained::default());
+        for row in rows {
+            drift.finish_row(&row.drift);
+            let one = &row.explained;
+            all.reference += one.reference;
+            all.worst += one.worst;
+            all.likely += one.likely;
+            all.components += one.components;
+            all.not_finite += one.not_finite;
+            all.beyond += one.beyond;
+            all.unlikely += one.unlikely;
+        }
+        Total { drift: drift.metrics(), explained: all }
     }
 
-    /// `‖ŷ − y‖ / ‖y‖`; zero when both vanish.
+    /// `‖ŷ − y‖ / ‖y‖`; NaN where something attended is, and without rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
-        ratio(self.error.sqrt(), self.reference.sqrt())
+        self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
     }
+}
 
-    /// `‖bound‖ / ‖y‖`: the greatest relative error that theory allows.
+impl Explained {
+    /// `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
     #[must_use]
-    pub fn allowed(&self) -> f64 {
-        ratio(self.bound.sqrt(), self.reference.sqrt())
+    pub fn worst(&self) -> f64 {
+        ratio(self.worst, self.reference)
     }
 
-    /// Whether rounding explains every component.
+    /// `‖likely‖ / ‖y‖`.
+    #[must_use]
+    pub fn likely(&self) -> f64 {
+        ratio(self.likely, self.reference)
+    }
+
+    /// Whether the worst case explains every component.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0
     }
+
+    /// The most components beyond the likely case that its model leads one to expect.
+    #[must_use]
+    pub fn unlikely_allowed(&self) -> usize {
+        (self.components as f64 * UNLIKELY).ceil() as usize
+    }
 }
 
-/// `a / b`, where nothing over nothing is nothing.
-#[must_use]
-pub fn ratio(a: f64, b: f64) -> f64 {
-    if a == 0.0 && b == 0.0 { 0.0 } else { a / b }
+/// `√a / √b`, where nothing over nothing is nothing.
+fn ratio(a: f64, b: f64) -> f64 {
+    if a == 0.0 && b == 0.0 { 0.0 } else { a.sqrt() / b.sqrt() }
 }
 
 /// Calls `each` for every row on all cores, and gives back the results in the order of `rows`. `done` is
@@ -308,7 +320,7 @@ mod tests {
     use super::*;
     use crate::data::Random;
     use elsa_core::problem::Spec;
-    use elsa_core::view::{Layout, View};
+    use elsa_core::view::{DType, Layout, View};
 
     fn with_problem(test: impl Fn(&Problem, Inputs<'_>)) {
         let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
@@ -323,20 +335,24 @@ mod tests {
         with_problem(|problem, inputs| {
             let mut oracle = Oracle::new(problem, inputs, 20);
             oracle.row(RowId { sequence: 1, head: 2, query: 7 });
-            let exact = RowDrift::of(&oracle, |c| oracle.y[c]);
-            assert!(exact.holds() && exact.relative() == 0.0);
-            // Rounding to a single is within the bound; the bound itself is no licence to be wrong.
-            assert!(RowDrift::of(&oracle, |c| f64::from(oracle.y[c] as f32)).holds());
-            let off =
-                RowDrift::of(&oracle, |c| oracle.y[c] + if c == 3 { 1.01 * oracle.bound[c] } else { 0.0 });
-            assert_eq!((off.beyond, off.not_finite, off.holds()), (1, 0, false));
-            let nan = RowDrift::of(&oracle, |c| if c < 2 { f64::NAN } else { oracle.y[c] });
+            let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
+            assert!(judge(&|c| oracle.y[c]).holds());
+            assert_eq!(Total::of(&[Comparison::of(&oracle, |c| oracle.y[c])]).relative(), 0.0);
+            // Rounding to a single is within the bounds; the bounds themselves are no licence to be wrong.
+            let single = judge(&|c| f64::from(oracle.y[c] as f32));
+            assert_eq!((single.holds(), single.unlikely), (true, 0));
+            let off = |c: usize, at: usize, by: f64| oracle.y[c] + if c == at { 1.01 * by } else { 0.0 };
+            let beyond = judge(&|c| off(c, 3, oracle.bounds[c].worst));
+            assert_eq!((beyond.beyond, beyond.unlikely, beyond.holds()), (1, 1, false));
+            let unlikely = judge(&|c| off(c, 5, -oracle.bounds[c].likely));
+            assert_eq!((unlikely.beyond, unlikely.unlikely, unlikely.unlikely_allowed()), (0, 1, 1));
+            let nan = judge(&|c| if c < 2 { f64::NAN } else { oracle.y[c] });
             assert_eq!((nan.beyond, nan.not_finite, nan.holds()), (0, 2, false));
-            assert!(oracle.bound.iter().all(|b| *b < 1e-3), "{:?}", oracle.bound);
+            assert!(oracle.bounds.iter().all(|b| b.worst < 1e-3 && b.likely < 0.5 * b.worst));
             // A wrong answer, such as the next row's, is far beyond.
             let wrong = oracle.y.clone();
             oracle.row(RowId { sequence: 1, head: 2, query: 8 });
-            assert!(RowDrift::of(&oracle, |c| wrong[c]).beyond > 4);
+            assert!(Comparison::of(&oracle, |c| wrong[c]).explained.beyond > 4);
         });
     }
 

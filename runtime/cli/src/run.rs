@@ -1,13 +1,12 @@
 //! `elsa run`: attention over tensors in files, to files.
 
 use crate::args::RunArgs;
-use crate::claims::Claim;
 use crate::error::{Error, zeros};
 use crate::job::{self, Job};
 use crate::tensor::Source;
 use crate::tensor::output::{Buffer, Content, Output, Writer};
 use elsa_core::problem::{Outputs, StateOut};
-use elsa_runtime::{Method, PlanOptions};
+use elsa_runtime::PlanOptions;
 use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
@@ -105,7 +104,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {
-        writeln!(stdout, "{}", crate::json(&Claim::of(&plan))?)?;
+        writeln!(stdout, "{}", plan.certificate())?;
     }
     if args.json {
         let report = Report {

@@ -455,7 +455,8 @@ fn reports_are_json_and_name_what_ran() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{text}");
     // L(45, 64) = 6 + 0 + 3.
-    assert_eq!((&lines[0]["what"], &lines[0]["depth_published"]), (&"certificate".into(), &9.into()));
+    assert_eq!((&lines[0]["claim"], &lines[0]["published_depth"]), (&"published".into(), &9.into()));
+    assert_eq!((&lines[0]["rigorous"], &lines[0]["executed"]["merge_depth"]), (&false.into(), &0.into()));
     let report = &lines[1];
     assert_eq!((report["backend"].as_str(), report["threads"].as_u64()), (Some("scalar"), Some(1)));
     assert!(report["kernel"].as_str().unwrap().contains("scalar"));

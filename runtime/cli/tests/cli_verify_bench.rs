@@ -36,8 +36,16 @@ fn given_tensors_are_verified() {
         assert!(total > 1e-9 && total < 1e-6, "{metric} {total:e}");
     }
     assert!(v["y_rel_l2"]["total"].as_f64().unwrap() < v["y_rel_l2_allowed"].as_f64().unwrap());
+    let number = |field: &str| v[field].as_f64().unwrap();
+    assert!(v["y_rel_l2"]["total"].as_f64().unwrap() < number("y_rel_l2_likely"));
+    assert!(number("y_rel_l2_likely") < number("y_rel_l2_allowed"));
+    assert_eq!((v["unlikely"].as_u64(), v["beyond"].as_u64()), (Some(0), Some(0)));
     // L(90, 64) = 6 + 2 + 3.
-    assert_eq!(v["depth_published"], 11);
+    assert_eq!(v["certificate"]["published_depth"], 11);
+    assert_eq!(v["certificate"]["claim"], "published");
+    // All 90 keys in one segment, one after the other.
+    assert_eq!(v["certificate"]["executed"]["merge_depth"], 0);
+    assert_eq!(v["certificate"]["executed"]["additions"], 90);
     let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy");
     for words in ["|dY| / |Y|", "Jensen-Shannon", "merge depth", "certificate", "verified"] {
         assert!(text.contains(words), "{words} is missing in {text}");

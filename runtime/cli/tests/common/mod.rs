@@ -4,10 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Calls the tool. `ELSA_RUNNER` may hold a command, with arguments, that starts it, such as an emulator.
+/// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
+/// they are at home. The variable is that of Cargo, which has run the test itself with it.
+fn runner() -> Option<String> {
+    let foreign = cfg!(target_arch = "aarch64");
+    foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
+}
+
+/// Calls the tool, as the tests themselves are called.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     let binary = env!("CARGO_BIN_EXE_elsa");
-    let runner = std::env::var("ELSA_RUNNER").unwrap_or_default();
+    let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace().chain([binary]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).args(args).output().unwrap()
