@@ -93,7 +93,7 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
         while j < n {
             let mut s = L::load(isa, dst.add(j));
             if block.cap != 0.0 {
-                s = s.if_present(tanh(isa, s).times(cap), absent);
+                s = tanh(isa, s).times(cap);
             }
             if !block.bias.is_null() {
                 // The bias ends with the block.
@@ -104,6 +104,10 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
             }
             s.store(dst.add(j));
             j += L::N;
+        }
+        // A cap makes the lanes past the last key finite.
+        for j in n..n.next_multiple_of(L::N) {
+            dst.add(j).write(f32::NEG_INFINITY);
         }
     }
 }
