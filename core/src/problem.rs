@@ -17,7 +17,7 @@
 //! in the value of that key then does to the row is not specified.
 //!
 //! Scores are held in singles in units of `log 2`, and sums before they are divided: a row is only finite where
-//! `|s_j| < 2.3e38`, every partial sum of `q_i · k_j` too, and `keys · 2^9 · max |v_j| < 3.4e38`. Beyond that it
+//! `|s_j| < 2.3e38`, every partial sum of `q_i · k_j` too, and `keys · 2^8 · max |v_j| < 3.4e38`. Beyond that it
 //! may hold infinities and NaN, and scores below `−2.3e38` count as `−∞`.
 //!
 //! Keys are counted from the start of the past, where there is one. The first three make one interval per

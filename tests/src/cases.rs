@@ -731,8 +731,9 @@ fn magnitudes(cases: &mut Vec<Case>) {
         cases.push(c);
     }
     for largest in [1.0, -1.0] {
-        let mut c = Params::plain(9, 129, 16, 20).build("values as large as the contract of a problem has them");
-        // Keys times the greatest weight, times the value.
+        let mut c =
+            Params::plain(9, 129, 16, 20).build("values as large as the contract of a problem has them");
+        // Keys times twice the greatest weight, times the value.
         let value = f32::MAX / (129.0 * 512.0) * largest;
         (0..c.v.len()).for_each(|x| c.v.set(x, value));
         cases.push(c);

@@ -13,6 +13,8 @@ use elsa_tests::cases::{Case, MaskParams, Params};
 /// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
 const LONG: usize = 530;
 
+const SCALE: Option<f32> = Some(0.4);
+
 fn cases() -> Vec<Case> {
     let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
     let window = Window { left: Some(3), right: Some(1) };
@@ -39,7 +41,8 @@ fn cases() -> Vec<Case> {
         ("no query", Params::plain(0, 3, 4, 4)),
         ("no key", Params::plain(3, 0, 4, 4)),
     ];
-    cases.into_iter().map(|(name, params)| params.build(name)).collect()
+    // The default factor takes a root, for which the library has machine code that Miri cannot follow.
+    cases.into_iter().map(|(name, params)| Params { scale: SCALE, ..params }.build(name)).collect()
 }
 
 /// The machine's own choice, which `ELSA_BACKEND` directs.
@@ -94,15 +97,13 @@ fn calls_agree_with_the_definition() {
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
-    let mut large = Params { heads: 3, kv_heads: 3, ..Params::plain(9, 140, 24, 24) }.build("NaN everywhere");
+    let mut large = Params { heads: 3, kv_heads: 3, scale: SCALE, ..Params::plain(9, 140, 24, 24) }
+        .build("NaN everywhere");
+    for data in [&mut large.q, &mut large.v] {
+        (0..data.len()).for_each(|x| data.set(x, f32::NAN));
+    }
     for case in cases().iter().filter(|c| c.spec.key.tokens() < LONG) {
         let mut workspace = None;
-        for x in 0..large.v.len() {
-            large.v.set(x, f32::NAN);
-        }
-        for x in 0..large.q.len() {
-            large.q.set(x, f32::NAN);
-        }
         run(&engine, &large, Method::Elsa, &mut workspace);
         run(&engine, case, Method::Elsa, &mut workspace);
     }
@@ -112,9 +113,9 @@ fn a_workspace_may_be_shared_by_plans() {
 #[test]
 fn a_workspace_that_is_too_small_is_refused() {
     let engine = engine(2);
-    let small = Params::plain(3, 4, 4, 4).build("small");
-    let batch = Params { batch: 3, ..Params::plain(3, 4, 4, 4) }.build("more sequences");
-    let wide = Params::plain(3, 4, 4, 64).build("more bytes");
+    let small = Params { scale: SCALE, ..Params::plain(3, 4, 4, 4) }.build("small");
+    let batch = Params { batch: 3, scale: SCALE, ..Params::plain(3, 4, 4, 4) }.build("more sequences");
+    let wide = Params { scale: SCALE, ..Params::plain(3, 4, 4, 64) }.build("more bytes");
     let plan = |case: &Case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
     for case in [batch, wide] {
         let mut workspace = plan(&small).workspace().unwrap();

@@ -175,8 +175,8 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     let mut j = 0;
     // SAFETY: vectors end within the rounded count (clause).
     unsafe {
-        let m = m.read();
-        let reference = L::splat(isa, if m == f32::NEG_INFINITY { f32::MIN } else { m });
+        // Where no key was seen the differences are NaN, but no score is present either.
+        let reference = L::splat(isa, m.read());
         while j < count {
             let s = L::load(isa, p.add(j));
             let e = s.if_present(s.minus(reference).weight(isa), zero);
