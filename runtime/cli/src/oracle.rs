@@ -170,11 +170,11 @@ pub struct Comparison {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
     /// `Σ y²` over finite components.
-    reference: f64,
+    pub reference: f64,
     /// `Σ worst²`.
-    worst: f64,
+    pub worst: f64,
     /// `Σ likely²`.
-    likely: f64,
+    pub likely: f64,
     /// Components.
     pub components: usize,
     /// Components where exactly one of the two is finite, or that are infinite with different signs.
@@ -263,6 +263,12 @@ impl Explained {
     #[must_use]
     pub fn holds(&self) -> bool {
         self.not_finite == 0 && self.beyond == 0
+    }
+
+    /// Whether more components lie beyond the likely case than its model expects.
+    #[must_use]
+    pub fn surprises(&self) -> bool {
+        self.unlikely > self.unlikely_allowed()
     }
 
     /// The most components beyond the likely case that its model leads one to expect.
