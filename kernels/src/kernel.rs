@@ -11,7 +11,7 @@ use elsa_core::view::DType;
 /// Contract, for a tile of `W` rows and blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
 /// - `query` is readable for `head_dim · W` singles: `[dim][W]`, scaled to scores in units of `log 2`.
-/// - `weights` is writable for `(B + 8) · W` singles.
+/// - `weights` is writable for `(B + 16) · W` singles.
 /// - `pad` is writable for `8 · head_dim` singles.
 /// - None of them overlaps another, or what the block and the sums point to.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +107,10 @@ pub struct Kernel {
     pub widen_f16: unsafe fn(*const u16, usize, *mut f32),
     /// [`crate::generic::memory::widen`] from brain floats.
     pub widen_bf16: unsafe fn(*const u16, usize, *mut f32),
+    /// [`crate::generic::memory::narrow`] to halves.
+    pub narrow_f16: unsafe fn(*const f32, usize, *mut u16),
+    /// [`crate::generic::memory::narrow`] to brain floats.
+    pub narrow_bf16: unsafe fn(*const f32, usize, *mut u16),
     /// Exponential of `n` singles in units of `log 2`, for measuring its error: `UNIT · 2^x`.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
@@ -119,6 +123,16 @@ impl Kernel {
             DType::F32 => None,
             DType::F16 => Some(self.widen_f16),
             DType::Bf16 => Some(self.widen_bf16),
+        }
+    }
+
+    /// The conversion to a 16-bit type, or none for singles.
+    #[must_use]
+    pub fn narrow(&self, dtype: DType) -> Option<unsafe fn(*const f32, usize, *mut u16)> {
+        match dtype {
+            DType::F32 => None,
+            DType::F16 => Some(self.narrow_f16),
+            DType::Bf16 => Some(self.narrow_bf16),
         }
     }
 }

@@ -9,6 +9,7 @@ use elsa_core::certificate::{Certificate, Executed};
 use elsa_core::plan::{Choice, Layout, Method, PlanError};
 use elsa_core::problem::{Inputs, Outputs, Problem};
 use elsa_core::schedule;
+use elsa_kernels::kernel::Kernel;
 
 /// What is wished of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +35,21 @@ impl Default for PlanOptions {
 #[derive(Clone, Debug)]
 pub struct Plan {
     engine: Engine,
+    kernel: &'static Kernel,
     problem: Problem,
     choice: Choice,
     layout: Layout,
 }
 
 impl Plan {
-    pub(crate) fn new(engine: Engine, problem: Problem, choice: Choice) -> Result<Plan, PlanError> {
+    pub(crate) fn new(
+        engine: Engine,
+        kernel: &'static Kernel,
+        problem: Problem,
+        choice: Choice,
+    ) -> Result<Plan, PlanError> {
         let layout = Layout::of(&choice).ok_or(PlanError::Memory { needed: usize::MAX })?;
-        Ok(Plan { engine, problem, choice, layout })
+        Ok(Plan { engine, kernel, problem, choice, layout })
     }
 
     /// The problem.
@@ -109,8 +116,8 @@ impl Plan {
         outputs: Outputs<'a>,
         workspace: &'a mut Workspace,
     ) -> Result<Bound<'a>, BindError> {
-        let kernel = self.engine.micro_kernel();
-        let call = Call::new(kernel, &self.problem, &self.choice, &self.layout, inputs, outputs, workspace)?;
+        let call =
+            Call::new(self.kernel, &self.problem, &self.choice, &self.layout, inputs, outputs, workspace)?;
         Ok(Bound::new(&self.engine, call))
     }
 }

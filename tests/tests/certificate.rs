@@ -1,5 +1,7 @@
 //! The certificate as JSON that a parser reads back.
 
+#![forbid(unsafe_code)]
+
 use elsa_core::certificate::{Certificate, Executed};
 use elsa_core::view::DType;
 

@@ -2,6 +2,7 @@
 //! definition in f64; and that masks and flags matter.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
 
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Params, any_case, hard_cases};

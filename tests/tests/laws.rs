@@ -1,5 +1,7 @@
 //! The laws of the softmax state.
 
+#![forbid(unsafe_code)]
+
 use elsa_core::monoid::{Monoid, associativity_holds, identity_holds};
 use elsa_core::state::{HEADROOM, State, WEIGHT_FLOOR};
 use elsa_tests::random::Random;

@@ -1,6 +1,7 @@
 //! A run allocates nothing, on any back end, for any semantics.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
 
 use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::cases::hard_cases;

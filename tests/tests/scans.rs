@@ -1,6 +1,9 @@
 //! Every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
 //! softmax states, and its merges counted along each path.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::{
     Block, Form, Scan, ScanError, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,

@@ -1,5 +1,7 @@
 //! The ruler measured before anything is measured with it.
 
+#![forbid(unsafe_code)]
+
 use elsa_core::ulp::{Tolerance, distance, ulp};
 use elsa_core::view::DType;
 use elsa_tests::random::Random;

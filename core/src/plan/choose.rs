@@ -141,6 +141,9 @@ impl Choice {
     }
 }
 
+/// Most query tiles that share a key block.
+pub const MOST_TILES: usize = 8;
+
 /// Multiply-adds for each lane that make a worker worth waking.
 const WORK_PER_LANE: f64 = 32_768.0;
 
@@ -201,11 +204,17 @@ pub fn choose(
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
-    // As many tiles share a block as keep two units for every worker, and their states half of L2.
-    let even = tiles.saturating_mul(heads).div_ceil(2 * workers).max(1);
+    // As many tiles share a block as keep four units for every worker, and their states half of L2.
+    let even = match workers {
+        1 => usize::MAX,
+        _ => (tiles.saturating_mul(heads) / (4 * workers)).max(1),
+    };
     let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
     let cached = (device.l2 / 2 / state).max(1);
-    choice.group = kernel.group.min(even).min(tiles).min(cached);
+    // Where blocks are copied into shape, more tiles share the copy.
+    let preferred =
+        if choice.stage_keys || choice.stage_values { kernel.group.max(MOST_TILES) } else { kernel.group };
+    choice.group = preferred.min(even).min(tiles).min(cached);
     let size = |choice: &Choice| Layout::of(choice).map(|layout| layout.bytes());
     let Some(budget) = options.budget else {
         return match size(&choice) {

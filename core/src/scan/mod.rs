@@ -47,9 +47,9 @@ pub enum ScanError {
     },
     /// A form that the algorithm does not have.
     Form {
-        /** Name of the algorithm. */
+        /// Name of the algorithm.
         scan: &'static str,
-        /** The form asked for. */
+        /// The form asked for.
         form: Form,
     },
 }

@@ -87,7 +87,8 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
             let to = p.scores.add(start * p.width);
             let bias = tile::cover(c, unit.sequence, unit.head, &p.rows, &keys, p.width, own);
             let Some(bias) = bias else {
-                for x in 0..keys.len() * p.width {
+                // Up to a whole vector of keys, as kernels that take keys in lanes leave it.
+                for x in 0..keys.len().next_multiple_of(16) * p.width {
                     to.add(x).write(f32::NEG_INFINITY);
                 }
                 continue;
