@@ -11,10 +11,24 @@ use crate::kernel::{Block, Sums, Tile};
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge};
 
+/// Bytes ahead of the loads at which rows are asked for: a few rows of a usual head size.
+const AHEAD: usize = 4096;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Keys whose dot products run side by side.
 const TOGETHER: usize = 4;
 /// Most lanes of any instruction set.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
+
+/// Asks for what lies [`AHEAD`] of a row of `n` singles. Rows usually follow each other; where they do not, it
+/// is in vain and harms nothing.
+#[inline(always)]
+fn ask_ahead<L: Lanes>(isa: L::Isa, row: *const f32, n: usize) {
+    for line in 0..n * 4 / LINE {
+        L::prefetch(isa, row.wrapping_byte_add(AHEAD + line * LINE));
+    }
+}
 
 /// Dot products of the query with `K` keys from `keys` on, in chains of at most [`CHAIN`] dims a lane.
 ///
@@ -71,6 +85,9 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
     unsafe {
         while j + TOGETHER <= n {
             let keys = block.keys.add(j * block.key_stride);
+            for k in 0..TOGETHER {
+                ask_ahead::<L>(isa, keys.wrapping_add(k * block.key_stride), d);
+            }
             let s = dots::<L, TOGETHER>(isa, tile.query, keys, block.key_stride, d);
             dst.add(j).cast::<[f32; TOGETHER]>().write_unaligned(s);
             j += TOGETHER;
@@ -212,6 +229,7 @@ unsafe fn strip<L: Lanes, const S: usize>(
             }
             let weight = L::splat(isa, weight);
             let row = block.values.add(j * block.value_stride + x);
+            ask_ahead::<L>(isa, row, S * L::N);
             for i in 0..S {
                 acc[i] = L::load(isa, row.add(i * L::N)).mul_add(weight, acc[i]);
             }
