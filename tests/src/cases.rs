@@ -732,7 +732,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
     }
     for largest in [1.0, -1.0] {
         let mut c =
-            Params::plain(9, 129, 16, 20).build("values as large as the contract of a problem has them");
+            Params::plain(9, 129, 16, 20).build(format!("values as large as a problem may have, {largest}"));
         // Keys times twice the greatest weight, times the value.
         let value = f32::MAX / (129.0 * 512.0) * largest;
         (0..c.v.len()).for_each(|x| c.v.set(x, value));
