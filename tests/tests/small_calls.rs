@@ -108,7 +108,9 @@ fn calls_agree_with_the_definition() {
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
-    let large = Params { batch: 4, heads: 2, scale: SCALE, past: Some(2), ..Params::plain(9, 64, 21, 21) };
+    // Miri interprets, and takes fewer keys.
+    let keys = if cfg!(miri) { 5 } else { 64 };
+    let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };
     let mut large = Params { dtype: DType::F16, causal: Some(Alignment::TopLeft), ..large }.build("NaN");
     for data in [&mut large.q, &mut large.v] {
         (0..data.len()).for_each(|x| data.set(x, f32::NAN));
