@@ -89,7 +89,10 @@ pub fn attention(case: &Case) -> Answer {
                     attended += 1;
                     if score + bias != f64::NEG_INFINITY {
                         keys.push((j, score + bias));
-                        size = size.max(magnitude * scale.abs() + bias.abs());
+                        // What an infinity gives under a soft cap is exact.
+                        let exact = cap != 0.0 && magnitude.is_infinite();
+                        let scaled = if exact { cap.abs() } else { magnitude * scale.abs() };
+                        size = size.max(scaled + bias.abs());
                     }
                 }
                 let at = (b * heads + h) * tokens + q0 + i;

@@ -18,8 +18,8 @@ fn needed(choice: &Choice, region: Region) -> usize {
     let [queries, keys, heads] = choice.extent;
     let tiles = heads * choice.tiling(queries).count();
     match region {
-        // A register tile, or a vector, beyond the last key.
-        Region::Weights => block.next_multiple_of(choice.kernel.rows).max(block.next_multiple_of(16)) * w,
+        // The contract of a tile.
+        Region::Weights => (block + 16) * w,
         Region::Pad => choice.kernel.rows * choice.head_dim,
         Region::Keys => when(choice.stage_keys, block.next_multiple_of(choice.kernel.rows) * choice.head_dim),
         Region::Values => when(choice.stage_values, block * choice.value_dim),

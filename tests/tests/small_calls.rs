@@ -11,7 +11,7 @@ use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Worksp
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
 
 /// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
-const LONG: usize = 530;
+const LONG: usize = 514;
 
 const SCALE: Option<f32> = Some(0.4);
 
@@ -23,10 +23,10 @@ fn cases() -> Vec<Case> {
         ("plain", Params { batch: 2, heads: 2, kv_heads: 2, ..Params::plain(7, 9, 8, 4) }),
         ("odd sizes, groups", Params { heads: 4, kv_heads: 2, layout: Layout::Bnc, pad: 3, ..plain.clone() }),
         ("keys shared by the batch", Params { batch: 3, shared_keys: true, lengths: true, ..plain.clone() }),
-        ("blocks", Params { causal: Some(Alignment::TopLeft), ..Params::plain(5, 131, 4, 4) }),
+        ("blocks", Params { causal: Some(Alignment::TopLeft), ..Params::plain(3, 67, 4, 4) }),
         (
             "segments",
-            Params { window: Window { left: Some(LONG), right: None }, ..Params::plain(2, LONG, 4, 4) },
+            Params { window: Window { left: Some(LONG), right: None }, ..Params::plain(1, LONG, 4, 4) },
         ),
         ("bool mask", Params { mask: mask(MaskKind::Bool, &[7, 9]), ..plain.clone() }),
         ("float mask", Params { mask: mask(MaskKind::Additive(DType::F16), &[1, 1, 8]), ..plain.clone() }),
@@ -37,7 +37,7 @@ fn cases() -> Vec<Case> {
         ("f16", Params { dtype: DType::F16, layout: Layout::Bnhd, window, past: Some(2), ..plain.clone() }),
         ("bf16", Params { dtype: DType::Bf16, softcap: Some(1.5), present: true, heads: 2, ..plain.clone() }),
         ("packed", Params { packed: Some(vec![(3, 4), (0, 2), (2, 0), (5, 6)]), ..plain.clone() }),
-        ("one query", Params { causal: Some(Alignment::BottomRight), ..Params::plain(1, 70, 20, 9) }),
+        ("one query", Params { causal: Some(Alignment::BottomRight), ..Params::plain(1, 33, 20, 9) }),
         ("no query", Params::plain(0, 3, 4, 4)),
         ("no key", Params::plain(3, 0, 4, 4)),
     ];
@@ -91,7 +91,9 @@ fn tiny(engine: &Engine) -> Workspace {
 
 #[test]
 fn calls_agree_with_the_definition() {
-    for threads in [1, 3] {
+    // Miri interprets, and takes one of them.
+    let threads: &[usize] = if cfg!(miri) { &[3] } else { &[1, 3] };
+    for &threads in threads {
         let engine = engine(threads);
         for case in cases() {
             for method in [Method::Elsa, Method::Math] {
@@ -108,8 +110,9 @@ fn calls_agree_with_the_definition() {
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
-    // Miri interprets, and takes fewer keys.
+    // Miri interprets, and takes fewer keys and cases.
     let keys = if cfg!(miri) { 5 } else { 64 };
+    let step = if cfg!(miri) { 3 } else { 1 };
     let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };
     let mut large = Params { dtype: DType::F16, causal: Some(Alignment::TopLeft), ..large }.build("NaN");
     for data in [&mut large.q, &mut large.v] {
@@ -120,14 +123,14 @@ fn a_workspace_may_be_shared_by_plans() {
     let plan = engine.plan(&problem, &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut shared = 0;
-    for case in cases() {
+    for case in cases().into_iter().step_by(step) {
         let mut buffers = large.buffers();
         plan.bind(large.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
         let (buffers, fits) = run(&engine, &case, Method::Elsa, &mut workspace);
         check(&engine, &case, &buffers);
         shared += usize::from(fits);
     }
-    assert!(shared >= 10, "{shared} cases fit the workspace");
+    assert!(shared >= 10 / step, "{shared} cases fit the workspace");
 }
 
 /// A workspace with too few sequences, or too few bytes, is refused and nothing is written.
