@@ -13,11 +13,13 @@
 //! 1. Every round gives each job a slice of a few milliseconds, and only quotients of slices of one round are
 //!    compared. What is printed is the median of the quotients over the rounds, with their quartiles.
 //! 2. The order of the jobs turns by one each round, so that nobody always follows the same neighbour.
-//! 3. A slice starts when the threads of the job before it sleep (see `peers.py`), and a quarter of its time
-//!    passes before the clock starts, so that pools are awake and caches warm.
+//! 3. A job starts when the threads of the job before it sleep (see `peers.py`). Its first slice is not
+//!    measured: it wakes the pool, gives its threads time to find their processors, and warms the caches.
 //! 4. Each round times sgemm twice in a row. The second slice follows nobody else, so the quotient of the two
 //!    tells how much the jobs disturb each other; it should be near one.
-//! 5. The best peer of a shape is the one with the highest median rate, not the luckiest of each round.
+//! 5. A slice in which threads waited for a processor, because other programs had it or the system put two of
+//!    them on one, is taken again at once, and a round in which that does not help is dropped.
+//! 6. The best peer of a shape is the one with the highest median rate, not the luckiest of each round.
 
 #![forbid(unsafe_code)]
 
@@ -56,6 +58,18 @@ const SGEMM: (&str, f64) = ("sgemm", 768.0);
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
 /// The workers of this library sleep within microseconds of their last job.
 const SETTLE: Duration = Duration::from_millis(1);
+
+/// A slice is disturbed when its threads waited for a processor for more than this share of its time.
+const DISTURBED: f64 = 0.03;
+/// How often a disturbed slice is taken again before its round is dropped.
+const RETAKES: u32 = 10;
+/// Rounds tried for each that is wanted.
+const TRIES: usize = 4;
+
+const LEGEND: &str = "\
+GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) of quotients of one
+round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
+the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
 
 /// What is asked on the command line.
 struct Request {
@@ -156,8 +170,9 @@ struct Slice {
     /// Seconds of one call.
     seconds: f64,
     calls: u64,
+    /// Whether threads hardly waited for a processor.
+    calm: bool,
     /// Seconds for which pools still spun after the slice.
-    #[serde(default)]
     settle: f64,
 }
 
@@ -184,28 +199,47 @@ impl Peers {
     }
 
     fn slice(&mut self, name: &str, slice: Duration) -> Result<Slice, Failure> {
-        self.ask(&json!({ "slice": name, "seconds": slice.as_secs_f64() }))
+        self.ask(&json!({
+            "slice": name, "seconds": slice.as_secs_f64(), "tries": RETAKES, "waited": DISTURBED }))
     }
 }
 
-/// A slice of this library, in the same form as `measure` of `peers.py`.
-fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
-    let warm = Instant::now();
-    bound.run()?;
-    while warm.elapsed() < slice / 4 {
-        bound.run()?;
-    }
-    let (start, mut calls) = (Instant::now(), 0u32);
-    let elapsed = loop {
-        bound.run()?;
-        calls += 1;
-        let elapsed = start.elapsed();
-        if elapsed >= slice {
-            break elapsed;
-        }
+/// Seconds for which threads of this process were ready to run and had no processor, so far (Linux).
+fn waited() -> f64 {
+    let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok()
     };
+    std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
+}
+
+/// A slice of this library, taken as `measure` of `peers.py` takes that of a peer.
+fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
+    let mut take = || -> Result<Slice, Failure> {
+        let before = waited();
+        let (start, mut calls) = (Instant::now(), 0u32);
+        let elapsed = loop {
+            bound.run()?;
+            calls += 1;
+            let elapsed = start.elapsed();
+            if elapsed >= slice {
+                break elapsed;
+            }
+        };
+        let calm = waited() - before <= DISTURBED * slice.as_secs_f64();
+        let seconds = elapsed.as_secs_f64() / f64::from(calls);
+        Ok(Slice { seconds, calls: calls.into(), calm, settle: 0.0 })
+    };
+    take()?;
+    let mut taken = take()?;
+    for _ in 1..RETAKES {
+        if taken.calm {
+            break;
+        }
+        taken = take()?;
+    }
     std::thread::sleep(SETTLE);
-    Ok(Slice { seconds: elapsed.as_secs_f64() / f64::from(calls), calls: calls.into(), settle: 0.0 })
+    Ok(taken)
 }
 
 /// Quartiles; the middle one is the median.
@@ -303,6 +337,8 @@ struct Outcome {
     versions: Map<String, Value>,
     /// The longest that pools spun after a slice, in seconds.
     settle: f64,
+    /// Rounds, those that were dropped included.
+    tried: usize,
 }
 
 impl Outcome {
@@ -352,23 +388,42 @@ fn measure(
         absent: prepared.absent,
         versions: prepared.versions,
         settle: 0.0,
+        tried: 0,
     };
     let jobs = outcome.others.len() + 1;
-    for round in 0..request.rounds {
+    while outcome.own.rates.len() < request.rounds {
+        if outcome.tried == TRIES * request.rounds {
+            break;
+        }
+        outcome.tried += 1;
+        // Slices of the round by job; the last are this library's and the second of sgemm.
+        let mut round: Vec<(usize, Slice)> = Vec::with_capacity(jobs + 1);
         for turn in 0..jobs {
-            let Some((name, account)) = outcome.others.get_mut((turn + round) % jobs) else {
-                outcome.own.add(work, &own_slice(&mut bound, request.slice)?);
+            let job = (turn + outcome.tried) % jobs;
+            let Some((name, _)) = outcome.others.get(job) else {
+                round.push((job, own_slice(&mut bound, request.slice)?));
                 continue;
             };
-            let slice = peers.slice(name, request.slice)?;
-            outcome.settle = outcome.settle.max(slice.settle);
+            round.push((job, peers.slice(name, request.slice)?));
             if name == SGEMM.0 {
-                account.add(sgemm, &slice);
-                outcome.undisturbed.add(sgemm, &peers.slice(name, request.slice)?);
-            } else {
-                account.add(work, &slice);
+                round.push((jobs, peers.slice(name, request.slice)?));
             }
         }
+        if round.iter().any(|(_, slice)| !slice.calm) {
+            continue;
+        }
+        for (job, slice) in round {
+            outcome.settle = outcome.settle.max(slice.settle);
+            match outcome.others.get_mut(job) {
+                Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
+                None if job == jobs => outcome.undisturbed.add(sgemm, &slice),
+                None => outcome.own.add(work, &slice),
+            }
+        }
+    }
+    if outcome.own.rates.is_empty() {
+        let tried = outcome.tried;
+        return Err(format!("{shape:?}: other programs disturbed each of {tried} rounds").into());
     }
 
     write(dir, "y", &y.widened())?;
@@ -410,7 +465,7 @@ fn print(request: &Request, kernel: &str, shape: [usize; 5], outcome: &Outcome) 
         println!(
             "{}",
             json!({ "what": "peers", "kernel": kernel, "threads": request.threads, "dtype": request.dtype.name(),
-                "shape": shape, "rounds": request.rounds, "slice_ms": request.slice.as_millis() as u64,
+                "shape": shape, "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice.as_millis() as u64,
                 "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,
                 "rel_l2": own.error, "best_peer": to_best.map(|(name, _)| name),
                 "to_best_peer": to_best.map(|(_, x)| x[1]), "to_best_peer_quartiles": to_best.map(|(_, x)| x),
@@ -426,7 +481,7 @@ fn print(request: &Request, kernel: &str, shape: [usize; 5], outcome: &Outcome) 
         list.push(format!("{name} {:.1}{error}", account.rate()[1]));
     }
     println!(
-        "{:>18} {:>7.1} {:>8.1e} {:>17} {:>17} {:>6.2} {:>7.1}   {}",
+        "{:>18} {:>7.1} {:>8.1e} {:>17} {:>17} {:>6.2} {:>7.1} {:>7}   {}",
         shape.map(|n| n.to_string()).join(","),
         own.rate()[1],
         own.error.unwrap_or(f64::NAN),
@@ -434,6 +489,7 @@ fn print(request: &Request, kernel: &str, shape: [usize; 5], outcome: &Outcome) 
         to_sgemm.map_or("-".to_owned(), ratio),
         undisturbed.map_or(f64::NAN, |x| x[1]),
         outcome.settle * 1e3,
+        format!("{}/{}", own.rates.len(), outcome.tried),
         list.join(", ")
     );
 }
@@ -463,16 +519,10 @@ fn main() -> Result<(), Failure> {
             for (name, why) in &outcome.absent {
                 println!("not measured: {name}: {why}");
             }
+            println!("{LEGEND}");
             println!(
-                "GFLOP/s (4 b h q k d / time) are medians, ratios medians (and quartiles) of quotients of one round,"
-            );
-            println!(
-                "errors relative L2 against f64; 'calm' is sgemm after another job over sgemm after itself, 'settle' the"
-            );
-            println!("longest time in ms for which threads of peers spun after their slice");
-            println!(
-                "{:>18} {:>7} {:>8} {:>17} {:>17} {:>6} {:>7}   peers",
-                "b,h,q,k,d", "elsa", "error", "/ best peer", "/ sgemm", "calm", "settle"
+                "{:>18} {:>7} {:>8} {:>17} {:>17} {:>6} {:>7} {:>7}   peers",
+                "b,h,q,k,d", "elsa", "error", "/ best peer", "/ sgemm", "calm", "settle", "rounds"
             );
         }
         print(&request, engine.kernel(), shape, &outcome);
