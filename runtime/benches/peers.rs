@@ -62,9 +62,9 @@ const SETTLE: Duration = Duration::from_millis(1);
 /// A slice is disturbed when its threads waited for a processor for more than this share of its time.
 const DISTURBED: f64 = 0.03;
 /// How often a disturbed slice is taken again before its round is dropped.
-const RETAKES: u32 = 10;
+const RETAKES: u32 = 6;
 /// Rounds tried for each that is wanted.
-const TRIES: usize = 4;
+const TRIES: usize = 3;
 
 const LEGEND: &str = "\
 GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) of quotients of one
@@ -75,7 +75,7 @@ the longest time in ms for which threads of peers spun after their slice, 'round
 struct Request {
     threads: usize,
     rounds: usize,
-    slice: Duration,
+    slice: Option<Duration>,
     dtype: DType,
     backend: Option<Backend>,
     json: bool,
@@ -87,7 +87,7 @@ impl Request {
         let mut request = Request {
             threads: 1,
             rounds: 25,
-            slice: Duration::from_millis(6),
+            slice: None,
             dtype: DType::F32,
             backend: None,
             json: false,
@@ -98,7 +98,7 @@ impl Request {
             match arg.as_str() {
                 "--threads" => request.threads = value()?.parse()?,
                 "--rounds" => request.rounds = value()?.parse()?,
-                "--slice" => request.slice = Duration::from_millis(value()?.parse()?),
+                "--slice" => request.slice = Some(Duration::from_millis(value()?.parse()?)),
                 "--dtype" => {
                     request.dtype = match value()?.as_str() {
                         "f32" => DType::F32,
@@ -114,13 +114,18 @@ impl Request {
                 shape => request.shapes.push(parse_shape(shape)?),
             }
         }
-        if request.rounds == 0 || request.slice.is_zero() {
+        if request.rounds == 0 || request.slice().is_zero() {
             return Err("--rounds and --slice: at least 1".into());
         }
         if request.shapes.is_empty() {
             request.shapes = SHAPES.to_vec();
         }
         Ok(request)
+    }
+
+    /// Time of a slice. Pools of several threads need longer to reach their speed.
+    fn slice(&self) -> Duration {
+        self.slice.unwrap_or(Duration::from_millis(if self.threads == 1 { 6 } else { 20 }))
     }
 
     /// The instruction set that the peers are held to, and the variables that hold PyTorch and its matrix
@@ -391,7 +396,7 @@ fn measure(
         tried: 0,
     };
     let jobs = outcome.others.len() + 1;
-    while outcome.own.rates.len() < request.rounds {
+    'rounds: while outcome.own.rates.len() < request.rounds {
         if outcome.tried == TRIES * request.rounds {
             break;
         }
@@ -400,17 +405,18 @@ fn measure(
         let mut round: Vec<(usize, Slice)> = Vec::with_capacity(jobs + 1);
         for turn in 0..jobs {
             let job = (turn + outcome.tried) % jobs;
-            let Some((name, _)) = outcome.others.get(job) else {
-                round.push((job, own_slice(&mut bound, request.slice)?));
-                continue;
-            };
-            round.push((job, peers.slice(name, request.slice)?));
-            if name == SGEMM.0 {
-                round.push((jobs, peers.slice(name, request.slice)?));
+            let name = outcome.others.get(job).map(|(name, _)| name.as_str());
+            let again = name.filter(|name| *name == SGEMM.0).map(|name| (jobs, Some(name)));
+            for (job, name) in std::iter::once((job, name)).chain(again) {
+                let slice = match name {
+                    Some(name) => peers.slice(name, request.slice())?,
+                    None => own_slice(&mut bound, request.slice())?,
+                };
+                if !slice.calm {
+                    continue 'rounds;
+                }
+                round.push((job, slice));
             }
-        }
-        if round.iter().any(|(_, slice)| !slice.calm) {
-            continue;
         }
         for (job, slice) in round {
             outcome.settle = outcome.settle.max(slice.settle);
@@ -465,7 +471,7 @@ fn print(request: &Request, kernel: &str, shape: [usize; 5], outcome: &Outcome) 
         println!(
             "{}",
             json!({ "what": "peers", "kernel": kernel, "threads": request.threads, "dtype": request.dtype.name(),
-                "shape": shape, "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice.as_millis() as u64,
+                "shape": shape, "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice().as_millis() as u64,
                 "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,
                 "rel_l2": own.error, "best_peer": to_best.map(|(name, _)| name),
                 "to_best_peer": to_best.map(|(_, x)| x[1]), "to_best_peer_quartiles": to_best.map(|(_, x)| x),
@@ -513,7 +519,7 @@ fn main() -> Result<(), Failure> {
             println!(
                 "{} rounds of slices of {:?}; peers: {}",
                 request.rounds,
-                request.slice,
+                request.slice(),
                 Value::from(outcome.versions.clone())
             );
             for (name, why) in &outcome.absent {
