@@ -1,1 +1,190 @@
-//! ulp (being written).
+//! The ruler: distances in units in the last place between computed numbers and an f64 reference.
+//!
+//! The unit is the distance of neighbouring numbers of the type at the reference `r`:
+//!
+//! ```text
+//! ulp(r) = 2^(max(e, e_min) − p + 1)    with 2^e ≤ |r| < 2^(e+1)
+//! ```
+//!
+//! with `p` bits of precision and `e_min` the exponent of the least normal number. The naive quotient
+//! `|x − r| / ulp(r)` is wrong or undefined in four places:
+//!
+//! 1. **Zero** has no exponent. Its unit is the least subnormal number, as for every subnormal.
+//! 2. **Powers of two** have neighbours at two distances. The unit is that of the side on which the computed
+//!    number lies, so that neighbours are always one unit apart.
+//! 3. **Infinity** is right where the reference rounds to it, from half a unit above the largest number on.
+//!    Elsewhere it is infinitely far.
+//! 4. **NaN** is right where the reference is NaN, and infinitely far from every number.
+//!
+//! Zeros of either sign are the same number.
+
+use crate::view::DType;
+
+/// What the ruler needs to know of a type: bits of precision, exponent of the least normal number, exponent
+/// of the largest number.
+const fn format(dtype: DType) -> (i32, i32, i32) {
+    match dtype {
+        DType::F32 => (24, -126, 127),
+        DType::F16 => (11, -14, 15),
+        DType::Bf16 => (8, -126, 127),
+    }
+}
+
+/// `2^e` for exponents of normal f64.
+const fn power_of_two(e: i32) -> f64 {
+    f64::from_bits(((e + 1023) as u64) << 52)
+}
+
+/// The exponent of `|x|` kept within the normal numbers of a type, and whether `|x|` is a power of two above
+/// the least of them.
+fn exponent(dtype: DType, x: f64) -> (i32, bool) {
+    let (_, min, max) = format(dtype);
+    // Subnormal f64 have the least biased exponent, which is far below every type's own.
+    let bits = x.to_bits();
+    let e = ((bits >> 52) & 0x7ff) as i32 - 1023;
+    (e.clamp(min, max), e > min && e <= max && bits << 12 == 0)
+}
+
+/// The unit in the last place of `dtype` at `reference`: the distance to the next number away from zero. At
+/// and beyond the largest number, that of its binade.
+#[must_use]
+pub fn ulp(dtype: DType, reference: f64) -> f64 {
+    power_of_two(exponent(dtype, reference).0 - format(dtype).0 + 1)
+}
+
+/// The distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of
+/// `dtype` at `reference`. Not negative and never NaN; infinite as the module says.
+#[must_use]
+pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
+    let x = f64::from(computed);
+    if x.is_nan() || reference.is_nan() {
+        return if x.is_nan() && reference.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    if x == reference {
+        return 0.0;
+    }
+    if x.is_infinite() {
+        let (p, _, max) = format(dtype);
+        // Half a unit above the largest number: 2^max (2 − 2^-p), without rounding.
+        let rounds_to_infinity = power_of_two(max) * (2.0 - power_of_two(-p));
+        let right = reference.abs() >= rounds_to_infinity && x.signum() == reference.signum();
+        return if right { 0.0 } else { f64::INFINITY };
+    }
+    if reference.is_infinite() {
+        return f64::INFINITY;
+    }
+    let unit = ulp(dtype, reference);
+    let below = exponent(dtype, reference).1 && x * reference.signum() < reference.abs();
+    (x - reference).abs() / if below { unit / 2.0 } else { unit }
+}
+
+/// How far a computed number may be from its reference: the largest of what its three parts allow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Units in the last place of the reference.
+    pub ulps: f64,
+    /// An absolute distance.
+    pub absolute: f64,
+    /// A distance relative to the magnitude of the reference.
+    pub relative: f64,
+}
+
+impl Tolerance {
+    /// Nothing but equality.
+    pub const NONE: Tolerance = Tolerance { ulps: 0.0, absolute: 0.0, relative: 0.0 };
+
+    /// So many units in the last place.
+    #[must_use]
+    pub const fn ulps(ulps: f64) -> Tolerance {
+        Tolerance { ulps, ..Tolerance::NONE }
+    }
+
+    /// An absolute distance.
+    #[must_use]
+    pub const fn absolute(absolute: f64) -> Tolerance {
+        Tolerance { absolute, ..Tolerance::NONE }
+    }
+
+    /// A distance relative to the magnitude of the reference.
+    #[must_use]
+    pub const fn relative(relative: f64) -> Tolerance {
+        Tolerance { relative, ..Tolerance::NONE }
+    }
+
+    /// The share of the tolerance that `computed` uses: at most one when it is allowed, infinite when no
+    /// tolerance could allow it. Never NaN.
+    #[must_use]
+    pub fn share(&self, dtype: DType, computed: f32, reference: f64) -> f64 {
+        let units = distance(dtype, computed, reference);
+        if units == 0.0 || units == f64::INFINITY {
+            return units;
+        }
+        let error = (f64::from(computed) - reference).abs();
+        // A part that is zero, negative or NaN allows nothing.
+        let part = |error: f64, allowed: f64| if allowed > 0.0 { error / allowed } else { f64::INFINITY };
+        let by_units = part(units, self.ulps);
+        let by_distance = part(error, self.absolute);
+        let by_size = part(error, self.relative * reference.abs());
+        by_units.min(by_distance).min(by_size)
+    }
+
+    /// Checks pairs of computed numbers of type `dtype` and their references.
+    ///
+    /// # Errors
+    /// The pair that uses the largest share of the tolerance, when that is more than the whole.
+    pub fn check(
+        &self,
+        dtype: DType,
+        pairs: impl IntoIterator<Item = (f32, f64)>,
+    ) -> Result<Checked, Offender> {
+        let mut checked = Checked { count: 0, worst: None };
+        for (index, (computed, reference)) in pairs.into_iter().enumerate() {
+            let share = self.share(dtype, computed, reference);
+            if checked.worst.is_none_or(|w| share > w.share) {
+                let ulps = distance(dtype, computed, reference);
+                checked.worst = Some(Offender { index, computed, reference, ulps, share });
+            }
+            checked.count += 1;
+        }
+        match checked.worst {
+            Some(worst) if worst.share > 1.0 => Err(worst),
+            _ => Ok(checked),
+        }
+    }
+}
+
+/// The outcome of a check that nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Checked {
+    /// Pairs that were checked. A check of none shows nothing.
+    pub count: usize,
+    /// The pair that uses the largest share of the tolerance.
+    pub worst: Option<Offender>,
+}
+
+/// A pair of numbers and how far they are apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Offender {
+    /// Which pair.
+    pub index: usize,
+    /// The computed number.
+    pub computed: f32,
+    /// Its reference.
+    pub reference: f64,
+    /// Their distance in units in the last place.
+    pub ulps: f64,
+    /// Share of the tolerance.
+    pub share: f64,
+}
+
+impl core::fmt::Display for Offender {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "element {}: computed {:e}, reference {:e}, {} ulp apart, {} of the tolerance",
+            self.index, self.computed, self.reference, self.ulps, self.share
+        )
+    }
+}
+
+impl core::error::Error for Offender {}

@@ -6,15 +6,31 @@
 macro_rules! instance {
     (
         isa: $isa:ty, lanes: $lanes:ty, features: [$($features:literal)?],
-        name: $name:literal, set: $set:expr,
+        name: $name:literal, row_name: $row_name:literal, set: $set:expr,
         rows: [$r1:literal, $r2:literal, $r3:literal], vectors: $vectors:literal, group: $group:literal,
         keys: $keys:expr, exp2_relative: $exp2:literal, fused: $fused:literal,
     ) => {
-        use $crate::generic::{finish, memory, merge, scores, softmax, step, values};
+        use $crate::generic::{finish, memory, merge, row, scores, softmax, step, values};
         use $crate::kernel::{Block, Entries, Kernel, Sums, Tile};
         use $crate::lanes::Lanes;
 
         const PANELS: bool = matches!($keys, elsa_core::plan::KeyLayout::Panels(_));
+
+        /// The kernel of this instruction set for few queries, one row at a time.
+        pub static ROW_KERNEL: Kernel = Kernel {
+            spec: elsa_core::plan::KernelSpec {
+                name: $row_name,
+                lanes: 1,
+                vectors: 1,
+                rows: 1,
+                group: 4,
+                keys: elsa_core::plan::KeyLayout::Rows,
+                most_queries: <$lanes as Lanes>::N / 4,
+                ..KERNEL.spec
+            },
+            entries: [row1::ENTRIES; 3],
+            ..KERNEL
+        };
 
         /// The kernel of this instruction set.
         pub static KERNEL: Kernel = Kernel {
@@ -26,6 +42,7 @@ macro_rules! instance {
                 rows: $r1,
                 group: $group,
                 keys: $keys,
+                most_queries: usize::MAX,
                 unit: <$lanes as Lanes>::UNIT,
                 chain: $crate::generic::product::CHAIN,
                 exp2_relative: $exp2,
@@ -38,8 +55,52 @@ macro_rules! instance {
             pack,
             widen_f16,
             widen_bf16,
+            narrow_f16,
+            narrow_bf16,
             exp2,
         };
+
+        mod row1 {
+            use super::*;
+
+            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+                unsafe { row::step::<$lanes>(<$isa>::assume(), tile, block, sums, first) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn merge(earlier: &Sums, later: &Sums, value_dim: usize) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+                unsafe { row::merge::<$lanes>(<$isa>::assume(), earlier, later, value_dim) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn finish(sums: &Sums, value_dim: usize) {
+                // SAFETY: the caller keeps the clauses of the generic function.
+                unsafe { row::finish(sums, value_dim) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn scores(tile: &Tile, block: &Block, dst: *mut f32) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+                unsafe { row::scores::<$lanes>(<$isa>::assume(), tile, block, dst) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn softmax(p: *mut f32, count: usize, sums: &Sums, _masked: bool) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+                unsafe { row::softmax::<$lanes>(<$isa>::assume(), p, count, sums) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+                unsafe { row::add::<$lanes>(<$isa>::assume(), block, tile.value_dim, p, sums.w, first) }
+            }
+        }
 
         $crate::instance::width!(v1, $isa, $lanes, [$($features)?], $r1, 1);
         $crate::instance::width!(v2, $isa, $lanes, [$($features)?], $r2, 2);
@@ -80,6 +141,18 @@ macro_rules! instance {
         }
 
         $(#[target_feature(enable = $features)])?
+        unsafe fn narrow_f16(src: *const f32, n: usize, dst: *mut u16) {
+            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+            unsafe { memory::narrow::<$lanes, false>(<$isa>::assume(), src, n, dst) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn narrow_bf16(src: *const f32, n: usize, dst: *mut u16) {
+            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+            unsafe { memory::narrow::<$lanes, true>(<$isa>::assume(), src, n, dst) }
+        }
+
+        $(#[target_feature(enable = $features)])?
         unsafe fn exp2(x: *const f32, n: usize, y: *mut f32) {
             let mut i = 0;
             while i < n {
@@ -104,7 +177,7 @@ macro_rules! width {
         mod $module {
             use super::*;
 
-            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, weigh, accumulate };
+            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
 
             $(#[target_feature(enable = $features)])?
             unsafe fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) {
@@ -127,28 +200,17 @@ macro_rules! width {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn scores(tile: &Tile, block: &Block, dst: *mut f32, sums: &Sums, first: bool) {
-                // SAFETY: the caller keeps the clauses of the generic functions, and the instruction set is
-                // present. With a value size of zero no weighted sum is touched.
+            unsafe fn scores(tile: &Tile, block: &Block, dst: *mut f32) {
+                // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
                 unsafe {
-                    let isa = <$isa>::assume();
-                    let top = scores::scores::<$lanes, $rows, $vectors, PANELS>(isa, tile, block, dst);
-                    if first {
-                        softmax::clear::<$lanes, $vectors>(isa, sums);
-                    }
-                    softmax::raise::<$lanes, $vectors>(isa, sums, 0, &top, false);
+                    scores::scores::<$lanes, $rows, $vectors, PANELS>(<$isa>::assume(), tile, block, dst);
                 }
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn weigh(p: *mut f32, count: usize, sums: &Sums, masked: bool) {
+            unsafe fn softmax(p: *mut f32, count: usize, sums: &Sums, masked: bool) {
                 // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-                unsafe {
-                    let sum = softmax::weigh::<$lanes, $vectors>(<$isa>::assume(), p, count, sums.m, masked);
-                    for v in 0..$vectors {
-                        sum[v].store(sums.s.add(v * <$lanes as Lanes>::N));
-                    }
-                }
+                unsafe { softmax::softmax::<$lanes, $vectors>(<$isa>::assume(), p, count, sums, masked) }
             }
 
             $(#[target_feature(enable = $features)])?

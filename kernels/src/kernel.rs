@@ -11,7 +11,7 @@ use elsa_core::view::DType;
 /// Contract, for a tile of `W` rows and blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
 /// - `query` is readable for `head_dim · W` singles: `[dim][W]`, scaled to scores in units of `log 2`.
-/// - `weights` is writable for `(B + 8) · W` singles.
+/// - `weights` is writable for `(B + 16) · W` singles.
 /// - `pad` is writable for `8 · head_dim` singles.
 /// - None of them overlaps another, or what the block and the sums point to.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +80,11 @@ pub struct Entries {
     pub merge: unsafe fn(&Sums, &Sums, usize),
     /// Normalise: [`crate::generic::finish::finish`].
     pub finish: unsafe fn(&Sums, usize),
-    /// Scores of a block into `[key][W]`, raising the references to their maxima; the first part of a step.
-    pub scores: unsafe fn(&Tile, &Block, *mut f32, &Sums, bool),
-    /// Scores to weights and their sums; the second part of a step. With the last argument set, `−∞` is zero.
-    pub weigh: unsafe fn(*mut f32, usize, &Sums, bool),
-    /// Weighted sum of a block; the last part of a step.
+    /// Scores of a block: [`crate::generic::scores::scores`] without its maxima.
+    pub scores: unsafe fn(&Tile, &Block, *mut f32),
+    /// Stored scores to weights, with references and sums: [`crate::generic::softmax::softmax`].
+    pub softmax: unsafe fn(*mut f32, usize, &Sums, bool),
+    /// Weighted sum of a block: [`crate::generic::values::add_block`].
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
 }
 
@@ -107,6 +107,10 @@ pub struct Kernel {
     pub widen_f16: unsafe fn(*const u16, usize, *mut f32),
     /// [`crate::generic::memory::widen`] from brain floats.
     pub widen_bf16: unsafe fn(*const u16, usize, *mut f32),
+    /// [`crate::generic::memory::narrow`] to halves.
+    pub narrow_f16: unsafe fn(*const f32, usize, *mut u16),
+    /// [`crate::generic::memory::narrow`] to brain floats.
+    pub narrow_bf16: unsafe fn(*const f32, usize, *mut u16),
     /// Exponential of `n` singles in units of `log 2`, for measuring its error: `UNIT · 2^x`.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
@@ -119,6 +123,16 @@ impl Kernel {
             DType::F32 => None,
             DType::F16 => Some(self.widen_f16),
             DType::Bf16 => Some(self.widen_bf16),
+        }
+    }
+
+    /// The conversion to a 16-bit type, or none for singles.
+    #[must_use]
+    pub fn narrow(&self, dtype: DType) -> Option<unsafe fn(*const f32, usize, *mut u16)> {
+        match dtype {
+            DType::F32 => None,
+            DType::F16 => Some(self.narrow_f16),
+            DType::Bf16 => Some(self.narrow_bf16),
         }
     }
 }

@@ -50,6 +50,11 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is writable for `N` singles.
     unsafe fn store(self, p: *mut f32);
+    /// Writes the lanes to `p` as halves, rounded to the nearest, ties to even.
+    ///
+    /// # Safety
+    /// - `p` is writable for `N` 16-bit elements.
+    unsafe fn store_f16(self, p: *mut u16);
     /// Prepares four scalars for broadcasting.
     ///
     /// # Safety
@@ -73,6 +78,9 @@ pub trait Lanes: Number {
         dst: *mut f32,
         dst_stride: usize,
     );
+
+    /// Asks for the cache line at `p`, which need not be readable.
+    fn prefetch(isa: Self::Isa, p: *const f32);
 
     /// Difference.
     #[must_use]
@@ -101,6 +109,8 @@ pub trait Lanes: Number {
     /// Lane by lane, `no` where `self` is `−∞` and `yes` elsewhere (also for NaN).
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;
+    /// Sum of the lanes, halves by halves.
+    fn lane_sum(self) -> f32;
     /// Whether a lane of `self` exceeds that of `other`.
     fn any_greater(self, other: Self) -> bool;
 

@@ -140,6 +140,44 @@ fn halves_widen_exactly() {
     }
 }
 
+#[test]
+fn singles_narrow_to_the_nearest_half() {
+    // Every half, the points between neighbours, and what lies right beside them; and odd values.
+    let mut x: Vec<f32> = Vec::new();
+    for bits in 0..0x7c00u16 {
+        let (a, b) = (half::f16::from_bits(bits).to_f32(), half::f16::from_bits(bits + 1).to_f32());
+        let middle = if b.is_finite() { (a + b) / 2.0 } else { 65520.0 };
+        for y in [a, middle, middle.next_up(), middle.next_down()] {
+            x.extend([y, -y]);
+        }
+    }
+    x.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45, 3.4e38, -0.0]);
+    x.extend((0..100_000u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761))));
+    for kernel in present() {
+        for x in [&x[..], &x[..5], &x[..1], &x[..0], &x[3..36]] {
+            let mut y = vec![0u16; x.len()];
+            // SAFETY: the kernel is present; both slices have `x.len()` elements.
+            unsafe { (kernel.narrow_f16)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+            for (x, y) in x.iter().zip(&y) {
+                let (got, want) = (half::f16::from_bits(*y), half::f16::from_f32(*x));
+                assert!(
+                    got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+                    "{x:e}: {got} {want}"
+                );
+            }
+            // SAFETY: as above.
+            unsafe { (kernel.narrow_bf16)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+            for (x, y) in x.iter().zip(&y) {
+                let (got, want) = (half::bf16::from_bits(*y), half::bf16::from_f32(*x));
+                assert!(
+                    got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+                    "{x:e}: {got} {want}"
+                );
+            }
+        }
+    }
+}
+
 /// A step on one tile with data at the very ends of their allocations, so that a reader past the end is
 /// caught by AddressSanitizer and valgrind; and a masked NaN in key and value that must not leak.
 #[test]
@@ -185,7 +223,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
             Some(packed)
         }
     };
-    let mut weights = vec![0.0; (count + 8) * w];
+    let mut weights = vec![0.0; (count + 16) * w];
     let mut pad = vec![0.0; 8 * d];
     let mut state = vec![f32::NAN; (2 + dv) * w];
     let p = state.as_mut_ptr();
@@ -245,7 +283,12 @@ fn declarations_are_consistent() {
         assert!(names.insert(s.name), "{} twice", s.name);
         assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.rows) && (1..=8).contains(&s.group));
         assert!(s.name.contains(s.set.name()));
-        assert!(s.name.contains(&format!("_q{}r", s.lanes * s.vectors)), "{}", s.name);
+        assert!(
+            s.name.contains(&format!("__q{}", s.lanes * s.vectors))
+                || s.name.contains(&format!("_q{}r", s.lanes * s.vectors)),
+            "{}",
+            s.name
+        );
         if let KeyLayout::Panels(r) = s.keys {
             assert_eq!(r, s.rows);
         }

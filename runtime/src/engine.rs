@@ -197,10 +197,6 @@ impl Engine {
         self.inner.kernel.spec.name
     }
 
-    pub(crate) fn micro_kernel(&self) -> &'static Kernel {
-        self.inner.kernel
-    }
-
     pub(crate) fn pool(&self) -> &Pool {
         &self.inner.pool
     }
@@ -215,8 +211,13 @@ impl Engine {
             block: options.block,
             budget: options.budget,
             workers: self.threads(),
+            all_workers: options.all_workers,
         };
-        let choice = choose(problem, self.profile(), &self.inner.kernel.spec, &options)?;
-        Plan::new(self.clone(), *problem, choice)
+        let queries = problem.spec().query.tokens();
+        let kernel = registry::of(self.inner.kernel.spec.set)
+            .find(|k| queries <= k.spec.most_queries)
+            .unwrap_or(self.inner.kernel);
+        let choice = choose(problem, self.profile(), &kernel.spec, &options)?;
+        Plan::new(self.clone(), kernel, *problem, choice)
     }
 }

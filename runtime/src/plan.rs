@@ -5,8 +5,11 @@ use crate::cpu::workspace::Workspace;
 use crate::engine::Engine;
 use crate::error::BindError;
 use crate::run::Bound;
+use elsa_core::certificate::{Certificate, Executed};
 use elsa_core::plan::{Choice, Layout, Method, PlanError};
 use elsa_core::problem::{Inputs, Outputs, Problem};
+use elsa_core::schedule;
+use elsa_kernels::kernel::Kernel;
 
 /// What is wished of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +20,14 @@ pub struct PlanOptions {
     pub block: usize,
     /// Most bytes of workspace.
     pub budget: Option<usize>,
+    /// Whether all threads take part however little there is to do; otherwise as many as pay for being woken.
+    /// It changes no bit of the answer.
+    pub all_workers: bool,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        PlanOptions { method: Method::Elsa, block: 64, budget: None }
+        PlanOptions { method: Method::Elsa, block: 64, budget: None, all_workers: false }
     }
 }
 
@@ -29,15 +35,21 @@ impl Default for PlanOptions {
 #[derive(Clone, Debug)]
 pub struct Plan {
     engine: Engine,
+    kernel: &'static Kernel,
     problem: Problem,
     choice: Choice,
     layout: Layout,
 }
 
 impl Plan {
-    pub(crate) fn new(engine: Engine, problem: Problem, choice: Choice) -> Result<Plan, PlanError> {
+    pub(crate) fn new(
+        engine: Engine,
+        kernel: &'static Kernel,
+        problem: Problem,
+        choice: Choice,
+    ) -> Result<Plan, PlanError> {
         let layout = Layout::of(&choice).ok_or(PlanError::Memory { needed: usize::MAX })?;
-        Ok(Plan { engine, problem, choice, layout })
+        Ok(Plan { engine, kernel, problem, choice, layout })
     }
 
     /// The problem.
@@ -56,6 +68,27 @@ impl Plan {
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.choice.kernel.name
+    }
+
+    /// What may be said of the error of its runs.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        let (c, keys) = (&self.choice, self.problem.keys());
+        let merge_depth = match c.method {
+            Method::Elsa => schedule::depth(c.segments),
+            Method::Math => 0,
+        };
+        let leaf = match c.method {
+            Method::Elsa => c.segment.min(keys),
+            Method::Math => keys,
+        };
+        let executed = Executed {
+            block: c.block,
+            segment_blocks: c.segment / c.block,
+            merge_depth,
+            additions: leaf + merge_depth,
+        };
+        Certificate::new(self.problem.spec().dtype, keys, executed)
     }
 
     /// Bytes of the workspace.
@@ -83,8 +116,8 @@ impl Plan {
         outputs: Outputs<'a>,
         workspace: &'a mut Workspace,
     ) -> Result<Bound<'a>, BindError> {
-        let kernel = self.engine.micro_kernel();
-        let call = Call::new(kernel, &self.problem, &self.choice, &self.layout, inputs, outputs, workspace)?;
+        let call =
+            Call::new(self.kernel, &self.problem, &self.choice, &self.layout, inputs, outputs, workspace)?;
         Ok(Bound::new(&self.engine, call))
     }
 }

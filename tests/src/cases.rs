@@ -3,7 +3,7 @@
 use crate::naive::{self, Answer};
 use crate::random::Random;
 use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, Spec, StateOut, Window};
+use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Spec, StateOut, Window};
 use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -219,7 +219,7 @@ impl Params {
         if self.shared_keys {
             for view in [&mut key, &mut value] {
                 let [_, h, n, d] = view.strides();
-                *view = View::new("shared", view.shape(), [0, h, n, d]).unwrap();
+                *view = made(View::new("shared", view.shape(), [0, h, n, d]));
             }
         }
         let mut spec = Spec::new(
@@ -229,7 +229,7 @@ impl Params {
             value,
             self.view("out", batch, self.heads, queries, self.dv),
         );
-        let cache = |n, d| View::dense("cache", Layout::Bhnd, &[batch, self.kv_heads, n, d], None).unwrap();
+        let cache = |n, d| made(View::dense("cache", Layout::Bhnd, &[batch, self.kv_heads, n, d], None));
         if self.past.is_some() {
             spec.past_key = Some(cache(past_len, self.d));
             spec.past_value = Some(cache(past_len, self.dv));
@@ -244,7 +244,7 @@ impl Params {
         spec.softcap = self.softcap;
         spec.key_lengths = self.lengths;
         spec.packed = self.packed.as_ref().map(Vec::len);
-        spec.mask = self.mask.as_ref().map(|m| MaskView::dense(m.kind, &m.dims).unwrap());
+        spec.mask = self.mask.as_ref().map(|m| made(MaskView::dense(m.kind, &m.dims)));
         let mut tensor = |view: &View, gain: f32| {
             let mut data = Data::filled(self.dtype, view.extent(), f32::NAN);
             each_row(view, |row| {
@@ -262,12 +262,12 @@ impl Params {
         let lengths =
             self.lengths.then(|| (0..batch).map(|_| random.below(past_len + keys + 1) as i64).collect());
         let case = Case { name: name.into(), params: self.clone(), spec, q, k, v, past, mask, lengths, cu };
-        case.inputs().check(&case.problem()).unwrap();
+        made(case.inputs().check(&case.problem()));
         case
     }
 
     fn view(&self, argument: &'static str, b: usize, h: usize, n: usize, d: usize) -> View {
-        match (self.layout, self.pad) {
+        made(match (self.layout, self.pad) {
             (Layout::Bhnd, 0) => View::dense(argument, Layout::Bhnd, &[b, h, n, d], None),
             (Layout::Bnhd, 0) => View::dense(argument, Layout::Bnhd, &[b, n, h, d], None),
             (Layout::Bnc, 0) => View::dense(argument, Layout::Bnc, &[b, n, h * d], Some(h)),
@@ -275,9 +275,13 @@ impl Params {
                 View::new(argument, [b, h, n, d], [h * n * (d + pad), n * (d + pad), d + pad, 1])
             }
             (_, pad) => View::new(argument, [b, h, n, d], [n * (h * d + pad), d, h * d + pad, 1]),
-        }
-        .unwrap()
+        })
     }
+}
+
+/// What was made, or a panic that says why it was not.
+fn made<T>(result: Result<T, ProblemError>) -> T {
+    result.unwrap_or_else(|e| panic!("{e}"))
 }
 
 impl MaskParams {
@@ -355,7 +359,7 @@ impl Case {
     /// When it is refused.
     #[must_use]
     pub fn problem(&self) -> Problem {
-        self.spec.check().unwrap_or_else(|e| panic!("{self:?}: {e}"))
+        made(self.spec.check())
     }
 
     /// The data, borrowed.

@@ -2,6 +2,7 @@
 //! definition in f64; and that masks and flags matter.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
 
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Params, any_case, hard_cases};
@@ -111,7 +112,7 @@ fn hard_cases_on_every_back_end() {
                 if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
-                let options = PlanOptions { method, ..PlanOptions::default() };
+                let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
                 match check(&engine, case, &options) {
                     Ok(_) => *ran.entry(format!("{method:?}")).or_insert(0) += 1,
                     Err(e) => failures.push(e),
@@ -221,7 +222,7 @@ proptest! {
     #[test]
     fn random_problems_on_every_back_end(case in any_case(), block in 0usize..3, threads in 1usize..4) {
         for engine in engines(threads) {
-            let options = PlanOptions { block: 64 << block, ..PlanOptions::default() };
+            let options = PlanOptions { block: 64 << block, all_workers: true, ..PlanOptions::default() };
             if let Err(e) = check(&engine, &case, &options) {
                 prop_assert!(false, "{}", e);
             }

@@ -1,5 +1,8 @@
 //! The scalar fallback against the definition, on hard and on random cases.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
 use elsa_core::attention;
 use elsa_tests::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;

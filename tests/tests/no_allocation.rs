@@ -1,6 +1,7 @@
 //! A run allocates nothing, on any back end, for any semantics.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
 
 use elsa_runtime::{Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::cases::hard_cases;
@@ -23,7 +24,9 @@ fn run_and_bind_allocate_nothing() {
                     continue;
                 }
                 let problem = case.problem();
-                let plan = engine.plan(&problem, &PlanOptions { method, ..Default::default() }).unwrap();
+                let plan = engine
+                    .plan(&problem, &PlanOptions { method, all_workers: true, ..Default::default() })
+                    .unwrap();
                 let mut workspace = plan.workspace().unwrap();
                 let mut buffers = case.buffers();
                 let (inputs, outputs) = (case.inputs(), buffers.outputs());

@@ -1,6 +1,8 @@
 //! The oracle against the definition applied to vectors, over random problems with every feature; and
 //! every feature shown to matter.
 
+#![forbid(unsafe_code)]
+
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::reference;
 use elsa_tests::cases::{Case, MaskData, Params, any_case, hard_cases};

@@ -27,13 +27,15 @@ pub struct Options {
     pub block: usize,
     /// Most bytes of workspace.
     pub budget: Option<usize>,
-    /// Most workers.
+    /// Workers that there are.
     pub workers: usize,
+    /// Whether all of them take part where there are tiles for them, however little there is to do.
+    pub all_workers: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { method: Method::Elsa, block: 64, budget: None, workers: 1 }
+        Options { method: Method::Elsa, block: 64, budget: None, workers: 1, all_workers: false }
     }
 }
 
@@ -139,6 +141,12 @@ impl Choice {
     }
 }
 
+/// Most query tiles that share a key block.
+pub const MOST_TILES: usize = 8;
+
+/// Multiply-adds for each lane that make a worker worth waking.
+const WORK_PER_LANE: f64 = 32_768.0;
+
 /// Chooses tiles, division and workspace for `problem` on `device` with `kernel`.
 ///
 /// Nothing here changes a bit of the answer except `method` and `block`: tile width, group and workers only
@@ -168,7 +176,12 @@ pub fn choose(
     let shaped = s.dtype != DType::F32 || s.past_key.is_some();
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
-    let workers = options.workers.clamp(1, tiles.saturating_mul(heads).max(1));
+    // A worker must have more to do than waking it costs: some microseconds of arithmetic.
+    let work = heads as f64 * queries as f64 * keys as f64 * (d + dv) as f64;
+    let worth =
+        if options.all_workers { f64::INFINITY } else { work / (WORK_PER_LANE * kernel.lanes as f64) };
+    let workers = (worth.clamp(1.0, options.workers.max(1) as f64) as usize)
+        .clamp(1, tiles.saturating_mul(heads).max(1));
     let mut choice = Choice {
         kernel: *kernel,
         method: options.method,
@@ -191,11 +204,17 @@ pub fn choose(
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
-    // As many tiles share a block as keep two units for every worker, and their states half of L2.
-    let even = tiles.saturating_mul(heads).div_ceil(2 * workers).max(1);
+    // As many tiles share a block as keep four units for every worker, and their states half of L2.
+    let even = match workers {
+        1 => usize::MAX,
+        _ => (tiles.saturating_mul(heads) / (4 * workers)).max(1),
+    };
     let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
     let cached = (device.l2 / 2 / state).max(1);
-    choice.group = kernel.group.min(even).min(tiles).min(cached);
+    // Where blocks are copied into shape, more tiles share the copy.
+    let preferred =
+        if choice.stage_keys || choice.stage_values { kernel.group.max(MOST_TILES) } else { kernel.group };
+    choice.group = preferred.min(even).min(tiles).min(cached);
     let size = |choice: &Choice| Layout::of(choice).map(|layout| layout.bytes());
     let Some(budget) = options.budget else {
         return match size(&choice) {

@@ -51,7 +51,7 @@ pub struct TileSpans {
 /// Offsets are in singles, and every part starts on a line of 64 bytes if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// `[block + 8][W]`.
+    /// `[block + 16][W]`.
     pub weights: Span,
     /// `[8][head_dim]`.
     pub pad: Span,
@@ -129,7 +129,7 @@ impl Layout {
             Method::Math => 1,
         };
         let mut layout = Layout {
-            weights: worker.take(&[c.block + 8, w]),
+            weights: worker.take(&[c.block + 16, w]),
             pad: worker.take(&[8, c.head_dim]),
             keys: worker.take(&[optional(c.stage_keys, c.block + 8), c.head_dim]),
             values: worker.take(&[optional(c.stage_values, c.block), c.value_dim]),

@@ -3,7 +3,7 @@
 mod choose;
 mod layout;
 
-pub use choose::{Choice, Method, Options, PlanError, choose};
+pub use choose::{Choice, MOST_TILES, Method, Options, PlanError, choose};
 pub use layout::{Layout, Region, Span, TileSpans};
 
 /// An instruction set that micro-kernels exist for.
@@ -61,6 +61,8 @@ pub struct KernelSpec {
     pub group: usize,
     /// How it reads keys.
     pub keys: KeyLayout,
+    /// Most query rows of a sequence that it is meant for.
+    pub most_queries: usize,
     /// A factor that all its weights carry, and with them `S` and `W`; it cancels in `W / S`.
     pub unit: f64,
     /// Longest chain of multiply-adds in a score.

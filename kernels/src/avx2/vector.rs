@@ -83,6 +83,11 @@ impl Lanes for Eight {
         unsafe { _mm256_storeu_ps(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Avx2, p: *const f32) -> *const f32 {
         p
     }
@@ -95,6 +100,10 @@ impl Lanes for Eight {
     unsafe fn transpose4(_: Avx2, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
         unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn prefetch(_: Avx2, p: *const f32) {
+        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
@@ -133,6 +142,14 @@ impl Lanes for Eight {
     fn if_present(self, yes: Self, no: Self) -> Self {
         let absent = op!(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, _mm256_set1_ps(f32::NEG_INFINITY)));
         Eight(op!(_mm256_blendv_ps(yes.0, no.0, absent)))
+    }
+    #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!({
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        })
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

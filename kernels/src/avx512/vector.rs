@@ -82,6 +82,11 @@ impl Lanes for Sixteen {
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Avx512, p: *const f32) -> *const f32 {
         p
     }
@@ -94,6 +99,10 @@ impl Lanes for Sixteen {
     unsafe fn transpose4(_: Avx512, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
         unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn prefetch(_: Avx512, p: *const f32) {
+        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
@@ -143,6 +152,10 @@ impl Lanes for Sixteen {
     fn if_present(self, yes: Self, no: Self) -> Self {
         let absent = op!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, _mm512_set1_ps(f32::NEG_INFINITY)));
         Sixteen(op!(_mm512_mask_blend_ps(absent, yes.0, no.0)))
+    }
+    #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!(_mm512_reduce_add_ps(self.0))
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

@@ -132,3 +132,37 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(isa: L::Isa, src: *const u16, n:
         }
     }
 }
+
+/// Converts `n` singles to 16-bit elements, rounded to the nearest, ties to even.
+///
+/// # Safety
+/// - `n` singles are readable at `src`, `n` elements writable at `dst`.
+#[inline(always)]
+pub unsafe fn narrow<L: Lanes, const BF16: bool>(isa: L::Isa, src: *const f32, n: usize, dst: *mut u16) {
+    let mut i = 0;
+    // SAFETY: vectors end at or before `n`; the rest goes through a buffer of one vector (clause).
+    unsafe {
+        if BF16 {
+            for i in 0..n {
+                let bits = src.add(i).read().to_bits();
+                let even = bits >> 16 & 1;
+                let rounded = (bits.wrapping_add(0x7fff + even) >> 16) as u16;
+                // Rounding could carry a NaN into infinity; it keeps its sign and upper payload instead.
+                let quiet = (bits >> 16) as u16 | 0x40;
+                dst.add(i).write(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded });
+            }
+            return;
+        }
+        while i + L::N <= n {
+            L::load(isa, src.add(i)).store_f16(dst.add(i));
+            i += L::N;
+        }
+        if i < n {
+            let mut wide = [0f32; 16];
+            let mut tail = [0u16; 16];
+            wide.as_mut_ptr().copy_from_nonoverlapping(src.add(i), n - i);
+            L::load(isa, wide.as_ptr()).store_f16(tail.as_mut_ptr());
+            dst.add(i).copy_from_nonoverlapping(tail.as_ptr(), n - i);
+        }
+    }
+}

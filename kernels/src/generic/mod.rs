@@ -30,6 +30,7 @@ pub mod finish;
 pub mod memory;
 pub mod merge;
 pub mod product;
+pub mod row;
 pub mod scores;
 pub mod softmax;
 pub mod step;

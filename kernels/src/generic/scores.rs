@@ -141,7 +141,7 @@ unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut
 /// Hyperbolic tangent. Below 5/8 an odd polynomial, from there on
 /// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, where the subtraction cancels little.
 #[inline(always)]
-fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
+pub(super) fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     let zero = L::splat(isa, 0.0);
     let one = L::splat(isa, 1.0);
     let a = x.abs();

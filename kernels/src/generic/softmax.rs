@@ -56,21 +56,6 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// Makes references and row sums those of empty states.
-///
-/// # Safety
-/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
-#[inline(always)]
-pub unsafe fn clear<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums) {
-    for v in 0..V {
-        // SAFETY: vector `v` of references and sums (clause).
-        unsafe {
-            L::splat(isa, f32::NEG_INFINITY).store(sums.m.add(v * L::N));
-            L::splat(isa, 0.0).store(sums.s.add(v * L::N));
-        }
-    }
-}
-
 /// Turns `count` rows of scores at `p` into weights in place and gives their sums. With `masked`, a score of
 /// `−∞` becomes an exact zero; attended weights are never zero.
 ///
@@ -115,4 +100,34 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
         }
     }
     sum
+}
+
+/// The softmax of a whole materialised row, but for its normalisation: finds the largest of `count` rows of
+/// scores at `p`, makes them weights in place, and writes references and sums.
+///
+/// # Safety
+/// - `count · W` singles are readable and writable at `p`.
+/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
+#[inline(always)]
+pub unsafe fn softmax<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    sums: &Sums,
+    masked: bool,
+) {
+    let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+    // SAFETY: row `i` of `count` rows of `W`, vector `v` of references and sums (clauses).
+    unsafe {
+        for i in 0..count {
+            for v in 0..V {
+                top[v] = top[v].larger(L::load(isa, p.add((i * V + v) * L::N)));
+            }
+        }
+        raise::<L, V>(isa, sums, 0, &top, true);
+        let sum = weigh::<L, V>(isa, p, count, sums.m, masked);
+        for v in 0..V {
+            sum[v].store(sums.s.add(v * L::N));
+        }
+    }
 }

@@ -81,6 +81,11 @@ impl Lanes for Four {
         unsafe { vst1q_f32(p, self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { vst1_u16(p, narrow_f16(self.0)) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
         // SAFETY: `p` is readable for four singles (clause of `quad`); the token was shown.
         unsafe { vld1q_f32(p) }
@@ -103,6 +108,13 @@ impl Lanes for Four {
             vst1q_f32(dst.add(dst_stride), vzip2q_f32(ac_low, bd_low));
             vst1q_f32(dst.add(2 * dst_stride), vzip1q_f32(ac_high, bd_high));
             vst1q_f32(dst.add(3 * dst_stride), vzip2q_f32(ac_high, bd_high));
+        }
+    }
+    #[inline(always)]
+    fn prefetch(_: Neon, p: *const f32) {
+        // SAFETY: a prefetch has no effect that a program could see, wherever it points.
+        unsafe {
+            core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly))
         }
     }
     #[inline(always)]
@@ -156,6 +168,10 @@ impl Lanes for Four {
         Four(op!(vbslq_f32(vceqq_f32(self.0, vdupq_n_f32(f32::NEG_INFINITY)), no.0, yes.0)))
     }
     #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        op!(vaddvq_f32(self.0))
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         op!(vmaxvq_u32(vcgtq_f32(self.0, other.0))) != 0
     }
@@ -175,4 +191,19 @@ unsafe fn widen_f16(p: *const u16) -> float32x4_t {
             options(pure, nomem, nostack, preserves_flags));
         single
     }
+}
+
+/// Four singles as halves. FCVTN is part of ARMv8.0 and rounds as the mode says, to the nearest by default.
+///
+/// # Safety
+/// - Nothing beyond the instruction set is asked.
+#[inline(always)]
+unsafe fn narrow_f16(single: float32x4_t) -> uint16x4_t {
+    let half: uint16x4_t;
+    // SAFETY: the instruction reads and writes registers only.
+    unsafe {
+        core::arch::asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) single,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    half
 }

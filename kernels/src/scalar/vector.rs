@@ -60,6 +60,11 @@ impl Lanes for Single {
         unsafe { p.write(self.0) }
     }
     #[inline(always)]
+    unsafe fn store_f16(self, p: *mut u16) {
+        // SAFETY: `p` is writable for `N` elements (clause of `store_f16`).
+        unsafe { p.write(f16::from_f32(self.0).to_bits()) }
+    }
+    #[inline(always)]
     unsafe fn quad(_: Scalar, p: *const f32) -> *const f32 {
         p
     }
@@ -76,6 +81,10 @@ impl Lanes for Single {
                 unsafe { dst.add(j * dst_stride + i).write(src.add(i * src_stride + j).read()) }
             }
         }
+    }
+    #[inline(always)]
+    fn prefetch(_: Scalar, p: *const f32) {
+        let _ = p;
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
@@ -114,6 +123,10 @@ impl Lanes for Single {
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {
         if self.0 == f32::NEG_INFINITY { no } else { yes }
+    }
+    #[inline(always)]
+    fn lane_sum(self) -> f32 {
+        self.0
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

@@ -1,2 +1,15 @@
 //! The binary `elsa`.
-fn main() {}
+#![forbid(unsafe_code)]
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use std::alloc::System;
+use std::process::ExitCode;
+
+// Counts allocations, so that `elsa bench` can tell what a run allocates.
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env("ELSA_LOG").init();
+    elsa_cli::main(std::env::args_os()).into()
+}

@@ -82,13 +82,13 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
             scratch,
             p.tile.query.cast_mut(),
         );
-        let mut first = true;
         for start in (0..unit.sequence.keys).step_by(c.choice.block) {
             let keys = start..unit.sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * p.width);
             let bias = tile::cover(c, unit.sequence, unit.head, &p.rows, &keys, p.width, own);
             let Some(bias) = bias else {
-                for x in 0..keys.len() * p.width {
+                // Up to a whole vector of keys, as kernels that take keys in lanes leave it.
+                for x in 0..keys.len().next_multiple_of(16) * p.width {
                     to.add(x).write(f32::NEG_INFINITY);
                 }
                 continue;
@@ -103,13 +103,7 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
                 bias,
                 cap: c.cap,
             };
-            (p.entries.scores)(&p.tile, &block, to, &p.sums, first);
-            first = false;
-        }
-        if first {
-            for i in 0..p.width {
-                p.sums.m.add(i).write(f32::NEG_INFINITY);
-            }
+            (p.entries.scores)(&p.tile, &block, to);
         }
     }
 }
@@ -121,10 +115,10 @@ unsafe fn scores(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
 unsafe fn softmax(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     let p = part(c, unit, worker);
     if unit.sequence.keys > 0 {
-        // SAFETY: the tile's scores and references were written by the first pass. The matrix has the form
+        // SAFETY: the tile's scores were written by the first pass. The matrix has the form
         // of weighted sums with the keys for dims.
         unsafe {
-            (p.entries.weigh)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked);
+            (p.entries.softmax)(p.scores, unit.sequence.keys, &p.sums, c.choice.masked);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, unit.sequence.keys);
         }
     }

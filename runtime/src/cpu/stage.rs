@@ -5,7 +5,6 @@ use super::call::{Context, Source, Target};
 use elsa_core::plan::KeyLayout;
 use elsa_core::problem::Sequence;
 use elsa_core::view::DType;
-use half::{bf16, f16};
 use std::ops::Range;
 
 /// Where the rows of a block lie: the first, and singles from one to the next.
@@ -211,20 +210,13 @@ pub(super) unsafe fn store_output(
             for i in 0..rows.len() {
                 to.add(i * stride * size).write_bytes(0, dim * size);
             }
-        } else if c.dtype == DType::F32 {
-            (c.kernel.transpose_out)(src, w, rows.len(), dim, to.cast(), stride);
-        } else {
+        } else if let Some(narrow) = c.kernel.narrow(c.dtype) {
             (c.kernel.transpose_out)(src, w, rows.len(), dim, scratch, dim);
             for i in 0..rows.len() {
-                let (from, to) = (scratch.add(i * dim), to.add(i * stride * size).cast::<u16>());
-                for x in 0..dim {
-                    let value = from.add(x).read();
-                    to.add(x).write(match c.dtype {
-                        DType::F16 => f16::from_f32(value).to_bits(),
-                        _ => bf16::from_f32(value).to_bits(),
-                    });
-                }
+                narrow(scratch.add(i * dim), dim, to.add(i * stride * size).cast());
             }
+        } else {
+            (c.kernel.transpose_out)(src, w, rows.len(), dim, to.cast(), stride);
         }
     }
 }

@@ -2,14 +2,12 @@
 
 use super::call::{Context, Unit};
 use super::stage::{self, Rows};
+use elsa_core::plan::MOST_TILES;
 use elsa_core::problem::Sequence;
 use elsa_core::schedule::{Coverage, MergeStack, coverage, fill_bias};
 use elsa_core::state::{log_sum_exp, natural_reference};
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
 use std::ops::Range;
-
-/// Most tiles in a group.
-const MAX_GROUP: usize = 8;
 
 /// A query tile on its way.
 struct Walk<'a> {
@@ -76,7 +74,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     let kv_head = c.problem.kv_head(unit.head);
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
-    let mut walks: heapless::Vec<Walk<'_>, MAX_GROUP> = heapless::Vec::new();
+    let mut walks: heapless::Vec<Walk<'_>, MOST_TILES> = heapless::Vec::new();
     for (place, t) in (unit.tiles.0..unit.tiles.1).enumerate() {
         let tile = tiling.tile(t);
         let own = part.wrapping_add(l.tiles.start + place * l.tile_stride);
@@ -100,7 +98,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
             stack: MergeStack::default(),
             segment: None,
         };
-        // A group never has more tiles than the array (`KernelSpec::group`).
+        // A group never has more tiles than the array.
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };

@@ -1,0 +1,338 @@
+//! How far rounding can take an answer from the oracle's: a bound for verification.
+//!
+//! For one row, with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
+//! in f64, this module bounds each component of what a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`) may
+//! give. It looks at the oracle's numbers, so it judges an answer afterwards; it cannot promise one.
+//!
+//! # The worst case
+//!
+//! **Scores.** With `M_j = |scale| Σ_c |q_c k_jc|`, mask `b_j` and soft cap `X` (zero without), the exponent that
+//! a run forms for a key differs from the exact one, in natural-log units, by at most
+//!
+//! ```text
+//! δ_j = γ_(d+6) M_j + u [ 5 |b_j| + 2 (|ln p_j| + 6) + 8 (1 + X) ]
+//! ```
+//!
+//! The terms are, in order: a dot product of `d` terms in any order, the factors that bring it to base 2; the
+//! mask's conversion and addition; the subtraction of the reference, from which a score lies at most
+//! `|ln p_j| + 8 ln 2` away ([`HEADROOM`]); the approximations of exponential and hyperbolic tangent. A weight is
+//! thereby off by a factor within `1 ± E_j`, `E_j = exp(δ_j) − 1`.
+//!
+//! **Sums.** `A` additions at most on the way of a weight into either sum put factors `1 + θ`, `|θ| ≤ γ_A`, on the
+//! terms of `S`, and with the product by the value `|θ| ≤ γ_(A+1)` on those of `W`. So
+//! `ŷ = Σ p_j a_j v_j / Σ p_j b_j` with
+//!
+//! ```text
+//! |b_j − 1| ≤ F_j = (1 + E_j)(1 + γ_A) − 1        |a_j − b_j| ≤ (1 + E_j)(γ_A + γ_(A+1))
+//! ```
+//!
+//! As `Σ p_j (v_j − y) = 0`, the numerator of `ŷ − y` is `Σ p_j (b_j − 1)(v_j − y) + Σ p_j (a_j − b_j) v_j`. With
+//! `D = Σ p_j F_j`, a division and a product at the end (`h = γ_3`, plus the unit roundoff of a half type), and
+//! `t` the least normal number of the output's type for what underflows, [`Bounds::worst`] is
+//!
+//! ```text
+//! |ŷ − y| ≤ (1 + h) [ Σ p_j F_j |v_j − y| + (γ_A + γ_(A+1)) Σ p_j (1 + E_j) |v_j| ] / (1 − D) + h |y| + t
+//! ```
+//!
+//! **Floor.** A weight is held at `2^`[`WEIGHT_FLOOR`] of its reference from below, and is lost where a merge
+//! scales it below the normal numbers. Either changes a probability below `2^(WEIGHT_FLOOR + 1)` by no more than
+//! that number, which then takes the place of a smaller `p_j F_j`. A key whose probability is zero in f64 is
+//! taken to lie that far away for the run too.
+//!
+//! Relative to `‖y‖` there is no such bound, because values may cancel: `Σ p |v|` carries it.
+//!
+//! # The likely case
+//!
+//! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error
+//! analysis*, 2019). To first order `ŷ − y` is a sum of the single roundings, each at most `u` and with a known
+//! greatest coefficient. If they are independent and of mean zero, the inequality of Azuma and Hoeffding holds
+//! with `λ u` times the root of the sum of squared coefficients for all but a share `2 exp(−λ²/2)` of cases.
+//! The coefficients are `p_j (v_j − y)` times those of the score; for the additions of `W`, those of a tree of
+//! depth `A`, whose squares add up to at most `A (Σ p |v|)²`; and for `S` likewise `A y²`. What is systematic, the
+//! approximation of exponential and tangent, the floor and the rounding to a half type, is added at its worst.
+//! [`Bounds::likely`] is
+//!
+//! ```text
+//! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + floor_j) |v_j − y| + u_out |y| + t
+//! σ_j² = (d + 6) M_j² + 5 b_j² + 2 (|ln p_j| + 6)²
+//! ```
+//!
+//! with `λ` for the share [`UNLIKELY`]. The model is plausible for random data. It fails where the same
+//! roundings repeat, such as for keys that occur many times: more than this is a warning, not a proof.
+
+use crate::state::{HEADROOM, WEIGHT_FLOOR};
+use crate::view::DType;
+
+/// Unit roundoff of f32, in which scores and sums are computed.
+const U: f64 = DType::F32.unit_roundoff();
+
+/// Error of the approximations of exponential and hyperbolic tangent, in unit roundoffs.
+const APPROXIMATION: f64 = 8.0;
+
+/// Distance of a score above its reference, in natural-log units, at most.
+const ABOVE: f64 = 6.0;
+const _: () = assert!(HEADROOM as f64 * core::f64::consts::LN_2 < ABOVE);
+
+/// Share of components that may lie beyond [`Bounds::likely`] if its model holds.
+pub const UNLIKELY: f64 = 1e-9;
+
+/// `2 exp(−λ²/2) ≤ UNLIKELY`.
+const LAMBDA: f64 = 6.55;
+
+/// `γ_k = k u / (1 − k u)`, infinite where `k u` reaches one.
+#[must_use]
+pub fn gamma(k: f64) -> f64 {
+    let x = k * U;
+    if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
+}
+
+/// What is known of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arithmetic {
+    /// Head size `d`, the terms of a score.
+    pub head_dim: usize,
+    /// Soft cap of the scores, zero without one.
+    pub softcap: f64,
+    /// Additions on the longest path from a key to the output, `A`.
+    pub additions: usize,
+    /// Type of the output.
+    pub dtype: DType,
+}
+
+/// What rounding may do to the weight of one attended key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// Its probability.
+    pub p: f64,
+    /// Greatest error of its score, `δ_j`, in natural-log units.
+    pub delta: f64,
+    /// Greatest change of its probability before it is normalised again, `p_j F_j` or the floor.
+    change: f64,
+    /// `p_j (1 + E_j)`.
+    raised: f64,
+    /// `p_j² σ_j²`.
+    squares: f64,
+    /// Systematic change of its probability.
+    systematic: f64,
+}
+
+impl Arithmetic {
+    /// The key of probability `p` whose score has `M_j = magnitude` and the mask `bias`.
+    #[must_use]
+    pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
+        let floor = if p < libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0) {
+            libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0)
+        } else {
+            0.0
+        };
+        // What is zero in f64 stays below the floor; its distance is not known, and is not needed.
+        let distance = if p == 0.0 { 0.0 } else { libm::fabs(libm::log(p)) } + ABOVE;
+        let dot = self.head_dim as f64 + 6.0;
+        let approximation = APPROXIMATION * (1.0 + self.softcap);
+        let delta = gamma(dot) * magnitude + U * (5.0 * bias.abs() + 2.0 * distance + approximation);
+        let excess = if p == 0.0 { 0.0 } else { libm::expm1(delta) };
+        let sums = gamma(self.additions as f64);
+        let variance = dot * magnitude * magnitude + 5.0 * bias * bias + 2.0 * distance * distance;
+        let change = p * (excess + sums + excess * sums);
+        Key {
+            p,
+            delta,
+            change: if change < floor { floor } else { change },
+            raised: p * (1.0 + excess) + floor,
+            squares: p * p * variance,
+            systematic: U * approximation * p + floor,
+        }
+    }
+}
+
+/// The keys of a row that were seen so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    arithmetic: Arithmetic,
+    /// `D`.
+    change: f64,
+}
+
+/// The sums of one component of a row's answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Component {
+    /// The oracle's answer.
+    y: f64,
+    /// `Σ p_j F_j |v_j − y|`.
+    change: f64,
+    /// `Σ p_j (1 + E_j) |v_j|`.
+    raised: f64,
+    /// `Σ p_j² (v_j − y)² σ_j²`.
+    squares: f64,
+    /// `Σ systematic |v_j − y|`.
+    systematic: f64,
+    /// `Σ p_j |v_j|`.
+    magnitude: f64,
+}
+
+impl Component {
+    /// A component whose exact value is `y`, of which no key was seen.
+    #[must_use]
+    pub const fn new(y: f64) -> Component {
+        Component { y, change: 0.0, raised: 0.0, squares: 0.0, systematic: 0.0, magnitude: 0.0 }
+    }
+
+    /// Takes in a key and its value in this component.
+    #[inline]
+    pub fn absorb(&mut self, key: &Key, v: f64) {
+        let from = (v - self.y).abs();
+        let v = v.abs();
+        self.change += key.change * from;
+        self.raised += key.raised * v;
+        self.squares += key.squares * from * from;
+        self.systematic += key.systematic * from;
+        self.magnitude += key.p * v;
+    }
+}
+
+/// How far a component may lie from the oracle's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// In the worst case: no run of that arithmetic lies further away.
+    pub worst: f64,
+    /// With errors of random sign, for all but a share [`UNLIKELY`] of components. At most `worst`.
+    pub likely: f64,
+}
+
+impl Row {
+    /// A row of which no key was seen.
+    #[must_use]
+    pub const fn new(arithmetic: Arithmetic) -> Row {
+        Row { arithmetic, change: 0.0 }
+    }
+
+    /// Takes in a key, which every component must absorb too.
+    pub fn absorb(&mut self, key: &Key) {
+        self.change += key.change;
+    }
+
+    /// The bounds of a component that has absorbed every key of the row. NaN where the answer is.
+    #[must_use]
+    pub fn bounds(&self, c: &Component) -> Bounds {
+        let Arithmetic { additions, dtype, .. } = self.arithmetic;
+        let (output, tiny) = match dtype {
+            DType::F32 => (0.0, f64::from(f32::MIN_POSITIVE)),
+            DType::F16 => (dtype.unit_roundoff(), f64::from(half::f16::MIN_POSITIVE)),
+            DType::Bf16 => (dtype.unit_roundoff(), f64::from(half::bf16::MIN_POSITIVE)),
+        };
+        let (a, y) = (additions as f64, c.y.abs());
+        let last = gamma(3.0) + output * (1.0 + gamma(3.0));
+        let numerator = c.change + (gamma(a) + gamma(a + 1.0)) * c.raised;
+        // Weights so far off that their sum may vanish say nothing of the answer.
+        let kept = if self.change < 1.0 { 1.0 - self.change } else { 0.0 };
+        let sums = if numerator == 0.0 { 0.0 } else { numerator / kept };
+        let worst = (1.0 + last) * sums + last * y + tiny;
+        let squares = c.squares + (a + 1.0) * c.magnitude * c.magnitude + (a + 2.0) * y * y;
+        let likely = LAMBDA * U * libm::sqrt(squares) + c.systematic + output * y + tiny;
+        Bounds { worst, likely: if likely > worst { worst } else { likely } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Arithmetic = Arithmetic { head_dim: 64, softcap: 0.0, additions: 10, dtype: DType::F32 };
+
+    fn bounds(arithmetic: Arithmetic, keys: &[(f64, f64, f64)]) -> Bounds {
+        let y = keys.iter().map(|(p, _, v)| p * v).sum();
+        let (mut row, mut component) = (Row::new(arithmetic), Component::new(y));
+        for &(p, magnitude, v) in keys {
+            let key = arithmetic.key(p, magnitude, 0.0);
+            row.absorb(&key);
+            component.absorb(&key, v);
+        }
+        row.bounds(&component)
+    }
+
+    #[test]
+    fn lambda_is_that_of_the_share() {
+        let share = |lambda: f64| 2.0 * libm::exp(-0.5 * lambda * lambda);
+        assert!(share(LAMBDA) <= UNLIKELY && share(LAMBDA - 0.01) > UNLIKELY);
+    }
+
+    #[test]
+    fn a_score_by_hand() {
+        let arithmetic = Arithmetic { softcap: 3.0, ..PLAIN };
+        let delta = arithmetic.key(libm::exp(-2.0), 10.0, -7.0).delta / U;
+        let by_hand = 70.0 * 10.0 + 5.0 * 7.0 + 2.0 * 8.0 + 8.0 * 4.0;
+        assert!((delta / by_hand - 1.0).abs() < 1e-5, "{delta}");
+        assert_eq!((gamma(1.0), gamma(1e9)), (U / (1.0 - U), f64::INFINITY));
+    }
+
+    #[test]
+    fn a_single_key_is_off_by_its_sums_alone() {
+        // Its weight cancels whatever the score: y = v.
+        let near = bounds(PLAIN, &[(1.0, 1.0, 5.0)]);
+        let far = bounds(PLAIN, &[(1.0, 1000.0, 5.0)]);
+        let by_hand = 5.0 * U * (10.0 + 11.0 + 3.0);
+        assert!((near.worst / by_hand - 1.0).abs() < 1e-3, "{near:?}");
+        assert!((far.worst / near.worst - 1.0).abs() < 1e-2, "{far:?}");
+    }
+
+    #[test]
+    fn two_keys_by_hand() {
+        // y = 0, F = 1: δ = 70 · 2 + 2 (ln 2 + 6) + 8, and the sums.
+        let delta = 140.0 + 2.0 * (core::f64::consts::LN_2 + 6.0) + 8.0;
+        let found = bounds(PLAIN, &[(0.5, 2.0, 1.0), (0.5, 2.0, -1.0)]);
+        let by_hand = U * (delta + 10.0 + 21.0);
+        assert!((found.worst / by_hand - 1.0).abs() < 1e-4, "{found:?} {by_hand:e}");
+        let variance = 70.0 * 4.0 + 2.0 * (core::f64::consts::LN_2 + 6.0).powi(2);
+        let likely = LAMBDA * U * libm::sqrt(0.5 * variance + 11.0) + 8.0 * U;
+        assert!((found.likely.min(likely) / likely - 1.0).abs() < 1e-4, "{found:?} {likely:e}");
+    }
+
+    #[test]
+    fn many_keys_cancel_in_likelihood_only() {
+        let keys = |n: i32| {
+            let p = 1.0 / f64::from(n);
+            (0..n).map(move |j| (p, 20.0, if j % 2 == 0 { 1.0 } else { -1.0 }))
+        };
+        let mut found = [Bounds { worst: 0.0, likely: 0.0 }; 2];
+        for (found, n) in found.iter_mut().zip([64, 4096]) {
+            let mut all = [(0.0, 0.0, 0.0); 4096];
+            for (at, key) in all.iter_mut().zip(keys(n)) {
+                *at = key;
+            }
+            *found = bounds(PLAIN, &all[..n as usize]);
+        }
+        assert!((found[1].worst / found[0].worst - 1.0).abs() < 0.05, "{found:?}");
+        assert!(found[1].likely < found[0].likely / 3.0, "{found:?}");
+        assert!(found[1].likely < found[1].worst / 20.0, "{found:?}");
+    }
+
+    #[test]
+    fn the_floor_replaces_what_is_smaller() {
+        let floor = libm::exp2(-99.0);
+        let above = bounds(PLAIN, &[(1.0, 0.0, 0.0), (2.0 * floor, 1.0, 1.0)]);
+        let below = bounds(PLAIN, &[(1.0, 0.0, 0.0), (0.0, 1.0, 1.0)]);
+        assert!(above.worst < floor / 1000.0, "{above:?}");
+        assert!(below.worst > floor && below.worst < 1.001 * floor, "{below:?}");
+        assert!(below.likely >= floor, "{below:?}");
+        // A mask by an enormous number, which is no key at all.
+        let masked = PLAIN.key(0.0, 1.0, f64::from(f32::MIN));
+        assert_eq!((masked.change, masked.squares), (floor, 0.0));
+    }
+
+    #[test]
+    fn hopeless_scores_bound_nothing_and_nan_stays() {
+        assert_eq!(bounds(PLAIN, &[(0.5, 1e6, 1.0), (0.5, 1e6, -1.0)]).worst, f64::INFINITY);
+        assert!(bounds(PLAIN, &[(f64::NAN, 1.0, 1.0)]).worst.is_nan());
+        // An empty row is exact, but for what may underflow.
+        assert_eq!(bounds(PLAIN, &[]).worst, f64::from(f32::MIN_POSITIVE));
+    }
+
+    #[test]
+    fn half_outputs_round_once_more() {
+        let half = Arithmetic { dtype: DType::F16, ..PLAIN };
+        let [single, half] = [PLAIN, half].map(|a| bounds(a, &[(1.0, 1.0, 3.0)]));
+        let more = 3.0 / 2048.0;
+        assert!(((half.worst - single.worst) / more - 1.0).abs() < 0.1, "{half:?}");
+        assert!(((half.likely - single.likely) / more - 1.0).abs() < 0.1, "{half:?}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Blelloch's scan: up-sweep and down-sweep over a binary tree, in place, at any length.
+//!
+//! The tree cuts the elements at multiples of powers of two. A node of step `t` covers
+//! `[m 2^{t+1}, (m+1) 2^{t+1})` as far as there are elements, its left child the first `2^t` of them, its
+//! right child the rest. A subtree's value lives at its last element, so the right child and its parent
+//! share a place:
+//!
+//! ```text
+//! up-sweep      steps 0, 1, …   items[last] ← items[mid] ⊕ items[last]
+//! down-sweep    steps …, 1, 0   exclusive:  left ← parent's prefix,  right ← parent's prefix ⊕ left's total
+//!                               inclusive:  items[mid] ← items[start − 1] ⊕ items[mid]  where start > 0
+//! ```
+//!
+//! with `mid` the last element of the left child. Where the right child would be empty there is no node, and
+//! the left child stands for both. A length that is not a power of two is thus no special case, costs no
+//! merge with the identity and needs no padding; elements keep their order throughout.
+//!
+//! The exclusive down-sweep begins with the identity at the root. The inclusive one passes inclusive
+//! prefixes down the same tree and needs neither the identity nor the inputs again; that network is also
+//! known by the names of Brent and Kung.
+
+use super::ceil_log2;
+use crate::monoid::Monoid;
+
+/// Steps of either sweep over `n` elements: `ceil(log2 n)`.
+#[must_use]
+pub const fn steps(n: usize) -> usize {
+    ceil_log2(n)
+}
+
+/// A node of the tree whose two children both exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// First element.
+    pub start: usize,
+    /// Last element of the left child, where its value lives.
+    pub mid: usize,
+    /// Last element, where the values of the right child and of the node live.
+    pub last: usize,
+}
+
+/// Node number `m` of a step over `n` elements. Nothing when the step has fewer.
+#[must_use]
+pub fn node(n: usize, step: usize, m: usize) -> Option<Node> {
+    let half = 1usize << step;
+    let start = m.checked_mul(half)?.checked_mul(2)?;
+    let right = start.checked_add(half)?;
+    (right < n).then(|| Node { start, mid: right - 1, last: n.min(right.saturating_add(half)) - 1 })
+}
+
+/// The nodes of a step.
+fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
+    (0..).map_while(move |m| node(n, step, m))
+}
+
+/// Brings the total of every subtree to its last element, and so that of all to the last one.
+pub fn up_sweep<M: Monoid>(items: &mut [M]) {
+    let n = items.len();
+    for step in 0..steps(n) {
+        for Node { mid, last, .. } in nodes(n, step) {
+            items[last] = items[mid].combine(&items[last]);
+        }
+    }
+}
+
+/// From totals of subtrees, with the last element replaced by what comes before all: every prefix that ends
+/// before its element.
+pub fn down_sweep<M: Monoid>(items: &mut [M]) {
+    let n = items.len();
+    for step in (0..steps(n)).rev() {
+        for Node { mid, last, .. } in nodes(n, step) {
+            let right = items[last].combine(&items[mid]);
+            items[mid] = core::mem::replace(&mut items[last], right);
+        }
+    }
+}
+
+/// The total; the identity when there is no element. The elements hold totals of subtrees afterwards.
+pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
+    up_sweep(items);
+    items.last().cloned().unwrap_or_else(M::identity)
+}
+
+/// Replaces every element by the prefix that ends before it, the first by the identity.
+pub fn exclusive<M: Monoid>(items: &mut [M]) {
+    up_sweep(items);
+    if let Some(last) = items.last_mut() {
+        *last = M::identity();
+    }
+    down_sweep(items);
+}
+
+/// Replaces every element by the prefix that ends with it.
+pub fn inclusive<M: Monoid>(items: &mut [M]) {
+    up_sweep(items);
+    let n = items.len();
+    for step in (0..steps(n)).rev() {
+        for Node { start, mid, .. } in nodes(n, step) {
+            if start > 0 {
+                items[mid] = items[start - 1].combine(&items[mid]);
+            }
+        }
+    }
+}
+
+/// Depth of [`reduce`]: `ceil(log2 n)`.
+#[must_use]
+pub const fn reduction_depth(n: usize) -> usize {
+    ceil_log2(n)
+}
+
+/// Depth of [`exclusive`].
+///
+/// Let `k = ceil(log2 n)` and `r = n − 2^{k−1}` the elements of the root's right child. The root's left total
+/// took `k − 1` merges and meets the identity in one more, and a prefix that is at least as deep as the tree
+/// below it gains `floor(log2 r)` on the way down (a left child passes it on, a right child adds one, and
+/// only a perfect tree allows that at every step). Paths that stay in the left child behave like a scan of
+/// `2^{k−1}` elements, whose depth is `2 (k − 1) − 1`:
+///
+/// ```text
+/// max(k + floor(log2 r), 2k − 3)      2k − 1 for n = 2^k, 0 for one element
+/// ```
+///
+/// One merge of every path is with the identity.
+#[must_use]
+pub const fn exclusive_depth(n: usize) -> usize {
+    if n <= 1 {
+        return 0;
+    }
+    let k = ceil_log2(n);
+    let right = k + (n - (1 << (k - 1))).ilog2() as usize;
+    let left = (2 * k).saturating_sub(3);
+    if right > left { right } else { left }
+}
+
+/// Depth of [`inclusive`]: with `k` and `r` as for [`exclusive_depth`],
+///
+/// ```text
+/// max(k, k − 1 + floor(log2 r), 2k − 4)      2k − 2 for n = 2^k from four elements on
+/// ```
+///
+/// The root's total takes `k` merges; the left total, `k − 1` deep, is the prefix that goes down the right
+/// child without meeting the identity; the left child behaves like a scan of `2^{k−1}` elements.
+#[must_use]
+pub const fn inclusive_depth(n: usize) -> usize {
+    if n <= 1 {
+        return 0;
+    }
+    let k = ceil_log2(n);
+    let right = k - 1 + (n - (1 << (k - 1))).ilog2() as usize;
+    let left = (2 * k).saturating_sub(4);
+    let most = if right > left { right } else { left };
+    if most > k { most } else { k }
+}

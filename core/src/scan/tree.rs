@@ -1,0 +1,40 @@
+//! Balanced binary tree over adjacent elements: a reduction of least depth.
+//!
+//! In step `t` the totals of neighbouring runs of `2^t` elements merge. A run lives at its first element.
+//! Where a run has no right neighbour it waits unchanged, so a length that is not a power of two costs no
+//! merge with the identity.
+
+use crate::monoid::Monoid;
+
+/// Steps over `n` elements: `ceil(log2 n)`.
+#[must_use]
+pub const fn steps(n: usize) -> usize {
+    super::ceil_log2(n)
+}
+
+/// Merge number `m` of a step: `items[left] ← items[left] ⊕ items[right]`. Nothing when the step has fewer.
+#[must_use]
+pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
+    let run = 1usize << step;
+    let left = m.checked_mul(run)?.checked_mul(2)?;
+    let right = left.checked_add(run)?;
+    (right < n).then_some((left, right))
+}
+
+/// The total, which is left in the first element; the identity when there is none. The other elements hold
+/// totals of runs afterwards.
+pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
+    let n = items.len();
+    for step in 0..steps(n) {
+        for (left, right) in (0..).map_while(|m| merge(n, step, m)) {
+            items[left] = items[left].combine(&items[right]);
+        }
+    }
+    items.first().cloned().unwrap_or_else(M::identity)
+}
+
+/// Depth of [`reduce`]: `ceil(log2 n)`, the least possible.
+#[must_use]
+pub const fn depth(n: usize) -> usize {
+    super::ceil_log2(n)
+}

@@ -1,0 +1,182 @@
+//! Why a command ends otherwise than with success: one line, and the exit status that goes with it.
+
+use crate::tensor::TensorError;
+use elsa_core::problem::ProblemError;
+use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Exit status when the request was wrong.
+pub const REQUEST: u8 = 2;
+/// Exit status when the device or the system failed.
+pub const SYSTEM: u8 = 3;
+/// Exit status when verification failed.
+pub const VERIFICATION: u8 = 4;
+
+/// Why a command failed. Each message names the argument, what was found and what is allowed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value of a flag that is not allowed.
+    #[error("--{argument}: {found}; allowed: {allowed}")]
+    Argument {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// What was found.
+        found: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A file that is not a tensor which the argument can take.
+    #[error("--{argument}: {}: {source}", path.display())]
+    Tensor {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TensorError,
+    },
+    /// A file that cannot be read.
+    #[error("--{argument}: {}: cannot be read: {source}; allowed: a readable file", path.display())]
+    Read {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An output that cannot be written; found before anything is computed.
+    #[error("--{argument}: {}: cannot be written: {reason}; allowed: a file in a writable folder", path.display())]
+    Target {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Tensors that make no problem. Its text starts with the argument.
+    #[error("--{0}")]
+    Problem(#[from] ProblemError),
+    /// An engine that cannot be had. Its text starts with the argument.
+    #[error("--{0}")]
+    Engine(#[from] EngineError),
+    /// A plan that cannot be made. Its text starts with the argument.
+    #[error("--{0}")]
+    Plan(#[from] PlanError),
+    /// Data that cannot be bound. Its text starts with the argument.
+    #[error("--{0}")]
+    Bind(#[from] BindError),
+    /// A run that failed.
+    #[error("{0}")]
+    Run(#[from] RunError),
+    /// Writing failed although the folder is writable: a full disk, a failing device.
+    #[error("--{argument}: {}: writing failed: {source}", path.display())]
+    Write {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Standard output failed.
+    #[error("standard output: {0}")]
+    Print(#[from] std::io::Error),
+    /// Memory that the system does not give.
+    #[error("--{argument}: {bytes} bytes of memory were refused by the system")]
+    Memory {
+        /// The tensor it was for.
+        argument: &'static str,
+        /// How much.
+        bytes: usize,
+    },
+    /// The answer is wrong.
+    #[error("verification failed: {0}")]
+    Verification(String),
+}
+
+impl Error {
+    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::Argument { .. }
+            | Error::Tensor { .. }
+            | Error::Target { .. }
+            | Error::Problem(_)
+            | Error::Bind(BindError::Problem(_))
+            | Error::Engine(
+                EngineError::BackendAbsent { .. }
+                | EngineError::BackendName { .. }
+                | EngineError::Threads { .. },
+            )
+            | Error::Plan(PlanError::Block { .. } | PlanError::Packed | PlanError::Budget { .. }) => REQUEST,
+            // What a request can cause; anything else is the device that holds the file.
+            Error::Read { source, .. } => match source.kind() {
+                ErrorKind::NotFound
+                | ErrorKind::PermissionDenied
+                | ErrorKind::InvalidInput
+                | ErrorKind::InvalidFilename
+                | ErrorKind::IsADirectory
+                | ErrorKind::NotADirectory
+                | ErrorKind::WouldBlock => REQUEST,
+                _ => SYSTEM,
+            },
+            Error::Verification(_) => VERIFICATION,
+            _ => SYSTEM,
+        }
+    }
+
+    /// The message on one line, whatever a file name holds.
+    #[must_use]
+    pub fn line(&self) -> String {
+        one_line(&self.to_string())
+    }
+}
+
+/// `text` with control characters escaped, so that it prints on one line.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    line
+}
+
+/// A vector of `count` zeros, or the error that names the tensor it was for.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn zeros<T: bytemuck::Zeroable + Clone>(argument: &'static str, count: usize) -> Result<Vec<T>, Error> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(count)
+        .map_err(|_| Error::Memory { argument, bytes: count.saturating_mul(size_of::<T>()) })?;
+    data.resize(count, T::zeroed());
+    Ok(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_those_of_the_contract() {
+        let problem = ProblemError::Zero { argument: "q", axis: "heads" };
+        assert_eq!(Error::Problem(problem).status(), 2);
+        assert_eq!(Error::Plan(PlanError::Budget { needed: 2, budget: 1 }).status(), 2);
+        assert_eq!(Error::Plan(PlanError::Memory { needed: 2 }).status(), 3);
+        assert_eq!(Error::Run(RunError::Panicked).status(), 3);
+        assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
+        assert_eq!(Error::Verification("x".into()).status(), 4);
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        assert!(matches!(zeros::<f32>("out", usize::MAX / 8), Err(Error::Memory { argument: "out", .. })));
+        assert_eq!(one_line("a\nb\u{7}"), "a\\nb\\u{7}");
+    }
+}

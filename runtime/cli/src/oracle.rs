@@ -1,0 +1,370 @@
+//! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::bound::rounding`].
+
+use elsa_core::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
+use elsa_core::drift::{Drift, Metrics, RowDrift};
+use elsa_core::problem::{Inputs, Problem, Sequence};
+use elsa_core::reference;
+use elsa_core::view::Elements;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// One query row of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId {
+    /// The sequence.
+    pub sequence: usize,
+    /// The query head.
+    pub head: usize,
+    /// The query within the sequence.
+    pub query: usize,
+}
+
+/// Every row of a problem: sequences outermost, queries innermost.
+#[must_use]
+pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
+    let mut rows = Vec::with_capacity(problem.rows());
+    for sequence in 0..problem.sequences() {
+        let queries = problem.sequence(inputs, sequence).queries;
+        for head in 0..problem.heads() {
+            rows.extend((0..queries).map(|query| RowId { sequence, head, query }));
+        }
+    }
+    rows
+}
+
+/// At most `count` of `rows`, evenly spread, the first and the last among them.
+#[must_use]
+pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
+    if rows.len() <= count || count < 2 {
+        return rows.to_vec();
+    }
+    (0..count).map(|i| rows[i * (rows.len() - 1) / (count - 1)]).collect()
+}
+
+/// Index of a row's first element in the output.
+#[must_use]
+pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
+    let s = problem.sequence(inputs, row.sequence);
+    problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
+}
+
+/// The oracle and the bound for one row at a time, with its scratch memory.
+pub struct Oracle<'a> {
+    problem: &'a Problem,
+    inputs: Inputs<'a>,
+    arithmetic: Arithmetic,
+    /// Probability of every key of the sequence, past included; zero where it is not attended.
+    pub p: Vec<f64>,
+    /// Bound of each score's error.
+    pub delta: Vec<f64>,
+    /// The answer.
+    pub y: Vec<f64>,
+    /// Bounds of each component's error.
+    pub bounds: Vec<Bounds>,
+    components: Vec<Component>,
+}
+
+impl<'a> Oracle<'a> {
+    /// For runs with at most `additions` additions on the way from a key to the output.
+    #[must_use]
+    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, additions: usize) -> Oracle<'a> {
+        let spec = problem.spec();
+        Oracle {
+            problem,
+            inputs,
+            arithmetic: Arithmetic {
+                head_dim: problem.head_dim(),
+                softcap: spec.softcap.map_or(0.0, f64::from),
+                additions,
+                dtype: spec.dtype,
+            },
+            p: Vec::new(),
+            delta: Vec::new(),
+            y: vec![0.0; problem.value_dim()],
+            bounds: Vec::new(),
+            components: Vec::new(),
+        }
+    }
+
+    /// The key of a sequence as elements and the index of its first.
+    fn key(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
+        let spec = self.problem.spec();
+        match (self.inputs.past_key, &spec.past_key) {
+            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+            _ => (self.inputs.key, spec.key.row(s.batch, kv_head, s.key0 + j - s.past)),
+        }
+    }
+
+    fn value(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
+        let spec = self.problem.spec();
+        match (self.inputs.past_value, &spec.past_value) {
+            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+            _ => (self.inputs.value, spec.value.row(s.batch, kv_head, s.key0 + j - s.past)),
+        }
+    }
+
+    /// Computes `p`, `delta`, `y` and `bounds` of a row.
+    pub fn row(&mut self, row: RowId) {
+        let (problem, inputs) = (self.problem, self.inputs);
+        let spec = problem.spec();
+        let RowId { sequence, head, query } = row;
+        let found = reference::row(problem, &inputs, sequence, head, query, &mut self.y);
+        self.p.clear();
+        let p = &mut self.p;
+        reference::probabilities_in(
+            problem,
+            &inputs,
+            sequence,
+            head,
+            query,
+            &found,
+            0..usize::MAX,
+            |_, x| {
+                p.push(x);
+            },
+        );
+        self.delta.clear();
+        self.delta.resize(self.p.len(), 0.0);
+        self.components.clear();
+        self.components.extend(self.y.iter().map(|&y| Component::new(y)));
+
+        let s = problem.sequence(&inputs, sequence);
+        let kv_head = problem.kv_head(head);
+        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
+        let q0 = spec.query.row(s.batch, head, s.query0 + query);
+        let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
+        let mask =
+            spec.mask.as_ref().zip(inputs.mask).map(|(view, data)| (view.row(sequence, head, query), data));
+        let mut bounds = Row::new(self.arithmetic);
+        for j in 0..self.p.len() {
+            let p = self.p[j];
+            // An attended key may have a probability too small for f64.
+            if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
+                continue;
+            }
+            let (k, at) = self.key(&s, kv_head, j);
+            let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
+            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))));
+            let key = self.arithmetic.key(p, magnitude * scale, bias);
+            self.delta[j] = key.delta;
+            bounds.absorb(&key);
+            let (v, at) = self.value(&s, kv_head, j);
+            for (c, component) in self.components.iter_mut().enumerate() {
+                component.absorb(&key, f64::from(v.get(at + c)));
+            }
+        }
+        self.bounds.clear();
+        self.bounds.extend(self.components.iter().map(|component| bounds.bounds(component)));
+    }
+}
+
+/// The answer of one row, compared with the oracle and with what rounding explains.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Comparison {
+    /// Its drift, outputs only.
+    pub drift: RowDrift,
+    /// What rounding explains.
+    pub explained: Explained,
+}
+
+/// What rounding explains of the components of some rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Explained {
+    /// `Σ y²` over finite components.
+    reference: f64,
+    /// `Σ worst²`.
+    worst: f64,
+    /// `Σ likely²`.
+    likely: f64,
+    /// Components.
+    pub components: usize,
+    /// Components where exactly one of the two is finite, or that are infinite with different signs.
+    pub not_finite: usize,
+    /// Components beyond the worst case.
+    pub beyond: usize,
+    /// Components beyond the likely case.
+    pub unlikely: usize,
+}
+
+impl Comparison {
+    /// `ŷ`, read by component, against the oracle's row.
+    #[must_use]
+    pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
+        let mut comparison = Comparison::default();
+        let explained = &mut comparison.explained;
+        for (c, (&y, bounds)) in oracle.y.iter().zip(&oracle.bounds).enumerate() {
+            let x = found(c);
+            comparison.drift.output(x, y);
+            explained.components += 1;
+            if !x.is_finite() || !y.is_finite() {
+                explained.not_finite += usize::from(!(x == y || (x.is_nan() && y.is_nan())));
+                continue;
+            }
+            explained.reference += y * y;
+            explained.worst += bounds.worst * bounds.worst;
+            explained.likely += bounds.likely * bounds.likely;
+            // What cannot be compared with its bound is not within it.
+            let within = |bound: f64| (x - y).abs() <= bound;
+            explained.beyond += usize::from(!within(bounds.worst));
+            explained.unlikely += usize::from(!within(bounds.likely));
+        }
+        comparison
+    }
+}
+
+/// The comparisons of some rows together.
+#[derive(Clone, Copy, Debug)]
+pub struct Total {
+    /// Drift over all rows, none without rows.
+    pub drift: Option<Metrics>,
+    /// What rounding explains.
+    pub explained: Explained,
+}
+
+impl Total {
+    /// Of these rows.
+    #[must_use]
+    pub fn of(rows: &[Comparison]) -> Total {
+        let (mut drift, mut all) = (Drift::new(), Explained::default());
+        for row in rows {
+            drift.finish_row(&row.drift);
+            let one = &row.explained;
+            all.reference += one.reference;
+            all.worst += one.worst;
+            all.likely += one.likely;
+            all.components += one.components;
+            all.not_finite += one.not_finite;
+            all.beyond += one.beyond;
+            all.unlikely += one.unlikely;
+        }
+        Total { drift: drift.metrics(), explained: all }
+    }
+
+    /// `‖ŷ − y‖ / ‖y‖`; NaN where something attended is, and without rows.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
+    }
+}
+
+impl Explained {
+    /// `‖worst‖ / ‖y‖`: the greatest relative error that rounding can cause.
+    #[must_use]
+    pub fn worst(&self) -> f64 {
+        ratio(self.worst, self.reference)
+    }
+
+    /// `‖likely‖ / ‖y‖`.
+    #[must_use]
+    pub fn likely(&self) -> f64 {
+        ratio(self.likely, self.reference)
+    }
+
+    /// Whether the worst case explains every component.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.not_finite == 0 && self.beyond == 0
+    }
+
+    /// The most components beyond the likely case that its model leads one to expect.
+    #[must_use]
+    pub fn unlikely_allowed(&self) -> usize {
+        (self.components as f64 * UNLIKELY).ceil() as usize
+    }
+}
+
+/// `√a / √b`, where nothing over nothing is nothing.
+fn ratio(a: f64, b: f64) -> f64 {
+    if a == 0.0 && b == 0.0 { 0.0 } else { a.sqrt() / b.sqrt() }
+}
+
+/// Calls `each` for every row on all cores, and gives back the results in the order of `rows`. `done` is
+/// told how many rows are finished, from time to time and from any thread.
+pub fn for_rows<'a, T: Send>(
+    rows: &[RowId],
+    make: impl Fn() -> Oracle<'a> + Sync,
+    each: impl Fn(&mut Oracle<'a>, RowId) -> T + Sync,
+    done: impl Fn(u64) + Sync,
+) -> Vec<T> {
+    const CHUNK: usize = 16;
+    let next = AtomicUsize::new(0);
+    let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut oracle = make();
+            let mut parts = Vec::new();
+            loop {
+                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                let Some(chunk) = rows.get(start..(start + CHUNK).min(rows.len())).filter(|x| !x.is_empty())
+                else {
+                    return parts;
+                };
+                parts.push((start, chunk.iter().map(|&row| each(&mut oracle, row)).collect::<Vec<T>>()));
+                done(chunk.len() as u64);
+            }
+        };
+        let workers: Vec<_> = (1..crate::board::cores()).map(|_| scope.spawn(work)).collect();
+        let mut parts = work();
+        for worker in workers {
+            match worker.join() {
+                Ok(more) => parts.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        parts
+    });
+    parts.sort_unstable_by_key(|(start, _)| *start);
+    parts.into_iter().flat_map(|(_, part)| part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Random;
+    use elsa_core::problem::Spec;
+    use elsa_core::view::{DType, Layout, View};
+
+    fn with_problem(test: impl Fn(&Problem, Inputs<'_>)) {
+        let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
+        let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
+        let mut random = Random::new(7);
+        let [q, k, v] = [0; 3].map(|_| random.normals("q", DType::F32, view.extent(), 2.0).unwrap());
+        test(&problem, Inputs::new(q.elements(), k.elements(), v.elements()));
+    }
+
+    #[test]
+    fn what_lies_beyond_the_bound_is_noticed() {
+        with_problem(|problem, inputs| {
+            let mut oracle = Oracle::new(problem, inputs, 20);
+            oracle.row(RowId { sequence: 1, head: 2, query: 7 });
+            let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
+            assert!(judge(&|c| oracle.y[c]).holds());
+            assert_eq!(Total::of(&[Comparison::of(&oracle, |c| oracle.y[c])]).relative(), 0.0);
+            // Rounding to a single is within the bounds; the bounds themselves are no licence to be wrong.
+            let single = judge(&|c| f64::from(oracle.y[c] as f32));
+            assert_eq!((single.holds(), single.unlikely), (true, 0));
+            let off = |c: usize, at: usize, by: f64| oracle.y[c] + if c == at { 1.01 * by } else { 0.0 };
+            let beyond = judge(&|c| off(c, 3, oracle.bounds[c].worst));
+            assert_eq!((beyond.beyond, beyond.unlikely, beyond.holds()), (1, 1, false));
+            let unlikely = judge(&|c| off(c, 5, -oracle.bounds[c].likely));
+            assert_eq!((unlikely.beyond, unlikely.unlikely, unlikely.unlikely_allowed()), (0, 1, 1));
+            let nan = judge(&|c| if c < 2 { f64::NAN } else { oracle.y[c] });
+            assert_eq!((nan.beyond, nan.not_finite, nan.holds()), (0, 2, false));
+            assert!(oracle.bounds.iter().all(|b| b.worst < 1e-3 && b.likely < 0.5 * b.worst));
+            // A wrong answer, such as the next row's, is far beyond.
+            let wrong = oracle.y.clone();
+            oracle.row(RowId { sequence: 1, head: 2, query: 8 });
+            assert!(Comparison::of(&oracle, |c| wrong[c]).explained.beyond > 4);
+        });
+    }
+
+    #[test]
+    fn rows_come_back_in_order_whatever_thread_took_them() {
+        with_problem(|problem, inputs| {
+            let all = rows(problem, &inputs);
+            assert_eq!(all.len(), 120);
+            let back = for_rows(&all, || Oracle::new(problem, inputs, 20), |_, row| row, |_| {});
+            assert_eq!(back, all);
+            let few = sample(&all, 7);
+            assert_eq!((few.len(), few[0], few[6]), (7, all[0], all[119]));
+        });
+    }
+}

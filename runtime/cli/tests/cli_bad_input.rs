@@ -1,0 +1,293 @@
+//! What is refused: exit status, one line that names the argument and says what is allowed, and no output
+//! that appears or changes.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Desk, noise, npy};
+
+const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
+
+/// A folder with good inputs, an output of an earlier call, and what else the cases need.
+fn desk() -> Desk {
+    let desk = Desk::new();
+    for name in ["q", "k", "v"] {
+        desk.f32(&format!("{name}.npy"), &[2, 4, 5, 8], &noise(1, 320));
+    }
+    std::fs::write(desk.path("y.npy"), b"an earlier answer").unwrap();
+    desk
+}
+
+/// Demands that the call is refused: status 2, one line with all of `words`, and nothing written.
+fn refused(desk: &Desk, line: &str, words: &[&str]) {
+    let before: Vec<(String, Option<Vec<u8>>)> = contents(desk);
+    let output = desk.call(line);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{line}: {text}");
+    assert_eq!(text.trim_end_matches('\n').lines().count(), 1, "{line}: {text}");
+    assert!(text.ends_with('\n') && output.stdout.is_empty(), "{line}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{line}: '{word}' is missing in: {text}");
+    }
+    assert!(before == contents(desk), "{line}: files changed");
+}
+
+fn contents(desk: &Desk) -> Vec<(String, Option<Vec<u8>>)> {
+    desk.list().into_iter().map(|name| (name.clone(), std::fs::read(desk.path(&name)).ok())).collect()
+}
+
+#[test]
+fn good_input_is_not_refused() {
+    let desk = desk();
+    desk.ok(FILES);
+    assert_ne!(std::fs::read(desk.path("y.npy")).unwrap(), b"an earlier answer");
+}
+
+#[test]
+fn ranks_and_shapes() {
+    let desk = desk();
+    desk.f32("r1.npy", &[320], &noise(1, 320));
+    desk.f32("r0.npy", &[], &[1.0]);
+    desk.f32("r5.npy", &[1, 2, 4, 5, 8], &noise(1, 320));
+    desk.f32("d4.npy", &[2, 4, 10, 4], &noise(1, 320));
+    desk.f32("n10.npy", &[2, 2, 10, 8], &noise(1, 320));
+    desk.f32("b1.npy", &[1, 8, 5, 8], &noise(1, 320));
+    desk.f32("h3.npy", &[2, 3, 5, 8], &noise(1, 240));
+    let q = |file: &str| format!("run --q @{file} --k @k.npy --v @v.npy --out @y.npy");
+    let k = |file: &str| format!("run --q @q.npy --k @{file} --v @v.npy --out @y.npy");
+    let v = |file: &str| format!("run --q @q.npy --k @k.npy --v @{file} --out @y.npy");
+    for file in ["r0.npy", "r1.npy", "r5.npy"] {
+        refused(&desk, &q(file), &["--q", "rank", "allowed: 2, 3 or 4"]);
+    }
+    refused(&desk, &k("d4.npy"), &["--k", "head size 4", "allowed: 8"]);
+    refused(&desk, &k("b1.npy"), &["--k", "batch 1", "allowed: 2"]);
+    refused(&desk, &k("h3.npy"), &["--v: heads 4", "allowed: 3"]);
+    refused(&desk, "run --q @q.npy --k @h3.npy --v @h3.npy --out @y.npy", &["--k: 3 heads", "divisor of 4"]);
+    refused(&desk, &v("n10.npy"), &["--v", "heads 2", "allowed: 4"]);
+    refused(&desk, &format!("{FILES} --heads 3"), &["--heads: 3", "allowed: 4"]);
+    refused(&desk, &format!("{FILES} --kv-heads 2"), &["--kv-heads: 2", "allowed: 4"]);
+    refused(&desk, &format!("{FILES} --layout bnc --heads 4"), &["--q: rank 4", "allowed: 2 or 3"]);
+    desk.f32("c.npy", &[2, 5, 32], &noise(1, 320));
+    let bnc = "run --q @c.npy --k @c.npy --v @c.npy --out @y.npy --layout bnc";
+    refused(&desk, bnc, &["--heads: missing", "allowed"]);
+    refused(&desk, &format!("{bnc} --heads 5"), &["--q: last axis 32 with 5 heads", "allowed"]);
+    refused(&desk, &format!("{bnc} --heads 0"), &["--heads", "'0'", "allowed"]);
+    desk.ok(&format!("{bnc} --heads 4"));
+}
+
+#[test]
+fn sizes_of_zero() {
+    let desk = desk();
+    for (shape, axis) in [([0, 4, 5, 8], "batch 0"), ([2, 0, 5, 8], "heads 0"), ([2, 4, 5, 0], "head size 0")]
+    {
+        desk.f32("zero.npy", &shape, &[]);
+        refused(
+            &desk,
+            "run --q @zero.npy --k @zero.npy --v @zero.npy --out @y.npy",
+            &["--q", axis, "allowed: at least 1"],
+        );
+    }
+}
+
+#[test]
+fn masks_that_do_not_broadcast() {
+    let desk = desk();
+    for (shape, words) in [
+        (&[6][..], ["--mask: 6 keys", "allowed: at most 5"]),
+        (&[4, 5], ["--mask: queries 4", "allowed: 1 or 5"]),
+        (&[3, 5, 5], ["--mask: heads 3", "allowed: 1 or 4"]),
+        (&[3, 1, 5, 5], ["--mask: batch 3", "allowed: 1 or 2"]),
+        (&[1, 1, 1, 5, 5], ["--mask: rank 5", "allowed: 1 to 4"]),
+    ] {
+        desk.bool("mask.npy", shape, &vec![true; shape.iter().product()]);
+        refused(&desk, &format!("{FILES} --mask @mask.npy"), &words);
+    }
+    desk.i64("mask.npy", &[1, 1, 1, 1, 1]);
+    refused(&desk, &format!("{FILES} --mask @mask.npy"), &["--mask", "type i64", "allowed: bool"]);
+}
+
+#[test]
+fn lengths_and_bounds() {
+    let desk = desk();
+    let lens = format!("{FILES} --kv-lens @lens.npy");
+    for (list, words) in [
+        (&[5i64, -1][..], ["--kv-lens: entry 1 is -1", "allowed: 0 to 5"]),
+        (&[6, 5], ["--kv-lens: entry 0 is 6", "allowed: 0 to 5"]),
+        (&[5], ["--kv-lens: entries 1", "allowed: 2"]),
+    ] {
+        desk.i64("lens.npy", list);
+        refused(&desk, &lens, &words);
+    }
+    desk.f32("lens.npy", &[2], &[5.0, 5.0]);
+    refused(&desk, &lens, &["--kv-lens", "type f32", "allowed: i64"]);
+    desk.npy("lens.npy", "<i8", &[2, 1], &[0; 16]);
+    refused(&desk, &lens, &["--kv-lens", "rank 2", "allowed: 1"]);
+
+    desk.f32("t.npy", &[10, 4, 8], &noise(1, 320));
+    desk.i64("good.npy", &[0, 4, 10]);
+    let packed = "run --q @t.npy --k @t.npy --v @t.npy --out @y.npy";
+    let bounds = format!("{packed} --cu-seqlens-q @cu.npy --cu-seqlens-k @good.npy");
+    for (list, words) in [
+        (&[0i64, 7, 5, 10][..], ["--cu-seqlens-q: entry 2 is 5", "allowed: 7 to 10"]),
+        (&[1, 4, 10], ["--cu-seqlens-q: entry 0 is 1", "allowed: 0 to 0"]),
+        (&[0, 4, 9], ["--cu-seqlens-q: entry 2 is 9", "allowed: 10 to 10"]),
+        (&[0, -4, 10], ["--cu-seqlens-q: entry 1 is -4", "allowed"]),
+        (&[], ["--cu-seqlens-q", "allowed: at least 1"]),
+        (&[0], ["--cu-seqlens-q", "allowed: at least 1"]),
+    ] {
+        desk.i64("cu.npy", list);
+        refused(&desk, &bounds, &words);
+    }
+    desk.i64("cu.npy", &[0, 10]);
+    refused(&desk, &bounds, &["--cu-seqlens-k: entries 3", "allowed: 2"]);
+    refused(
+        &desk,
+        &format!("{packed} --cu-seqlens-q @good.npy"),
+        &["--cu-seqlens-q", "cu-seqlens-k", "allowed"],
+    );
+    let good = "--cu-seqlens-q @good.npy --cu-seqlens-k @good.npy";
+    refused(&desk, &format!("{FILES} {good}"), &["--q: rank 4", "allowed: 3"]);
+    desk.bool("mask.npy", &[10], &[true; 10]);
+    refused(&desk, &format!("{packed} {good} --mask @mask.npy"), &["--mask", "cu-seqlens-q", "allowed"]);
+    desk.ok(&format!("{packed} {good}"));
+}
+
+#[test]
+fn past_without_its_other_half() {
+    let desk = desk();
+    refused(&desk, &format!("{FILES} --past-k @k.npy"), &["--past-k", "past-v", "allowed"]);
+    refused(&desk, &format!("{FILES} --past-v @v.npy"), &["--past-v", "past-k", "allowed"]);
+    desk.f32("p.npy", &[2, 2, 5, 8], &noise(1, 160));
+    refused(&desk, &format!("{FILES} --past-k @p.npy --past-v @p.npy"), &["--past-k: heads 2", "allowed: 4"]);
+}
+
+#[test]
+fn numbers_and_words() {
+    let desk = desk();
+    for (flag, words) in [
+        ("--scale nan", ["--scale: NaN", "allowed: a finite number"]),
+        ("--scale inf", ["--scale: inf", "allowed: a finite number"]),
+        ("--scale x", ["--scale", "allowed: a finite number"]),
+        ("--softcap -1", ["--softcap: -1", "allowed: 0 (off) or a positive"]),
+        ("--softcap nan", ["--softcap: NaN", "allowed"]),
+        ("--window 3", ["--window", "allowed: L,R"]),
+        ("--window -2,0", ["--window", "allowed: L,R"]),
+        ("--causal=left", ["--causal", "allowed: top-left, bottom-right"]),
+        ("--layout nbhd", ["--layout", "allowed: bhnd, bnhd, bnc"]),
+        ("--block 100", ["--block", "allowed: 64, 128, 256"]),
+        ("--threads 0", ["--threads", "allowed"]),
+        ("--threads 100000000", ["--threads", "allowed: 1 to"]),
+        ("--budget 10", ["--budget: 10 bytes", "allowed: at least"]),
+        ("--budget 10MB", ["--budget", "allowed"]),
+        ("--backend fast", ["--backend", "allowed: auto, scalar, neon, avx2, avx512, cuda"]),
+        ("--backend cuda", ["--backend: cuda", "allowed: auto"]),
+        ("--nonsense", ["--nonsense", "unexpected"]),
+    ] {
+        refused(&desk, &format!("{FILES} {flag}"), &words);
+    }
+    let absent = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+    refused(&desk, &format!("{FILES} --backend {absent}"), &["--backend", absent, "allowed: auto", "scalar"]);
+    refused(&desk, "run --q @q.npy --k @k.npy --v @v.npy", &["--out"]);
+    refused(&desk, "run --q @q.npy --k @k.npy --out @y.npy", &["--v: missing", "allowed"]);
+}
+
+#[test]
+fn files_that_are_not_what_they_say() {
+    let desk = desk();
+    let good = npy("<f4", "False", &[2, 4, 5, 8], &[0; 1280]);
+    let write = |bytes: &[u8]| std::fs::write(desk.path("bad.npy"), bytes).unwrap();
+    let bad = "run --q @bad.npy --k @k.npy --v @v.npy --out @y.npy";
+    let case = |bytes: &[u8], words: [&str; 2]| {
+        write(bytes);
+        refused(&desk, bad, &["--q", "bad.npy", "allowed", words[0], words[1]]);
+    };
+    let tensor =
+        |descr, fortran, shape: &[usize], length: usize| npy(descr, fortran, shape, &vec![0; length]);
+    case(&tensor("<f4", "True", &[2, 4, 5, 8], 1280), ["Fortran order", "C order"]);
+    case(&tensor(">f4", "False", &[2, 4, 5, 8], 1280), ["big-endian", "little-endian"]);
+    case(&tensor("<f8", "False", &[2, 4, 5, 8], 2560), ["<f8", "<f4"]);
+    case(&tensor("<c8", "False", &[2, 4, 5, 8], 2560), ["<c8", "<f4"]);
+    case(&tensor("<i8", "False", &[2, 4, 5, 8], 2560), ["type i64", "f32, f16"]);
+    case(&tensor("<f4", "False", &[2, 4, 5, 8], 1279), ["1279 bytes", "1280"]);
+    case(&tensor("<f4", "False", &[2, 4, 5, 8], 1281), ["1281 bytes", "1280"]);
+    case(&tensor("<f4", "False", &[2, 4, 5, 9], 1280), ["1280 bytes", "1440"]);
+    case(&tensor("<f4", "False", &[usize::MAX, 4, 5, 8], 1280), ["shape", "address space"]);
+    case(&tensor("<f4", "False", &[1 << 62, 4, 0, 8], 0), ["shape", "address space"]);
+    case(&good[..40], ["truncated", "header"]);
+    case(b"", ["too short", "NUMPY"]);
+    case(b"PK\x03\x04 a zip archive", ["no magic number", "NUMPY"]);
+    case(b"\x93NUMPY\x02\x00\xff\xff\xff\x7f", ["header of 2147483647 bytes", "10000"]);
+    write(&good);
+    desk.ok(&bad.replace("@y.npy", "@other.npy"));
+
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![2, 4, 5, 8], &good[..1280]);
+    let file = safetensors::serialize([("q", view.unwrap())], None).unwrap();
+    let soft = "run --q @s.safetensors#q --k @k.npy --v @v.npy --out @y.npy";
+    let write = |bytes: &[u8]| std::fs::write(desk.path("s.safetensors"), bytes).unwrap();
+    write(&file);
+    desk.ok(&soft.replace("@y.npy", "@other.npy"));
+    refused(&desk, &soft.replace("#q", "#nope"), &["--q", "'nope'", "allowed: q"]);
+    refused(&desk, &soft.replace("#q", ""), &["--q", "no tensor name", "allowed"]);
+    write(&file[..file.len() - 1]);
+    refused(&desk, soft, &["--q", "s.safetensors", "another length", "allowed"]);
+    let text = String::from_utf8_lossy(&file[8..]).into_owned();
+    let header = text[..text.find("}}").unwrap() + 2].to_string();
+    for (from, to) in
+        [("[2,4,5,8]", "[2,4,5,9]"), ("[0,1280]", "[0,9999]"), ("[0,1280]", "[0,1279]"), ("{", "<")]
+    {
+        let changed = header.replacen(from, to, 1);
+        assert_ne!(changed, header);
+        let mut lie = (changed.len() as u64).to_le_bytes().to_vec();
+        lie.extend(changed.as_bytes());
+        lie.extend(&good[..1280]);
+        write(&lie);
+        refused(&desk, soft, &["--q", "s.safetensors", "allowed"]);
+    }
+    refused(&desk, &FILES.replace("@k.npy", "@none.npy"), &["--k", "none.npy", "allowed: a readable file"]);
+    std::fs::create_dir(desk.path("folder")).unwrap();
+    refused(&desk, &FILES.replace("@k.npy", "@folder"), &["--k", "not a regular file", "allowed"]);
+    desk.npy("h.npy", "<f2", &[2, 4, 5, 8], &[0; 640]);
+    refused(&desk, &FILES.replace("@k.npy", "@h.npy"), &["--k: type f16", "allowed: f32"]);
+}
+
+#[test]
+fn outputs_that_cannot_be_written() {
+    let desk = desk();
+    let to = |out: &str| format!("run --q @q.npy --k @k.npy --v @v.npy --out {out}");
+    refused(&desk, &to("@none/y.npy"), &["--out", "none/y.npy", "cannot be written", "allowed"]);
+    std::fs::create_dir(desk.path("folder.npy")).unwrap();
+    refused(&desk, &to("@folder.npy"), &["--out", "a folder", "allowed"]);
+    refused(&desk, &to("@y.txt"), &["--out", "y.txt", "allowed: path.npy"]);
+    refused(&desk, &to("@y.safetensors"), &["--out", "no tensor name", "allowed"]);
+    refused(&desk, &format!("{FILES} --lse-out @y.npy"), &["--lse-out", "--out writes the same", "allowed"]);
+    refused(&desk, &format!("{FILES} --state-out @s.npy"), &["--state-out", "allowed: path.npz"]);
+    // The first output is good, the second is not: neither appears.
+    let second = to("@new.npy") + " --lse-out @none/l.npy";
+    refused(&desk, &second, &["--lse-out", "none/l.npy", "allowed"]);
+    let file = to("@w.safetensors#y").replace("@q.npy", "@w.safetensors#q");
+    let data = noise(1, 320);
+    let view = safetensors::tensor::TensorView::new(
+        safetensors::Dtype::F32,
+        vec![2, 4, 5, 8],
+        bytemuck::cast_slice(&data),
+    );
+    std::fs::write(desk.path("w.safetensors"), safetensors::serialize([("q", view.unwrap())], None).unwrap())
+        .unwrap();
+    refused(&desk, &file, &["--out", "--q reads it", "allowed"]);
+    let twice = format!("{} --lse-out @z.safetensors#y", to("@z.safetensors#y"));
+    refused(&desk, &twice, &["--lse-out", "--out writes the same", "allowed"]);
+    let mut permissions = std::fs::metadata(desk.path("y.npy")).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(desk.path("y.npy"), permissions).unwrap();
+    refused(&desk, &to("@y.npy"), &["--out", "read-only", "allowed"]);
+}
+
+#[test]
+fn a_name_with_a_line_break_stays_on_one_line() {
+    let desk = desk();
+    let output = common::elsa(&["run", "--q", "a\nb.npy", "--k", "c", "--v", "d", "--out", "e.npy"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+    assert!(text.contains("--q") && text.contains("a\\nb.npy"));
+    drop(desk);
+}

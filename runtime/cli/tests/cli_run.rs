@@ -1,0 +1,468 @@
+//! `elsa run` through the binary: every flag against attention in f64, and every flag makes a difference.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Desk, Sizes, attention, count, distance, noise, swap_heads};
+use half::{bf16, f16};
+use std::io::Read;
+
+/// A few hundred additions at the unit roundoff of singles, relative to outputs that do not cancel much.
+const CLOSE: f64 = 1e-6;
+/// What a flag that acts changes at least.
+const FAR: f64 = 1e-2;
+
+const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
+
+fn tensors(n: Sizes) -> [Vec<f32>; 3] {
+    // Scores spread over several units, so that every key counts differently.
+    let q = noise(1, count(&n.q())).iter().map(|x| x * 4.0).collect();
+    [q, noise(2, count(&n.k())), noise(3, count(&n.v()))]
+}
+
+fn desk(n: Sizes) -> (Desk, [Vec<f32>; 3]) {
+    let desk = Desk::new();
+    let data = tensors(n);
+    desk.f32("q.npy", &n.q(), &data[0]);
+    desk.f32("k.npy", &n.k(), &data[1]);
+    desk.f32("v.npy", &n.v(), &data[2]);
+    (desk, data)
+}
+
+const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
+
+fn scale(n: Sizes) -> f64 {
+    f64::from((1.0 / (n.d as f64).sqrt()) as f32)
+}
+
+fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
+    [&x[0], &x[1], &x[2]]
+}
+
+/// Runs with `flags` and demands the answer of `score`, which must be far from that of `other`.
+fn agrees(
+    n: Sizes,
+    desk: &Desk,
+    data: &[Vec<f32>; 3],
+    flags: &str,
+    factor: f64,
+    score: impl Fn(usize, usize, usize, usize, f64) -> f64,
+    other: impl Fn(usize, usize, usize, usize, f64) -> f64,
+) {
+    desk.ok(&format!("{FILES} {flags}"));
+    let (shape, y) = desk.read("y.npy");
+    assert_eq!(shape, n.out());
+    let near = distance(&y, &attention(n, factor, views(data), score).y);
+    assert!(near < CLOSE, "{flags}: {near:e}");
+    let far = distance(&y, &attention(n, factor, views(data), other).y);
+    assert!(far > FAR, "{flags}: makes no difference, {far:e}");
+}
+
+fn keep(yes: bool, s: f64) -> f64 {
+    if yes { s } else { f64::NEG_INFINITY }
+}
+
+#[test]
+fn every_layout_gives_the_same_answer_in_its_own_shape() {
+    let (desk, data) = desk(N);
+    let expected = attention(N, scale(N), views(&data), |_, _, _, _, s| s).y;
+    desk.ok(FILES);
+    let (shape, y) = desk.read("y.npy");
+    assert_eq!(shape, N.out());
+    assert!(distance(&y, &expected) < CLOSE);
+
+    for (name, x, s) in [("q", &data[0], N.q()), ("k", &data[1], N.k()), ("v", &data[2], N.v())] {
+        let swapped = swap_heads(x, s);
+        desk.f32(&format!("{name}n.npy"), &[s[0], s[2], s[1], s[3]], &swapped);
+        desk.f32(&format!("{name}c.npy"), &[s[0], s[2], s[1] * s[3]], &swapped);
+    }
+    let swapped = swap_heads(&y, N.out());
+    desk.ok("run --q @qn.npy --k @kn.npy --v @vn.npy --out @yn.npy --layout bnhd");
+    assert_eq!(desk.read("yn.npy"), (vec![2, 19, 4, 16], swapped.clone()));
+    desk.ok("run --q @qc.npy --k @kc.npy --v @vc.npy --out @yc.npy --layout bnc --heads 4");
+    assert_eq!(desk.read("yc.npy"), (vec![2, 19, 64], swapped));
+
+    // One sequence in three axes, one head in two.
+    for (name, x, s) in [("q", &data[0], N.q()), ("k", &data[1], N.k()), ("v", &data[2], N.v())] {
+        desk.f32(&format!("{name}3.npy"), &s[1..], &x[..count(&s[1..])]);
+        desk.f32(&format!("{name}2.npy"), &s[2..], &x[..count(&s[2..])]);
+    }
+    desk.ok("run --q @q3.npy --k @k3.npy --v @v3.npy --out @y3.npy");
+    assert_eq!(desk.read("y3.npy"), (vec![4, 19, 16], y[..4 * 19 * 16].to_vec()));
+    desk.ok("run --q @q2.npy --k @k2.npy --v @v2.npy --out @y2.npy");
+    assert_eq!(desk.read("y2.npy"), (vec![19, 16], y[..19 * 16].to_vec()));
+}
+
+#[test]
+fn heads_are_shared_and_head_sizes_differ() {
+    let n = Sizes { h: 6, hk: 2, dv: 9, d: 10, ..N };
+    let (desk, data) = desk(n);
+    desk.ok(&format!("{FILES} --heads 6 --kv-heads 2"));
+    let (shape, y) = desk.read("y.npy");
+    assert_eq!(shape, n.out());
+    assert!(distance(&y, &attention(n, scale(n), views(&data), |_, _, _, _, s| s).y) < CLOSE);
+    let swapped: Vec<Vec<f32>> =
+        [(0, n.q()), (1, n.k()), (2, n.v())].iter().map(|(i, s)| swap_heads(&data[*i], *s)).collect();
+    desk.f32("qc.npy", &[2, 19, 60], &swapped[0]);
+    desk.f32("kc.npy", &[2, 45, 20], &swapped[1]);
+    desk.f32("vc.npy", &[2, 45, 18], &swapped[2]);
+    desk.ok("run --q @qc.npy --k @kc.npy --v @vc.npy --out @yc.npy --layout bnc --heads 6 --kv-heads 2");
+    assert_eq!(desk.read("yc.npy"), (vec![2, 19, 54], swap_heads(&y, n.out())));
+}
+
+#[test]
+fn scale_and_softcap_act() {
+    let (desk, data) = desk(N);
+    let plain = |_, _, _, _, s| s;
+    agrees(N, &desk, &data, "--scale 0.75", 0.75, plain, |_, _, _, _, s: f64| s / 3.0);
+    agrees(N, &desk, &data, "--scale -0.5", -0.5, plain, |_, _, _, _, s: f64| -s);
+    let cap = |_, _, _, _, s: f64| 0.7 * (s / 0.7).tanh();
+    agrees(N, &desk, &data, "--softcap 0.7", scale(N), cap, plain);
+    desk.ok(&format!("{FILES} --softcap 0"));
+    assert!(distance(&desk.read("y.npy").1, &attention(N, scale(N), views(&data), plain).y) < CLOSE);
+}
+
+#[test]
+fn causal_and_window_act() {
+    let (desk, data) = desk(N);
+    let plain = |_, _, _, _, s| s;
+    let top = |_, _, i, j, s| keep(j <= i, s);
+    let bottom = |_, _, i: usize, j: usize, s| keep(j <= i + 26, s);
+    agrees(N, &desk, &data, "--causal=top-left", scale(N), top, plain);
+    agrees(N, &desk, &data, "--causal=bottom-right", scale(N), bottom, top);
+    agrees(N, &desk, &data, "--causal", scale(N), bottom, plain);
+    let window = |_, _, i: usize, j: usize, s| keep(j + 3 >= i && j <= i + 5, s);
+    agrees(N, &desk, &data, "--window 3,5", scale(N), window, plain);
+    let left = |_, _, i: usize, j: usize, s| keep(j + 3 >= i, s);
+    agrees(N, &desk, &data, "--window 3,-1", scale(N), left, plain);
+    let right = |_, _, i: usize, j: usize, s| keep(j <= i + 5, s);
+    agrees(N, &desk, &data, "--window -1,5", scale(N), right, plain);
+    let both = |_, _, i: usize, j: usize, s| keep(j + 7 >= i + 26 && j <= i + 26, s);
+    agrees(N, &desk, &data, "--causal --window 7,-1", scale(N), both, bottom);
+    desk.i64("lens.npy", &[45, 30]);
+    let lens = |b: usize, _, i: usize, j: usize, s| {
+        let valid = [45, 30][b];
+        keep(j < valid && j as isize <= i as isize + valid as isize - 19, s)
+    };
+    agrees(N, &desk, &data, "--causal --kv-lens @lens.npy", scale(N), lens, bottom);
+}
+
+#[test]
+fn masks_of_every_kind_and_rank_act() {
+    let (desk, data) = desk(N);
+    let plain = |_, _, _, _, s| s;
+    let shapes: [&[usize]; 6] = [&[45], &[19, 45], &[4, 1, 45], &[2, 1, 19, 45], &[2, 4, 19, 45], &[19, 1]];
+    for (t, shape) in shapes.into_iter().enumerate() {
+        let bits: Vec<bool> = noise(10 + t as u64, count(shape)).iter().map(|x| *x < 0.2).collect();
+        let numbers: Vec<f32> = noise(20 + t as u64, count(shape)).iter().map(|x| x * 3.0).collect();
+        let mut full = [1; 4];
+        full[4 - shape.len()..].copy_from_slice(shape);
+        let at = move |b: usize, h: usize, i: usize, j: usize| {
+            let index = [b, h, i, j];
+            (0..4).fold(0, |at, a| at * full[a] + if full[a] == 1 { 0 } else { index[a] })
+        };
+        desk.bool("mask.npy", shape, &bits);
+        let mutated: Vec<bool> = bits.iter().map(|x| !x).collect();
+        let masked = |b, h, i, j, s| keep(bits[at(b, h, i, j)], s);
+        let other = |b, h, i, j, s| keep(mutated[at(b, h, i, j)], s);
+        agrees(N, &desk, &data, "--mask @mask.npy", scale(N), masked, other);
+        desk.f32("bias.npy", shape, &numbers);
+        let biased = |b, h, i, j, s: f64| s + f64::from(numbers[at(b, h, i, j)]);
+        if shape != [19, 1] {
+            agrees(N, &desk, &data, "--mask @bias.npy", scale(N), biased, plain);
+        }
+        let halves: Vec<f16> = numbers.iter().map(|&x| f16::from_f32(x)).collect();
+        desk.npy("half.npy", "<f2", shape, bytemuck::cast_slice(&halves));
+        let halved = |b, h, i, j, s: f64| s + halves[at(b, h, i, j)].to_f64();
+        if shape != [19, 1] {
+            agrees(N, &desk, &data, "--mask @half.npy", scale(N), halved, plain);
+        }
+    }
+    // A last axis that is shorter than the keys leaves the rest unattended.
+    desk.bool("short.npy", &[19, 40], &[true; 19 * 40]);
+    agrees(N, &desk, &data, "--mask @short.npy", scale(N), |_, _, _, j, s| keep(j < 40, s), plain);
+}
+
+/// A transformer layer: twelve heads, a padded batch, a boolean mask whose hidden keys hold NaN.
+#[test]
+fn a_padded_layer_of_twelve_heads() {
+    let n = Sizes { b: 3, h: 12, hk: 12, nq: 77, nk: 77, d: 64, dv: 64 };
+    let (desk, mut data) = desk(n);
+    let lens = [77usize, 50, 1];
+    let mut bits = Vec::new();
+    for (b, len) in lens.iter().enumerate() {
+        bits.extend((0..n.nk).map(|j| j < *len));
+        for h in 0..n.h {
+            for j in *len..n.nk {
+                for x in &mut data[1..] {
+                    x[((b * n.h + h) * n.nk + j) * 64..][..64].fill(f32::NAN);
+                }
+            }
+        }
+    }
+    desk.f32("k.npy", &n.k(), &data[1]);
+    desk.f32("v.npy", &n.v(), &data[2]);
+    desk.bool("mask.npy", &[3, 1, 1, 77], &bits);
+    desk.ok(&format!("{FILES} --mask @mask.npy"));
+    let (_, y) = desk.read("y.npy");
+    let expected = attention(n, scale(n), views(&data), |b, _, _, j, s| keep(j < lens[b], s));
+    let near = distance(&y, &expected.y);
+    assert!(near < CLOSE, "{near:e}");
+    desk.i64("lens.npy", &[77, 50, 1]);
+    desk.ok(&format!("{FILES} --kv-lens @lens.npy"));
+    assert!(distance(&desk.read("y.npy").1, &expected.y) < CLOSE);
+    // Without the mask the NaN must show.
+    desk.ok(FILES);
+    assert!(desk.read("y.npy").1.iter().any(|x| x.is_nan()));
+}
+
+#[test]
+fn log_sum_exp_and_state_are_those_of_the_rows() {
+    let (desk, data) = desk(N);
+    desk.i64("lens.npy", &[45, 0]);
+    let kept = |b, _, _, j, s| keep(j < [45, 0][b], s);
+    desk.ok(&format!("{FILES} --kv-lens @lens.npy --lse-out @lse.npy --state-out @state.npz"));
+    let expected = attention(N, scale(N), views(&data), kept);
+    let (shape, lse) = desk.read("lse.npy");
+    assert_eq!(shape, [2, 4, 19]);
+    let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
+    let mut array = |name: &str| {
+        let mut bytes = Vec::new();
+        zip.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
+        common::read_f32(&bytes)
+    };
+    let ((m_shape, m), (s_shape, s), (w_shape, w)) = (array("m"), array("S"), array("W"));
+    assert_eq!((m_shape, s_shape, w_shape), (vec![2, 4, 19], vec![2, 4, 19], vec![2, 4, 19, 16]));
+    let (_, y) = desk.read("y.npy");
+    for row in 0..2 * 4 * 19 {
+        if row < 4 * 19 {
+            assert!((f64::from(lse[row]) - expected.lse[row]).abs() < 2e-6, "{row}");
+            let again = f64::from(m[row]) + f64::from(s[row]).ln();
+            assert!((again - expected.lse[row]).abs() < 2e-6, "{row}");
+        } else {
+            assert_eq!((lse[row], m[row], s[row]), (f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0));
+        }
+        for c in 0..16 {
+            let (w, y) = (w[row * 16 + c], y[row * 16 + c]);
+            let again = if row < 4 * 19 { w / s[row] } else { w };
+            assert!((again - y).abs() < 1e-6, "{row} {c}");
+            assert!((f64::from(y) - expected.y[row * 16 + c]).abs() < 1e-6, "{row} {c}");
+        }
+    }
+}
+
+#[test]
+fn past_keys_come_first_and_present_keys_are_both() {
+    let n = Sizes { nk: 45, ..N };
+    let data = tensors(n);
+    let desk = Desk::new();
+    desk.f32("q.npy", &n.q(), &data[0]);
+    // Of each head's 45 keys the first 31 are the past.
+    let cut = |x: &[f32], d: usize, past: bool| -> Vec<f32> {
+        x.chunks(45 * d)
+            .flat_map(|head| if past { &head[..31 * d] } else { &head[31 * d..] })
+            .copied()
+            .collect()
+    };
+    desk.f32("pk.npy", &[2, 4, 31, 16], &cut(&data[1], 16, true));
+    desk.f32("pv.npy", &[2, 4, 31, 16], &cut(&data[2], 16, true));
+    let new = [2, 4, 14, 16];
+    desk.f32("k.npy", &[2, 14, 4, 16], &swap_heads(&cut(&data[1], 16, false), new));
+    desk.f32("v.npy", &[2, 14, 4, 16], &swap_heads(&cut(&data[2], 16, false), new));
+    desk.f32("q.npy", &[2, 19, 4, 16], &swap_heads(&data[0], n.q()));
+    desk.ok(&format!(
+        "{FILES} --layout bnhd --past-k @pk.npy --past-v @pv.npy --present-k @nk.npy --present-v @nv.npy \
+         --causal=top-left"
+    ));
+    let expected = attention(n, scale(n), views(&data), |_, _, i, j, s| keep(j <= i + 31, s));
+    let unswapped: Vec<f32> = swap_heads(&desk.read("y.npy").1, [2, 19, 4, 16]);
+    assert!(distance(&unswapped, &expected.y) < CLOSE);
+    assert_eq!(desk.read("nk.npy"), (n.k().to_vec(), data[1].clone()));
+    assert_eq!(desk.read("nv.npy"), (n.v().to_vec(), data[2].clone()));
+}
+
+#[test]
+fn packed_sequences_do_not_see_each_other() {
+    let (h, d) = (3, 8);
+    let lengths = [(4usize, 9usize), (0, 3), (7, 7), (5, 0)];
+    let (nq, nk) = (16, 19);
+    let desk = Desk::new();
+    let [q, k, v] = [noise(1, nq * h * d), noise(2, nk * h * d), noise(3, nk * h * d)];
+    desk.f32("q.npy", &[nq, h, d], &q);
+    desk.f32("k.npy", &[nk, h, d], &k);
+    desk.f32("v.npy", &[nk, h, d], &v);
+    desk.i64("cq.npy", &[0, 4, 4, 11, 16]);
+    desk.npy("ck.npy", "<i4", &[5], bytemuck::cast_slice(&[0i32, 9, 12, 19, 19]));
+    let packed = format!("{FILES} --cu-seqlens-q @cq.npy --cu-seqlens-k @ck.npy");
+    for (flags, causal) in [("", false), ("--causal", true)] {
+        desk.ok(&format!("{packed} {flags}"));
+        let (shape, y) = desk.read("y.npy");
+        assert_eq!(shape, [nq, h, d]);
+        let (mut q0, mut k0) = (0, 0);
+        for (lq, lk) in lengths {
+            let n = Sizes { b: 1, h, hk: h, nq: lq, nk: lk, d, dv: d };
+            let part = |x: &[f32], at: usize, len: usize| {
+                swap_heads(&x[at * h * d..(at + len) * h * d], [1, len, h, d])
+            };
+            let data = [part(&q, q0, lq), part(&k, k0, lk), part(&v, k0, lk)];
+            let expected = attention(n, scale(n), views(&data), |_, _, i: usize, j: usize, s| {
+                keep(!causal || j + lq <= i + lk, s)
+            });
+            let found = part(&y, q0, lq);
+            let worst = found.iter().zip(&expected.y).map(|(a, b)| (f64::from(*a) - b).abs());
+            assert!(worst.fold(0.0, f64::max) < 1e-6, "{flags} {lq} {lk}");
+            (q0, k0) = (q0 + lq, k0 + lk);
+        }
+    }
+}
+
+#[test]
+fn halves_and_brain_floats_keep_their_type() {
+    let data = tensors(N);
+    let desk = Desk::new();
+    let halves: Vec<Vec<f16>> = data.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect();
+    let brains: Vec<Vec<bf16>> =
+        data.iter().map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
+    for (i, (name, shape)) in [("q", N.q()), ("k", N.k()), ("v", N.v())].iter().enumerate() {
+        desk.npy(&format!("{name}.npy"), "<f2", shape, bytemuck::cast_slice(&halves[i]));
+    }
+    desk.ok(FILES);
+    let bytes = std::fs::read(desk.path("y.npy")).unwrap();
+    let y: Vec<f32> = npyz::NpyFile::new(&bytes[..])
+        .unwrap()
+        .into_vec::<f16>()
+        .unwrap()
+        .iter()
+        .map(|x| x.to_f32())
+        .collect();
+    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| halves[i].iter().map(|x| x.to_f32()).collect());
+    let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
+    let near = distance(&y, &expected);
+    assert!(near < 2f64.powi(-11), "{near:e}");
+
+    let tensors =
+        [("q", N.q(), &brains[0]), ("k", N.k(), &brains[1]), ("v", N.v(), &brains[2])].map(|(n, s, x)| {
+            let view = safetensors::tensor::TensorView::new(
+                safetensors::Dtype::BF16,
+                s.to_vec(),
+                bytemuck::cast_slice(x),
+            );
+            (n, view.unwrap())
+        });
+    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(tensors, None).unwrap()).unwrap();
+    let inputs = "run --q @in.safetensors#q --k @in.safetensors#k --v @in.safetensors#v";
+    desk.ok(&format!("{inputs} --out @out.safetensors#y.0 --lse-out @out.safetensors#lse"));
+    let bytes = std::fs::read(desk.path("out.safetensors")).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let y = file.tensor("y.0").unwrap();
+    assert_eq!((y.dtype(), y.shape()), (safetensors::Dtype::BF16, &N.out()[..]));
+    assert_eq!(file.tensor("lse").unwrap().shape(), [2, 4, 19]);
+    let y: Vec<f32> = y.data().chunks(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect();
+    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| brains[i].iter().map(|x| x.to_f32()).collect());
+    let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
+    let near = distance(&y, &expected);
+    assert!(near < 2f64.powi(-8), "{near:e}");
+    desk.ok(&format!("{inputs} --out @b.npy"));
+    assert_eq!(desk.read("b.npy"), (N.out().to_vec(), y));
+}
+
+#[test]
+fn data_that_are_not_aligned_are_read_all_the_same() {
+    let (desk, data) = desk(N);
+    desk.ok(FILES);
+    let aligned = desk.read("y.npy").1;
+    let k: &[u8] = bytemuck::cast_slice(&data[1]);
+    for pad in 0..4 {
+        let mut header =
+            format!(r#"{{"k":{{"dtype":"F32","shape":[2,4,45,16],"data_offsets":[0,{}]}}}}"#, k.len());
+        header.push_str(&" ".repeat(pad));
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend(k);
+        std::fs::write(desk.path("k.safetensors"), file).unwrap();
+        desk.ok("run --q @q.npy --k @k.safetensors#k --v @v.npy --out @z.npy");
+        assert_eq!(desk.read("z.npy").1, aligned, "{pad}");
+    }
+}
+
+#[test]
+fn no_queries_and_no_keys() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[2, 0, 8], &[]);
+    desk.f32("k.npy", &[2, 3, 8], &noise(1, 48));
+    desk.f32("v.npy", &[2, 3, 5], &noise(2, 30));
+    desk.ok(FILES);
+    assert_eq!(desk.read("y.npy"), (vec![2, 0, 5], vec![]));
+    desk.f32("q.npy", &[2, 3, 8], &noise(1, 48));
+    desk.f32("k.npy", &[2, 0, 8], &[]);
+    desk.f32("v.npy", &[2, 0, 5], &[]);
+    desk.ok(&format!("{FILES} --lse-out @lse.npy"));
+    assert_eq!(desk.read("y.npy"), (vec![2, 3, 5], vec![0.0; 30]));
+    assert_eq!(desk.read("lse.npy").1, [f32::NEG_INFINITY; 6]);
+}
+
+#[test]
+fn an_output_may_replace_an_input() {
+    let (desk, _) = desk(N);
+    desk.ok(FILES);
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @q.npy");
+    assert_eq!(desk.read("q.npy"), desk.read("y.npy"));
+    assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy", "y.npy"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_device_is_written_directly_and_a_link_is_followed() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+    let (desk, _) = desk(N);
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out /dev/null --lse-out /dev/null --state-out /dev/null");
+    assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    desk.ok(FILES);
+    std::fs::write(desk.path("target.npy"), b"old").unwrap();
+    symlink(desk.path("target.npy"), desk.path("link.npy")).unwrap();
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @link.npy");
+    assert!(desk.path("link.npy").symlink_metadata().unwrap().is_symlink());
+    assert_eq!(desk.read("target.npy"), desk.read("y.npy"));
+    // As any new file, not as a secret.
+    std::fs::write(desk.path("plain"), b"").unwrap();
+    let mode = |name: &str| std::fs::metadata(desk.path(name)).unwrap().permissions().mode();
+    assert_eq!(mode("y.npy"), mode("plain"));
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_and_answers_not_on_block_or_back_end() {
+    let n = Sizes { b: 1, h: 2, hk: 1, nq: 70, nk: 1200, d: 64, dv: 64 };
+    let (desk, data) = desk(n);
+    let expected = attention(n, scale(n), views(&data), |_, _, _, _, s| s).y;
+    desk.ok(&format!("{FILES} --threads 1"));
+    let one = desk.read("y.npy");
+    for threads in [2, 3, 7] {
+        desk.ok(&format!("{FILES} --threads {threads}"));
+        assert_eq!(desk.read("y.npy"), one);
+    }
+    for flags in ["--block 64", "--block 128", "--block 256", "--backend scalar", "--budget 16MiB"] {
+        desk.ok(&format!("{FILES} {flags}"));
+        let near = distance(&desk.read("y.npy").1, &expected);
+        assert!(near < CLOSE, "{flags} {near:e}");
+    }
+}
+
+#[test]
+fn reports_are_json_and_name_what_ran() {
+    let (desk, _) = desk(N);
+    let text = desk.ok(&format!("{FILES} --json --certificate --threads 1 --backend scalar"));
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    // L(45, 64) = 6 + 0 + 3.
+    assert_eq!((&lines[0]["claim"], &lines[0]["published_depth"]), (&"published".into(), &9.into()));
+    assert_eq!((&lines[0]["rigorous"], &lines[0]["executed"]["merge_depth"]), (&false.into(), &0.into()));
+    let report = &lines[1];
+    assert_eq!((report["backend"].as_str(), report["threads"].as_u64()), (Some("scalar"), Some(1)));
+    assert!(report["kernel"].as_str().unwrap().contains("scalar"));
+    assert!(report["ms"].as_f64().unwrap() > 0.0 && report["workspace_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(report["shape"]["queries"], 19);
+    assert_eq!(report["shape"]["keys"], 45);
+    let needed = report["workspace_bytes"].as_u64().unwrap();
+    desk.ok(&format!("{FILES} --threads 1 --backend scalar --budget {needed}"));
+}

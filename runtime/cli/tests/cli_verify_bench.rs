@@ -1,0 +1,228 @@
+//! `elsa verify`, `elsa bench` and `elsa info` through the binary.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Desk, elsa, noise};
+use serde_json::Value;
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const METRICS: [&str; 6] = ["p_max_abs", "p_rel_l2", "js", "argmax", "y_max_abs", "y_rel_l2"];
+
+#[test]
+fn given_tensors_are_verified() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[2, 3, 40, 16], &noise(1, 3840));
+    desk.f32("k.npy", &[2, 3, 90, 16], &noise(2, 8640));
+    desk.f32("v.npy", &[2, 3, 90, 24], &noise(3, 12960));
+    desk.i64("lens.npy", &[90, 0]);
+    let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy --causal --kv-lens @lens.npy --json");
+    let all = lines(text.as_bytes());
+    assert_eq!(all.len(), 1);
+    let v = &all[0];
+    assert_eq!((v["what"].as_str(), v["passed"].as_bool()), (Some("verify"), Some(true)));
+    assert_eq!((v["rows"].as_u64(), v["p_rows"].as_u64()), (Some(240), Some(240)));
+    for metric in METRICS {
+        for part in ["median", "p95", "p99", "total"] {
+            assert!(v[metric][part].is_number(), "{metric} {part}");
+        }
+    }
+    // Singles: not exact, and not far.
+    for metric in ["p_rel_l2", "y_rel_l2"] {
+        let total = v[metric]["total"].as_f64().unwrap();
+        assert!(total > 1e-9 && total < 1e-6, "{metric} {total:e}");
+    }
+    assert!(v["y_rel_l2"]["total"].as_f64().unwrap() < v["y_rel_l2_allowed"].as_f64().unwrap());
+    let number = |field: &str| v[field].as_f64().unwrap();
+    assert!(v["y_rel_l2"]["total"].as_f64().unwrap() < number("y_rel_l2_likely"));
+    assert!(number("y_rel_l2_likely") < number("y_rel_l2_allowed"));
+    assert_eq!((v["unlikely"].as_u64(), v["beyond"].as_u64()), (Some(0), Some(0)));
+    // L(90, 64) = 6 + 2 + 3.
+    assert_eq!(v["certificate"]["published_depth"], 11);
+    assert_eq!(v["certificate"]["claim"], "published");
+    // All 90 keys in one segment, one after the other.
+    assert_eq!(v["certificate"]["executed"]["merge_depth"], 0);
+    assert_eq!(v["certificate"]["executed"]["additions"], 90);
+    let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy");
+    for words in ["|dY| / |Y|", "Jensen-Shannon", "merge depth", "certificate", "verified"] {
+        assert!(text.contains(words), "{words} is missing in {text}");
+    }
+    assert_eq!(desk.list(), ["k.npy", "lens.npy", "q.npy", "v.npy"]);
+}
+
+#[test]
+fn past_and_packed_and_half_tensors_are_verified() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[4, 3, 8], &noise(1, 96));
+    desk.f32("k.npy", &[4, 2, 8], &noise(2, 64));
+    desk.f32("p.npy", &[4, 7, 8], &noise(3, 224));
+    desk.ok("verify --q @q.npy --k @k.npy --v @k.npy --past-k @p.npy --past-v @p.npy --causal");
+    desk.f32("t.npy", &[12, 4, 8], &noise(1, 384));
+    desk.i64("c.npy", &[0, 5, 5, 12]);
+    desk.ok("verify --q @t.npy --k @t.npy --v @t.npy --cu-seqlens-q @c.npy --cu-seqlens-k @c.npy --causal");
+    let halves: Vec<half::f16> = noise(5, 384).into_iter().map(half::f16::from_f32).collect();
+    desk.npy("h.npy", "<f2", &[12, 4, 8], bytemuck::cast_slice(&halves));
+    let text = desk.ok("verify --q @h.npy --k @h.npy --v @h.npy --layout bnhd --json");
+    assert_eq!(lines(text.as_bytes())[0]["dtype"], "f16");
+}
+
+#[test]
+fn the_stress_scenario_is_verified() {
+    let output = elsa(&["verify", "--scenario", "stress", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = lines(&output.stdout);
+    let names: Vec<&str> = all.iter().map(|v| v["case"].as_str().unwrap()).collect();
+    assert_eq!(names, ["overflow", "dominant", "cancelling", "masked", "causal"]);
+    assert!(all.iter().all(|v| v["passed"] == true && v["argmax"]["total"] == 0.0));
+}
+
+#[test]
+fn verify_refuses_what_run_refuses() {
+    for (args, word) in [
+        (&["verify"][..], "--q"),
+        (&["verify", "--scenario", "short"], "--scenario"),
+        (&["verify", "--scenario", "stress", "--scale", "2"], "--scenario"),
+        (&["verify", "--scenario", "stress", "--backend", "cuda"], "--backend"),
+    ] {
+        let output = elsa(args);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(word), "{text}");
+    }
+}
+
+const FIELDS: [&str; 21] = [
+    "what",
+    "backend",
+    "kernel",
+    "method",
+    "dtype",
+    "batch",
+    "heads",
+    "n",
+    "d",
+    "samples",
+    "p50_ms",
+    "p90_ms",
+    "p99_ms",
+    "max_ms",
+    "cold_ms",
+    "gflops",
+    "workspace_bytes",
+    "alloc_bytes",
+    "speedup_vs_math",
+    "rel_l2",
+    "certified",
+];
+const BOARD: [&str; 7] = ["energy_mj", "power_mw", "temp_c", "gpu_mhz", "cpu_mhz", "emc_mhz", "throttled"];
+
+#[test]
+fn bench_prints_every_field_for_every_shape_and_method() {
+    let output = elsa(&[
+        "bench",
+        "--json",
+        "--seconds",
+        "0.02",
+        "--threads",
+        "2",
+        "--shape",
+        "1,2,33,70,16",
+        "--shape",
+        "2,1,5,9,64",
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = lines(&output.stdout);
+    assert_eq!(all.len(), 4);
+    for (record, (method, n, d)) in
+        all.iter().zip([("elsa", 70, 16), ("math", 70, 16), ("elsa", 9, 64), ("math", 9, 64)])
+    {
+        assert_eq!((&record["method"], &record["n"], &record["d"]), (&method.into(), &n.into(), &d.into()));
+        for field in FIELDS {
+            assert!(!record[field].is_null(), "{field}: {record}");
+        }
+        for field in BOARD {
+            assert!(record.as_object().unwrap().contains_key(field), "{field}");
+        }
+        assert_eq!(record.as_object().unwrap().len(), FIELDS.len() + BOARD.len());
+        let number = |field: &str| record[field].as_f64().unwrap();
+        assert!(number("samples") > 0.0 && number("p50_ms") > 0.0 && number("cold_ms") > 0.0);
+        assert!(number("p50_ms") <= number("p90_ms") && number("p90_ms") <= number("p99_ms"));
+        assert!(number("p99_ms") <= number("max_ms"));
+        assert_eq!(number("alloc_bytes"), 0.0, "{record}");
+        assert!(number("rel_l2") > 0.0 && number("rel_l2") < 1e-6, "{record}");
+        let flops = 4.0 * number("batch") * number("heads") * number("n") * number("d");
+        let queries = if n == 70 { 33.0 } else { 5.0 };
+        let gflops = flops * queries / (number("p50_ms") * 1e6);
+        assert!((number("gflops") / gflops - 1.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn bench_prints_a_table_of_the_default_grid() {
+    let output = elsa(&["bench", "--seconds", "0.01", "--dtype", "f16"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let tokens: Vec<&str> = text.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(tokens.join(" "), "64 100 144 196 256 324 400 484 576 676 784 900", "{text}");
+    assert!(text.contains("threads") && text.contains("speedup") && text.contains("f16"), "{text}");
+}
+
+#[test]
+fn bench_measures_one_method_when_asked() {
+    let output = elsa(&["bench", "--json", "--seconds", "0.01", "--method", "elsa", "--shape", "1,1,4,4,4"]);
+    let all = lines(&output.stdout);
+    assert_eq!((all.len(), &all[0]["method"], &all[0]["speedup_vs_math"]), (1, &"elsa".into(), &Value::Null));
+}
+
+#[test]
+fn bench_refuses_nonsense() {
+    for args in [
+        ["--shape", "1,2,3,4"],
+        ["--shape", "1,0,3,4,5"],
+        ["--seconds", "-1"],
+        ["--heads", "0"],
+        ["--dtype", "f64"],
+    ] {
+        let output = elsa(&["bench", args[0], args[1]]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(args[0]) && text.contains("allowed"), "{text}");
+    }
+}
+
+#[test]
+fn a_shape_beyond_all_memory_is_an_error() {
+    // A thousand terabytes of keys: counted without overflow, and refused by the system.
+    let output = elsa(&["bench", "--shape", "1,1,1,4000000000000,64"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(3), 1), "{text}");
+    assert!(text.contains("memory") && text.contains("shape"), "{text}");
+}
+
+#[test]
+fn info_tells_what_would_be_chosen() {
+    let info = lines(&elsa(&["info", "--json"]).stdout).remove(0);
+    let backends = info["backends"].as_array().unwrap();
+    assert_eq!(backends.len(), 5);
+    assert!(backends.iter().any(|b| b["name"] == "scalar" && b["present"] == true));
+    let chosen = backends.iter().find(|b| b["name"] == info["chosen"]).unwrap();
+    assert_eq!(chosen["present"], true);
+    assert!(info["threads"].as_u64().unwrap() >= 1 && info["version"].is_string());
+    let text = String::from_utf8(elsa(&["info"]).stdout).unwrap();
+    assert!(text.contains("chosen") && text.contains("absent"), "{text}");
+}
+
+#[test]
+fn no_command_prints_help() {
+    let output = elsa::<&str>(&[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    for command in ["run", "verify", "bench", "info"] {
+        assert!(text.contains(command), "{text}");
+    }
+    let version = elsa(&["--version"]);
+    assert!(version.status.success() && version.stdout.starts_with(b"elsa "));
+}

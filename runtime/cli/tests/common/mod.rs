@@ -1,0 +1,210 @@
+//! What the tests of the tool share: calling it, files, and attention in f64 as the definition reads.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
+/// they are at home. The variable is that of Cargo, which has run the test itself with it.
+fn runner() -> Option<String> {
+    let foreign = cfg!(target_arch = "aarch64");
+    foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
+}
+
+/// Calls the tool, as the tests themselves are called.
+pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
+    let binary = env!("CARGO_BIN_EXE_elsa");
+    let runner = runner().unwrap_or_default();
+    let mut words = runner.split_whitespace().chain([binary]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(args).output().unwrap()
+}
+
+/// A folder and calls with files in it.
+pub struct Desk(pub tempfile::TempDir);
+
+impl Desk {
+    pub fn new() -> Desk {
+        Desk(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Calls the tool; `@name` stands for the file of that name in the folder.
+    pub fn call(&self, line: &str) -> Output {
+        let folder = self.0.path().to_str().unwrap();
+        let args: Vec<String> =
+            line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+        elsa(&args)
+    }
+
+    /// As `call`, and demands success.
+    pub fn ok(&self, line: &str) -> String {
+        let output = self.call(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn f32(&self, name: &str, shape: &[usize], data: &[f32]) {
+        self.npy(name, "<f4", shape, bytemuck::cast_slice(data));
+    }
+
+    pub fn i64(&self, name: &str, data: &[i64]) {
+        self.npy(name, "<i8", &[data.len()], bytemuck::cast_slice(data));
+    }
+
+    pub fn bool(&self, name: &str, shape: &[usize], data: &[bool]) {
+        self.npy(name, "|b1", shape, &data.iter().map(|&x| u8::from(x)).collect::<Vec<u8>>());
+    }
+
+    pub fn npy(&self, name: &str, descr: &str, shape: &[usize], bytes: &[u8]) {
+        std::fs::write(self.path(name), npy(descr, "False", shape, bytes)).unwrap();
+    }
+
+    /// A `.npy` file of singles, read without the tool's own reader.
+    pub fn read(&self, name: &str) -> (Vec<usize>, Vec<f32>) {
+        read_f32(&std::fs::read(self.path(name)).unwrap())
+    }
+
+    /// Names of the files in the folder.
+    pub fn list(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// The bytes of a `.npy` file of version 1, written without the tool's own writer.
+pub fn npy(descr: &str, fortran: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+    let axes: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let header = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({axes}), }}\n");
+    let header = header.replace("(, )", "()");
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header.as_bytes());
+    file.extend(bytes);
+    file
+}
+
+pub fn read_f32(bytes: &[u8]) -> (Vec<usize>, Vec<f32>) {
+    let file = npyz::NpyFile::new(bytes).unwrap();
+    let shape = file.shape().iter().map(|&n| n as usize).collect();
+    (shape, file.into_vec::<f32>().unwrap())
+}
+
+/// Numbers in −1 .. 1 from a linear congruential generator.
+pub fn noise(seed: u64, count: usize) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+    (0..count)
+        .map(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// Sizes of a problem with tensors `[batch, heads, tokens, dim]`.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub b: usize,
+    pub h: usize,
+    pub hk: usize,
+    pub nq: usize,
+    pub nk: usize,
+    pub d: usize,
+    pub dv: usize,
+}
+
+impl Sizes {
+    pub fn q(&self) -> [usize; 4] {
+        [self.b, self.h, self.nq, self.d]
+    }
+    pub fn k(&self) -> [usize; 4] {
+        [self.b, self.hk, self.nk, self.d]
+    }
+    pub fn v(&self) -> [usize; 4] {
+        [self.b, self.hk, self.nk, self.dv]
+    }
+    pub fn out(&self) -> [usize; 4] {
+        [self.b, self.h, self.nq, self.dv]
+    }
+}
+
+pub fn count(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// What a row of the reference gives.
+pub struct Answer {
+    pub y: Vec<f64>,
+    pub lse: Vec<f64>,
+}
+
+/// Attention in f64. `score(b, h, i, j, s)` gives the score from the scaled dot product, and `−∞` for a key that
+/// is not attended.
+pub fn attention(
+    n: Sizes,
+    scale: f64,
+    [q, k, v]: [&[f32]; 3],
+    score: impl Fn(usize, usize, usize, usize, f64) -> f64,
+) -> Answer {
+    let mut answer = Answer { y: Vec::new(), lse: Vec::new() };
+    for b in 0..n.b {
+        for h in 0..n.h {
+            let kv = b * n.hk + h / (n.h / n.hk);
+            for i in 0..n.nq {
+                let q = &q[((b * n.h + h) * n.nq + i) * n.d..][..n.d];
+                let scores: Vec<f64> = (0..n.nk)
+                    .map(|j| {
+                        let k = &k[(kv * n.nk + j) * n.d..][..n.d];
+                        let dot: f64 = q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                        score(b, h, i, j, dot * scale)
+                    })
+                    .collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores
+                    .iter()
+                    .map(|s| if *s == f64::NEG_INFINITY { 0.0 } else { (s - max).exp() })
+                    .collect();
+                let sum: f64 = weights.iter().sum();
+                for c in 0..n.dv {
+                    let terms = (0..n.nk).filter(|&j| weights[j] != 0.0);
+                    let w: f64 = terms.map(|j| weights[j] * f64::from(v[(kv * n.nk + j) * n.dv + c])).sum();
+                    answer.y.push(if sum == 0.0 { 0.0 } else { w / sum });
+                }
+                answer.lse.push(if sum == 0.0 { f64::NEG_INFINITY } else { max + sum.ln() });
+            }
+        }
+    }
+    answer
+}
+
+/// `‖a − b‖ / ‖b‖`.
+pub fn distance(a: &[f32], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    let norm: f64 = b.iter().map(|b| b * b).sum();
+    (error / norm).sqrt()
+}
+
+/// `[b, h, n, d]` to `[b, n, h, d]`.
+pub fn swap_heads(x: &[f32], [b, h, n, d]: [usize; 4]) -> Vec<f32> {
+    let mut y = Vec::with_capacity(x.len());
+    for b in 0..b {
+        for n_ in 0..n {
+            for h_ in 0..h {
+                y.extend_from_slice(&x[((b * h + h_) * n + n_) * d..][..d]);
+            }
+        }
+    }
+    y
+}
+
+pub fn exists(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}

@@ -1,0 +1,36 @@
+//! The certificate as JSON that a parser reads back.
+
+#![forbid(unsafe_code)]
+
+use elsa_core::certificate::{Certificate, Executed};
+use elsa_core::view::DType;
+
+#[test]
+fn json_is_what_the_certificate_holds() {
+    // The parser may be off by the last digit of a double.
+    let same = |json: &serde_json::Value, want: f64| (json.as_f64().unwrap() - want).abs() <= 4e-16 * want;
+    let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 7, additions: 519 };
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for keys in [0, 1, 64, 900, 65_536] {
+            let c = Certificate::new(dtype, keys, executed);
+            let line = c.to_string();
+            assert!(!line.contains('\n'));
+            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(json["claim"], "published");
+            assert_eq!(json["rigorous"], false);
+            assert_eq!(json["relative_to"], "norm2(y)");
+            assert!(json["leaves_out"].as_array().unwrap().len() >= 3);
+            assert_eq!(json["dtype"], dtype.name());
+            assert_eq!(json["keys"], keys);
+            assert!(same(&json["unit_roundoff"], 2f64.powi(-24)));
+            assert_eq!(json["published_depth"], c.published_depth);
+            assert!(same(&json["published_bound"], 2f64.powi(-24) * c.published_depth as f64));
+            assert!(same(&json["output_rounding"], c.output_rounding));
+            assert_eq!(json["executed"]["block"], 64);
+            assert_eq!(json["executed"]["segment_blocks"], 8);
+            assert_eq!(json["executed"]["merge_depth"], 7);
+            assert_eq!(json["executed"]["additions"], 519);
+            assert_eq!(json["covers_additions"], false);
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Every scan at every length: against a fold over an exact monoid that does not commute, against f64 over
+//! softmax states, and its merges counted along each path.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::monoid::Monoid;
+use elsa_core::scan::{
+    Block, Form, Scan, ScanError, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
+};
+use elsa_core::state::State;
+use elsa_tests::random::Random;
+
+/// 2 × 2 matrices modulo a prime: associative, exact, and hardly ever commuting.
+#[derive(Clone, Debug, PartialEq)]
+struct Matrix([u64; 4]);
+
+const PRIME: u64 = 2_147_483_647;
+
+impl Monoid for Matrix {
+    fn identity() -> Matrix {
+        Matrix([1, 0, 0, 1])
+    }
+    fn combine(&self, later: &Matrix) -> Matrix {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, later.0);
+        Matrix([
+            (a * e + b * g) % PRIME,
+            (a * f + b * h) % PRIME,
+            (c * e + d * g) % PRIME,
+            (c * f + d * h) % PRIME,
+        ])
+    }
+}
+
+fn matrices(n: usize) -> Vec<Matrix> {
+    let mut random = Random::new(n as u64);
+    (0..n).map(|_| Matrix([0; 4].map(|_: u64| random.bits() % PRIME))).collect()
+}
+
+/// Applies one form of a scan; nothing when it does not have the form. A reduction is a list of one.
+fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>> {
+    let mut scratch = vec![M::identity(); scan.scratch_len(form, items.len())];
+    let result = match form {
+        Form::Reduction => return Some(vec![scan.reduce(&mut items, &mut scratch).unwrap()]),
+        Form::Inclusive => scan.inclusive(&mut items, &mut scratch),
+        Form::Exclusive => scan.exclusive(&mut items),
+    };
+    match result {
+        Ok(()) => Some(items),
+        Err(e) => {
+            assert_eq!(e, ScanError::Form { scan: scan.name(), form });
+            None
+        }
+    }
+}
+
+fn wanted(form: Form, items: &[Matrix]) -> Vec<Matrix> {
+    let mut prefixes = vec![Matrix::identity()];
+    for x in items {
+        prefixes.push(prefixes[prefixes.len() - 1].combine(x));
+    }
+    match form {
+        Form::Reduction => vec![prefixes[items.len()].clone()],
+        Form::Inclusive => prefixes[1..].to_vec(),
+        Form::Exclusive => prefixes[..items.len()].to_vec(),
+    }
+}
+
+const FORMS: usize = 8 + 7 + 2;
+
+fn lengths() -> impl Iterator<Item = usize> {
+    (0..=600).chain([1023, 1024, 1025, 4095, 4096, 4097, 10_000, 65_535, 65_536, 65_537])
+}
+
+#[test]
+fn every_scan_is_the_fold() {
+    let (a, b) = (matrices(2)[0].clone(), matrices(2)[1].clone());
+    assert_ne!(a.combine(&b), b.combine(&a), "the test monoid must not commute");
+    for n in lengths() {
+        let items = matrices(n);
+        let mut forms = 0;
+        for form in Form::ALL {
+            let want = wanted(form, &items);
+            for scan in Scan::ALL {
+                let got = apply(scan, form, items.clone());
+                assert_eq!(got.is_some(), scan.depth(form, n).is_some(), "{} {}", scan.name(), form.name());
+                if let Some(got) = got {
+                    assert!(got == want, "{} {} over {n}", scan.name(), form.name());
+                    forms += 1;
+                }
+            }
+        }
+        assert_eq!(forms, FORMS);
+    }
+}
+
+/// Carries how many merges its longest path went through: all of them, and those without the identity.
+#[derive(Clone, Debug, PartialEq)]
+struct Path {
+    identity: bool,
+    merges: usize,
+    without_identity: usize,
+}
+
+impl Path {
+    const INPUT: Path = Path { identity: false, merges: 0, without_identity: 0 };
+}
+
+impl Monoid for Path {
+    fn identity() -> Path {
+        Path { identity: true, ..Path::INPUT }
+    }
+    fn combine(&self, later: &Path) -> Path {
+        let longest = self.without_identity.max(later.without_identity);
+        Path {
+            identity: self.identity && later.identity,
+            merges: 1 + self.merges.max(later.merges),
+            without_identity: longest + usize::from(!self.identity && !later.identity),
+        }
+    }
+}
+
+#[test]
+fn depth_is_what_was_executed() {
+    for n in lengths() {
+        let mut forms = 0;
+        for form in Form::ALL {
+            for scan in Scan::ALL {
+                let Some(depth) = scan.depth(form, n) else { continue };
+                let outputs = apply(scan, form, vec![Path::INPUT; n]).unwrap();
+                let merges = outputs.iter().map(|p| p.merges).max().unwrap_or(0);
+                let rounding = outputs.iter().map(|p| p.without_identity).max().unwrap_or(0);
+                let name = format!("{} {} over {n}", scan.name(), form.name());
+                assert_eq!(merges, depth, "{name}");
+                assert_eq!(rounding, depth - scan.identity_merges(form, n), "{name}, without the identity");
+                forms += 1;
+            }
+        }
+        assert_eq!(forms, FORMS);
+    }
+}
+
+#[test]
+fn the_published_depth_is_never_exceeded_and_where_it_is_loose() {
+    for block in Block::ALL {
+        let b = block.size();
+        for n in lengths().filter(|n| *n > 0) {
+            let scan = Scan::TwoLevel(block);
+            let published = elsa_depth(n, b);
+            for form in [Form::Reduction, Form::Inclusive] {
+                assert!(scan.depth(form, n).unwrap() + 3 <= published, "{} over {n}", scan.name());
+            }
+            let executed = scan.depth(Form::Inclusive, n).unwrap();
+            if n > b && n.div_ceil(b).is_power_of_two() {
+                assert_eq!(executed + 3, published, "{} over {n}", scan.name());
+            }
+            // Read literally, the inter-block term of a single block is negative.
+            let (log_n, log_b) = (ceil_log2(n) as i64, ceil_log2(b) as i64);
+            let literal = log_b + 2 * (log_n - log_b) + 3;
+            assert_eq!(literal < executed as i64, n <= b && log_n < log_b - 3, "literal, {n} of {b}");
+            let simplified = 2 * ceil_log2(n) + 3;
+            assert_eq!(published > simplified, n < b && log_b > 2 * log_n, "simplified, {n} of {b}");
+        }
+    }
+    // Above 8 elements and a block of 128 there is nothing to except.
+    assert_eq!(elsa_depth(8, 128), 2 * 3 + 3 + 1);
+    assert_eq!(elsa_depth(9, 128), 2 * 4 + 3 - 1);
+}
+
+#[test]
+fn other_block_sizes_and_short_scratch() {
+    for block in [0, 1, 2, 3, 5, 100] {
+        for n in 0..=40 {
+            let items = matrices(n);
+            let mut got = items.clone();
+            let mut scratch = vec![Matrix::identity(); two_level::scratch_len(n, block)];
+            two_level::inclusive(&mut got, block, &mut scratch).unwrap();
+            assert_eq!(got, wanted(Form::Inclusive, &items));
+            let mut paths = vec![Path::INPUT; n];
+            two_level::inclusive(&mut paths, block, &mut vec![Path::INPUT; scratch.len()]).unwrap();
+            let merges = paths.iter().map(|p| p.merges).max().unwrap_or(0);
+            assert_eq!(merges, two_level::inclusive_depth(n, block), "{n} in blocks of {block}");
+            assert!(merges <= elsa_depth(n, block));
+        }
+    }
+    let items = matrices(200);
+    for scan in Scan::ALL {
+        let needed = scan.scratch_len(Form::Inclusive, 200);
+        if needed > 0 {
+            let mut same = items.clone();
+            let mut short = vec![Matrix::identity(); needed - 1];
+            let error = Err(ScanError::Scratch { found: needed - 1, needed });
+            assert_eq!(scan.inclusive(&mut same, &mut short), error);
+            assert_eq!(scan.reduce(&mut same, &mut short).map(|_| ()), error);
+            assert_eq!(same, items, "nothing is changed when refused");
+        }
+    }
+}
+
+/// Merges of one step must not depend on each other: executed in any order they give the same.
+#[test]
+fn merges_of_a_step_are_independent() {
+    for n in [2, 7, 64, 100] {
+        let items = matrices(n);
+        let want = wanted(Form::Inclusive, &items);
+        let (mut a, mut b) = (items.clone(), items.clone());
+        for step in 0..kogge_stone::steps(n) {
+            // All read, then all write.
+            let before = a.clone();
+            for m in 0..n {
+                if let Some((earlier, at)) = kogge_stone::merge(n, step, m) {
+                    a[at] = before[earlier].combine(&before[at]);
+                }
+            }
+        }
+        for step in 0..blelloch::steps(n) {
+            let nodes: Vec<_> = (0..n).map_while(|m| blelloch::node(n, step, m)).collect();
+            for node in nodes.iter().rev() {
+                b[node.last] = b[node.mid].combine(&b[node.last]);
+            }
+        }
+        assert_eq!(a, want);
+        assert_eq!(b[n - 1], want[n - 1]);
+    }
+}
+
+/// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of
+/// the exponential and its argument; merges round once each, so what a path executes bounds the error.
+#[test]
+fn scans_of_states_are_prefix_softmax() {
+    const U: f64 = 5.960_464_477_539_063e-8;
+    type S = State<[f32; 2]>;
+    let mut checked = 0;
+    for n in [1, 2, 3, 63, 64, 65, 129, 300, 577] {
+        let mut random = Random::new(n as u64);
+        let keys: Vec<(f32, [f32; 2])> =
+            (0..n).map(|_| (20.0 * random.normal(), [random.normal(), random.normal()])).collect();
+        let states: Vec<S> = keys.iter().map(|(s, v)| S::of(*s, v)).collect();
+        for scan in Scan::ALL {
+            let Some(got) = apply(scan, Form::Inclusive, states.clone()) else { continue };
+            let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
+            for (i, mut state) in got.into_iter().enumerate() {
+                let max = keys[..=i].iter().map(|k| f64::from(k.0)).fold(f64::NEG_INFINITY, f64::max);
+                let weights = || keys[..=i].iter().map(|k| ((f64::from(k.0) - max).exp2(), k.1));
+                let sum: f64 = weights().map(|w| w.0).sum();
+                let lse = (max + sum.log2()) * std::f64::consts::LN_2;
+                let error = (2.0 * depth + 8.0) * U;
+                let found = f64::from(state.log_sum_exp());
+                assert!((found - lse).abs() <= error + 2.0 * U * lse.abs(), "{} {n} {i}", scan.name());
+                state.finish();
+                for x in 0..2 {
+                    let y: f64 = weights().map(|(w, v)| w * f64::from(v[x])).sum::<f64>() / sum;
+                    let spread: f64 = weights().map(|(w, v)| w * f64::from(v[x]).abs()).sum::<f64>() / sum;
+                    let off = (f64::from(state.w[x]) - y).abs();
+                    assert!(off <= 2.0 * error * spread, "{} {n} {i}: {off:e}", scan.name());
+                }
+                checked += 1;
+            }
+        }
+    }
+    assert_eq!(checked, 7 * (1 + 2 + 3 + 63 + 64 + 65 + 129 + 300 + 577));
+}
