@@ -30,7 +30,10 @@ import time
 
 # numpy computes the f64 answer only; a second pool would spin beside those that are measured.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit(f"{sys.executable}: numpy is missing; so are, perhaps, torch, onnx and onnxruntime")
 
 SGEMM = 768
 answers = os.fdopen(os.dup(1), "w")
