@@ -8,7 +8,7 @@ Reads one JSON object a line and answers each with one.
 {"slice": NAME, "seconds": S, "tries": N, "waited": LIMIT}
     calls that peer for S seconds unmeasured, so that its pool is awake and its threads have found their
     processors, then for about S seconds measured, again and again (N times at most) until its threads were
-    kept waiting for a processor for less than LIMIT of the S seconds. Then waits until the threads of its
+    kept waiting for a processor for less than LIMIT of that time. Then waits until the threads of its
     pools sleep and answers {"seconds": of one call, "calls": their number, "calm": whether the last measured
     slice kept to the limit, "settle": seconds that the pools still spun}.
 {"check": FILE}
@@ -180,7 +180,7 @@ def measure(job, seconds, tries, limit):
             elapsed = clock() - start
             if elapsed >= seconds:
                 break
-        return elapsed / calls, calls, waited() - before <= limit * seconds
+        return elapsed / calls, calls, waited() - before <= limit * elapsed
 
     with job.context():
         take(job.call)

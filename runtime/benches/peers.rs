@@ -231,7 +231,7 @@ fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
                 break elapsed;
             }
         };
-        let calm = waited() - before <= DISTURBED * slice.as_secs_f64();
+        let calm = waited() - before <= DISTURBED * elapsed.as_secs_f64();
         let seconds = elapsed.as_secs_f64() / f64::from(calls);
         Ok(Slice { seconds, calls: calls.into(), calm, settle: 0.0 })
     };

@@ -260,7 +260,7 @@ pub fn mca(tree: &Tree) -> Result<(), String> {
         "address", "instrs", "FMAs", "cycles", "FMA/cycle", "pipes", "spills", "branches"
     );
     print!("{table}");
-    println!("{} product loops, {spilling} with spills", loops.len());
+    println!("{} loops with {PRODUCT_FMAS} FMAs or more, {spilling} with spills", loops.len());
     Ok(())
 }
 
