@@ -19,7 +19,7 @@ const LINE: usize = 64;
 /// Keys whose dot products run side by side.
 const TOGETHER: usize = 4;
 /// Most lanes of any instruction set.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 
 /// Asks for what lies [`AHEAD`] of a row of `n` singles. Rows usually follow each other; where they do not, it
 /// is in vain and harms nothing.

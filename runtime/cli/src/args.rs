@@ -71,7 +71,8 @@ pub struct ProblemArgs {
     /// s <- X tanh(s / X), before masks; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool (true = attend) or float (added), broadcast over [batch, heads, q, k] from the right
+    /// bool (true = attend) or float (added), broadcast over [batch, heads, q, k] from the right; a last axis
+    /// shorter than the keys leaves the rest unattended
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
     /// int64 [batch]: valid keys of each sequence
@@ -112,6 +113,8 @@ pub struct EngineArgs {
 
 /// `elsa run`.
 #[derive(Args, Debug)]
+#[command(override_usage = "elsa run --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]",
+    after_help = crate::run::HELP)]
 pub struct RunArgs {
     /// The problem.
     #[command(flatten)]
@@ -144,7 +147,8 @@ pub struct RunArgs {
 
 /// `elsa verify`.
 #[derive(Args, Debug)]
-#[command(after_help = crate::verify::HELP)]
+#[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
+    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = crate::verify::HELP)]
 pub struct VerifyArgs {
     /// The problem.
     #[command(flatten)]

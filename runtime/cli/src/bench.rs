@@ -28,8 +28,8 @@ pub const HELP: &str = "\
 Without --shape: tokens 64 100 144 196 256 324 400 484 576 676 784 900 at head size 64. The inputs are standard
 normal. math is the same call with the score matrix materialised. GFLOP/s counts 4 * B * H * NQ * NK * D
 operations for a call. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an
-even sample of them. certified says that it does not exceed the certificate's value, plus the rounding of the
-output for f16 and bf16. --json prints one object per line; n is NK; what the board does not tell is null.
+even sample of them. certified says that it does not exceed the bound published with ELSA, plus the rounding of
+the output for f16 and bf16. --json prints one object per line; n is NK; what the board does not tell is null.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains.";
 
 /// Tokens of the default grid: the sequence lengths of ELSA table 6.

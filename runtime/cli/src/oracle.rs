@@ -170,11 +170,11 @@ pub struct Comparison {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
     /// `Σ y²` over finite components.
-    reference: f64,
+    pub reference: f64,
     /// `Σ worst²`.
-    worst: f64,
+    pub worst: f64,
     /// `Σ likely²`.
-    likely: f64,
+    pub likely: f64,
     /// Components.
     pub components: usize,
     /// Components where exactly one of the two is finite, or that are infinite with different signs.
@@ -265,6 +265,12 @@ impl Explained {
         self.not_finite == 0 && self.beyond == 0
     }
 
+    /// Whether more components lie beyond the likely case than its model expects.
+    #[must_use]
+    pub fn surprises(&self) -> bool {
+        self.unlikely > self.unlikely_allowed()
+    }
+
     /// The most components beyond the likely case that its model leads one to expect.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
@@ -348,7 +354,7 @@ mod tests {
             assert_eq!((unlikely.beyond, unlikely.unlikely, unlikely.unlikely_allowed()), (0, 1, 1));
             let nan = judge(&|c| if c < 2 { f64::NAN } else { oracle.y[c] });
             assert_eq!((nan.beyond, nan.not_finite, nan.holds()), (0, 2, false));
-            assert!(oracle.bounds.iter().all(|b| b.worst < 1e-3 && b.likely < 0.5 * b.worst));
+            assert!(oracle.bounds.iter().all(|b| b.worst < 1e-3 && b.likely <= b.worst));
             // A wrong answer, such as the next row's, is far beyond.
             let wrong = oracle.y.clone();
             oracle.row(RowId { sequence: 1, head: 2, query: 8 });

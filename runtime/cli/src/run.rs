@@ -11,6 +11,12 @@ use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
+/// What is said below the flags.
+pub const HELP: &str = "\
+Several tensors may lie in one .safetensors file, in and out: --q in.safetensors#q ... --out out.safetensors#y.
+The certificate is the bound published with ELSA, labelled as such; elsa verify measures what an answer is worth.
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
+
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report {

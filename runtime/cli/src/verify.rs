@@ -22,7 +22,7 @@ use crate::bench::progress;
 use crate::data::Random;
 use crate::error::{Error, zeros};
 use crate::job::{self, Job};
-use crate::oracle::{Comparison, Oracle, RowId, Total, for_rows, output_row, rows, sample};
+use crate::oracle::{Comparison, Explained, Oracle, RowId, Total, for_rows, output_row, rows, sample};
 use crate::tensor::output::Buffer;
 use elsa_core::bound::rounding::UNLIKELY;
 use elsa_core::certificate::Certificate;
@@ -140,11 +140,10 @@ pub struct Verdict {
     pub passed: bool,
 }
 
-impl Verdict {
-    /// Whether more components lie beyond the likely case than its model expects.
-    fn surprises(&self) -> bool {
-        self.unlikely > self.unlikely_allowed
-    }
+/// Whether an answer is verified. With `random`, the numbers are such that the likely case must hold too.
+fn passes(explained: &Explained, not_finite: usize, argmax_unexplained: usize, random: bool) -> bool {
+    let likely = !(random && explained.surprises());
+    explained.holds() && not_finite == 0 && argmax_unexplained == 0 && likely
 }
 
 /// A certificate as the JSON that it writes of itself.
@@ -287,7 +286,7 @@ fn scenario_cases(scenario: Scenario) -> Result<Vec<Made>, Error> {
     }
 }
 
-/// Computes, compares and judges. With `random`, the numbers are such that the likely case must hold.
+/// Computes, compares and judges, with `random` as [`passes`] has it.
 fn case(
     engine: &Engine,
     options: &PlanOptions,
@@ -340,7 +339,7 @@ fn case(
     let longest = (0..problem.sequences()).map(|i| problem.sequence(&inputs, i));
     let (queries, keys) = longest.fold((0, 0), |(q, k), s| (q.max(s.queries), k.max(s.keys)));
     let heads = problem.sequences() * problem.heads();
-    let mut verdict = Verdict {
+    Ok(Verdict {
         what: "verify",
         case: name.into(),
         backend: report.backend.to_string(),
@@ -365,11 +364,8 @@ fn case(
         not_finite,
         argmax_unexplained,
         certificate,
-        passed: false,
-    };
-    verdict.passed =
-        explained.holds() && not_finite == 0 && argmax_unexplained == 0 && !(random && verdict.surprises());
-    Ok(verdict)
+        passed: passes(&explained, not_finite, argmax_unexplained, random),
+    })
 }
 
 /// A rough guess at the oracle's time, to decide whether a bar is worth showing.
@@ -581,7 +577,7 @@ fn print(out: &mut impl Write, v: &Verdict) -> std::io::Result<()> {
         "  certificate: |dY| / |Y| <= {published_bound:.2e} + {output_rounding:.2e}, ELSA theorem 1 as published; \
          not rigorous: leaves out the rounding of scores, additions within a leaf, cancellation of values"
     )?;
-    if v.surprises() {
+    if v.unlikely > v.unlikely_allowed {
         writeln!(
             out,
             "  warning: {} components beyond the likely case, {} expected at most: roundings that are not random, \
@@ -638,5 +634,19 @@ mod tests {
         assert_eq!(judge(&p, &[f64::NAN, 0.4, 0.2], 0.0).not_finite, 1);
         let both = judge(&poisoned, &poisoned, 0.0);
         assert!(both.not_finite == 0 && !both.unexplained && both.drift.metrics().js.is_nan());
+    }
+
+    #[test]
+    fn what_the_model_does_not_expect_fails_where_the_model_must_hold() {
+        let explained =
+            |beyond, unlikely| Explained { components: 1000, beyond, unlikely, ..Explained::default() };
+        for (beyond, unlikely, given, made) in
+            [(0, 0, true, true), (0, 1, true, true), (0, 2, true, false), (1, 1, false, false)]
+        {
+            let explained = explained(beyond, unlikely);
+            assert_eq!(passes(&explained, 0, 0, false), given, "{explained:?}");
+            assert_eq!(passes(&explained, 0, 0, true), made, "{explained:?}");
+        }
+        assert!(!passes(&explained(0, 0), 1, 0, false) && !passes(&explained(0, 0), 0, 1, false));
     }
 }

@@ -11,6 +11,11 @@ fn runner() -> Option<String> {
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
+/// Whether the tool runs in an emulator, where a test may take the smaller of two forms that show the same.
+pub fn emulated() -> bool {
+    runner().is_some()
+}
+
 /// Calls the tool, as the tests themselves are called.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     let binary = env!("CARGO_BIN_EXE_elsa");
