@@ -30,12 +30,12 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         }
     }
     let out = run.run();
-    if !out.ok {
-        return Err(format!("the benchmark: {}", out.how));
-    }
-    let Some(dir) = plot else { return Ok(()) };
+    // What was measured before a failure is drawn all the same.
+    let measured = if out.ok { Ok(()) } else { Err(format!("the benchmark: {}", out.how)) };
+    let Some(dir) = plot else { return measured };
     let series = series(&out.stdout);
     if series.is_empty() {
+        measured?;
         return Err("no two shapes differ only in their tokens: nothing to draw".to_owned());
     }
     std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -50,7 +50,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
             println!("{}", path.display());
         }
     }
-    Ok(())
+    measured
 }
 
 /// Points `(tokens, value)` by the name of who was measured.
