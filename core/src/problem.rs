@@ -16,6 +16,10 @@
 //! A score that is `−∞` by arithmetic, from an infinite query or key, weighs nothing; what a NaN or an infinity
 //! in the value of that key then does to the row is not specified.
 //!
+//! Scores are held in singles in units of `log 2`, and sums before they are divided: a row is only finite where
+//! `|s_j| < 2.3e38`, every partial sum of `q_i · k_j` too, and `keys · 2^8 · max |v_j| < 3.4e38`. Beyond that it
+//! may hold infinities and NaN, and scores below `−2.3e38` count as `−∞`.
+//!
 //! Keys are counted from the start of the past, where there is one. The first three make one interval per
 //! row, [`Sequence::range`]; only the mask is looked up.
 
@@ -404,7 +408,23 @@ impl Spec {
             // Rounded once, from the exact quotient.
             None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
         };
-        Ok(Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys })
+        let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
+        // What queries and capped scores are multiplied by must not lose its precision.
+        let (factor, after) = crate::attention::score_factors(&problem);
+        let factor_holds = factor.is_normal() || scale == 0.0;
+        match softcap {
+            Some(found) if !(factor_holds && after.is_normal()) => Err(E::Number {
+                argument: "softcap",
+                found,
+                allowed: "0 (off) or X with X log2(e) and scale / X normal singles",
+            }),
+            None if !factor_holds => Err(E::Number {
+                argument: "scale",
+                found: scale,
+                allowed: "0, or a number that times log2(e) is a normal single",
+            }),
+            _ => Ok(problem),
+        }
     }
 }
 

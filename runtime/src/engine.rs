@@ -213,7 +213,12 @@ impl Engine {
             workers: self.threads(),
             all_workers: options.all_workers,
         };
-        let queries = problem.spec().query.tokens();
+        // How many queries each packed sequence has is not known, and their total must not decide about the
+        // bits of one.
+        let queries = match problem.spec().packed {
+            Some(_) => usize::MAX,
+            None => problem.spec().query.tokens(),
+        };
         let kernel = registry::of(self.inner.kernel.spec.set)
             .find(|k| queries <= k.spec.most_queries)
             .unwrap_or(self.inner.kernel);

@@ -430,6 +430,43 @@ impl Case {
         self
     }
 
+    /// The same problem with the first `n` queries of every sequence alone; none for packed sequences, and
+    /// where there are no more.
+    #[must_use]
+    pub fn first_queries(&self, n: usize) -> Option<Case> {
+        let before = self.spec.query.tokens();
+        if self.spec.packed.is_some() || before <= n {
+            return None;
+        }
+        let mut case = self.clone().named(format!("{}, {n} of the queries", self.name));
+        let shorter = |view: View| {
+            let [b, h, _, d] = view.shape();
+            made(View::new("q", [b, h, n, d], view.strides()))
+        };
+        case.spec.query = shorter(case.spec.query);
+        case.spec.output = shorter(case.spec.output);
+        if let (Some(view), Some(data)) = (self.spec.mask, &self.mask)
+            && !view.same_for_all_queries()
+        {
+            let [b, h, _, k] = view.shape();
+            case.spec.mask = Some(made(MaskView::dense(view.kind(), &[b, h, n, k])));
+            // Rows of the first queries, one head after the other.
+            let kept = |i: usize| i / k % before < n;
+            case.mask = Some(match data {
+                MaskData::Bool(x) => {
+                    MaskData::Bool(x.iter().enumerate().filter(|(i, _)| kept(*i)).map(|(_, x)| *x).collect())
+                }
+                MaskData::Additive(x) => {
+                    let rows: Vec<f32> = (0..x.len()).filter(|i| kept(*i)).map(|i| x.get(i)).collect();
+                    let mut fewer = Data::filled(x.elements().dtype(), rows.len(), 0.0);
+                    rows.iter().enumerate().for_each(|(i, x)| fewer.set(i, *x));
+                    MaskData::Additive(fewer)
+                }
+            });
+        }
+        Some(case)
+    }
+
     /// Writes `value` into every element of key `token` (of the new keys) of all heads of sequence `batch`.
     pub fn fill_key(&mut self, batch: usize, token: usize, value: f32) {
         for h in 0..self.spec.key.heads() {
@@ -592,6 +629,13 @@ pub fn hard_cases() -> Vec<Case> {
     absences(&mut cases);
     poison(&mut cases);
     semantics(&mut cases);
+    // Very few queries have kernels of their own.
+    let few: Vec<Case> = cases
+        .iter()
+        .enumerate()
+        .flat_map(|(i, case)| [1, 2 + i % 3].into_iter().filter_map(|n| case.first_queries(n)))
+        .collect();
+    cases.extend(few);
     cases
 }
 
@@ -684,6 +728,26 @@ fn magnitudes(cases: &mut Vec<Case>) {
         (0..c.q.len()).for_each(|x| c.q.set(x, c.q.get(x) * tiny));
         (0..c.k.len()).for_each(|x| c.k.set(x, c.k.get(x) * tiny));
         (0..c.v.len()).for_each(|x| c.v.set(x, c.v.get(x) * tiny));
+        cases.push(c);
+    }
+    for largest in [1.0, -1.0] {
+        let mut c =
+            Params::plain(9, 129, 16, 20).build(format!("values as large as a problem may have, {largest}"));
+        // Keys times twice the greatest weight, times the value.
+        let value = f32::MAX / (129.0 * 512.0) * largest;
+        (0..c.v.len()).for_each(|x| c.v.set(x, value));
+        cases.push(c);
+    }
+    for softcap in [None, Some(2.0)] {
+        let name = format!("scores of both infinities, soft cap {softcap:?}");
+        let mut c = Params { softcap, ..Params::plain(9, 70, 16, 20) }.build(name);
+        for x in 0..c.q.len() {
+            c.q.set(x, if x % 16 == 0 { f32::INFINITY } else { 0.5 });
+        }
+        for j in 0..70 {
+            // With a cap both ends are attended scores; without one the upper end is not a number.
+            c.k.set(j * 16, if softcap.is_some() && j % 2 == 0 { 1.0 } else { -1.0 });
+        }
         cases.push(c);
     }
     let mut c = Params::plain(9, 200, 16, 16).build("identical keys");

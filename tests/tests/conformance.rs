@@ -75,8 +75,8 @@ fn states_agree(case: &Case, got: &Buffers, answer: &elsa_tests::naive::Answer) 
             continue;
         }
         if answer.lse[at].is_nan() {
-            if !s.is_nan() {
-                return Err(format!("{case:?}: state of poisoned row {at} has sum {s}"));
+            if !s.is_nan() || w.iter().any(|w| !w.is_nan()) {
+                return Err(format!("{case:?}: state of poisoned row {at} has sums {s}, {w:?}"));
             }
             continue;
         }

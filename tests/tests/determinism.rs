@@ -134,3 +134,27 @@ fn workspace_of_a_long_head_is_small() {
         assert!(plan.workspace_bytes() <= 1280 << 10, "{} bytes", plan.workspace_bytes());
     }
 }
+
+/// A packed sequence has the same bits alone as among others, however few queries there are.
+#[test]
+fn a_packed_sequence_does_not_depend_on_its_neighbours() {
+    for present in backends().iter().filter(|p| p.present) {
+        let engine = engine(present.backend, 2);
+        let packed = Some(vec![(1, 150), (2, 64), (9, 9), (40, 20)]);
+        let whole = Params { packed, ..Params::plain(0, 0, 24, 20) }.build("whole");
+        let mut part = whole.clone();
+        let first = |view: View, n: usize| {
+            let [b, h, _, d] = view.shape();
+            View::new("x", [b, h, n, d], view.strides()).unwrap()
+        };
+        (part.spec.query, part.spec.output) = (first(whole.spec.query, 1), first(whole.spec.output, 1));
+        (part.spec.key, part.spec.value) = (first(whole.spec.key, 150), first(whole.spec.value, 150));
+        part.spec.packed = Some(1);
+        part.cu = Some((vec![0, 1], vec![0, 150]));
+        let (all, alone) = (run(&engine, &whole, None), run(&engine, &part, None));
+        for x in 0..20 {
+            let (a, b) = (all.output.get(x), alone.output.get(x));
+            assert_eq!(a.to_bits(), b.to_bits(), "{} column {x}", engine.kernel());
+        }
+    }
+}

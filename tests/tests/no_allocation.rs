@@ -1,4 +1,4 @@
-//! A run allocates nothing, on any back end, for any semantics.
+//! A run allocates nothing, on any back end, for any semantics, and a workspace what its plan says.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,9 @@ fn run_and_bind_allocate_nothing() {
                 let plan = engine
                     .plan(&problem, &PlanOptions { method, all_workers: true, ..Default::default() })
                     .unwrap();
+                let region = Region::new(GLOBAL);
                 let mut workspace = plan.workspace().unwrap();
+                assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
                 let mut buffers = case.buffers();
                 let (inputs, outputs) = (case.inputs(), buffers.outputs());
                 let region = Region::new(GLOBAL);

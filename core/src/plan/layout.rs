@@ -26,6 +26,8 @@ pub enum Region {
     States,
     /// The score matrix of method math.
     Scores,
+    /// States of all tiles of method math.
+    AllStates,
 }
 
 /// A part of the workspace, in singles from its start.
@@ -153,6 +155,26 @@ impl Layout {
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
         (!all.overflow).then_some(layout)
+    }
+
+    /// The parts of the workspace with their labels, in order: those of the first worker from [`Region::Weights`]
+    /// to [`Region::States`], the last two being those of its first tile and first state, then what all workers
+    /// share.
+    #[must_use]
+    pub fn regions(&self) -> [(Region, Span); 10] {
+        let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
+        [
+            (Region::Weights, self.weights),
+            (Region::Pad, self.pad),
+            (Region::Keys, self.keys),
+            (Region::Values, self.values),
+            (Region::Rows, self.rows),
+            (Region::Bias, self.bias),
+            (Region::Query, inside(self.tile.query)),
+            (Region::States, inside(self.tile.state)),
+            (Region::Scores, self.scores),
+            (Region::AllStates, self.all_tiles),
+        ]
     }
 
     /// Singles of a workspace that starts anywhere: the parts, and the room to align the first.

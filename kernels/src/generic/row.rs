@@ -110,7 +110,7 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
         while j < n {
             let mut s = L::load(isa, dst.add(j));
             if block.cap != 0.0 {
-                s = s.if_present(tanh(isa, s).times(cap), absent);
+                s = tanh(isa, s).times(cap);
             }
             if !block.bias.is_null() {
                 // The bias ends with the block.
@@ -121,6 +121,10 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
             }
             s.store(dst.add(j));
             j += L::N;
+        }
+        // A cap makes the lanes past the last key finite.
+        for j in n..n.next_multiple_of(L::N) {
+            dst.add(j).write(f32::NEG_INFINITY);
         }
     }
 }
@@ -188,8 +192,8 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     let mut j = 0;
     // SAFETY: vectors end within the rounded count (clause).
     unsafe {
-        let m = m.read();
-        let reference = L::splat(isa, if m == f32::NEG_INFINITY { f32::MIN } else { m });
+        // Where no key was seen the differences are NaN, but no score is present either.
+        let reference = L::splat(isa, m.read());
         while j < count {
             let s = L::load(isa, p.add(j));
             let e = s.if_present(s.minus(reference).weight(isa), zero);

@@ -33,7 +33,12 @@ pub const STAGES: [Stage; 11] = [
         fast: false,
         run: aarch64,
     },
-    Stage { name: "miri", about: "core, kernels and runtime under Miri", fast: false, run: miri },
+    Stage {
+        name: "miri",
+        about: "core, kernels, runtime and whole calls under Miri",
+        fast: false,
+        run: miri,
+    },
     Stage { name: "fuzz", about: "fuzz targets, briefly", fast: false, run: fuzz },
     Stage {
         name: "asan",
@@ -233,6 +238,8 @@ fn miri(tree: &Tree) -> Ran {
         "cargo +nightly miri test -p elsa-kernels --lib --tests --no-fail-fast",
         // Miri maps no files.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
+        // Whole calls through the engine.
+        "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast",
     ] {
         // Without isolation the variables below reach the tests, and proptest finds its folder.
         let run = Run::new(tree, line)

@@ -1,0 +1,124 @@
+//! The layout of the workspace: parts that lie apart and hold what the contracts of the kernels ask, for every
+//! kernel of the registry, whether this machine can execute it or not.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::plan::{Choice, KeyLayout, Layout, Method, Options, PlanError, Region, choose};
+use elsa_core::profile::DeviceProfile;
+use elsa_kernels::registry::KERNELS;
+use elsa_tests::cases::{Case, Params, hard_cases};
+
+/// Singles that a part must have at least.
+fn needed(choice: &Choice, region: Region) -> usize {
+    let (w, block) = (choice.width(), choice.block);
+    let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
+    let panels = matches!(choice.kernel.keys, KeyLayout::Panels(_));
+    let math = choice.method == Method::Math;
+    let [queries, keys, heads] = choice.extent;
+    let tiles = heads * choice.tiling(queries).count();
+    match region {
+        // A register tile, or a vector, beyond the last key.
+        Region::Weights => block.next_multiple_of(choice.kernel.rows).max(block.next_multiple_of(16)) * w,
+        Region::Pad => choice.kernel.rows * choice.head_dim,
+        Region::Keys => when(choice.stage_keys, block.next_multiple_of(choice.kernel.rows) * choice.head_dim),
+        Region::Values => when(choice.stage_values, block * choice.value_dim),
+        Region::Rows => {
+            let rows = block.max(w) * choice.head_dim.max(choice.value_dim);
+            when(choice.convert || (choice.stage_keys && panels), rows)
+        }
+        Region::Bias => when(choice.masked, block * w),
+        Region::Query => choice.head_dim * w,
+        Region::States => (2 + choice.value_dim) * w,
+        Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),
+        Region::AllStates => when(math, tiles * (2 + choice.value_dim) * w),
+        _ => 0,
+    }
+}
+
+fn check(case: &Case, choice: &Choice) {
+    let layout = Layout::of(choice).unwrap();
+    let mut end = 0;
+    for (region, span) in layout.regions() {
+        if let Region::Scores = region {
+            assert!(end <= layout.worker_stride, "{case:?}: tiles leave the worker's part");
+            end = choice.workers * layout.worker_stride;
+        }
+        assert!(span.len >= needed(choice, region), "{case:?} {choice:?}: {region:?} has {}", span.len);
+        if span.len > 0 {
+            assert!(span.start >= end && span.start % 16 == 0, "{case:?}: {region:?} overlaps, or no line");
+            end = span.start + span.len;
+        }
+    }
+    assert!(end <= layout.total && layout.bytes() > layout.total * 4, "{case:?}: total");
+    let states = layout.tile.state.start + choice.levels() * layout.tile.state.len;
+    assert!(states <= layout.tile_stride, "{case:?}: states leave their tile");
+    let tiles = if choice.method == Method::Math { 1 } else { choice.group };
+    assert!(layout.tiles.start + tiles * layout.tile_stride <= layout.worker_stride, "{case:?}: tiles");
+}
+
+#[test]
+fn parts_lie_apart_and_are_large_enough() {
+    let device = DeviceProfile::modest();
+    let mut seen = 0;
+    for kernel in KERNELS {
+        for case in hard_cases() {
+            let problem = case.problem();
+            for method in [Method::Elsa, Method::Math] {
+                for (block, workers) in [(64, 1), (128, 3), (256, 7)] {
+                    let options = Options { method, block, workers, all_workers: true, budget: None };
+                    match choose(&problem, &device, &kernel.spec, &options) {
+                        // Math has room for the tiles of one sequence, not for those of each that is packed.
+                        Ok(choice) => {
+                            assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
+                            check(&case, &choice);
+                        }
+                        Err(e) => assert!(e == PlanError::Packed && case.spec.packed.is_some(), "{e}"),
+                    }
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 5000);
+}
+
+/// A budget is kept by sharing blocks less, then by fewer workers, then by narrower tiles, in that order.
+#[test]
+fn a_budget_takes_the_cheapest_first() {
+    let device = DeviceProfile::modest();
+    let kernel = KERNELS.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
+    let problem =
+        Params { heads: 2, kv_heads: 2, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
+    let wish = Options { workers: 3, all_workers: true, ..Options::default() };
+    let mut budget = None;
+    let mut before: Option<Choice> = None;
+    let mut kinds = [0; 3];
+    loop {
+        match choose(&problem, &device, &kernel.spec, &Options { budget, ..wish }) {
+            Ok(choice) => {
+                let bytes = Layout::of(&choice).unwrap().bytes();
+                assert!(budget.is_none_or(|b| bytes <= b));
+                if let Some(before) = before {
+                    let fewer = [
+                        choice.group < before.group,
+                        choice.workers < before.workers,
+                        choice.vectors < before.vectors,
+                    ];
+                    assert_eq!(fewer.iter().filter(|x| **x).count(), 1, "{choice:?} after {before:?}");
+                    (0..3).for_each(|i| kinds[i] += usize::from(fewer[i]));
+                    assert!(!fewer[1] || choice.group == 1);
+                    assert!(!fewer[2] || choice.workers == 1);
+                }
+                before = Some(choice);
+                budget = Some(bytes - 1);
+            }
+            Err(PlanError::Budget { needed, budget: found }) => {
+                assert_eq!((needed, Some(found)), (found + 1, budget));
+                break;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(kinds.iter().all(|n| *n > 0), "{kinds:?}");
+}

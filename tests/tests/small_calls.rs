@@ -1,0 +1,149 @@
+//! Whole calls through the engine, small enough for Miri and valgrind: every room of the runtime that works
+//! with pointers, with one worker and with several, in a workspace that other plans have used before.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::mask::MaskKind;
+use elsa_core::problem::{Alignment, Window};
+use elsa_core::view::{DType, Layout};
+use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
+use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
+
+/// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
+const LONG: usize = 530;
+
+const SCALE: Option<f32> = Some(0.4);
+
+fn cases() -> Vec<Case> {
+    let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
+    let window = Window { left: Some(3), right: Some(1) };
+    let plain = Params::plain(7, 9, 5, 3);
+    let cases = [
+        ("plain", Params { batch: 2, heads: 2, kv_heads: 2, ..Params::plain(7, 9, 8, 4) }),
+        ("odd sizes, groups", Params { heads: 4, kv_heads: 2, layout: Layout::Bnc, pad: 3, ..plain.clone() }),
+        ("keys shared by the batch", Params { batch: 3, shared_keys: true, lengths: true, ..plain.clone() }),
+        ("blocks", Params { causal: Some(Alignment::TopLeft), ..Params::plain(5, 131, 4, 4) }),
+        (
+            "segments",
+            Params { window: Window { left: Some(LONG), right: None }, ..Params::plain(2, LONG, 4, 4) },
+        ),
+        ("bool mask", Params { mask: mask(MaskKind::Bool, &[7, 9]), ..plain.clone() }),
+        ("float mask", Params { mask: mask(MaskKind::Additive(DType::F16), &[1, 1, 8]), ..plain.clone() }),
+        (
+            "past",
+            Params { past: Some(6), present: true, causal: Some(Alignment::BottomRight), ..plain.clone() },
+        ),
+        ("f16", Params { dtype: DType::F16, layout: Layout::Bnhd, window, past: Some(2), ..plain.clone() }),
+        ("bf16", Params { dtype: DType::Bf16, softcap: Some(1.5), present: true, heads: 2, ..plain.clone() }),
+        ("packed", Params { packed: Some(vec![(3, 4), (0, 2), (2, 0), (5, 6)]), ..plain.clone() }),
+        ("one query", Params { causal: Some(Alignment::BottomRight), ..Params::plain(1, 70, 20, 9) }),
+        ("no query", Params::plain(0, 3, 4, 4)),
+        ("no key", Params::plain(3, 0, 4, 4)),
+    ];
+    // The default factor takes a root, for which the library has machine code that Miri cannot follow.
+    cases.into_iter().map(|(name, params)| Params { scale: SCALE, ..params }.build(name)).collect()
+}
+
+/// The machine's own choice, which `ELSA_BACKEND` directs.
+fn engine(threads: usize) -> Engine {
+    Engine::new(&EngineOptions { backend: None, threads: Some(threads) }).unwrap()
+}
+
+/// Runs the case in the given workspace, or in its own where that is too small. Says whether it was not.
+fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
+    let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &options).unwrap();
+    let mut buffers = case.buffers();
+    let mut own = plan.workspace().unwrap();
+    let fits = match plan.bind(case.inputs(), buffers.outputs(), workspace) {
+        Ok(mut bound) => {
+            bound.run().unwrap();
+            true
+        }
+        Err(BindError::Workspace { .. }) => false,
+        Err(other) => panic!("{case:?}: {other}"),
+    };
+    if !fits {
+        let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut own).unwrap();
+        bound.run().unwrap();
+        bound.run().unwrap();
+    }
+    (buffers, fits)
+}
+
+fn check(engine: &Engine, case: &Case, buffers: &Buffers) {
+    let share = case.naive().check(&buffers.output, Some(&buffers.lse), 1024);
+    assert!(share.is_ok(), "{} {case:?}: {share:?}", engine.kernel());
+    if let (Some(got), Some(want)) = (&buffers.present, case.naive_present()) {
+        for (got, want) in [(&got.0, &want.0), (&got.1, &want.1)] {
+            assert!((0..want.len()).all(|i| want.get(i) == 0.0 || got.get(i) == want.get(i)), "{case:?}");
+        }
+    }
+}
+
+/// The workspace of a problem of one key.
+fn tiny(engine: &Engine) -> Workspace {
+    let case = Params { scale: SCALE, ..Params::plain(1, 1, 1, 1) }.build("tiny");
+    engine.plan(&case.problem(), &PlanOptions::default()).unwrap().workspace().unwrap()
+}
+
+#[test]
+fn calls_agree_with_the_definition() {
+    for threads in [1, 3] {
+        let engine = engine(threads);
+        for case in cases() {
+            for method in [Method::Elsa, Method::Math] {
+                if method == Method::Elsa || case.spec.packed.is_none() {
+                    let (buffers, _) = run(&engine, &case, method, &mut tiny(&engine));
+                    check(&engine, &case, &buffers);
+                }
+            }
+        }
+    }
+}
+
+/// Nothing that an earlier plan left behind is read: NaN would show.
+#[test]
+fn a_workspace_may_be_shared_by_plans() {
+    let engine = engine(2);
+    // Miri interprets, and takes fewer keys.
+    let keys = if cfg!(miri) { 5 } else { 64 };
+    let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };
+    let mut large = Params { dtype: DType::F16, causal: Some(Alignment::TopLeft), ..large }.build("NaN");
+    for data in [&mut large.q, &mut large.v] {
+        (0..data.len()).for_each(|x| data.set(x, f32::NAN));
+    }
+    let problem = large.problem();
+    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    let plan = engine.plan(&problem, &options).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut shared = 0;
+    for case in cases() {
+        let mut buffers = large.buffers();
+        plan.bind(large.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        let (buffers, fits) = run(&engine, &case, Method::Elsa, &mut workspace);
+        check(&engine, &case, &buffers);
+        shared += usize::from(fits);
+    }
+    assert!(shared >= 10, "{shared} cases fit the workspace");
+}
+
+/// A workspace with too few sequences, or too few bytes, is refused and nothing is written.
+#[test]
+fn a_workspace_that_is_too_small_is_refused() {
+    let engine = engine(2);
+    let small = Params { scale: SCALE, ..Params::plain(3, 4, 4, 4) }.build("small");
+    let batch = Params { batch: 3, scale: SCALE, ..Params::plain(3, 4, 4, 4) }.build("more sequences");
+    let wide = Params { scale: SCALE, ..Params::plain(3, 4, 4, 64) }.build("more bytes");
+    let plan = |case: &Case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    for case in [batch, wide] {
+        let mut workspace = plan(&small).workspace().unwrap();
+        let mut buffers = case.buffers();
+        let own = plan(&case);
+        let bound = own.bind(case.inputs(), buffers.outputs(), &mut workspace);
+        assert!(matches!(bound, Err(BindError::Workspace { .. })), "{case:?}");
+        assert!((0..buffers.output.len()).all(|i| buffers.output.get(i).is_nan()), "{case:?}");
+    }
+}
