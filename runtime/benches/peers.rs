@@ -1,36 +1,157 @@
-//! This library beside its peers on the CPU, in slices of a few milliseconds, so that a busy machine slows all
-//! of them alike. Ratios are medians over rounds of quotients taken in the same round.
+//! This library beside its peers on the CPU: PyTorch, ONNX Runtime's MultiHeadAttention, and sgemm as the
+//! ceiling of what a matrix product reaches.
 //!
-//! `cargo bench -p elsa-runtime --bench peers -- [--threads N] [--rounds N] [--dtype f32|f16|bf16]
-//! [--json] [heads,queries,keys,d]...`. `ELSA_PEERS_PYTHON` names the Python that has the peers (PyTorch, ONNX
-//! Runtime); `cargo xtask peers` makes one and calls this.
+//! `cargo bench -p elsa-runtime --bench peers -- [--threads N] [--rounds N] [--slice MS]
+//! [--dtype f32|f16|bf16] [--backend NAME] [--json] [[batch,]heads,queries,keys,d]...`
+//!
+//! `ELSA_PEERS_PYTHON` names the Python that has the peers; `cargo xtask peers` makes one and calls this. The
+//! back end `avx2` holds PyTorch and sgemm to AVX2 too. Every answer, the peers' included, is compared with
+//! attention in f64 of the same data; an answer of this library that is too far off ends the run.
+//!
+//! A machine that others use is slow now and fast then, so nothing is measured by itself:
+//!
+//! 1. Every round gives each job a slice of a few milliseconds, and only quotients of slices of one round are
+//!    compared. What is printed is the median of the quotients over the rounds, with their quartiles.
+//! 2. The order of the jobs turns by one each round, so that nobody always follows the same neighbour.
+//! 3. A job starts when the threads of the job before it sleep (see `peers.py`). Its first slice is not
+//!    measured: it wakes the pool, gives its threads time to find their processors, and warms the caches.
+//! 4. Each round times sgemm twice in a row. The second slice follows nobody else, so the quotient of the two
+//!    tells how much the jobs disturb each other; it should be near one.
+//! 5. A slice in which threads waited for a processor, because other programs had it or the system put two of
+//!    them on one, is taken again at once, and a round in which that does not help is dropped.
+//! 6. The best peer of a shape is the one with the highest median rate, not the luckiest of each round.
 
 #![forbid(unsafe_code)]
 
 use elsa_core::problem::{Inputs, Outputs, Spec};
 use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
-use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+use elsa_runtime::{Backend, Bound, Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Shapes `heads, queries, keys, d` that are measured when none is named.
-const SHAPES: [[usize; 4]; 10] = [
-    [1, 64, 64, 64],
-    [1, 196, 196, 64],
-    [12, 196, 196, 64],
-    [1, 900, 900, 64],
-    [8, 1024, 1024, 64],
-    [1, 4096, 4096, 64],
-    [8, 1024, 1024, 128],
-    [8, 1024, 1024, 32],
-    [16, 1041, 1041, 64],
-    [32, 1, 4096, 128],
+/// Shapes `batch, heads, queries, keys, d` that are measured when none is named.
+const SHAPES: [[usize; 5]; 11] = [
+    [1, 1, 64, 64, 64],
+    [1, 1, 196, 196, 64],
+    [1, 12, 196, 196, 64],
+    [1, 1, 900, 900, 64],
+    [1, 8, 1024, 1024, 64],
+    [1, 1, 4096, 4096, 64],
+    [1, 8, 1024, 1024, 128],
+    [1, 8, 1024, 1024, 32],
+    [1, 16, 1041, 1041, 64],
+    [1, 32, 1, 4096, 128],
+    [64, 3, 49, 49, 32],
 ];
-const SLICE: Duration = Duration::from_millis(6);
+/// How the matrix product is called, and the order of its square matrices; it is no peer.
+const SGEMM: (&str, f64) = ("sgemm", 768.0);
+/// What the error of the f32 arithmetic may add to the rounding of the output: 2⁻¹⁹, far above what correct
+/// kernels show and far below what a wrong one does.
+const ARITHMETIC: f64 = 1.0 / 524_288.0;
+/// The workers of this library sleep within microseconds of their last job.
+const SETTLE: Duration = Duration::from_millis(1);
+
+/// A slice is disturbed when its threads waited for a processor for more than this share of its time.
+const DISTURBED: f64 = 0.03;
+/// How often a disturbed slice is taken again before its round is dropped.
+const RETAKES: u32 = 6;
+/// Rounds tried for each that is wanted.
+const TRIES: usize = 3;
+
+const LEGEND: &str = "\
+GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) of quotients of one
+round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
+the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
+
+/// What is asked on the command line.
+struct Request {
+    threads: usize,
+    rounds: usize,
+    slice: Option<Duration>,
+    dtype: DType,
+    backend: Option<Backend>,
+    json: bool,
+    shapes: Vec<[usize; 5]>,
+}
+
+impl Request {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Request, Failure> {
+        let mut request = Request {
+            threads: 1,
+            rounds: 25,
+            slice: None,
+            dtype: DType::F32,
+            backend: None,
+            json: false,
+            shapes: Vec::new(),
+        };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or(format!("{arg}: no value"));
+            match arg.as_str() {
+                "--threads" => request.threads = value()?.parse()?,
+                "--rounds" => request.rounds = value()?.parse()?,
+                "--slice" => request.slice = Some(Duration::from_millis(value()?.parse()?)),
+                "--dtype" => {
+                    request.dtype = match value()?.as_str() {
+                        "f32" => DType::F32,
+                        "f16" => DType::F16,
+                        "bf16" => DType::Bf16,
+                        other => return Err(format!("--dtype: {other}; allowed: f32, f16, bf16").into()),
+                    }
+                }
+                "--backend" => request.backend = Some(value()?.parse()?),
+                "--json" => request.json = true,
+                // Cargo says so to every benchmark.
+                "--bench" => {}
+                shape => request.shapes.push(parse_shape(shape)?),
+            }
+        }
+        if request.rounds == 0 || request.slice().is_zero() {
+            return Err("--rounds and --slice: at least 1".into());
+        }
+        if request.shapes.is_empty() {
+            request.shapes = SHAPES.to_vec();
+        }
+        Ok(request)
+    }
+
+    /// Time of a slice. Pools of several threads need longer to reach their speed.
+    fn slice(&self) -> Duration {
+        self.slice.unwrap_or(Duration::from_millis(if self.threads == 1 { 6 } else { 20 }))
+    }
+
+    /// The instruction set that the peers are held to, and the variables that hold PyTorch and its matrix
+    /// product to it.
+    fn isa(&self) -> Option<(&'static str, [(&'static str, &'static str); 3])> {
+        let avx2 = [
+            ("ATEN_CPU_CAPABILITY", "avx2"),
+            ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
+            ("ONEDNN_MAX_CPU_ISA", "AVX2"),
+        ];
+        (self.backend == Some(Backend::Avx2)).then_some(("avx2", avx2))
+    }
+}
+
+fn parse_shape(text: &str) -> Result<[usize; 5], Failure> {
+    let refused = || format!("{text}: allowed: [batch,]heads,queries,keys,d, each at least 1");
+    let mut numbers: Vec<usize> =
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| refused())?;
+    if numbers.len() == 4 {
+        numbers.insert(0, 1);
+    }
+    if numbers.contains(&0) {
+        return Err(refused().into());
+    }
+    Ok(numbers.try_into().map_err(|_| refused())?)
+}
 
 /// The process that measures peers.
 struct Peers {
@@ -39,30 +160,103 @@ struct Peers {
     from: BufReader<ChildStdout>,
 }
 
+/// The jobs that `peers.py` has prepared.
+#[derive(Deserialize)]
+struct Prepared {
+    jobs: Vec<String>,
+    /// What cannot be measured, and why.
+    absent: BTreeMap<String, String>,
+    versions: Map<String, Value>,
+}
+
+/// One slice of a job.
+#[derive(Deserialize)]
+struct Slice {
+    /// Seconds of one call.
+    seconds: f64,
+    calls: u64,
+    /// Whether threads hardly waited for a processor.
+    calm: bool,
+    /// Seconds for which pools still spun after the slice.
+    settle: f64,
+}
+
 impl Peers {
-    fn start(python: &str) -> Result<Peers, Failure> {
+    fn start(python: &str, request: &Request) -> Result<Peers, Failure> {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers.py");
-        let mut child =
-            Command::new(python).arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut command = Command::new(python);
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.envs(request.isa().into_iter().flat_map(|(_, variables)| variables));
+        let mut child = command.spawn().map_err(|error| format!("{python}: {error}"))?;
         let to = child.stdin.take().ok_or("no pipe to the peers")?;
         let from = BufReader::new(child.stdout.take().ok_or("no pipe from the peers")?);
         Ok(Peers { child, to, from })
     }
 
-    fn ask(&mut self, request: &serde_json::Value) -> Result<serde_json::Value, Failure> {
+    fn ask<T: for<'a> Deserialize<'a>>(&mut self, request: &Value) -> Result<T, Failure> {
         writeln!(self.to, "{request}")?;
         self.to.flush()?;
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
-            return Err(format!("the peers ended: {:?}", self.child.wait()?).into());
+            return Err(format!("the process of the peers ended: {}", self.child.wait()?).into());
         }
         Ok(serde_json::from_str(&line)?)
     }
+
+    fn slice(&mut self, name: &str, slice: Duration) -> Result<Slice, Failure> {
+        self.ask(&json!({
+            "slice": name, "seconds": slice.as_secs_f64(), "tries": RETAKES, "waited": DISTURBED }))
+    }
 }
 
-fn median(mut x: Vec<f64>) -> f64 {
+/// Seconds for which threads of this process were ready to run and had no processor, so far (Linux).
+fn waited() -> f64 {
+    let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok()
+    };
+    std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
+}
+
+/// A slice of this library, taken as `measure` of `peers.py` takes that of a peer.
+fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
+    let mut take = || -> Result<Slice, Failure> {
+        let before = waited();
+        let (start, mut calls) = (Instant::now(), 0u32);
+        let elapsed = loop {
+            bound.run()?;
+            calls += 1;
+            let elapsed = start.elapsed();
+            if elapsed >= slice {
+                break elapsed;
+            }
+        };
+        let calm = waited() - before <= DISTURBED * elapsed.as_secs_f64();
+        let seconds = elapsed.as_secs_f64() / f64::from(calls);
+        Ok(Slice { seconds, calls: calls.into(), calm, settle: 0.0 })
+    };
+    take()?;
+    let mut taken = take()?;
+    for _ in 1..RETAKES {
+        if taken.calm {
+            break;
+        }
+        taken = take()?;
+    }
+    std::thread::sleep(SETTLE);
+    Ok(taken)
+}
+
+/// Quartiles; the middle one is the median.
+fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     x.sort_by(f64::total_cmp);
-    x.get(x.len() / 2).copied().unwrap_or(f64::NAN)
+    let at =
+        |quarter: usize| x.get((x.len().saturating_sub(1) * quarter + 2) / 4).copied().unwrap_or(f64::NAN);
+    [at(1), at(2), at(3)]
+}
+
+fn write(dir: &Path, name: &str, x: &[f32]) -> std::io::Result<()> {
+    std::fs::write(dir.join(name), x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 /// Numbers with the spread of a standard normal, the same in every run.
@@ -91,6 +285,11 @@ impl Tensor {
             DType::Bf16 => Tensor::Bf16(x.into_iter().map(bf16::from_f32).collect()),
         }
     }
+    /// The elements in f32, which holds those of every type exactly.
+    fn widened(&self) -> Vec<f32> {
+        let x = self.get();
+        (0..x.len()).map(|i| x.get(i)).collect()
+    }
     fn get(&self) -> Elements<'_> {
         match self {
             Tensor::F32(x) => Elements::F32(x),
@@ -107,100 +306,238 @@ impl Tensor {
     }
 }
 
-fn main() -> Result<(), Failure> {
-    let (mut threads, mut rounds, mut json, mut dtype) = (1, 13, false, DType::F32);
-    let mut shapes: Vec<[usize; 4]> = Vec::new();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg}: no value"));
-        match arg.as_str() {
-            "--threads" => threads = value()?.parse()?,
-            "--rounds" => rounds = value()?.parse()?,
-            "--dtype" => {
-                dtype = match value()?.as_str() {
-                    "f32" => DType::F32,
-                    "f16" => DType::F16,
-                    "bf16" => DType::Bf16,
-                    other => return Err(format!("--dtype: {other}; allowed: f32, f16, bf16").into()),
+/// What was measured of one job.
+#[derive(Default)]
+struct Account {
+    /// GFLOP/s of every round.
+    rates: Vec<f64>,
+    calls: u64,
+    /// Relative L2 error against f64.
+    error: Option<f64>,
+}
+
+impl Account {
+    fn add(&mut self, work: f64, slice: &Slice) {
+        self.rates.push(work / slice.seconds / 1e9);
+        self.calls += slice.calls;
+    }
+
+    /// Quartiles of the quotients `self / other` of the same round.
+    fn over(&self, other: &Account) -> [f64; 3] {
+        quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
+    }
+
+    fn rate(&self) -> [f64; 3] {
+        quartiles(self.rates.clone())
+    }
+}
+
+/// Everything that was measured of one shape.
+struct Outcome {
+    own: Account,
+    /// The second slice of sgemm in each round, which follows nobody else.
+    undisturbed: Account,
+    others: Vec<(String, Account)>,
+    absent: BTreeMap<String, String>,
+    versions: Map<String, Value>,
+    /// The longest that pools spun after a slice, in seconds.
+    settle: f64,
+    /// Rounds, those that were dropped included.
+    tried: usize,
+}
+
+impl Outcome {
+    fn sgemm(&self) -> Option<&Account> {
+        self.others.iter().find(|(name, _)| name == SGEMM.0).map(|(_, account)| account)
+    }
+
+    /// The peer with the highest median rate.
+    fn best(&self) -> Option<&(String, Account)> {
+        let peers = self.others.iter().filter(|(name, _)| name != SGEMM.0);
+        peers.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
+    }
+}
+
+fn measure(
+    engine: &Engine,
+    peers: &mut Peers,
+    request: &Request,
+    dir: &Path,
+    shape: [usize; 5],
+) -> Result<Outcome, Failure> {
+    let [b, h, nq, nk, d] = shape;
+    let dtype = request.dtype;
+    let mut seed = 0x9e37_79b9_7f4a_7c15;
+    let mut make = |n| Tensor::of(dtype, noise(&mut seed, b * h * n * d));
+    let (q, k, v, mut y) = (make(nq), make(nk), make(nk), make(nq));
+    for (name, x) in [("q", &q), ("k", &k), ("v", &v)] {
+        write(dir, name, &x.widened())?;
+    }
+    let isa = request.isa().map(|(name, _)| name);
+    let prepared: Prepared = peers.ask(&json!({
+        "shape": shape, "dtype": dtype.name(), "threads": request.threads, "dir": dir, "isa": isa }))?;
+
+    let view = |n| View::dense("tensor", Layout::Bhnd, &[b, h, n, d], None);
+    let problem = Spec::new(dtype, view(nq)?, view(nk)?, view(nk)?, view(nq)?).check()?;
+    let plan = engine.plan(&problem, &PlanOptions::default())?;
+    let mut workspace = plan.workspace()?;
+    let inputs = Inputs::new(q.get(), k.get(), v.get());
+    let mut bound = plan.bind(inputs, Outputs::new(y.get_mut()), &mut workspace)?;
+
+    let work = 4.0 * (b * h * nq * nk * d) as f64;
+    let sgemm = 2.0 * SGEMM.1.powi(3);
+    let mut outcome = Outcome {
+        own: Account::default(),
+        undisturbed: Account::default(),
+        others: prepared.jobs.into_iter().map(|name| (name, Account::default())).collect(),
+        absent: prepared.absent,
+        versions: prepared.versions,
+        settle: 0.0,
+        tried: 0,
+    };
+    let jobs = outcome.others.len() + 1;
+    'rounds: while outcome.own.rates.len() < request.rounds {
+        if outcome.tried == TRIES * request.rounds {
+            break;
+        }
+        outcome.tried += 1;
+        // Slices of the round by job; the last are this library's and the second of sgemm.
+        let mut round: Vec<(usize, Slice)> = Vec::with_capacity(jobs + 1);
+        for turn in 0..jobs {
+            let job = (turn + outcome.tried) % jobs;
+            let name = outcome.others.get(job).map(|(name, _)| name.as_str());
+            let again = name.filter(|name| *name == SGEMM.0).map(|name| (jobs, Some(name)));
+            for (job, name) in std::iter::once((job, name)).chain(again) {
+                let slice = match name {
+                    Some(name) => peers.slice(name, request.slice())?,
+                    None => own_slice(&mut bound, request.slice())?,
+                };
+                if !slice.calm {
+                    continue 'rounds;
                 }
+                round.push((job, slice));
             }
-            "--json" => json = true,
-            "--bench" => {}
-            shape => {
-                let numbers = shape.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>()?;
-                shapes
-                    .push(numbers.try_into().map_err(|_| format!("{shape}: allowed: heads,queries,keys,d"))?);
+        }
+        for (job, slice) in round {
+            outcome.settle = outcome.settle.max(slice.settle);
+            match outcome.others.get_mut(job) {
+                Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
+                None if job == jobs => outcome.undisturbed.add(sgemm, &slice),
+                None => outcome.own.add(work, &slice),
             }
         }
     }
-    if shapes.is_empty() {
-        shapes = SHAPES.to_vec();
+    write(dir, "y", &y.widened())?;
+    let errors: BTreeMap<String, f64> = peers.ask(&json!({ "check": dir.join("y") }))?;
+    outcome.own.error = errors.get("elsa").copied();
+    for (name, account) in &mut outcome.others {
+        account.error = errors.get(name).copied();
     }
+    let rounding = match dtype {
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => f16::EPSILON.to_f64(),
+        DType::Bf16 => bf16::EPSILON.to_f64(),
+    } / 2.0;
+    let limit = rounding + ARITHMETIC;
+    match outcome.own.error {
+        Some(error) if error <= limit => Ok(outcome),
+        error => {
+            Err(format!("{shape:?}: relative L2 error {error:?} against f64; allowed: {limit:e}").into())
+        }
+    }
+}
+
+fn print(request: &Request, kernel: &str, shape: [usize; 5], outcome: &Outcome) {
+    let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
+    let own = &outcome.own;
+    let to_sgemm = outcome.sgemm().map(|sgemm| own.over(sgemm));
+    let undisturbed = outcome.sgemm().map(|sgemm| sgemm.over(&outcome.undisturbed));
+    let to_best = outcome.best().map(|(name, account)| (name, own.over(account)));
+    if request.json {
+        let others: Map<String, Value> = outcome
+            .others
+            .iter()
+            .map(|(name, account)| {
+                let value = json!({ "gflops": account.rate()[1], "calls": account.calls,
+                    "ratio": own.over(account), "rel_l2": account.error });
+                (name.clone(), value)
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({ "what": "peers", "kernel": kernel, "threads": request.threads, "dtype": request.dtype.name(),
+                "shape": shape, "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice().as_millis() as u64,
+                "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,
+                "rel_l2": own.error, "best_peer": to_best.map(|(name, _)| name),
+                "to_best_peer": to_best.map(|(_, x)| x[1]), "to_best_peer_quartiles": to_best.map(|(_, x)| x),
+                "to_sgemm": to_sgemm.map(|x| x[1]), "to_sgemm_quartiles": to_sgemm,
+                "sgemm_disturbed": undisturbed.map(|x| x[1]), "settle_ms": outcome.settle * 1e3,
+                "peers": others, "absent": outcome.absent, "versions": outcome.versions })
+        );
+        return;
+    }
+    let mut list = Vec::new();
+    for (name, account) in &outcome.others {
+        let error = account.error.map_or(String::new(), |error| format!(" ({error:.0e})"));
+        list.push(format!("{name} {:.1}{error}", account.rate()[1]));
+    }
+    println!(
+        "{:>18} {:>7.1} {:>8.1e} {:>17} {:>17} {:>6.2} {:>7.1} {:>7}   {}",
+        shape.map(|n| n.to_string()).join(","),
+        own.rate()[1],
+        own.error.unwrap_or(f64::NAN),
+        to_best.map_or("-".to_owned(), |(_, x)| ratio(x)),
+        to_sgemm.map_or("-".to_owned(), ratio),
+        undisturbed.map_or(f64::NAN, |x| x[1]),
+        outcome.settle * 1e3,
+        format!("{}/{}", own.rates.len(), outcome.tried),
+        list.join(", ")
+    );
+}
+
+fn main() -> Result<(), Failure> {
+    let request = Request::parse(std::env::args().skip(1))?;
     let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
-    let mut peers = Peers::start(&python)?;
-    let engine = Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() })?;
-    if !json {
-        println!("{} with {threads} thread(s), {dtype}; {rounds} rounds of {SLICE:?}", engine.kernel());
-        println!("GFLOP/s (4 h q k d / time), medians; ratios are medians of quotients of the same round");
-        println!("{:>20} {:>8} {:>9} {:>9}   peers", "heads,q,k,d", "elsa", "/ best", "/ sgemm");
-    }
-    for shape @ [h, nq, nk, d] in shapes {
-        let request = serde_json::json!({ "threads": threads, "shape": shape, "dtype": dtype.name() });
-        let names: Vec<String> = serde_json::from_value(peers.ask(&request)?)?;
-        let mut seed = 0x9e37_79b9_7f4a_7c15;
-        let mut make = |n| Tensor::of(dtype, noise(&mut seed, h * n * d));
-        let (q, k, v, mut y) = (make(nq), make(nk), make(nk), make(nq));
-        let view = |n| View::dense("tensor", Layout::Bhnd, &[h, n, d], None);
-        let problem = Spec::new(dtype, view(nq)?, view(nk)?, view(nk)?, view(nq)?).check()?;
-        let plan = engine.plan(&problem, &PlanOptions::default())?;
-        let mut workspace = plan.workspace()?;
-        let inputs = Inputs::new(q.get(), k.get(), v.get());
-        let mut bound = plan.bind(inputs, Outputs::new(y.get_mut()), &mut workspace)?;
-        let flops = 4.0 * (h * nq * nk * d) as f64;
-        let mut rates: Vec<Vec<f64>> = vec![Vec::new(); names.len() + 1];
-        for _ in 0..rounds {
-            bound.run()?;
-            let (start, mut calls) = (Instant::now(), 0u32);
-            while start.elapsed() < SLICE {
-                bound.run()?;
-                calls += 1;
-            }
-            rates[0].push(flops * f64::from(calls) / start.elapsed().as_secs_f64() / 1e9);
-            for (name, rates) in names.iter().zip(&mut rates[1..]) {
-                let request = serde_json::json!({ "slice": name, "seconds": SLICE.as_secs_f64() });
-                let seconds: f64 = serde_json::from_value(peers.ask(&request)?)?;
-                let work = if name == "sgemm768" { 2.0 * 768f64.powi(3) } else { flops };
-                rates.push(work / seconds / 1e9);
-            }
+    let mut peers = Peers::start(&python, &request)?;
+    let options = EngineOptions { threads: Some(request.threads), backend: request.backend };
+    let engine = Engine::new(&options)?;
+    let dir = tempfile::tempdir()?;
+    let (mut told, mut disturbed) = (request.json, 0);
+    for &shape in &request.shapes {
+        let outcome = measure(&engine, &mut peers, &request, dir.path(), shape)?;
+        if outcome.best().is_none() {
+            return Err(format!("{python}: no peer can be measured: {:?}", outcome.absent).into());
         }
-        let quotient =
-            |than: &dyn Fn(usize) -> f64| median((0..rounds).map(|r| rates[0][r] / than(r)).collect());
-        let of = |name: &str| names.iter().position(|n| n == name).map(|i| &rates[i + 1]);
-        let best = |r: usize| {
-            let peers = names.iter().zip(&rates[1..]).filter(|(n, _)| n.as_str() != "sgemm768");
-            peers.map(|(_, x)| x[r]).fold(f64::NAN, f64::max)
-        };
-        let to_best = quotient(&best);
-        let to_sgemm = of("sgemm768").map_or(f64::NAN, |x| quotient(&|r| x[r]));
-        let medians: Vec<(String, f64)> =
-            names.iter().zip(&rates[1..]).map(|(n, x)| (n.clone(), median(x.clone()))).collect();
-        let own = median(rates[0].clone());
-        if json {
-            let peers: serde_json::Map<String, serde_json::Value> =
-                medians.into_iter().map(|(n, x)| (n, x.into())).collect();
+        if outcome.own.rates.is_empty() {
+            disturbed += 1;
+            eprintln!("{shape:?}: other programs disturbed each of {} rounds", outcome.tried);
+            continue;
+        }
+        if !told {
+            told = true;
+            println!("{} with {} thread(s), {}", engine.kernel(), request.threads, request.dtype);
             println!(
-                "{}",
-                serde_json::json!({ "what": "peers", "kernel": engine.kernel(), "threads": threads,
-                    "dtype": dtype.name(), "shape": shape, "rounds": rounds, "gflops": own,
-                    "to_best_peer": to_best, "to_sgemm": to_sgemm, "peers": peers })
+                "{} rounds of slices of {:?}; peers: {}",
+                request.rounds,
+                request.slice(),
+                Value::from(outcome.versions.clone())
             );
-        } else {
-            let list: Vec<String> = medians.iter().map(|(n, x)| format!("{n} {x:.1}")).collect();
-            let shape = format!("{h},{nq},{nk},{d}");
-            println!("{shape:>20} {own:>8.1} {to_best:>9.2} {to_sgemm:>9.2}   {}", list.join(", "));
+            for (name, why) in &outcome.absent {
+                println!("not measured: {name}: {why}");
+            }
+            println!("{LEGEND}");
+            println!(
+                "{:>18} {:>7} {:>8} {:>17} {:>17} {:>6} {:>7} {:>7}   peers",
+                "b,h,q,k,d", "elsa", "error", "/ best peer", "/ sgemm", "calm", "settle", "rounds"
+            );
         }
+        print(&request, engine.kernel(), shape, &outcome);
     }
-    drop(peers.to);
-    peers.child.wait()?;
+    let Peers { mut child, to, .. } = peers;
+    drop(to);
+    child.wait()?;
+    if disturbed > 0 {
+        return Err(format!("{disturbed} shape(s) could not be measured: the machine is busy").into());
+    }
     Ok(())
 }

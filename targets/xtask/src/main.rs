@@ -25,11 +25,21 @@
 //! emulation need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
+//! Measuring, apart from the tests:
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/benches`), in an environment that it makes |
+//! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
+//! | `mca` | what LLVM's model of the Cortex-A57 says of the product loops of the NEON kernel |
+//!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
 #![forbid(unsafe_code)]
 
 mod count;
+mod neon;
+mod peers;
 mod seeds;
 mod setup;
 mod shell;
@@ -38,6 +48,7 @@ mod stages;
 use clap::{Parser, Subcommand};
 use shell::Tree;
 use stages::{STAGES, Stage};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -62,16 +73,28 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
+    Peers {
+        /// Draw GFLOP/s and the ratio to the best peer against the number of tokens, as SVG, into this folder.
+        #[arg(long, value_name = "DIR")]
+        plot: Option<PathBuf>,
+        /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
+        /// `[batch,]heads,queries,keys,d`…
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Count the instructions of one attention call on an emulated Cortex-A57.
+    Count {
+        /// Shapes to count.
+        #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
+        shapes: Vec<String>,
+    },
+    /// Ask LLVM's model of the Cortex-A57 about the product loops of the NEON kernel.
+    Mca,
 }
 
 fn main() -> ExitCode {
-    let Command::Test { fast, only, list } = Arguments::parse().command;
-    if list {
-        for stage in STAGES {
-            println!("{:<12}{}", stage.name, stage.about);
-        }
-        return ExitCode::SUCCESS;
-    }
+    let command = Arguments::parse().command;
     let tree = match Tree::find() {
         Ok(tree) => tree,
         Err(error) => {
@@ -79,6 +102,28 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let done = match command {
+        Command::Test { list: true, .. } => {
+            for stage in STAGES {
+                println!("{:<12}{}", stage.name, stage.about);
+            }
+            Ok(())
+        }
+        Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
+        Command::Count { shapes } => neon::count(&tree, &shapes),
+        Command::Mca => neon::mca(&tree),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("xtask: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
     let wanted = |stage: &Stage| {
         if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
     };
@@ -87,7 +132,7 @@ fn main() -> ExitCode {
     for stage in STAGES.iter().filter(|stage| wanted(stage)) {
         println!("\n[{}] {}", stage.name, stage.about);
         let start = Instant::now();
-        let ran = (stage.run)(&tree).close();
+        let ran = (stage.run)(tree).close();
         for fault in &ran.faults {
             println!("[{}] failed: {fault}", stage.name);
         }

@@ -11,7 +11,8 @@ pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian puts an arm64 C library for emulators.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
-const PIP_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
 fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
@@ -105,17 +106,31 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
-/// The programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
-/// other machines.
-pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
-    let venv = tree.target.join("venv");
+/// What building for the boards and running there by emulation takes; returns the folder of cargo-zigbuild.
+pub fn board(tree: &Tree) -> Result<PathBuf, String> {
+    target(tree, BOARD)?;
+    program(tree, "qemu-aarch64", "qemu-user")?;
+    file(tree, &format!("{BOARD_ROOT}/lib/libc.so.6"), "libc6-arm64-cross")?;
+    zig(tree)
+}
+
+/// The emulator with the processor and the libraries of a board.
+pub fn emulator() -> String {
+    format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
+}
+
+/// A private Python environment, `name` in the build folder, with `packages`; `works` tells from the folder of
+/// its programs whether it is complete, `what` says what is missing when it cannot be made.
+fn environment(
+    tree: &Tree,
+    name: &str,
+    what: &str,
+    packages: &[&str],
+    works: &dyn Fn(&Path) -> bool,
+) -> Result<PathBuf, String> {
+    let venv = tree.target.join(name);
     let bin = venv.join("bin");
-    let works = || {
-        let run =
-            |program: &str, rest: &str| Run::new(tree, "").arg(bin.join(program)).args(rest).quiet().run();
-        run("python", "-m ziglang version").ok && run("cargo-zigbuild", "--version").ok
-    };
-    if works() {
+    if works(&bin) {
         return Ok(bin);
     }
     program(tree, "python3", "python3")?;
@@ -125,11 +140,44 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
         let pip = || make() && bin.join("pip").is_file();
         debian(tree, "the Python module venv", "python3-venv", &pip)?;
     }
-    let pip = Run::new(tree, "").arg(bin.join("pip")).args("install --quiet").args(&PIP_PACKAGES.join(" "));
+    let pip = Run::new(tree, "").arg(bin.join("pip")).args("install --quiet").args(&packages.join(" "));
     let line = pip.line();
-    if pip.run().ok && works() {
+    if pip.run().ok && works(&bin) {
         Ok(bin)
     } else {
-        Err(format!("cargo-zigbuild is missing and could not be installed; run: {line}"))
+        Err(format!("{what} is missing and could not be installed; run: {line}"))
     }
+}
+
+/// Whether a program of a Python environment runs and succeeds.
+fn succeeds(tree: &Tree, bin: &Path, program: &str, rest: &[&str]) -> bool {
+    let run = Run::new(tree, "").arg(bin.join(program));
+    rest.iter().fold(run, |run, word| run.arg(*word)).quiet().run().ok
+}
+
+/// The programs of a private Python environment with zig and cargo-zigbuild: a linker and C libraries for
+/// other machines.
+pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
+    environment(tree, "venv", "cargo-zigbuild", &ZIG_PACKAGES, &|bin| {
+        succeeds(tree, bin, "python", &["-m", "ziglang", "version"])
+            && succeeds(tree, bin, "cargo-zigbuild", &["--version"])
+    })
+}
+
+/// The Python of a private environment with the libraries that the benchmark compares with.
+pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
+    let works = |bin: &Path| {
+        let import = format!("import {}", PEER_PACKAGES.join(", "));
+        succeeds(tree, bin, "python", &["-c", &import])
+    };
+    let here = tree.target.join("peers");
+    if !works(&here.join("bin")) {
+        println!(
+            "{}: installing {}; where the index offers PyTorch with CUDA only, that is some gigabytes",
+            here.display(),
+            PEER_PACKAGES.join(", ")
+        );
+    }
+    let bin = environment(tree, "peers", "PyTorch or ONNX Runtime", &PEER_PACKAGES, &works)?;
+    Ok(bin.join("python"))
 }

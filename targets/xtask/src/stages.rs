@@ -2,7 +2,7 @@
 
 use crate::count::{self, Ran};
 use crate::seeds;
-use crate::setup::{self, BARE, BOARD, BOARD_ROOT};
+use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
 use std::path::Path;
 use std::time::Duration;
@@ -213,22 +213,15 @@ fn bare_metal(tree: &Tree) -> Ran {
 }
 
 fn aarch64(tree: &Tree) -> Ran {
-    let set_up = || {
-        setup::target(tree, BOARD)?;
-        setup::program(tree, "qemu-aarch64", "qemu-user")?;
-        setup::file(tree, &format!("{BOARD_ROOT}/lib/libc.so.6"), "libc6-arm64-cross")?;
-        setup::zig(tree)
-    };
-    let bin = match set_up() {
+    let bin = match setup::board(tree) {
         Ok(bin) => bin,
         Err(fault) => return Ran::fault("tests", fault),
     };
     let mut ran = Ran::none("tests");
-    let runner = format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}");
     let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --tests --no-fail-fast")
         .args(&format!("--target {BOARD}.2.27"))
         .front(bin)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator())
         .env("ELSA_REQUIRE", "neon")
         .env_default("PROPTEST_CASES", "32");
     tests(&mut ran, run);

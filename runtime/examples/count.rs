@@ -1,0 +1,73 @@
+//! Attention calls between markers, for the counting of instructions under an emulator:
+//! `cargo xtask count` builds this for aarch64, runs it and reads the counts.
+//!
+//! Arguments are shapes `heads,tokens,d`. Each is planned and bound, called once to touch all memory, then
+//! called twice, each time between `hint #0x7e` and `hint #0x7f`. A line per shape tells its kernel; the
+//! answer is checked against the f64 oracle, so that no wrong kernel is counted.
+
+use elsa_core::problem::{Inputs, Outputs, Spec};
+use elsa_core::reference;
+use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Both calls of a shape are counted.
+const CALLS: usize = 2;
+/// Far above the error of a correct kernel on these data, far below that of a wrong one.
+const TOLERANCE: f64 = 1e-5;
+
+#[cfg(target_arch = "aarch64")]
+fn marked<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: these hints are no-operations on every aarch64 processor. They keep the stack and the flags,
+    // and, as they may touch memory for all the compiler knows, the call stays between them.
+    unsafe { core::arch::asm!("hint #0x7e", options(nostack, preserves_flags)) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { core::arch::asm!("hint #0x7f", options(nostack, preserves_flags)) };
+    result
+}
+
+#[cfg(not(target_arch = "aarch64"))]
+fn marked<T>(_: impl FnOnce() -> T) -> T {
+    eprintln!("the markers are instructions of aarch64: build for it, or run `cargo xtask count`");
+    std::process::exit(2)
+}
+
+fn main() -> Result<(), Failure> {
+    // One thread, so that all of the call lies between the markers.
+    let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
+    for text in std::env::args().skip(1) {
+        let refused = || format!("{text}: allowed: heads,tokens,d, each at least 1");
+        let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
+        let Ok([h, n, d]) = <[usize; 3]>::try_from(numbers.map_err(|_| refused())?) else {
+            return Err(refused().into());
+        };
+        let view = View::dense("shape", Layout::Bhnd, &[h, n, d], None)?;
+        let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+        let wave = |rate: f32| (0..view.count()).map(|i| (i as f32 * rate).sin()).collect::<Vec<f32>>();
+        let (q, k, v) = (wave(0.37), wave(0.61), wave(0.89));
+        let inputs = || Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+        let mut y = vec![0.0; view.count()];
+        let plan = engine.plan(&problem, &PlanOptions::default())?;
+        let mut workspace = plan.workspace()?;
+        let mut bound = plan.bind(inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
+        bound.run()?;
+        for _ in 0..CALLS {
+            marked(|| bound.run())?;
+        }
+        // One row of each head tells a wrong kernel from a right one.
+        let mut truth = vec![0.0f64; d];
+        for head in 0..h {
+            let row = (head * 7 + n / 2) % n;
+            reference::row(&problem, &inputs(), 0, head, row, &mut truth);
+            for (a, b) in y[(head * n + row) * d..].iter().zip(&truth) {
+                if (f64::from(*a) - b).abs().is_nan() || (f64::from(*a) - b).abs() > TOLERANCE {
+                    return Err(format!("{text}: head {head}, row {row}: {a}, but {b} in f64").into());
+                }
+            }
+        }
+        println!("{h},{n},{d} {}", plan.kernel());
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+// A plugin for QEMU's user-mode emulator of aarch64 that counts the instructions between two markers.
+//
+// The program under test executes `hint #0x7e` where counting starts and `hint #0x7f` where it stops; both do
+// nothing on real hardware. Each marked stretch prints one line on the plugin log:
+//
+//     counted: <instructions> <vector FMAs> <loads and stores> <vector loads and stores through sp>
+//
+// QEMU translates blocks of instructions and tells when one starts, so whole blocks are added up, and what
+// lies in the markers' own blocks outside the stretch is taken off: the count is exact, and markers do not
+// count. One guest thread only.
+//
+// Debian does not package QEMU's header; the declarations below are the part of its plugin interface, in
+// version 1, that is needed here.
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef uint64_t plugin_id;
+struct block;
+struct instruction;
+enum registers { NO_REGISTERS };
+typedef void (*on_translation)(plugin_id, struct block *);
+typedef void (*on_execution)(unsigned int cpu, void *data);
+extern void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, on_translation);
+extern void qemu_plugin_register_vcpu_tb_exec_cb(struct block *, on_execution, enum registers, void *);
+extern void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *, on_execution, enum registers, void *);
+extern size_t qemu_plugin_tb_n_insns(const struct block *);
+extern struct instruction *qemu_plugin_tb_get_insn(const struct block *, size_t);
+extern const void *qemu_plugin_insn_data(const struct instruction *);
+extern void qemu_plugin_outs(const char *);
+
+#define PUBLIC __attribute__((visibility("default")))
+
+PUBLIC int qemu_plugin_version = 1;
+
+enum { ALL, FMA, MEMORY, STACK, KINDS };
+typedef struct { int64_t of[KINDS]; } counts;
+
+static const uint32_t START = 0xd5032fdf, STOP = 0xd5032fff;
+// All blocks so far, and all instructions before the stretch that is open.
+static counts total, before;
+
+static void add(counts *to, const counts *x, int64_t sign) {
+    for (int kind = 0; kind < KINDS; kind++) to->of[kind] += sign * x->of[kind];
+}
+
+static void classify(counts *to, uint32_t word) {
+    int vector_fma = (word & 0xbf20fc00) == 0x0e20cc00      // FMLA, FMLS (vector)
+                     || (word & 0xbf80b400) == 0x0f801000;  // FMLA, FMLS (by element)
+    int memory = (word & 0x0a000000) == 0x08000000;         // loads and stores
+    int vector = word >> 26 & 1, base = word >> 5 & 31;     // register 31 is sp as a base
+    to->of[ALL]++;
+    to->of[FMA] += vector_fma;
+    to->of[MEMORY] += memory;
+    to->of[STACK] += memory && vector && base == 31;
+}
+
+static void on_block(unsigned int cpu, void *block) {
+    (void)cpu;
+    add(&total, block, 1);
+}
+
+// `rest`: what follows the marker in its block.
+static void on_start(unsigned int cpu, void *rest) {
+    (void)cpu;
+    before = total;
+    add(&before, rest, -1);
+}
+
+// `rest`: the marker and what follows it in its block.
+static void on_stop(unsigned int cpu, void *rest) {
+    (void)cpu;
+    counts x = total;
+    add(&x, rest, -1);
+    add(&x, &before, -1);
+    char line[160];
+    snprintf(line, sizeof line, "counted: %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n", x.of[ALL], x.of[FMA],
+             x.of[MEMORY], x.of[STACK]);
+    qemu_plugin_outs(line);
+}
+
+// Translated blocks live as long as the process, and so does what is told of them.
+static counts *keep(const counts *x) {
+    counts *kept = malloc(sizeof *kept);
+    if (kept == NULL) abort();
+    *kept = *x;
+    return kept;
+}
+
+static void on_translate(plugin_id id, struct block *block) {
+    (void)id;
+    counts rest = {{0}};
+    for (size_t i = qemu_plugin_tb_n_insns(block); i-- > 0;) {
+        struct instruction *instruction = qemu_plugin_tb_get_insn(block, i);
+        uint32_t word;
+        memcpy(&word, qemu_plugin_insn_data(instruction), sizeof word);
+        if (word == START) qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_start, NO_REGISTERS, keep(&rest));
+        classify(&rest, word);
+        if (word == STOP) qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_stop, NO_REGISTERS, keep(&rest));
+    }
+    qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, NO_REGISTERS, keep(&rest));
+}
+
+PUBLIC int qemu_plugin_install(plugin_id id, const void *info, int argc, char **argv) {
+    (void)info, (void)argc, (void)argv;
+    qemu_plugin_register_vcpu_tb_trans_cb(id, on_translate);
+    return 0;
+}
