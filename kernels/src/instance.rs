@@ -25,7 +25,7 @@ macro_rules! instance {
                 rows: 1,
                 group: 4,
                 keys: elsa_core::plan::KeyLayout::Rows,
-                most_queries: <$lanes as Lanes>::N / 4,
+                most_queries: <$lanes as Lanes>::N.div_ceil(4),
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],

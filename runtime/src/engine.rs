@@ -213,16 +213,9 @@ impl Engine {
             workers: self.threads(),
             all_workers: options.all_workers,
         };
-        // How many queries each packed sequence has is not known, and their total must not decide about the
-        // bits of one.
-        let queries = match problem.spec().packed {
-            Some(_) => usize::MAX,
-            None => problem.spec().query.tokens(),
-        };
-        let kernel = registry::of(self.inner.kernel.spec.set)
-            .find(|k| queries <= k.spec.most_queries)
-            .unwrap_or(self.inner.kernel);
-        let choice = choose(problem, self.profile(), &kernel.spec, &options)?;
+        let candidates = || registry::of(self.inner.kernel.spec.set);
+        let choice = choose(problem, self.profile(), candidates().map(|k| &k.spec), &options)?;
+        let kernel = candidates().find(|k| k.spec.name == choice.kernel.name).ok_or(PlanError::NoKernel)?;
         Plan::new(self.clone(), kernel, *problem, choice)
     }
 }

@@ -67,11 +67,16 @@ fn parts_lie_apart_and_are_large_enough() {
             for method in [Method::Elsa, Method::Math] {
                 for (block, workers) in [(64, 1), (128, 3), (256, 7)] {
                     let options = Options { method, block, workers, all_workers: true, budget: None };
-                    match choose(&problem, &device, &kernel.spec, &options) {
+                    match choose(&problem, &device, [&kernel.spec], &options) {
                         // Math has room for the tiles of one sequence, not for those of each that is packed.
                         Ok(choice) => {
                             assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
                             check(&case, &choice);
+                        }
+                        Err(PlanError::NoKernel) => {
+                            let many = case.spec.packed.is_some()
+                                || case.spec.query.tokens() > kernel.spec.most_queries;
+                            assert!(many && kernel.spec.most_queries < usize::MAX, "{case:?}");
                         }
                         Err(e) => assert!(e == PlanError::Packed && case.spec.packed.is_some(), "{e}"),
                     }
@@ -81,6 +86,24 @@ fn parts_lie_apart_and_are_large_enough() {
         }
     }
     assert!(seen > 5000);
+}
+
+/// The first candidate that is meant for as many queries is taken; packed sequences never count as few.
+#[test]
+fn the_kernel_follows_the_queries() {
+    let device = DeviceProfile::modest();
+    let scalar = || KERNELS.iter().map(|k| &k.spec).filter(|s| s.set.name() == "scalar");
+    let few = scalar().map(|s| s.most_queries).min().unwrap();
+    assert!(few < 8 && scalar().count() == 2);
+    for queries in 0..8 {
+        let case = Params::plain(queries, 20, 8, 8).build("plain");
+        let choice = choose(&case.problem(), &device, scalar(), &Options::default()).unwrap();
+        assert_eq!(choice.kernel.most_queries == few, queries <= few, "{queries}");
+        let packed =
+            Params { packed: Some(vec![(queries, 20)]), ..Params::plain(queries, 20, 8, 8) }.build("packed");
+        let choice = choose(&packed.problem(), &device, scalar(), &Options::default()).unwrap();
+        assert_eq!(choice.kernel.most_queries, usize::MAX);
+    }
 }
 
 /// A budget is kept by sharing blocks less, then by fewer workers, then by narrower tiles, in that order.
@@ -95,7 +118,7 @@ fn a_budget_takes_the_cheapest_first() {
     let mut before: Option<Choice> = None;
     let mut kinds = [0; 3];
     loop {
-        match choose(&problem, &device, &kernel.spec, &Options { budget, ..wish }) {
+        match choose(&problem, &device, [&kernel.spec], &Options { budget, ..wish }) {
             Ok(choice) => {
                 let bytes = Layout::of(&choice).unwrap().bytes();
                 assert!(budget.is_none_or(|b| bytes <= b));

@@ -48,6 +48,8 @@ pub enum PlanError {
         /** The size. */
         found: usize,
     },
+    /// Among the candidates no kernel for as many queries.
+    NoKernel,
     /// Method math for packed sequences.
     Packed,
     /// Not even the smallest workspace fits the budget.
@@ -68,6 +70,9 @@ impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             PlanError::Block { found } => write!(f, "block: {found}; allowed: 64, 128 or 256"),
+            PlanError::NoKernel => {
+                write!(f, "kernel: none for as many queries; allowed: one that takes any number")
+            }
             PlanError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
             PlanError::Budget { needed, budget } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
@@ -147,20 +152,22 @@ pub const MOST_TILES: usize = 8;
 /// Multiply-adds for each lane that make a worker worth waking.
 const WORK_PER_LANE: f64 = 32_768.0;
 
-/// Chooses tiles, division and workspace for `problem` on `device` with `kernel`.
+/// Chooses kernel, tiles, division and workspace for `problem` on `device`. Of `kernels`, which must all be
+/// present there and are in order of preference, the first that is meant for as many queries is taken.
 ///
-/// Nothing here changes a bit of the answer except `method` and `block`: tile width, group and workers only
-/// say who computes a row, and when.
+/// Nothing here changes a bit of the answer except the kernel, `method` and `block`: tile width, group and
+/// workers only say who computes a row, and when. The kernel depends on the number of queries of a sequence,
+/// never on the batch; packed sequences, whose lengths come with the data, take the one for any number.
 ///
 /// A budget is a hard cap. Where the preferred form does not fit, fewer tiles share a block, then fewer
 /// workers run, then tiles get narrower.
 ///
 /// # Errors
-/// A block size that is not offered; a budget that even the smallest form exceeds.
-pub fn choose(
+/// A block size that is not offered; a budget that even the smallest form exceeds; no kernel.
+pub fn choose<'a>(
     problem: &Problem,
     device: &DeviceProfile,
-    kernel: &KernelSpec,
+    kernels: impl IntoIterator<Item = &'a KernelSpec>,
     options: &Options,
 ) -> Result<Choice, PlanError> {
     if ![64, 128, 256].contains(&options.block) {
@@ -171,6 +178,8 @@ pub fn choose(
         return Err(PlanError::Packed);
     }
     let (queries, keys) = (s.query.tokens(), problem.keys());
+    let at_once = if s.packed.is_some() { usize::MAX } else { queries };
+    let kernel = kernels.into_iter().find(|k| at_once <= k.most_queries).ok_or(PlanError::NoKernel)?;
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let segment = options.block * BLOCKS_PER_SEGMENT;
     let shaped = s.dtype != DType::F32 || s.past_key.is_some();
