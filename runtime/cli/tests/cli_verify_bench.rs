@@ -228,3 +228,25 @@ fn no_command_prints_help() {
     let version = elsa(&["--version"]);
     assert!(version.status.success() && version.stdout.starts_with(b"elsa "));
 }
+
+#[test]
+fn the_environment_forces_a_back_end_too() {
+    let bench = ["bench", "--shape", "1,1,64,64,64", "--seconds", "0.01", "--json"];
+    let text = |name: &str, args: &[&str]| {
+        let output = common::elsa_with(args, &[("ELSA_BACKEND", name)]);
+        let words = [output.stdout, output.stderr].map(|x| String::from_utf8(x).unwrap());
+        (output.status.code(), words.concat())
+    };
+    let (status, said) = text("scalar", &bench);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.lines().all(|line| line.contains("\"backend\":\"scalar\"")), "{said}");
+    let absent = if cfg!(target_arch = "aarch64") { "avx512" } else { "neon" };
+    for name in [absent, "cuda", "abacus"] {
+        let (status, said) = text(name, &bench);
+        assert_eq!(status, Some(2), "{name}: {said}");
+        assert!(said.contains(name) && said.contains("allowed") && said.lines().count() == 1, "{said}");
+    }
+    // A flag goes before the environment.
+    let (status, said) = text(absent, &[&bench[..], &["--backend", "scalar"]].concat());
+    assert_eq!(status, Some(0), "{said}");
+}

@@ -18,11 +18,16 @@ pub fn emulated() -> bool {
 
 /// Calls the tool, as the tests themselves are called.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
+    elsa_with(args, &[])
+}
+
+/// As `elsa`, with variables of the environment.
+pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let binary = env!("CARGO_BIN_EXE_elsa");
     let runner = runner().unwrap_or_default();
     let mut words = runner.split_whitespace().chain([binary]);
     let mut command = Command::new(words.next().unwrap());
-    command.args(words).args(args).output().unwrap()
+    command.args(words).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
 /// A folder and calls with files in it.
