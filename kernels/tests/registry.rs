@@ -129,7 +129,7 @@ fn halves_widen_exactly() {
             }
         }
         // Every half there is.
-        let bits: Vec<u16> = (0..=u16::MAX).collect();
+        let bits: Vec<u16> = (0..=u16::MAX).step_by(if cfg!(miri) { 997 } else { 1 }).collect();
         let mut y = vec![0.0f32; bits.len()];
         // SAFETY: as above.
         unsafe { (kernel.widen_f16)(bits.as_ptr(), bits.len(), y.as_mut_ptr()) }
@@ -144,7 +144,8 @@ fn halves_widen_exactly() {
 fn singles_narrow_to_the_nearest_half() {
     // Every half, the points between neighbours, and what lies right beside them; and odd values.
     let mut x: Vec<f32> = Vec::new();
-    for bits in 0..0x7c00u16 {
+    let stride = if cfg!(miri) { 997 } else { 1 };
+    for bits in (0..0x7c00u16).step_by(stride) {
         let (a, b) = (half::f16::from_bits(bits).to_f32(), half::f16::from_bits(bits + 1).to_f32());
         let middle = if b.is_finite() { (a + b) / 2.0 } else { 65520.0 };
         for y in [a, middle, middle.next_up(), middle.next_down()] {
@@ -152,7 +153,7 @@ fn singles_narrow_to_the_nearest_half() {
         }
     }
     x.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN_POSITIVE, 1e-45, 3.4e38, -0.0]);
-    x.extend((0..100_000u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761))));
+    x.extend((0..100_000u32).step_by(stride).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761))));
     for kernel in present() {
         for x in [&x[..], &x[..5], &x[..1], &x[..0], &x[3..36]] {
             let mut y = vec![0u16; x.len()];
