@@ -5,6 +5,7 @@
 //! | [`lanes`] | what the algorithms ask of a vector unit |
 //! | [`isa`] | tokens that prove an instruction set present |
 //! | [`generic`] | the micro-kernels, written once |
+//! | [`cuda`] | the GPU kernels as data |
 //! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
 //! | [`kernel`], [`registry`] | entry points as data, and the one table of them |
 //!
@@ -15,6 +16,7 @@
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod cuda;
 pub mod generic;
 mod instance;
 pub mod isa;

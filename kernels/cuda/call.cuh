@@ -1,0 +1,72 @@
+// What a launch is told: the device twin of kernels/src/cuda/call.rs.
+//
+// Field for field the same structures as there; both sides assert every offset. Addresses are device addresses
+// held in 64 bits, strides count elements, and the last axis of every tensor is contiguous.
+#pragma once
+
+typedef unsigned long long Address;
+
+// A strided tensor [batch, heads, tokens, dim].
+struct Tensor {
+  Address data;
+  long long batch, head, token;  // strides in elements
+};
+
+// One sequence of the batch and the interval of keys that each of its rows attends:
+//   diagonal = offset + row
+//   start    = left < 0 ? 0 : max(diagonal - left, 0)
+//   end      = min(reach, right < 0 ? reach : max(diagonal + right + 1, 0))
+struct Sequence {
+  int batch;            // index along the batch axis; zero when packed
+  int query0, queries;  // first query token in the query view, and how many
+  int key0;             // first token of the new keys in the key view
+  int keys, past;       // keys in all, those of the past included; keys of the past
+  int reach;            // keys that are valid and that the mask speaks of
+  int left, right;      // window around the diagonal; -1 is open (causal: right is 0)
+  int offset;           // column of the diagonal in row zero
+};
+
+enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2 };
+enum { MASK_NONE = 0, MASK_BOOL = 1, MASK_F32 = 2, MASK_F16 = 3, MASK_BF16 = 4 };
+// Rows of the tensor may be read or written four elements at a time: its data are aligned to four elements and
+// its strides, and the head size, are multiples of four.
+enum {
+  QUERY_IN_FOURS = 1,
+  KEY_IN_FOURS = 2,
+  VALUE_IN_FOURS = 4,
+  OUTPUT_IN_FOURS = 8,
+};
+
+// A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
+// counted in the query view.
+struct Call {
+  Tensor query, key, value, past_key, past_value, output;
+  Address mask;                                           // element (b, h, q, k) at the sum of index * stride
+  long long mask_batch, mask_head, mask_query, mask_key;  // in elements; zero where broadcast
+  Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
+  Address lse;                          // [row], natural logarithm; zero: not wanted
+  Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not wanted
+  Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
+  Sequence sequence;
+  int sequence_count;
+  int dtype, mask_kind, flags;
+  int heads, group, tokens;             // query heads; query heads of a key head; tokens of the query view
+  int head_dim, value_dim, part_dim;
+  int row_blocks, splits, chunk;        // blocks of rows of the longest sequence; parts of the keys; keys of a part
+  float query_factor, cap;              // scores in units of log 2: factor * (q . k), or cap * tanh(factor * (q . k))
+  int reserved;
+};
+
+// Writes earlier and new rows one after the other: present[b][h][0 .. past + fresh].
+struct Present {
+  Tensor past, fresh, present;
+  int batch, heads, past_tokens, fresh_tokens;
+  int dim, element_size;                // elements of a row; bytes of an element
+};
+
+static_assert(sizeof(Tensor) == 32 && sizeof(Sequence) == 40, "");
+static_assert(__builtin_offsetof(Call, mask) == 192, "");
+static_assert(__builtin_offsetof(Call, part_w) == 280, "");
+static_assert(__builtin_offsetof(Call, sequence) == 288, "");
+static_assert(__builtin_offsetof(Call, query_factor) == 380, "");
+static_assert(sizeof(Call) == 392 && sizeof(Present) == 120, "");

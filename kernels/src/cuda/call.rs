@@ -1,0 +1,187 @@
+//! What a launch is told: the twin of `kernels/cuda/call.cuh`, field for field.
+//!
+//! Addresses are device addresses, zero where there is nothing; strides count elements; the last axis of every
+//! tensor is contiguous.
+
+/// A strided tensor `[batch, heads, tokens, dim]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tensor {
+    /// Address of the first element.
+    pub data: u64,
+    /// Elements from one batch to the next.
+    pub batch: i64,
+    /// Elements from one head to the next.
+    pub head: i64,
+    /// Elements from one token to the next.
+    pub token: i64,
+}
+
+/// One sequence, and the interval of keys that each of its rows attends:
+///
+/// ```text
+/// diagonal = offset + row
+/// start    = left < 0 ? 0 : max(diagonal − left, 0)
+/// end      = min(reach, right < 0 ? reach : max(diagonal + right + 1, 0))
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Index along the batch axis; zero when packed.
+    pub batch: i32,
+    /// First query token in the query view.
+    pub query0: i32,
+    /// Query tokens.
+    pub queries: i32,
+    /// First token of the new keys in the key view.
+    pub key0: i32,
+    /// Keys, those of the past included.
+    pub keys: i32,
+    /// Keys of the past.
+    pub past: i32,
+    /// Keys that are valid and that the mask speaks of.
+    pub reach: i32,
+    /// Keys before the diagonal; −1 is open.
+    pub left: i32,
+    /// Keys after the diagonal; −1 is open, and causal is zero.
+    pub right: i32,
+    /// Column of the diagonal in row zero.
+    pub offset: i32,
+}
+
+/// [`Call::dtype`]: singles.
+pub const TYPE_F32: i32 = 0;
+/// [`Call::dtype`]: halves.
+pub const TYPE_F16: i32 = 1;
+/// [`Call::dtype`]: brain floats.
+pub const TYPE_BF16: i32 = 2;
+/// [`Call::mask_kind`]: no mask.
+pub const MASK_NONE: i32 = 0;
+/// [`Call::mask_kind`]: bytes, non-zero is attended.
+pub const MASK_BOOL: i32 = 1;
+/// [`Call::mask_kind`]: added, singles.
+pub const MASK_F32: i32 = 2;
+/// [`Call::mask_kind`]: added, halves.
+pub const MASK_F16: i32 = 3;
+/// [`Call::mask_kind`]: added, brain floats.
+pub const MASK_BF16: i32 = 4;
+/// [`Call::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
+/// head size multiples of four.
+pub const QUERY_IN_FOURS: i32 = 1;
+/// [`Call::flags`]: key rows, past ones too, may be read four elements at a time.
+pub const KEY_IN_FOURS: i32 = 2;
+/// [`Call::flags`]: value rows, past ones too, may be read four elements at a time.
+pub const VALUE_IN_FOURS: i32 = 4;
+/// [`Call::flags`]: output rows may be written four elements at a time.
+pub const OUTPUT_IN_FOURS: i32 = 8;
+
+/// A whole attention call. Row `r = (batch · heads + head) · tokens + token` numbers the query rows, with the
+/// token counted in the query view.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Call {
+    /// `[batch, heads, tokens, head_dim]`.
+    pub query: Tensor,
+    /// New keys, `[batch, kv_heads, tokens, head_dim]`.
+    pub key: Tensor,
+    /// New values, `[batch, kv_heads, tokens, value_dim]`.
+    pub value: Tensor,
+    /// Earlier keys.
+    pub past_key: Tensor,
+    /// Earlier values.
+    pub past_value: Tensor,
+    /// `[batch, heads, tokens, value_dim]`.
+    pub output: Tensor,
+    /// The mask; element `(b, h, q, k)` lies at the sum of index times stride.
+    pub mask: u64,
+    /// Stride in elements; zero where broadcast. So are the next three.
+    pub mask_batch: i64,
+    /// Stride of heads.
+    pub mask_head: i64,
+    /// Stride of queries.
+    pub mask_query: i64,
+    /// Stride of keys.
+    pub mask_key: i64,
+    /// Table of `sequence_count` sequences, or zero: [`Call::sequence`] for each index of the batch.
+    pub sequences: u64,
+    /// Log-sum-exp of each row, natural logarithm.
+    pub lse: u64,
+    /// References of the states, natural units, `[row]`.
+    pub state_m: u64,
+    /// Sums of the states, `[row]`.
+    pub state_s: u64,
+    /// Weighted sums of the states, `[row][value_dim]`.
+    pub state_w: u64,
+    /// References and sums of partial states, `[row][split][2]`; zero when the attention kernel finishes itself.
+    pub part_ms: u64,
+    /// Weighted sums of partial states, `[row][split][part_dim]`.
+    pub part_w: u64,
+    /// The sequence of every index of the batch when there is no table; its `batch` is not looked at.
+    pub sequence: Sequence,
+    /// Sequences.
+    pub sequence_count: i32,
+    /// Type of query, key, value, output, past.
+    pub dtype: i32,
+    /// What the mask's elements are.
+    pub mask_kind: i32,
+    /// Which tensors may be accessed four elements at a time.
+    pub flags: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Query heads of a key head.
+    pub group: i32,
+    /// Tokens of the query view.
+    pub tokens: i32,
+    /// Head size of queries and keys.
+    pub head_dim: i32,
+    /// Head size of values.
+    pub value_dim: i32,
+    /// Singles from one partial weighted sum to the next: `value_dim` rounded up to a multiple of four.
+    pub part_dim: i32,
+    /// Blocks of rows of the longest sequence.
+    pub row_blocks: i32,
+    /// Parts into which the keys are divided.
+    pub splits: i32,
+    /// Keys of a part, a multiple of the kernel's tile of keys.
+    pub chunk: i32,
+    /// Factor that makes `q · k` a score in units of `log 2`, or what the soft cap's tangent takes.
+    pub query_factor: f32,
+    /// Soft cap in units of `log 2`: a score becomes `cap · tanh(score)`. Zero is off.
+    pub cap: f32,
+    /// Not looked at.
+    pub reserved: i32,
+}
+
+/// A copy of earlier and new rows one after the other: `present[b][h][0 .. past + fresh]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Present {
+    /// Earlier rows.
+    pub past: Tensor,
+    /// New rows.
+    pub fresh: Tensor,
+    /// Where they go.
+    pub present: Tensor,
+    /// Sequences.
+    pub batch: i32,
+    /// Key heads.
+    pub heads: i32,
+    /// Earlier tokens.
+    pub past_tokens: i32,
+    /// New tokens.
+    pub fresh_tokens: i32,
+    /// Elements of a row.
+    pub dim: i32,
+    /// Bytes of an element.
+    pub element_size: i32,
+}
+
+// The offsets that `kernels/cuda/call.cuh` asserts too.
+const _: () = {
+    assert!(size_of::<Tensor>() == 32 && size_of::<Sequence>() == 40);
+    assert!(core::mem::offset_of!(Call, mask) == 192);
+    assert!(core::mem::offset_of!(Call, part_w) == 280);
+    assert!(core::mem::offset_of!(Call, sequence) == 288);
+    assert!(core::mem::offset_of!(Call, query_factor) == 380);
+    assert!(size_of::<Call>() == 392 && size_of::<Present>() == 120);
+};

@@ -1,0 +1,58 @@
+//! GPU kernels: what each is, the PTX that holds it, and what a launch is told.
+//!
+//! The device code lies in `kernels/cuda`, and the PTX that is generated from it in `kernels/ptx/sm_62`.
+
+pub mod call;
+
+/// Rows and types that a GPU kernel is made for, what it takes of an SM, and its error constants.
+///
+/// A kernel is launched with [`GpuKernel::threads`] threads a block on
+/// `sequences · heads · splits · row_blocks` blocks, `row_blocks` being the blocks of [`GpuKernel::rows`] rows of
+/// the longest sequence; all of it is in [`call::Call`], its only parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuKernel {
+    /// Its name: of the entry point, and of the module that holds nothing else.
+    pub name: &'static str,
+    /// PTX text, zero-terminated.
+    pub ptx: &'static str,
+    /// What the kernel is for.
+    pub role: Role,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Query rows of a block.
+    pub rows: usize,
+    /// Keys of a tile; parts of the keys are multiples of it.
+    pub keys: usize,
+    /// Static shared memory of a block in bytes.
+    pub shared: usize,
+    /// Registers of a thread on sm_62.
+    pub registers: usize,
+    /// Keys in the longest chain of additions before sums are added to those in memory.
+    pub flush: usize,
+    /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
+    pub chain: usize,
+    /// Largest relative error of a weight against `2^x`, as the instruction set promises it.
+    pub exp2_relative: f64,
+    /// Relative error of a product sum of eight dims beyond that of singles: zero unless halves multiply.
+    pub score_relative: f64,
+}
+
+/// What a GPU kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Attention of query tiles for head sizes up to `head_dim`, both of keys and of values.
+    Attention {
+        /// Largest head size.
+        head_dim: usize,
+        /// Whether it takes 16-bit types instead of singles.
+        half: bool,
+        /// Whether products of halves are summed eight at a time in halves.
+        half_scores: bool,
+        /// Most query rows of a sequence that it is meant for.
+        most_queries: usize,
+    },
+    /// Merge of partial states in the tree over splits, and everything that a finished row gives.
+    Merge,
+    /// Earlier and new rows one after the other.
+    Present,
+}
