@@ -33,6 +33,8 @@ pub struct GpuProfile {
     pub l2: usize,
     /// Highest clock.
     pub mhz: u32,
+    /// Whether it shares the processor's memory.
+    pub integrated: bool,
 }
 
 impl DeviceProfile {
