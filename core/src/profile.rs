@@ -29,6 +29,8 @@ pub struct GpuProfile {
     pub lanes_per_sm: usize,
     /// Shared memory that a block may use.
     pub shared_memory: usize,
+    /// Shared memory of a streaming multiprocessor.
+    pub shared_per_sm: usize,
     /// Second-level cache.
     pub l2: usize,
     /// Highest clock.

@@ -50,7 +50,7 @@ impl GpuSpec {
         // Registers are handed out to warps in units of eight for each thread.
         let registers = self.registers.next_multiple_of(8) * self.threads;
         per(REGISTERS, registers)
-            .min(per(device.shared_memory.max(SHARED), self.shared))
+            .min(per(device.shared_per_sm.max(SHARED), self.shared))
             .min(per(THREADS, self.threads))
             .clamp(1, MOST_BLOCKS)
     }
@@ -294,6 +294,7 @@ mod tests {
         sms: 132,
         lanes_per_sm: 128,
         shared_memory: 48 << 10,
+        shared_per_sm: 64 << 10,
         l2: 50 << 20,
         mhz: 1980,
         integrated: false,
