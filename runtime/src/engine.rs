@@ -281,6 +281,17 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
     }
 
+    /// Loads every GPU kernel of this build, ahead of plans that need them. On the CPU there is nothing to load.
+    ///
+    /// # Errors
+    /// A kernel that the driver refuses.
+    pub fn load_kernels(&self) -> Result<(), DeviceError> {
+        match &self.inner.gpu {
+            Some(gpu) => gpu.load_all(),
+            None => Ok(()),
+        }
+    }
+
     /// `len` zeros in memory that the GPU can use, or in ordinary memory where there is no GPU.
     ///
     /// # Errors

@@ -64,6 +64,9 @@ pub enum Error {
     /// An engine that cannot be had. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
+    /// A GPU that fails.
+    #[error("--backend: cuda: {0}")]
+    Device(#[from] elsa_runtime::DeviceError),
     /// A plan that cannot be made. Its text starts with the argument.
     #[error("--{0}")]
     Plan(#[from] PlanError),

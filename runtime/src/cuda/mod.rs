@@ -212,6 +212,15 @@ impl Gpu {
         })
     }
 
+    /// Loads every kernel of the build.
+    ///
+    /// # Errors
+    /// A module that the driver refuses.
+    pub fn load_all(&self) -> Result<(), DeviceError> {
+        let context = self.context()?;
+        GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))
+    }
+
     /// The kernels that were loaded so far.
     pub fn loaded(&self) -> Vec<LoadedKernel> {
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
