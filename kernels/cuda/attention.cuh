@@ -113,7 +113,7 @@ INLINE void attention(SharedBytes sm, const Call& call) {
   constexpr int COLUMNS = TN / STAGES;             // score columns of a lane in a stage
   constexpr int FIT = S::WEIGHT_BYTES / (LANE_COLS * P_STRIDE);
   constexpr int STEP = FIT < COLUMNS ? FIT : COLUMNS;  // score columns of a lane in an exchange of weights
-  constexpr bool EARLY_VALUES = D <= 192;           // beyond, sums leave no registers for values on their way
+  constexpr bool EARLY_KEYS = D <= 128, EARLY_VALUES = D <= 128;  // beyond, sums leave no registers for them
   constexpr int X = S::QUERY_BYTES, XP = X + S::WEIGHTS_AT;
   static_assert(K_ITEMS >= 1 && 16 * KF % NT == 0 && V_ITEMS >= 1 && VALUES * VF % NT == 0, "");
   static_assert(STEP >= 1 && COLUMNS % STEP == 0, "");
@@ -166,11 +166,18 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     UNROLL for (int a = 0; a < K_ITEMS; a++) {
       const int c = (t + a * NT) % KF, r = (t + a * NT) / KF;
       Address p = tile + r * 4 * key_step + c * 4 * SIZE;
-      const bool there = chunk * CHUNK + c * 4 < call.head_dim;
-      UNROLL for (int e = 0; e < 4; e++) {
-        clear(kr[a][e]);
-        if (there) load_four(kr[a][e], p);
-        p += key_step;
+      if (call.head_dim == D) {
+        UNROLL for (int e = 0; e < 4; e++) {
+          load_four(kr[a][e], p);
+          p += key_step;
+        }
+      } else {
+        const bool there = chunk * CHUNK + c * 4 < call.head_dim;
+        UNROLL for (int e = 0; e < 4; e++) {
+          clear(kr[a][e]);
+          if (there) load_four(kr[a][e], p);
+          p += key_step;
+        }
       }
     }
   };
@@ -197,10 +204,17 @@ INLINE void attention(SharedBytes sm, const Call& call) {
   };
   auto load_v = [&](int k0, int stage) LAMBDA {
     const int t = opaque(tid);
-    UNROLL for (int a = 0; a < V_ITEMS; a++) {
-      const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
-      clear(vr[a]);
-      if (c * 4 < call.value_dim) load_four(vr[a], value_base + (k0 + key_of(stage, r)) * value_step + c * 4 * SIZE);
+    if (call.value_dim == D) {
+      UNROLL for (int a = 0; a < V_ITEMS; a++) {
+        const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
+        load_four(vr[a], value_base + (k0 + key_of(stage, r)) * value_step + c * 4 * SIZE);
+      }
+    } else {
+      UNROLL for (int a = 0; a < V_ITEMS; a++) {
+        const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
+        clear(vr[a]);
+        if (c * 4 < call.value_dim) load_four(vr[a], value_base + (k0 + key_of(stage, r)) * value_step + c * 4 * SIZE);
+      }
     }
   };
   auto store_v = [&]() LAMBDA {
@@ -236,6 +250,14 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     }
   };
 
+  // Whether the first keys of the tile to come are in the exchange area.
+  bool ready = kbeg < kend && kbeg < run_from(kbeg);
+  if (ready) {
+    aim(kbeg);
+    load_k(kbeg, 0);
+  } else {
+    drop_k();
+  }
   {  // Queries: scaled, transposed to [dim][row], permuted as keys are.
     const bool in_fours = (call.flags & QUERY_IN_FOURS) != 0;
     const Share share = here();
@@ -249,7 +271,7 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     };
     if (in_fours && row0 + BM <= share.sequence.queries && call.head_dim == D) {
       const Address first = query_row(call, share.sequence, share.head, row0);
-      _Pragma("unroll 2") for (int i = tid; i < BM / 4 * VF; i += NT)
+      _Pragma("unroll 4") for (int i = tid; i < BM / 4 * VF; i += NT)
         stage_queries(i, [&](int row, int dim) LAMBDA -> Four {
           Four raw;
           load_four(raw, first + (row * call.query.token + dim) * SIZE);
@@ -266,6 +288,7 @@ INLINE void attention(SharedBytes sm, const Call& call) {
         });
     }
   }
+  if (ready) store_k(0);
   sync_block();
 
   float acc[TM][NV * 4], m[TM], sum[TM], s[TM][TN];
@@ -393,7 +416,8 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     constexpr bool CHOOSY = decltype(choosy)::value;
     const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
     const SharedBytes weights = sm + XP + (t >> 5) * S::WEIGHT_BYTES;
-    f4 pa[2][TM / 4], vv[2][NV];
+    constexpr int AHEAD = NV > 4 ? 0 : 1;  // wide rows leave no registers for a second set of fragments
+    f4 pa[1 + AHEAD][TM / 4], vv[1 + AHEAD][NV];
     auto fragments = [&](int b, int jj, int g) LAMBDA {
       const int f = weight_shift<TM>(g);
       UNROLL for (int h = 0; h < TM / 4; h++) {
@@ -403,20 +427,29 @@ INLINE void attention(SharedBytes sm, const Call& call) {
       UNROLL for (int h = 0; h < NV; h++)
         vv[b][h] = load_shared(values + cg * 16 + (g * COLUMNS + jj) * V_STRIDE + h * 128);
     };
-    auto column = [&](int jj, int following) LAMBDA {
-      UNROLL for (int g = 0; g < LANE_COLS; g++) {
-        const int b = g & 1;
-        if (g + 1 < LANE_COLS) fragments(b ^ 1, jj, g + 1);
-        else fragments(b ^ 1, following, 0);
-        UNROLL for (int i = 0; i < TM; i++) {
-          const float p = pa[b][i >> 2][i & 3];
-          if (!CHOOSY || p != 0.f) {
-            UNROLL for (int j = 0; j < NV * 4; j++) acc[i][j] = __builtin_fmaf(p, vv[b][j >> 2][j & 3], acc[i][j]);
-          }
+    auto multiply = [&](int b) LAMBDA {
+      UNROLL for (int i = 0; i < TM; i++) {
+        const float p = pa[b][i >> 2][i & 3];
+        if (!CHOOSY || p != 0.f) {
+          UNROLL for (int j = 0; j < NV * 4; j++) acc[i][j] = __builtin_fmaf(p, vv[b][j >> 2][j & 3], acc[i][j]);
         }
       }
     };
-    fragments(0, 0, 0);
+    auto column = [&](int jj, int following) LAMBDA {
+      if constexpr (AHEAD) {
+        UNROLL for (int g = 0; g < LANE_COLS; g++) {
+          if (g + 1 < LANE_COLS) fragments(~g & 1, jj, g + 1);
+          else fragments(~g & 1, following, 0);
+          multiply(g & 1);
+        }
+      } else {
+        NO_UNROLL for (int g = 0; g < LANE_COLS; g++) {
+          fragments(0, jj, g);
+          multiply(0);
+        }
+      }
+    };
+    if (AHEAD) fragments(0, 0, 0);
     if constexpr (UNROLL_VALUES && !CHOOSY) {
       UNROLL for (int jj = 0; jj < STEP; jj++) column(jj, jj + 1 < STEP ? jj + 1 : 0);
     } else {
@@ -484,7 +517,6 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     }
   };
 
-  bool ready = false;  // whether the first keys of the tile to come are in the exchange area
   NO_UNROLL for (int kc = kbeg; kc < kend; kc += FLUSH * TILE) {
     const int stop = kend - kc > FLUSH * TILE ? kc + FLUSH * TILE : kend;
     int k0 = kc;
@@ -534,8 +566,8 @@ INLINE void attention(SharedBytes sm, const Call& call) {
           }
         };
         auto give_v = [&](int st) LAMBDA {
-          if (!EARLY_VALUES) load_v(k0, st);
-          store_v();
+          if (EARLY_VALUES) store_v();
+          else gather_v(here(), k0, st);
         };
         sync_block();  // the keys are dead
         give_v(0);
@@ -549,11 +581,12 @@ INLINE void attention(SharedBytes sm, const Call& call) {
           rotate(COLUMNS);
           put_p(0);
         }
-        if (next < run) load_k(next, 0);
+        if (EARLY_KEYS && next < run) load_k(next, 0);
         else drop_k();
         sync_block();
         stage();
         sync_block();  // the values are dead
+        if (!EARLY_KEYS && next < run) load_k(next, 0);
         if (next < run) store_k(0);
         sync_block();
       }
@@ -563,15 +596,16 @@ INLINE void attention(SharedBytes sm, const Call& call) {
     const bool flushes = call.part_ms != 0 || (!HALF && (call.flags & OUTPUT_IN_FOURS) != 0);
     if (flushes && stop < kend) {
       const Place p = in_memory(here());
-      UNROLL for (int g = 0; g < TM; g += 4) {
-        f4 x[4][NV];
-        UNROLL for (int i = 0; i < 4; i++)
+      constexpr int GROUP = NV > 4 ? 1 : 4;  // rows whose sums are on their way at once
+      UNROLL for (int g = 0; g < TM; g += GROUP) {
+        f4 x[GROUP][NV];
+        UNROLL for (int i = 0; i < GROUP; i++)
           UNROLL for (int h = 0; h < NV; h++) {
             x[i][h] = zero4();
             if (flushed && g + i < p.left && p.column + h * 32 < p.columns)
               x[i][h] = read_f4(p.at + (g + i) * p.stride + h * 128);
           }
-        UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int i = 0; i < GROUP; i++)
           UNROLL for (int h = 0; h < NV; h++) {
             UNROLL for (int e = 0; e < 4; e++) {
               x[i][h][e] += acc[g + i][h * 4 + e];
@@ -612,6 +646,17 @@ INLINE void attention(SharedBytes sm, const Call& call) {
         if (p.column == 0)
           write_f2(call.part_ms + ((row + i) * call.splits + share.split) * 8,
                    f2{m[i] == NO_KEY ? NEG_INF : m[i], sum[i]});
+      }
+    return;
+  }
+  if (!HALF && (call.flags & OUTPUT_IN_FOURS) != 0 && call.lse == 0) {
+    UNROLL for (int i = 0; i < TM; i++)
+      if (i < p.left) {
+        const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
+        UNROLL for (int h = 0; h < NV; h++)
+          if (p.column + h * 32 < p.columns)
+            write_f4(p.at + i * p.stride + h * 128,
+                     quotient(f4{acc[i][h * 4], acc[i][h * 4 + 1], acc[i][h * 4 + 2], acc[i][h * 4 + 3]}, sum[i], empty));
       }
     return;
   }
