@@ -179,9 +179,9 @@ impl GpuLayout {
     }
 }
 
-/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of `kernels` the one is
-/// taken whose head size is the smallest that suffices, and of several the one for the fewest queries that
-/// suffices; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
+/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of the `kernels` that suffice
+/// the one is taken that does the least work, rows and head size padded, and of several the one for the fewest
+/// queries; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
 ///
 /// # Errors
 /// A head size, or a number of tokens or rows, that no kernel takes; a budget that even the undivided form
@@ -206,8 +206,9 @@ pub fn choose_gpu<'a>(
             continue;
         }
         widest = widest.max(k.head_dim);
-        // Among equals, sums in halves are what was asked for.
-        let rank = |k: &GpuSpec| (k.head_dim, k.most_queries, !k.half_scores);
+        // The padded work first. Among equals, sums in halves are what was asked for.
+        let work = |k: &GpuSpec| queries.next_multiple_of(k.rows.max(1)).saturating_mul(k.head_dim);
+        let rank = |k: &GpuSpec| (work(k), k.most_queries, k.head_dim, !k.half_scores);
         if k.head_dim >= d.max(dv) && best.is_none_or(|b| rank(k) < rank(&b)) {
             best = Some(*k);
         }
