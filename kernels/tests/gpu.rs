@@ -69,3 +69,13 @@ fn both_widths_and_any_number_of_queries_have_kernels() {
         assert_eq!(GPU_KERNELS.iter().filter(|kernel| kernel.role == role).count(), 1, "{role:?}");
     }
 }
+
+#[test]
+fn cubins_are_those_that_the_build_was_given() {
+    let folder = option_env!("ELSA_CUBIN_DIR").filter(|folder| !folder.is_empty()).map(Path::new);
+    for kernel in GPU_KERNELS {
+        let given =
+            folder.and_then(|folder| std::fs::read(folder.join(format!("{}.cubin", kernel.name))).ok());
+        assert_eq!(kernel.cubin, given.as_deref(), "{}", kernel.name);
+    }
+}
