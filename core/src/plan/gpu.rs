@@ -365,6 +365,14 @@ mod tests {
         assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
         assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
         assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
+        // Few rows of a wide kernel are less work than many of a narrow one.
+        let narrow = [spec("d32", 32, false, ALL, 64)];
+        for (nq, want) in [(4, "rows64"), (5, "d32")] {
+            let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
+            let kernels = KERNELS.iter().chain(&narrow);
+            let chosen = choose_gpu(&small, &H200, kernels, &GpuOptions::default()).map(|c| c.kernel.name);
+            assert_eq!(chosen, Ok(want));
+        }
         let refused = name(DType::F32, 100, [257, 8], false);
         assert_eq!(refused, Err(PlanError::HeadSize { found: 257, max: 256 }));
         let refused = name(DType::F16, 100, [64, 129], false);
