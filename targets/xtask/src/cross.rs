@@ -51,7 +51,8 @@ fn note(ran: &mut Ran, what: &str, found: Found) {
 }
 
 fn text(out: &Output, what: &str) -> Result<String, String> {
-    if out.ok { Ok(out.stdout.clone()) } else { Err(format!("{what}: {}: {}", out.how, out.stderr.trim())) }
+    let said = out.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    if out.ok { Ok(out.stdout.clone()) } else { Err(format!("{what}: {}: {said}", out.how)) }
 }
 
 /// The stage `cross`.
@@ -120,6 +121,8 @@ fn consumer(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let bytes = fs::read(dir.join("with")).map_err(|error| format!("{}: {error}", dir.display()))?;
     note(ran, "symbol versions of the C program", check::symbol_versions(&bytes, glibc));
     note(ran, "libraries of the C program", check::libraries(&bytes));
+    let exceptions = check::Exceptions::read(tree)?;
+    note(ran, "instructions of the C program", check::instructions(tree, &dir.join("with"), &exceptions));
     let out = Run::new(tree, &setup::emulator()).arg(dir.join("with")).limit(Duration::from_secs(60)).run();
     let said = text(&out, "the C consumer, running");
     note(ran, "the C program", said.and_then(|said| if said.trim() == "ok" { Ok(said.trim().to_owned()) } else { Err(said) }));

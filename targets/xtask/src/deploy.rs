@@ -244,8 +244,8 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     if let Some(word) = arguments.bench.iter().find(|word| !safe(word)) {
         return Err(format!("{word}; allowed: flags of elsa bench"));
     }
-    let target = Target::named(tree, &arguments.target)?;
     let link = Link::new(tree, arguments)?;
+    let target = Target::named(tree, &arguments.target)?;
     let probe = format!("set -- {dir}; {PROBE}");
     let before = facts(&link.ask(&probe)?);
     let here = |fault: String| format!("{}: {fault}", link.destination);
