@@ -168,6 +168,8 @@ pub struct Gpu {
     pub lanes_per_sm: Option<usize>,
     /// Shared memory that a block may use.
     pub shared_memory: Option<usize>,
+    /// Shared memory of a streaming multiprocessor.
+    pub shared_per_sm: Option<usize>,
     /// Second-level cache.
     pub l2: Option<usize>,
     /// Highest clock.
@@ -301,8 +303,10 @@ impl Board {
                 sms: self.gpu.sms.unwrap_or(0),
                 lanes_per_sm: self.gpu.lanes_per_sm.unwrap_or(0),
                 shared_memory: self.gpu.shared_memory.unwrap_or(0),
+                shared_per_sm: self.gpu.shared_per_sm.unwrap_or(0),
                 l2: self.gpu.l2.unwrap_or(0),
                 mhz: self.gpu.mhz.unwrap_or(0),
+                integrated: true,
             }),
         }
     }
@@ -332,6 +336,7 @@ mod tests {
                 absent("gpu.sms", gpu.sms.is_some()),
                 absent("gpu.lanes_per_sm", gpu.lanes_per_sm.is_some()),
                 absent("gpu.shared_memory", gpu.shared_memory.is_some()),
+                absent("gpu.shared_per_sm", gpu.shared_per_sm.is_some()),
                 absent("gpu.l2", gpu.l2.is_some()),
                 absent("gpu.mhz", gpu.mhz.is_some()),
                 absent("memory.bytes", memory.bytes.is_some()),

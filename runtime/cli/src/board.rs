@@ -1,5 +1,6 @@
 //! What the operating system tells about the machine. Whatever it does not tell is `None`.
 
+use elsa_targets::Board;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -81,6 +82,13 @@ pub fn caches() -> Vec<Cache> {
 #[must_use]
 pub fn model() -> Option<String> {
     line("/proc/device-tree/model")
+}
+
+/// The board of `elsa-targets` that this machine is.
+#[must_use]
+pub fn target() -> Option<String> {
+    let compatible = fs::read("/proc/device-tree/compatible").ok()?;
+    Board::recognised(&String::from_utf8_lossy(&compatible)).map(|board| board.name)
 }
 
 /// The release of L4T on a Jetson.

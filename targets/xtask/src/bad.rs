@@ -37,7 +37,11 @@ impl<'a> Compiler<'a> {
         fs::write(&from, source).map_err(|error| format!("{}: {error}", from.display()))?;
         let run = Run::new(self.tree, "").arg(&self.zig).args("-m ziglang cc -O1 -target").arg(target);
         let out = run.args(flags).arg("-o").arg(&to).arg(&from).dir(&self.dir).quiet().run();
-        if out.ok { Ok(to) } else { Err(format!("{}: does not compile: {}", from.display(), out.stderr.trim())) }
+        if out.ok {
+            Ok(to)
+        } else {
+            Err(format!("{}: does not compile: {}", from.display(), out.stderr.trim()))
+        }
     }
 }
 
@@ -121,7 +125,8 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     trials.push(bad("an undefined name of the driver", "cuInit", check::driver_symbols(&driver)));
     let object = cc.make("driver.o", BOARD, source, "-c")?;
     let archive = cc.dir.join("driver.a");
-    let out = Run::new(tree, "").arg(&cc.zig).args("-m ziglang ar rc").arg(&archive).arg(&object).quiet().run();
+    let out =
+        Run::new(tree, "").arg(&cc.zig).args("-m ziglang ar rc").arg(&archive).arg(&object).quiet().run();
     if !out.ok {
         return Err(format!("{}: {}", archive.display(), out.stderr.trim()));
     }
@@ -141,7 +146,11 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     trials.push(good("the same behind a test", check::instructions(tree, &outlined, &exceptions)));
     let stripped = cc.dir.join("stripped");
     build::strip(tree, &newer, &stripped, "--strip-all")?;
-    trials.push(bad("the same without symbols", "symbols", check::instructions(tree, &stripped, &exceptions)));
+    trials.push(bad(
+        "the same without symbols",
+        "symbols",
+        check::instructions(tree, &stripped, &exceptions),
+    ));
 
     let needs = [Required::Gpu("kernel".to_owned())];
     let ptx = |bytes: &[u8], newest: Option<Version>| check::ptx(bytes, newest, gpu, &needs);
@@ -150,10 +159,19 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     };
     trials.push(good("PTX 6.5 for sm_62", ptx(&module("ptx", "6.5", "sm_62", "kernel")?, newest)));
     trials.push(bad("PTX 7.0", "7.0", ptx(&module("ptx70", "7.0", "sm_62", "kernel")?, newest)));
-    trials.push(bad("PTX for sm_70", "no PTX of kernel", ptx(&module("sm70", "6.5", "sm_70", "kernel")?, newest)));
-    trials.push(bad("PTX of another kernel", "no PTX of kernel", ptx(&module("ptx2", "6.5", "sm_62", "other")?, newest)));
+    trials.push(bad(
+        "PTX for sm_70",
+        "no PTX of kernel",
+        ptx(&module("sm70", "6.5", "sm_70", "kernel")?, newest),
+    ));
+    trials.push(bad(
+        "PTX of another kernel",
+        "no PTX of kernel",
+        ptx(&module("ptx2", "6.5", "sm_62", "other")?, newest),
+    ));
 
-    let large = "const char table[5000000] = { 1 };\nint main(int n, char **a) { (void)a; return table[n]; }\n";
+    let large =
+        "const char table[5000000] = { 1 };\nint main(int n, char **a) { (void)a; return table[n]; }\n";
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     trials.push(good("a plain program, its size", check::size(length(&plain), check::BINARY)));
     let large = cc.make("large", BOARD, large, "")?;

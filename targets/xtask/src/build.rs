@@ -143,7 +143,8 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 
 /// Runs cargo; returns the folder of what it made.
 fn compile(tree: &Tree, target: &Target, cubins: bool) -> Result<PathBuf, String> {
-    let packages = format!("--profile {PROFILE} -p elsa-cli -p elsa-capi");
+    let library = if has_library(tree) { "-p elsa-capi" } else { "" };
+    let packages = format!("--profile {PROFILE} -p elsa-cli {library}");
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -199,25 +200,28 @@ fn cubin_folder(tree: &Tree, architecture: &str) -> Result<PathBuf, String> {
     if made == 0 { Err(format!("{}: holds no PTX", from.display())) } else { Ok(to) }
 }
 
+/// Whether the tree holds the C library.
+pub fn has_library(tree: &Tree) -> bool {
+    tree.root.join("runtime/capi/Cargo.toml").is_file()
+}
+
 /// Puts the folder together.
 fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String> {
     let dist = target.dist(tree);
     if dist.exists() {
         fs::remove_dir_all(&dist).map_err(at(&dist))?;
     }
-    for (from, to, how) in [
-        ("elsa", "bin/elsa", "--strip-all"),
-        ("libelsa.so", "lib/libelsa.so", "--strip-all"),
-        ("libelsa.a", "lib/libelsa.a", "--strip-debug"),
-    ] {
-        strip(tree, &products.join(from), &dist.join(to), how)?;
-    }
-    let capi = tree.root.join("runtime/capi");
-    copy(&capi.join("include"), &dist.join("include"))?;
-    for (template, to) in PACKAGES {
-        let path = capi.join(template);
-        let text = fs::read_to_string(&path).map_err(at(&path))?;
-        write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
+    strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
+    if has_library(tree) {
+        strip(tree, &products.join("libelsa.so"), &dist.join("lib/libelsa.so"), "--strip-all")?;
+        strip(tree, &products.join("libelsa.a"), &dist.join("lib/libelsa.a"), "--strip-debug")?;
+        let capi = tree.root.join("runtime/capi");
+        copy(&capi.join("include"), &dist.join("include"))?;
+        for (template, to) in PACKAGES {
+            let path = capi.join(template);
+            let text = fs::read_to_string(&path).map_err(at(&path))?;
+            write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
+        }
     }
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
@@ -243,19 +247,26 @@ pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), Strin
         fs::create_dir_all(dir).map_err(at(dir))?;
     }
     let llvm = setup::llvm(tree)?;
-    let out = Run::new(tree, "").arg(llvm.join("llvm-strip")).arg(how).arg("-o").arg(to).arg(from).quiet().run();
-    if out.ok { Ok(()) } else { Err(format!("llvm-strip {}: {} {}", from.display(), out.how, out.stderr.trim())) }
+    let out =
+        Run::new(tree, "").arg(llvm.join("llvm-strip")).arg(how).arg("-o").arg(to).arg(from).quiet().run();
+    if out.ok {
+        Ok(())
+    } else {
+        Err(format!("llvm-strip {}: {} {}", from.display(), out.how, out.stderr.trim()))
+    }
 }
 
 /// The licences of every package that is linked into the tool or the library.
 fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
-    let value: Value = serde_json::from_str(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let value: Value =
+        serde_json::from_str(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
     let shipped = |package: &&Value| package["name"] == "elsa-cli" || package["name"] == "elsa-capi";
-    let mut open: Vec<String> = packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
+    let mut open: Vec<String> =
+        packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
     let mut linked = BTreeSet::new();
     while let Some(id) = open.pop() {
         if !linked.insert(id.clone()) {
@@ -316,7 +327,8 @@ fn examine(tree: &Tree, target: &Target, products: &Path) -> Result<Ran, String>
         Target::Board(board) => Some(board),
         Target::Host(_) => None,
     };
-    for (file, path) in [("elsa", "bin/elsa"), ("libelsa.so", "lib/libelsa.so")] {
+    let files = [("elsa", "bin/elsa"), ("libelsa.so", "lib/libelsa.so")];
+    for (file, path) in files.into_iter().take(if has_library(tree) { 2 } else { 1 }) {
         let bytes = read(&dist.join(path))?;
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
@@ -330,7 +342,9 @@ fn examine(tree: &Tree, target: &Target, products: &Path) -> Result<Ran, String>
             note(file, "instructions", check::instructions(tree, &products.join(file), &exceptions));
         }
     }
-    note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
-    note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
+    if has_library(tree) {
+        note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
+        note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
+    }
     Ok(ran)
 }

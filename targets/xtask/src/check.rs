@@ -93,9 +93,8 @@ pub fn libraries(bytes: &[u8]) -> Found {
     for entry in table.iter().filter(|entry| entry.tag == i64::from(DT_NEEDED)) {
         names.insert(text(table.string(entry).map_err(fault)?));
     }
-    let known = |name: &str| {
-        LIBRARIES.contains(&name) || LOADERS.iter().any(|loader| name.starts_with(loader))
-    };
+    let known =
+        |name: &str| LIBRARIES.contains(&name) || LOADERS.iter().any(|loader| name.starts_with(loader));
     refuse(names.iter().filter(|name| !known(name)).cloned(), &LIBRARIES.join(", "))?;
     Ok(names.into_iter().collect::<Vec<_>>().join(" "))
 }
@@ -131,7 +130,11 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
     let undefined: Vec<&String> = undefined.difference(&defined).collect();
     refuse(undefined.iter().filter(|name| is_driver(name)).map(|name| (*name).clone()), "no undefined cu…")?;
-    if undefined.is_empty() { Err("no undefined symbol at all".to_owned()) } else { Ok(format!("none of {}", undefined.len())) }
+    if undefined.is_empty() {
+        Err("no undefined symbol at all".to_owned())
+    } else {
+        Ok(format!("none of {}", undefined.len()))
+    }
 }
 
 /// What a shared library defines for its users.
@@ -246,10 +249,13 @@ fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
         let mut words = part.split_whitespace().skip(1);
         let Some(Ok(version)) = words.next().map(str::parse::<Version>) else { continue };
         let target = match (words.next(), words.next()) {
-            (Some(".target"), Some(name)) => name.trim_end_matches(',').strip_prefix("sm_").and_then(capability),
+            (Some(".target"), Some(name)) => {
+                name.trim_end_matches(',').strip_prefix("sm_").and_then(capability)
+            }
             _ => None,
         };
-        let target = target.ok_or_else(|| format!("a PTX module of version {version} names no .target sm_NN"))?;
+        let target =
+            target.ok_or_else(|| format!("a PTX module of version {version} names no .target sm_NN"))?;
         let name = |after: &str| {
             let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'));
             after[..end.unwrap_or(after.len())].to_owned()
@@ -315,9 +321,15 @@ mod tests {
     #[test]
     fn modules_are_found_between_other_bytes() {
         let module = |version: &str, target: &str, name: &str| {
-            format!("//\n.version {version}\n.target {target}\n.address_size 64\n.visible .entry {name}(\n\t.param\n)\0")
+            format!(
+                "//\n.version {version}\n.target {target}\n.address_size 64\n.visible .entry {name}(\n\t.param\n)\0"
+            )
         };
-        let text = format!("\u{1}.version of it\0{}\u{7}{}", module("6.5", "sm_62", "a"), module("6.4", "sm_53", "b"));
+        let text = format!(
+            "\u{1}.version of it\0{}\u{7}{}",
+            module("6.5", "sm_62", "a"),
+            module("6.4", "sm_53", "b")
+        );
         let found = modules(text.as_bytes()).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].entries, ["a"]);
@@ -335,6 +347,8 @@ mod tests {
     #[test]
     fn driver_functions_are_told_by_their_names() {
         assert!(is_driver("cuInit") && is_driver("cuMemAlloc_v2"));
-        assert!(!is_driver("cubic") && !is_driver("current") && !is_driver("elsa_cuInit") && !is_driver("cu"));
+        assert!(
+            !is_driver("cubic") && !is_driver("current") && !is_driver("elsa_cuInit") && !is_driver("cu")
+        );
     }
 }

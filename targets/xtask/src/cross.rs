@@ -14,8 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Files of every board's folder.
-const HANDED_OUT: [&str; 11] = [
-    "bin/elsa",
+const HANDED_OUT: [&str; 4] =
+    ["bin/elsa", "share/aarch64.cmake", "share/licences/LICENSE-MIT", "share/licences/THIRD-PARTY.txt"];
+/// Files of the C library among them.
+const OF_LIBRARY: [&str; 7] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
     "lib/cmake/elsa/elsaConfig.cmake",
@@ -23,9 +25,6 @@ const HANDED_OUT: [&str; 11] = [
     "lib/pkgconfig/elsa.pc",
     "include/elsa.h",
     "include/elsa.hpp",
-    "share/aarch64.cmake",
-    "share/licences/LICENSE-MIT",
-    "share/licences/THIRD-PARTY.txt",
 ];
 /// Files of the board itself among them.
 const OF_BOARD: [&str; 5] = ["board.md", "config.toml", "profile.toml", "required.txt", "toolchain.cmake"];
@@ -76,7 +75,8 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         ran.failed += checked.failed;
         ran.faults.extend(checked.faults);
         let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
-        let files = HANDED_OUT.map(str::to_owned).into_iter().chain(of_board);
+        let of_library = if build::has_library(tree) { &OF_LIBRARY[..] } else { &[] };
+        let files = HANDED_OUT.iter().chain(of_library).map(|file| (*file).to_owned()).chain(of_board);
         let dist = target.dist(tree);
         let absent: Vec<String> = files.filter(|file| !dist.join(file).is_file()).collect();
         let found = if absent.is_empty() { Ok("complete".to_owned()) } else { Err(absent.join(", ")) };
@@ -84,7 +84,9 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     }
     let board = Board::named("jetson-tx2").map_err(|error| error.to_string())?;
     let dist = Target::named(tree, &board.name)?.dist(tree);
-    consumer(tree, ran, &dist)?;
+    if build::has_library(tree) {
+        consumer(tree, ran, &dist)?;
+    }
     emulate(tree, ran, &board, &dist);
     Ok(())
 }
@@ -102,7 +104,10 @@ fn consumer(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let define = |name: &str, value: String| format!("-D{name}={value}");
     let out = Run::new(tree, "cmake -S targets/xtask/consumer -DCMAKE_BUILD_TYPE=Release -B")
         .arg(&dir)
-        .arg(define("CMAKE_TOOLCHAIN_FILE", dist.join("share/jetson-tx2/toolchain.cmake").display().to_string()))
+        .arg(define(
+            "CMAKE_TOOLCHAIN_FILE",
+            dist.join("share/jetson-tx2/toolchain.cmake").display().to_string(),
+        ))
         .arg(define("ELSA_ZIG", format!("{};-m;ziglang", python.display())))
         .arg(define("elsa_DIR", dist.join("lib/cmake/elsa").display().to_string()))
         .machine()
@@ -114,9 +119,14 @@ fn consumer(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     for name in ["with", "without"] {
         let stripped = dir.join(name).with_extension("stripped");
         build::strip(tree, &dir.join(name), &stripped, "--strip-all")?;
-        lengths.push(fs::metadata(&stripped).map_err(|error| format!("{}: {error}", stripped.display()))?.len());
+        lengths
+            .push(fs::metadata(&stripped).map_err(|error| format!("{}: {error}", stripped.display()))?.len());
     }
-    note(ran, "what libelsa.a adds to a stripped C program", check::size(lengths[0].saturating_sub(lengths[1]), check::ADDED));
+    note(
+        ran,
+        "what libelsa.a adds to a stripped C program",
+        check::size(lengths[0].saturating_sub(lengths[1]), check::ADDED),
+    );
     let glibc = elsa_targets::Version { major: 2, minor: 27 };
     let bytes = fs::read(dir.join("with")).map_err(|error| format!("{}: {error}", dir.display()))?;
     note(ran, "symbol versions of the C program", check::symbol_versions(&bytes, glibc));
@@ -125,7 +135,11 @@ fn consumer(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     note(ran, "instructions of the C program", check::instructions(tree, &dir.join("with"), &exceptions));
     let out = Run::new(tree, &setup::emulator()).arg(dir.join("with")).limit(Duration::from_secs(60)).run();
     let said = text(&out, "the C consumer, running");
-    note(ran, "the C program", said.and_then(|said| if said.trim() == "ok" { Ok(said.trim().to_owned()) } else { Err(said) }));
+    note(
+        ran,
+        "the C program",
+        said.and_then(|said| if said.trim() == "ok" { Ok(said.trim().to_owned()) } else { Err(said) }),
+    );
     Ok(())
 }
 
@@ -148,7 +162,11 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let all = |lines: &Vec<serde_json::Value>| {
         let certified = lines.iter().filter(|line| line["certified"] == true).count();
         let found = format!("{certified} of {} answers certified", lines.len());
-        if certified == SHORT_GRID_LINES { Ok(found) } else { Err(format!("{found}; wanted: {SHORT_GRID_LINES}")) }
+        if certified == SHORT_GRID_LINES {
+            Ok(found)
+        } else {
+            Err(format!("{found}; wanted: {SHORT_GRID_LINES}"))
+        }
     };
     note(ran, "elsa bench, emulated", measured.as_ref().map_err(Clone::clone).and_then(all));
     // The GPU's kernels are looked for in the file: an emulator has no driver.
@@ -203,7 +221,8 @@ impl Server {
         fs::write(path("wrong"), format!("[127.0.0.1]:{port} {stranger}")).map_err(fault)?;
         for (config, known) in [("config", "known"), ("impostor", "wrong")] {
             let text = format!("UserKnownHostsFile {}\nGlobalKnownHostsFile none\n", path(known).display());
-            fs::write(path(config), text + "StrictHostKeyChecking yes\nIdentitiesOnly yes\n").map_err(fault)?;
+            fs::write(path(config), text + "StrictHostKeyChecking yes\nIdentitiesOnly yes\n")
+                .map_err(fault)?;
         }
         let child = std::process::Command::new(SSHD)
             .args(["-D", "-e", "-f"])
@@ -279,7 +298,11 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(&results).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     files.sort();
-    note(ran, "results files", if files.len() == 2 { Ok("two, neither written over".to_owned()) } else { Err(format!("{files:?}")) });
+    note(
+        ran,
+        "results files",
+        if files.len() == 2 { Ok("two, neither written over".to_owned()) } else { Err(format!("{files:?}")) },
+    );
     let records = files.first().map_or_else(String::new, |path| fs::read_to_string(path).unwrap_or_default());
     let records = deploy::lines(&records)?;
     let header = records.first().cloned().unwrap_or_default();
@@ -289,9 +312,17 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         && header["machine"] == machine.as_str()
         && header["l4t"].is_null() != Path::new("/etc/nv_tegra_release").is_file()
         && header["info"]["what"] == "info";
-    note(ran, "header of the results", if whole { Ok("complete".to_owned()) } else { Err(header.to_string()) });
+    note(
+        ran,
+        "header of the results",
+        if whole { Ok("complete".to_owned()) } else { Err(header.to_string()) },
+    );
     let benches = records.iter().filter(|line| line["what"] == "bench").count();
-    note(ran, "lines of the results", if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; wanted: 3")) });
+    note(
+        ran,
+        "lines of the results",
+        if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; wanted: 3")) },
+    );
 
     // What must be refused, and the words that say why.
     let nowhere = server.path("empty");
@@ -300,11 +331,27 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let closed = closed.map_err(|error| format!("a port of the loopback: {error}"))?.port();
     let foreign = if machine == "aarch64" { None } else { Some("machine: ") };
     let refusals = [
-        ("no ssh", command(HOST, "config", "user", &dir, server.port).env("PATH", nowhere), Some("ssh is missing")),
+        (
+            "no ssh",
+            command(HOST, "config", "user", &dir, server.port).env("PATH", nowhere),
+            Some("ssh is missing"),
+        ),
         ("a closed port", command(HOST, "config", "user", &dir, closed), Some("no connection")),
-        ("a key that the host does not know", command(HOST, "config", "stranger", &dir, server.port), Some("Permission denied")),
-        ("a host with another key", command(HOST, "impostor", "user", &dir, server.port), Some("verification failed")),
-        ("a folder without space", command(HOST, "config", "user", Path::new("/proc/elsa"), server.port), Some("space: 0 KiB free")),
+        (
+            "a key that the host does not know",
+            command(HOST, "config", "stranger", &dir, server.port),
+            Some("Permission denied"),
+        ),
+        (
+            "a host with another key",
+            command(HOST, "impostor", "user", &dir, server.port),
+            Some("verification failed"),
+        ),
+        (
+            "a folder without space",
+            command(HOST, "config", "user", Path::new("/proc/elsa"), server.port),
+            Some("space: 0 KiB free"),
+        ),
         ("another processor", command("jetson-tx2", "config", "user", &dir, server.port), foreign),
     ];
     for (what, run, word) in refusals {

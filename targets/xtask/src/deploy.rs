@@ -78,7 +78,17 @@ exit 0
 
 /// The keys that go into the header of a results file.
 const HEADER: [&str; 12] = [
-    "machine", "host", "kernel", "board", "l4t", "driver", "nvpmodel", "cpu_khz", "governor", "gpu_hz", "emc_hz",
+    "machine",
+    "host",
+    "kernel",
+    "board",
+    "l4t",
+    "driver",
+    "nvpmodel",
+    "cpu_khz",
+    "governor",
+    "gpu_hz",
+    "emc_hz",
     "temperature_mc",
 ];
 
@@ -96,7 +106,9 @@ impl<'a> Link<'a> {
     fn new(tree: &'a Tree, arguments: &Arguments) -> Result<Link<'a>, String> {
         let destination = &arguments.destination;
         if destination.is_empty() || destination.starts_with('-') {
-            return Err(format!("board: {destination}; allowed: USER@BOARD, or a name from ssh's configuration"));
+            return Err(format!(
+                "board: {destination}; allowed: USER@BOARD, or a name from ssh's configuration"
+            ));
         }
         for program in ["ssh", "scp"] {
             setup::program(tree, program, "openssh-client")?;

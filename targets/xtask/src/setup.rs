@@ -72,14 +72,21 @@ pub fn llvm(tree: &Tree) -> Result<PathBuf, String> {
     if !bin.join("llvm-objdump").is_file() {
         install(tree, "LLVM's tools", "rustup component add llvm-tools")?;
     }
-    if bin.join("llvm-objdump").is_file() { Ok(bin) } else { Err(format!("{}: no llvm-objdump", bin.display())) }
+    if bin.join("llvm-objdump").is_file() {
+        Ok(bin)
+    } else {
+        Err(format!("{}: no llvm-objdump", bin.display()))
+    }
 }
 
 /// NVIDIA's assembler for GPU code.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     let works = |name: &Path| Run::new(tree, "").arg(name).arg("--version").quiet().run().ok;
     let places = ["ptxas", "/usr/local/cuda/bin/ptxas"].map(PathBuf::from);
-    places.into_iter().find(|path| works(path)).ok_or_else(|| "ptxas is missing; install CUDA 12 or older".to_owned())
+    places
+        .into_iter()
+        .find(|path| works(path))
+        .ok_or_else(|| "ptxas is missing; install CUDA 12 or older".to_owned())
 }
 
 fn in_path(program: &str) -> bool {

@@ -137,7 +137,8 @@ impl Run {
         if self.announce {
             println!("$ {}", self.line());
         }
-        let nothing = |how: String| Output { ok: false, code: None, how, stdout: String::new(), stderr: String::new() };
+        let nothing =
+            |how: String| Output { ok: false, code: None, how, stdout: String::new(), stderr: String::new() };
         let Some((program, arguments)) = self.words.split_first() else {
             return nothing("no command".to_owned());
         };
