@@ -90,7 +90,7 @@ pub fn libraries(bytes: &[u8]) -> Found {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
     let mut names = BTreeSet::new();
-    for entry in table.iter().filter(|entry| entry.tag == i64::from(DT_NEEDED)) {
+    for entry in table.iter().filter(|entry| entry.tag == DT_NEEDED) {
         names.insert(text(table.string(entry).map_err(fault)?));
     }
     let known =
