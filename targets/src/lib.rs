@@ -17,23 +17,29 @@ use std::str::FromStr;
 /// The files of one board.
 struct Files {
     name: &'static str,
+    soc: &'static str,
     profile: &'static str,
     required: &'static str,
 }
 
 /// Files of the folder `$name`.
 macro_rules! files {
-    ($name:literal) => {
+    ($name:literal, $soc:literal) => {
         Files {
             name: $name,
+            soc: $soc,
             profile: include_str!(concat!("../", $name, "/profile.toml")),
             required: include_str!(concat!("../", $name, "/required.txt")),
         }
     };
 }
 
-const FILES: [Files; 4] =
-    [files!("jetson-tx2"), files!("jetson-nano"), files!("jetson-xavier"), files!("jetson-orin")];
+const FILES: [Files; 4] = [
+    files!("jetson-tx2", "tegra186"),
+    files!("jetson-nano", "tegra210"),
+    files!("jetson-xavier", "tegra194"),
+    files!("jetson-orin", "tegra234"),
+];
 
 /// The names of all boards, which are those of their folders.
 pub const NAMES: [&str; FILES.len()] = {
@@ -45,6 +51,14 @@ pub const NAMES: [&str; FILES.len()] = {
     }
     names
 };
+
+/// The name of the board whose device tree has this `compatible` property: strings with a zero after each, as
+/// `/proc/device-tree/compatible` holds them. Parses no profile.
+#[must_use]
+pub fn recognised(compatible: &str) -> Option<&'static str> {
+    let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
+    FILES.iter().find(|files| socs.contains(&files.soc)).map(|files| files.name)
+}
 
 /// Why there is no board.
 #[derive(Debug, thiserror::Error)]
@@ -277,15 +291,6 @@ impl Board {
         Ok(board)
     }
 
-    /// The board whose device tree has this `compatible` property: strings with a zero after each, as
-    /// `/proc/device-tree/compatible` holds them.
-    #[must_use]
-    pub fn recognised(compatible: &str) -> Option<Board> {
-        let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
-        let boards = NAMES.iter().filter_map(|name| Board::named(name).ok());
-        boards.into_iter().find(|board| socs.contains(&board.soc.as_str()))
-    }
-
     /// What the chooser reads, with every core of the first cluster. Zero stands for what is not known,
     /// except that there is a core.
     #[must_use]
@@ -371,14 +376,14 @@ mod tests {
 
     #[test]
     fn boards_are_recognised_by_their_device_tree() {
-        let name = |text: &str| Board::recognised(text).map(|board| board.name);
-        assert_eq!(name("nvidia,p2597-0000+p3310-1000\0nvidia,tegra186\0").as_deref(), Some("jetson-tx2"));
-        assert_eq!(name("nvidia,jetson-nano\0nvidia,tegra210\0").as_deref(), Some("jetson-nano"));
-        assert_eq!(name("nvidia,tegra194").as_deref(), Some("jetson-xavier"));
-        assert_eq!(name("nvidia,tegra234\0").as_deref(), Some("jetson-orin"));
-        assert_eq!(name("nvidia,tegra1860\0"), None);
-        assert_eq!(name("raspberrypi,4-model-b\0brcm,bcm2711\0"), None);
-        assert_eq!(name(""), None);
+        for name in NAMES {
+            let board = Board::named(name).unwrap();
+            assert_eq!(recognised(&format!("a\0nvidia,{}\0", board.soc)), Some(name));
+        }
+        assert_eq!(recognised("nvidia,p2597-0000+p3310-1000\0nvidia,tegra186\0"), Some("jetson-tx2"));
+        assert_eq!(recognised("nvidia,tegra1860\0"), None);
+        assert_eq!(recognised("raspberrypi,4-model-b\0brcm,bcm2711\0"), None);
+        assert_eq!(recognised(""), None);
     }
 
     #[test]

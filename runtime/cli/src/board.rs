@@ -1,6 +1,5 @@
 //! What the operating system tells about the machine. Whatever it does not tell is `None`.
 
-use elsa_targets::Board;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -86,9 +85,9 @@ pub fn model() -> Option<String> {
 
 /// The board of `elsa-targets` that this machine is.
 #[must_use]
-pub fn target() -> Option<String> {
+pub fn target() -> Option<&'static str> {
     let compatible = fs::read("/proc/device-tree/compatible").ok()?;
-    Board::recognised(&String::from_utf8_lossy(&compatible)).map(|board| board.name)
+    elsa_targets::recognised(&String::from_utf8_lossy(&compatible))
 }
 
 /// The release of L4T on a Jetson.

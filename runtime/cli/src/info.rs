@@ -24,7 +24,7 @@ struct Info {
     cores: usize,
     caches: Vec<board::Cache>,
     board: Option<String>,
-    target: Option<String>,
+    target: Option<&'static str>,
     l4t: Option<String>,
     backends: Vec<BackendInfo>,
     chosen: Option<String>,
