@@ -132,9 +132,16 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
 
 /// Builds for a target, puts its folder together and checks it; returns what was checked.
 pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
-    let products = compile(tree, target, cubins)?;
+    let assembled = match target {
+        Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
+        Target::Host(_) if cubins => {
+            return Err("--cubins: host; allowed: a board, whose GPU is known".to_owned());
+        }
+        _ => Vec::new(),
+    };
+    let products = compile(tree, target, &assembled)?;
     assemble(tree, target, &products)?;
-    let ran = examine(tree, target, &products)?;
+    let ran = examine(tree, target, &products, &assembled)?;
     if ran.faults.is_empty() {
         println!("{}: {}", target.dist(tree).display(), ran.summary());
     }
@@ -142,7 +149,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 }
 
 /// Runs cargo; returns the folder of what it made.
-fn compile(tree: &Tree, target: &Target, cubins: bool) -> Result<PathBuf, String> {
+fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
     let library = if has_library(tree) { "-p elsa-capi" } else { "" };
     let packages = format!("--profile {PROFILE} -p elsa-cli {library}");
     let mut run = match target {
@@ -157,11 +164,8 @@ fn compile(tree: &Tree, target: &Target, cubins: bool) -> Result<PathBuf, String
                 .front(bin)
         }
     };
-    if cubins {
-        let Target::Board(board) = target else {
-            return Err("--cubins: host; allowed: a board, whose GPU is known".to_owned());
-        };
-        run = run.env("ELSA_CUBIN_DIR", cubin_folder(tree, &board.build.cubin)?);
+    if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
+        run = run.env("ELSA_CUBIN_DIR", dir);
     }
     let out = run.run();
     if !out.ok {
@@ -173,31 +177,36 @@ fn compile(tree: &Tree, target: &Target, cubins: bool) -> Result<PathBuf, String
     })
 }
 
-/// GPU code for one architecture, compiled from the committed PTX; returns its folder.
-fn cubin_folder(tree: &Tree, architecture: &str) -> Result<PathBuf, String> {
+/// GPU code for one architecture, assembled from the committed PTX; returns its files.
+fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
     let from = tree.root.join("kernels/ptx/sm_62");
     let to = tree.target.join("cubin").join(architecture);
+    // What another state of the tree left there would be embedded, too.
+    if to.exists() {
+        fs::remove_dir_all(&to).map_err(at(&to))?;
+    }
     fs::create_dir_all(&to).map_err(at(&to))?;
-    let mut made = 0;
+    let mut made = Vec::new();
     for entry in fs::read_dir(&from).map_err(at(&from))? {
         let path = entry.map_err(at(&from))?.path();
         let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|x| x == "ptx")) else {
             continue;
         };
+        let cubin = to.join(name).with_extension("cubin");
         let out = Run::new(tree, "")
             .arg(&ptxas)
             .args(&format!("-O3 -arch={architecture} -o"))
-            .arg(to.join(name).with_extension("cubin"))
+            .arg(&cubin)
             .arg(&path)
             .quiet()
             .run();
         if !out.ok {
             return Err(format!("ptxas -arch={architecture} {}: {}", path.display(), out.stderr.trim()));
         }
-        made += 1;
+        made.push(cubin);
     }
-    if made == 0 { Err(format!("{}: holds no PTX", from.display())) } else { Ok(to) }
+    if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
 /// Whether the tree holds the C library.
@@ -310,7 +319,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
 }
 
 /// Checks what was built; prints what each check found.
-fn examine(tree: &Tree, target: &Target, products: &Path) -> Result<Ran, String> {
+fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf]) -> Result<Ran, String> {
     let mut ran = Ran::none("checks");
     let dist = target.dist(tree);
     let mut note = |file: &str, check: &str, found: Found| match found {
@@ -323,6 +332,8 @@ fn examine(tree: &Tree, target: &Target, products: &Path) -> Result<Ran, String>
             ran.faults.push(format!("{}, {file}: {check}: {fault}", target.name()));
         }
     };
+    let assembled: Vec<Vec<u8>> = assembled.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let room = check::BINARY + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
     let board = match target {
         Target::Board(board) => Some(board),
         Target::Host(_) => None,
@@ -333,9 +344,12 @@ fn examine(tree: &Tree, target: &Target, products: &Path) -> Result<Ran, String>
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
         note(file, "driver symbols", check::driver_symbols(&bytes));
-        note(file, "size", check::size(bytes.len() as u64, check::BINARY));
+        note(file, "size", check::size(bytes.len() as u64, room));
         let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
         note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
+        if !assembled.is_empty() {
+            note(file, "cubins", check::cubins(&bytes, &assembled));
+        }
         if let Some(board) = board {
             note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
             let exceptions = Exceptions::read(tree)?;

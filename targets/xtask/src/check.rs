@@ -9,7 +9,8 @@
 //! | exports | a shared library that defines other names than `elsa_…` for its users |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and kernels of `required.txt` that are absent |
-//! | size | more than 4 MB of stripped binary; more than 3 MB that the static library adds to a C program |
+//! | cubins | files without the GPU kernels that were assembled for the board |
+//! | size | more than 4 MB of stripped binary, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
 //! A check returns what it found, or what is wrong. `crate::bad` feeds each of them an artefact that it must refuse.
 //!
@@ -290,6 +291,13 @@ pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required
     Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
 }
 
+/// GPU kernels that were assembled for the board, each whole in the file.
+pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
+    let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
+    let told = format!("{found} of {}", cubins.len());
+    if found == cubins.len() { Ok(told) } else { Err(format!("{told} are in the file; allowed: all")) }
+}
+
 /// Length of a stripped file.
 pub fn size(bytes: u64, most: u64) -> Found {
     if bytes <= most { Ok(format!("{bytes} bytes")) } else { Err(format!("{bytes} bytes; allowed: {most}")) }
@@ -342,6 +350,13 @@ mod tests {
         assert!(ptx(text.as_bytes(), None, old, &gpu("b")).is_ok());
         assert!(ptx(module("7.0", "sm_62", "a").as_bytes(), None, tx2, &[]).unwrap_err().contains("7.0"));
         assert!(modules(b".version 6.5\n.address_size 64\0").is_err());
+    }
+
+    #[test]
+    fn cubins_are_looked_for_whole() {
+        let cubins = [b"abc".to_vec(), b"de".to_vec()];
+        assert_eq!(super::cubins(b"..abc.de", &cubins).as_deref(), Ok("2 of 2"));
+        assert!(super::cubins(b"..abc.d", &cubins).unwrap_err().contains("1 of 2"));
     }
 
     #[test]
