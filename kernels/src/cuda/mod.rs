@@ -149,14 +149,14 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
 
 /// Every GPU kernel of this build.
 pub static GPU_KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_r64", false, 32, ANY, 128 x 64, 24576, 135, 6),
-    attention!("attention_f32_d64_r64", false, 64, FEW, 128 x 64, 32768, 162, 4),
-    attention!("attention_f32_d64_r128", false, 64, ANY, 128 x 128, 49152, 255, 6),
-    attention!("attention_f32_d96_r64", false, 96, ANY, 128 x 64, 49152, 173, 4),
-    attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 201, 4),
-    attention!("attention_f32_d256_r32", false, 256, ANY, 64 x 32, 49152, 255, 4),
-    attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 151, 4),
-    attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 194, 4),
-    helper!("merge", Role::Merge, 69),
+    attention!("attention_f32_d32_r64", false, 32, ANY, 128 x 64, 24576, 146, 6),
+    attention!("attention_f32_d64_r64", false, 64, FEW, 128 x 64, 32768, 167, 4),
+    attention!("attention_f32_d64_r128", false, 64, ANY, 128 x 128, 49152, 246, 6),
+    attention!("attention_f32_d96_r64", false, 96, ANY, 128 x 64, 49152, 223, 4),
+    attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 242, 4),
+    attention!("attention_f32_d256_r32", false, 256, ANY, 64 x 32, 49152, 254, 4),
+    attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 161, 4),
+    attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 244, 4),
+    helper!("merge", Role::Merge, 80),
     helper!("present", Role::Present, 54),
 ];
