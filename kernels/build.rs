@@ -1,51 +1,55 @@
-//! Embeds GPU kernels that were assembled for one device.
+//! Finds GPU code that is already assembled.
 //!
-//! `ELSA_CUBIN_DIR` names a folder with files `NAME.cubin`, as `cargo xtask build --cubins` makes it. Without the
-//! variable the list is empty.
+//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin`, assembled for the GPU of the board that is built for. What is
+//! there is put into the table of GPU kernels beside the PTX; unset or empty, there is none.
 
+use std::env;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::{env, error, fs, io};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
 
 const VARIABLE: &str = "ELSA_CUBIN_DIR";
 
-/// Files with the extension `cubin`, in order.
-fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "cubin") {
-            files.push(fs::canonicalize(path)?);
+fn main() -> ExitCode {
+    println!("cargo::rerun-if-env-changed={VARIABLE}");
+    println!("cargo::rerun-if-changed=build.rs");
+    match write() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            println!("cargo::error={fault}");
+            ExitCode::FAILURE
         }
     }
-    files.sort();
-    Ok(files)
 }
 
-fn main() -> Result<(), Box<dyn error::Error>> {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-env-changed={VARIABLE}");
-    let mut text = String::from("[\n");
-    if let Some(dir) = env::var_os(VARIABLE).map(PathBuf::from) {
-        println!("cargo::rerun-if-changed={}", dir.display());
-        let files = files(&dir).map_err(|error| format!("{VARIABLE}: {}: {error}", dir.display()))?;
-        if files.is_empty() {
-            return Err(
-                format!("{VARIABLE}: {}: no file; allowed: a folder with NAME.cubin", dir.display()).into()
-            );
+/// Writes the names and contents of the folder as a Rust expression.
+fn write() -> Result<(), String> {
+    let mut table = "&[\n".to_owned();
+    if let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
+        let folder = Path::new(&folder);
+        println!("cargo::rerun-if-changed={}", folder.display());
+        let fault = |error| format!("{VARIABLE}: {}: {error}", folder.display());
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(folder).map_err(fault)? {
+            paths.push(entry.map_err(fault)?.path());
         }
-        for file in files {
-            let name = file.file_stem().unwrap_or_default();
-            writeln!(
-                text,
-                "    ({:?}, include_bytes!({:?})),",
-                name.to_string_lossy(),
-                file.to_string_lossy()
-            )?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cubin"));
+        if paths.is_empty() {
+            return Err(format!(
+                "{VARIABLE}: no .cubin in {}; allowed: a folder of NAME.cubin",
+                folder.display()
+            ));
+        }
+        paths.sort();
+        for path in paths {
+            let path = path.canonicalize().map_err(fault)?;
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            writeln!(table, "({name:?}, include_bytes!({path:?})),").map_err(|error| error.to_string())?;
         }
     }
-    text += "]\n";
-    let out = env::var_os("OUT_DIR").ok_or("OUT_DIR: not set; allowed: what cargo sets")?;
-    fs::write(Path::new(&out).join("cubins.rs"), text)?;
-    Ok(())
+    table += "]\n";
+    let out = env::var_os("OUT_DIR").ok_or("OUT_DIR: not set; allowed: as cargo sets it")?;
+    let path = Path::new(&out).join("cubins.rs");
+    fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
 }

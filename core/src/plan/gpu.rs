@@ -185,9 +185,9 @@ impl GpuLayout {
     }
 }
 
-/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of `kernels` the one is
-/// taken whose head size is the smallest that suffices, and of several the one for the fewest queries that
-/// suffices; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
+/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of the `kernels` that suffice
+/// the one is taken that does the least work, rows and head size padded, and of several the one for the fewest
+/// queries; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
 ///
 /// # Errors
 /// A head size, or a number of tokens or rows, that no kernel takes; a budget that even the undivided form
@@ -212,8 +212,9 @@ pub fn choose_gpu<'a>(
             continue;
         }
         widest = widest.max(k.head_dim);
-        // Among equals, sums in halves are what was asked for.
-        let rank = |k: &GpuSpec| (k.head_dim, k.most_queries, !k.half_scores);
+        // The padded work first. Among equals, sums in halves are what was asked for.
+        let work = |k: &GpuSpec| queries.next_multiple_of(k.rows.max(1)).saturating_mul(k.head_dim);
+        let rank = |k: &GpuSpec| (work(k), k.most_queries, k.head_dim, !k.half_scores);
         if k.head_dim >= d.max(dv) && best.is_none_or(|b| rank(k) < rank(&b)) {
             best = Some(*k);
         }
@@ -361,6 +362,14 @@ mod tests {
         assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
         assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
         assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
+        // Few rows of a wide kernel are less work than many of a narrow one.
+        let narrow = [spec("d32", 32, false, ALL, 64)];
+        for (nq, want) in [(4, "rows64"), (5, "d32")] {
+            let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
+            let kernels = KERNELS.iter().chain(&narrow);
+            let chosen = choose_gpu(&small, &H200, kernels, &GpuOptions::default()).map(|c| c.kernel.name);
+            assert_eq!(chosen, Ok(want));
+        }
         let refused = name(DType::F32, 100, [257, 8], false);
         assert_eq!(refused, Err(PlanError::HeadSize { found: 257, max: 256 }));
         let refused = name(DType::F16, 100, [64, 129], false);
