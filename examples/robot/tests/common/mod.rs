@@ -80,7 +80,7 @@ impl Network {
             let data = (0..count).map(|_| around + spread * random.normal()).collect();
             all.insert(name.to_owned(), (shape.to_vec(), data));
         };
-        let mut linear =
+        let linear =
             |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str, out: usize, inp: usize| {
                 add(&format!("{name}.weight"), &[out, inp], 0.0, 2.0 / (inp as f32).sqrt());
                 add(&format!("{name}.bias"), &[out], 0.0, 0.2);
@@ -204,7 +204,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// `count` pictures whose classes are beyond doubt, in a folder `images`, and the model beside it.
+    /// `count` pictures, of several classes that are beyond doubt, in a folder `images`, and the model beside it.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);
