@@ -3,7 +3,7 @@
 use crate::frame::{PixelFormat, Size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser};
-use elsa_runtime::Backend;
+use elsa_runtime::{Backend, Fallback};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -60,6 +60,9 @@ pub struct Cli {
     #[arg(long, default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "scalar", "neon", "avx2", "avx512", "cuda"]).map(backend))]
     pub backend: Choice,
+    /// Where the GPU is missing or fails: cpu has the CPU take its place, fail ends the loop
+    #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
+    pub fallback: Fallback,
     /// Threads of the attention, that of the loop included. The model is small: more than one seldom pays
     #[arg(long, value_name = "N", default_value = "1")]
     pub threads: usize,
@@ -101,6 +104,10 @@ Exit status: 0 done; 2 the request was wrong; 3 the device or the system failed.
 
 fn backend(s: String) -> Choice {
     s.parse().map_or(Choice::Auto, Choice::Forced)
+}
+
+fn fallback(s: String) -> Fallback {
+    if s == "fail" { Fallback::Fail } else { Fallback::Cpu }
 }
 
 fn rate(s: &str) -> Result<f64, String> {

@@ -54,7 +54,8 @@ fn run(cli: &Cli) -> Result<(), Error> {
         Choice::Auto => None,
         Choice::Forced(backend) => Some(backend),
     };
-    let engine = EngineOptions { backend, threads: Some(cli.threads) };
+    let threads = Some(cli.threads);
+    let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
     let mut model = Model::open(&cli.model, &engine)?;
     // After the workers have started, which are not bound.
     if let Some(cpu) = cli.cpu {

@@ -21,7 +21,7 @@ pub struct Answer {
     pub latency_us: u64,
     /// Whether the answer came after the end of its period.
     pub late: bool,
-    /// Whether the CPU computed although another back end was asked for.
+    /// Whether the CPU computed in place of a GPU that was to.
     pub fallback: bool,
 }
 
@@ -155,7 +155,7 @@ pub struct Summary {
     pub replaced_frames: u64,
     /// Lines that found no room or were not written in time.
     pub dropped_lines: u64,
-    /// Answers that the CPU computed although another back end was asked for.
+    /// Answers that the CPU computed in place of a GPU that was to.
     pub fallbacks: u64,
     /// Median latency in microseconds, from release to answer.
     pub p50_us: Option<u64>,

@@ -21,6 +21,7 @@ use elsa_runtime::{
     Backend, BindError, Engine, EngineError, EngineOptions, Plan, PlanError, PlanOptions, RunError, Workspace,
 };
 use layers::{Linear, Norm, add, gelu, softmax_at};
+use std::ops::DerefMut;
 use std::path::{Path, PathBuf};
 use weights::Weights;
 
@@ -88,9 +89,10 @@ impl ModelError {
     pub fn is_request(&self) -> bool {
         match self {
             ModelError::Read { source, .. } => crate::source::named_wrongly(source),
-            ModelError::Engine(error) => !matches!(error, EngineError::Spawn { .. }),
-            ModelError::Plan(error) => !matches!(error, PlanError::Memory { .. }),
-            ModelError::Bind(_) | ModelError::Run(_) => false,
+            ModelError::Engine(error) => {
+                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
+            }
+            ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
             _ => true,
         }
     }
@@ -105,7 +107,7 @@ pub struct Class {
     pub score: f32,
     /// What computed.
     pub backend: Backend,
-    /// Whether the CPU computed although another back end was asked for.
+    /// Whether the CPU computed in place of a GPU that was to, in one block at least.
     pub fallback: bool,
 }
 
@@ -134,6 +136,9 @@ pub struct Model {
     buffers: Buffers,
 }
 
+/// What attention reads and writes: memory that a GPU can use where there is one.
+type Shared = Box<dyn DerefMut<Target = [f32]>>;
+
 /// What a frame passes through.
 struct Buffers {
     cells: [f32; SIDE * SIDE],
@@ -142,9 +147,10 @@ struct Buffers {
     x: Vec<f32>,
     normed: Vec<f32>,
     /// `[TOKENS, 3 width]`: in each row the query, key and value of every head.
-    qkv: Vec<f32>,
-    /// Output of attention, and of the map after it: `[TOKENS, width]`.
-    attended: Vec<f32>,
+    qkv: Shared,
+    /// Output of attention: `[TOKENS, width]`.
+    attended: Shared,
+    /// Output of the map after it: `[TOKENS, width]`.
     mapped: Vec<f32>,
     /// `[TOKENS, hidden]`.
     hidden: Vec<f32>,
@@ -198,6 +204,16 @@ impl Model {
         let engine = Engine::new(options)?;
         let plan = engine.plan(&problem, &PlanOptions::default())?;
         let rows = |columns: usize| vec![0.0; TOKENS * columns];
+        let shared = |columns: usize| -> Shared {
+            match engine.host_buffer::<f32>(TOKENS * columns) {
+                Ok(buffer) => Box::new(buffer),
+                // A run then copies to a GPU, or finds out that there is none left.
+                Err(reason) => {
+                    log::warn!("buffers in ordinary memory: {reason}");
+                    Box::new(rows(columns))
+                }
+            }
+        };
         Ok(Model {
             patch: linear("patch", width, PATCH * PATCH)?,
             position,
@@ -213,8 +229,8 @@ impl Model {
                 patches: [0.0; SIDE * SIDE],
                 x: rows(width),
                 normed: rows(width),
-                qkv: rows(3 * width),
-                attended: rows(width),
+                qkv: shared(3 * width),
+                attended: shared(width),
                 mapped: rows(width),
                 hidden: rows(widest),
                 scores: vec![0.0; classes],
@@ -254,6 +270,7 @@ impl Model {
 
     fn forward(&mut self) -> Result<Class, ModelError> {
         let (width, b) = (self.width, &mut self.buffers);
+        let mut fallback = false;
         // A patch is its pixels row by row, on a scale from 0 to 1.
         for (i, pixel) in b.patches.iter_mut().enumerate() {
             let (patch, inside) = (i / (PATCH * PATCH), i % (PATCH * PATCH));
@@ -274,6 +291,7 @@ impl Model {
             let outputs = Outputs::new(ElementsMut::F32(&mut b.attended));
             let report = self.plan.bind(inputs, outputs, &mut self.workspace)?.run()?;
             self.backend = report.backend;
+            fallback |= report.fallback.is_some();
             block.proj.apply(&b.attended, &mut b.mapped);
             add(&mut b.x, &b.mapped);
             block.norm2.apply(&b.x, &mut b.normed);
@@ -289,6 +307,6 @@ impl Model {
         let best = |best: usize, (i, score): (usize, &f32)| if *score > b.scores[best] { i } else { best };
         let class = b.scores.iter().enumerate().fold(0, best);
         let score = softmax_at(&b.scores, class);
-        Ok(Class { class, score, backend: self.backend, fallback: false })
+        Ok(Class { class, score, backend: self.backend, fallback })
     }
 }

@@ -5,9 +5,10 @@
 use elsa_tests::random::Random;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
 /// they are at home. The variable is that of Cargo, which has run the test itself with it.
@@ -80,11 +81,10 @@ impl Network {
             let data = (0..count).map(|_| around + spread * random.normal()).collect();
             all.insert(name.to_owned(), (shape.to_vec(), data));
         };
-        let linear =
-            |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str, out: usize, inp: usize| {
-                add(&format!("{name}.weight"), &[out, inp], 0.0, 2.0 / (inp as f32).sqrt());
-                add(&format!("{name}.bias"), &[out], 0.0, 0.2);
-            };
+        let linear = |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str, out: usize, inp: usize| {
+            add(&format!("{name}.weight"), &[out, inp], 0.0, 2.0 / (inp as f32).sqrt());
+            add(&format!("{name}.bias"), &[out], 0.0, 0.2);
+        };
         let norm = |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str| {
             add(&format!("{name}.weight"), &[WIDTH], 1.0, 0.1);
             add(&format!("{name}.bias"), &[WIDTH], 0.0, 0.1);
@@ -241,5 +241,31 @@ impl Desk {
         let (wanted, probability) = self.wanted[index % self.wanted.len()];
         // A probability moves at most by half of what the difference of two scores does.
         class == wanted as u64 && (score - probability).abs() < 20.0 * TOLERANCE
+    }
+}
+
+/// Lines of JSON.
+pub fn lines(bytes: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(bytes).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+}
+
+/// The answers and the summary of a run that must have succeeded.
+pub fn account(output: &Output) -> (Vec<Value>, Value) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut all = lines(&output.stdout);
+    let summary = all.pop().unwrap()["summary"].take();
+    assert!(summary.is_object());
+    (all, summary)
+}
+
+/// Every frame from zero to `count` was answered once, in order and rightly; `picture` tells the picture of a
+/// frame.
+pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
+    assert_eq!(answers.len() as u64, count);
+    for (answer, frame) in answers.iter().zip(0..) {
+        assert_eq!(answer["frame"], frame, "{answer}");
+        let (class, score) = (answer["class"].as_u64().unwrap(), answer["score"].as_f64().unwrap());
+        assert!(desk.is_right(picture(frame), class, score), "{answer} {:?}", desk.wanted);
     }
 }
