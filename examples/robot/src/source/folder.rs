@@ -8,10 +8,16 @@ use std::path::Path;
 /// Most bytes of decoded pixels.
 pub const LIMIT: usize = 1 << 30;
 
+/// A file of the folder.
+enum Picture {
+    Decoded { geometry: Geometry, data: Vec<u8> },
+    Broken { name: String, reason: String },
+}
+
 /// The PNG and JPEG files of a folder, in the order of their names. They are decoded at the start, so that the
 /// loop neither reads from a disk nor allocates.
 pub struct Folder {
-    frames: Vec<Result<(Geometry, Vec<u8>), (String, String)>>,
+    pictures: Vec<Picture>,
     next: usize,
     repeat: bool,
 }
@@ -32,24 +38,24 @@ impl Folder {
         }
         files.sort();
         let mut left = LIMIT;
-        let mut frames = Vec::with_capacity(files.len());
+        let mut pictures = Vec::with_capacity(files.len());
         for file in &files {
-            frames.push(match decode(file, left) {
+            pictures.push(match decode(file, left) {
                 Ok((geometry, data)) => {
                     let large = || SourceError::Large { path: path.to_owned(), limit: LIMIT };
                     left = left.checked_sub(data.len()).ok_or_else(large)?;
-                    Ok((geometry, data))
+                    Picture::Decoded { geometry, data }
                 }
                 Err(reason) => {
                     let name = file.file_name().unwrap_or_default().to_string_lossy();
-                    Err((name.escape_default().to_string(), reason))
+                    Picture::Broken { name: name.escape_default().to_string(), reason }
                 }
             });
         }
-        if !frames.iter().any(Result::is_ok) {
+        if !pictures.iter().any(|picture| matches!(picture, Picture::Decoded { .. })) {
             return Err(SourceError::NoImages { path: path.to_owned(), files: files.len() });
         }
-        Ok(Folder { frames, next: 0, repeat })
+        Ok(Folder { pictures, next: 0, repeat })
     }
 }
 
@@ -83,20 +89,20 @@ fn decode(file: &Path, limit: usize) -> Result<(Geometry, Vec<u8>), String> {
 
 impl Source for Folder {
     fn next(&mut self) -> Result<Next<'_>, SourceError> {
-        if self.next == self.frames.len() {
+        if self.next == self.pictures.len() {
             if !self.repeat {
                 return Ok(Next::End);
             }
             self.next = 0;
         }
-        let frame = &self.frames[self.next];
+        let picture = &self.pictures[self.next];
         self.next += 1;
-        Ok(match frame {
-            Ok((geometry, data)) => match Frame::new(*geometry, data) {
+        Ok(match picture {
+            Picture::Decoded { geometry, data } => match Frame::new(*geometry, data) {
                 Ok(frame) => Next::Frame(frame),
                 Err(why) => Next::Broken(why),
             },
-            Err((name, reason)) => {
+            Picture::Broken { name, reason } => {
                 Next::Broken(BrokenFrame::Picture { name: name.clone(), reason: reason.clone() })
             }
         })
