@@ -6,7 +6,7 @@ use image::{DynamicImage, ImageReader, Limits};
 use std::path::Path;
 
 /// Most bytes of decoded pixels.
-pub const LIMIT: usize = 1 << 30;
+const LIMIT: usize = 1 << 30;
 
 /// A file of the folder.
 enum Picture {
@@ -26,7 +26,7 @@ impl Folder {
     /// Reads the folder. With `repeat` the first picture follows the last.
     ///
     /// # Errors
-    /// A folder that cannot be read, that has no readable picture, or whose pixels exceed [`LIMIT`].
+    /// A folder that cannot be read, that has no readable picture, or whose pixels exceed 2^30 bytes.
     pub fn open(path: &Path, repeat: bool) -> Result<Folder, SourceError> {
         let fault = |source| SourceError::Folder { path: path.to_owned(), source };
         let mut files = Vec::new();

@@ -67,6 +67,9 @@ const HIDDEN: usize = 24;
 const BLOCKS: usize = 2;
 const CLASSES: usize = 10;
 
+/// Adds a tensor: its name, its shape, the mean and the spread of its elements.
+type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
+
 /// Tensors by name: shape and elements.
 #[derive(Clone)]
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
@@ -81,11 +84,11 @@ impl Network {
             let data = (0..count).map(|_| around + spread * random.normal()).collect();
             all.insert(name.to_owned(), (shape.to_vec(), data));
         };
-        let linear = |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str, out: usize, inp: usize| {
+        let linear = |add: &mut Add<'_>, name: &str, out: usize, inp: usize| {
             add(&format!("{name}.weight"), &[out, inp], 0.0, 2.0 / (inp as f32).sqrt());
             add(&format!("{name}.bias"), &[out], 0.0, 0.2);
         };
-        let norm = |add: &mut dyn FnMut(&str, &[usize], f32, f32), name: &str| {
+        let norm = |add: &mut Add<'_>, name: &str| {
             add(&format!("{name}.weight"), &[WIDTH], 1.0, 0.1);
             add(&format!("{name}.bias"), &[WIDTH], 0.0, 0.1);
         };
