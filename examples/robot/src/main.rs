@@ -67,8 +67,9 @@ fn run(cli: &Cli) -> Result<(), Error> {
         granted(realtime::lock_memory());
     }
     let options = robot::Options { rate: cli.rate, frames: cli.frames, json: cli.json };
-    let summary = robot::run(options, source.as_mut(), &mut model, sink, &stop)?;
-    robot::print(&summary, cli.json)
+    let outcome = robot::run(options, source.as_mut(), &mut model, sink, &stop)?;
+    robot::print(&outcome.summary, cli.json)?;
+    outcome.fault.map_or(Ok(()), Err)
 }
 
 /// A flag that SIGTERM, Ctrl-C and Ctrl-\ set; the second of them ends the process at once.

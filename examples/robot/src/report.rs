@@ -125,11 +125,14 @@ pub enum End {
     Signal,
     /// The reader of the results has gone.
     Closed,
+    /// Something failed for good.
+    Failure,
 }
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            End::Failure => "a failure",
             End::Source => "the source has no more frames",
             End::Frames => "as many frames as asked for",
             End::Signal => "a signal",

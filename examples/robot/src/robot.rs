@@ -24,27 +24,66 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Runs the loop until the source ends, enough frames were seen or `stop` is set, and waits for the lines to
-/// leave. Between the first and the last frame nothing is allocated but for a frame that is broken.
+/// What a run leaves behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The account, of a run that failed too.
+    pub summary: Summary,
+    /// Why it failed.
+    pub fault: Option<Error>,
+}
+
+/// Runs the loop until the source ends, enough frames were seen, `stop` is set, or a source, the model or the sink
+/// fails for good; then waits for the lines to leave. Between the first and the last frame nothing is allocated
+/// but for a frame that is broken.
 ///
 /// # Errors
-/// A source, a model or a sink that fails for good.
+/// A system in which nothing can be counted.
 pub fn run(
     options: Options,
     source: &mut dyn Source,
     model: &mut Model,
     sink: Sink,
     stop: &AtomicBool,
-) -> Result<Summary, Error> {
+) -> Result<Outcome, Error> {
     let mut statistics = Statistics::new()
         .map_err(|error| Error::System { what: "statistics", source: std::io::Error::other(error) })?;
     let start = clock::now();
-    let mut schedule = Schedule::new(options.rate, start);
+    let driven =
+        drive(options, source, model, &sink, stop, Schedule::new(options.rate, start), &mut statistics);
+    let seconds = clock::now().saturating_sub(start) as f64 * 1e-9;
+    let (mut ended, mut fault) = match driven {
+        Ok(ended) => (ended, None),
+        Err(error) => (End::Failure, Some(error)),
+    };
+    let dropped_lines = match sink.close(LAST_LINES) {
+        Ok(dropped) => dropped,
+        Err(error) if error.is_closed() => 0,
+        Err(error) => {
+            ended = End::Failure;
+            fault.get_or_insert(error.into());
+            0
+        }
+    };
+    let (replaced, backend) = (source.replaced(), model.backend());
+    let run = Run { replaced, dropped_lines, rate: options.rate, seconds, backend, ended };
+    Ok(Outcome { summary: statistics.summary(run), fault })
+}
+
+/// The loop itself.
+fn drive(
+    options: Options,
+    source: &mut dyn Source,
+    model: &mut Model,
+    sink: &Sink,
+    stop: &AtomicBool,
+    mut schedule: Schedule,
+    statistics: &mut Statistics,
+) -> Result<End, Error> {
     let mut number = 0;
-    let mut backend = model.backend();
-    let ended = loop {
+    loop {
         if options.frames.is_some_and(|frames| number >= frames) {
-            break End::Frames;
+            return Ok(End::Frames);
         }
         let tick = schedule.next(clock::now());
         statistics.skipped += tick.skipped;
@@ -53,13 +92,12 @@ pub fn run(
             awake = clock::sleep_until(tick.release).map_err(Error::system("clock"))?;
         }
         if stop.load(Ordering::Relaxed) {
-            break End::Signal;
+            return Ok(End::Signal);
         }
         match source.next()? {
             Next::Frame(frame) => {
                 let class = model.classify(&frame)?;
                 let done = clock::now();
-                backend = class.backend;
                 let answer = Answer {
                     frame: number,
                     class: class.class,
@@ -78,7 +116,7 @@ pub fn run(
                 });
                 number += 1;
                 match sent {
-                    Err(error) if error.is_closed() => break End::Closed,
+                    Err(error) if error.is_closed() => return Ok(End::Closed),
                     sent => sent?,
                 }
             }
@@ -88,16 +126,9 @@ pub fn run(
                 number += 1;
             }
             Next::Nothing => statistics.idle += 1,
-            Next::End => break End::Source,
+            Next::End => return Ok(End::Source),
         }
-    };
-    let seconds = clock::now().saturating_sub(start) as f64 * 1e-9;
-    let dropped_lines = match sink.close(LAST_LINES) {
-        Err(error) if error.is_closed() => 0,
-        dropped => dropped?,
-    };
-    let run = Run { replaced: source.replaced(), dropped_lines, rate: options.rate, seconds, backend, ended };
-    Ok(statistics.summary(run))
+    }
 }
 
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.

@@ -80,7 +80,8 @@ fn a_gpu_that_dies_in_the_middle_costs_no_frame() {
         let mut command = desk.robot(&format!("{line} --fallback fail"));
         let output = command.env("ELSA_STANDIN_FAIL", format!("cuLaunchKernel:{fault}")).output().unwrap();
         assert_eq!(output.status.code(), Some(3));
-        let answered = common::lines(&output.stdout);
-        common::check(&desk, &answered, dies, |frame| frame as usize);
+        let (answers, summary) = common::split(&output);
+        common::check(&desk, &answers, dies, |frame| frame as usize);
+        assert_eq!((&summary["frames"], &summary["ended"]), (&dies.into(), &"failure".into()));
     }
 }

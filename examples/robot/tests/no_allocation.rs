@@ -84,7 +84,10 @@ fn the_loop_allocates_nothing() {
                 let mut source = Watched { inner, frames: 0, region: Region::new(GLOBAL), allocations: None };
                 let sink = Sink::start("test", Count).unwrap();
                 let options = Options { rate: 500.0, frames: Some(LAST + 5), json };
-                let summary = run(options, &mut source, &mut model, sink, &AtomicBool::new(false)).unwrap();
+                let stop = AtomicBool::new(false);
+                let outcome = run(options, &mut source, &mut model, sink, &stop).unwrap();
+                assert!(outcome.fault.is_none());
+                let summary = outcome.summary;
                 assert_eq!(source.allocations, Some(0), "{} json {json}", present.backend);
                 assert_eq!((summary.frames, summary.dropped_lines), (LAST + 5, 0));
                 runs += 1;

@@ -222,6 +222,24 @@ fn a_serial_port_that_nobody_reads_holds_no_frame_up() {
 }
 
 #[test]
+fn a_serial_port_that_is_unplugged_ends_the_loop_with_the_summary() {
+    let desk = Desk::new(4);
+    let (ours, name) = pty();
+    if refused_by_an_emulator(&desk, &name) {
+        return;
+    }
+    let child = start(desk.robot(&format!("--images @images --repeat --rate 100 --serial {name}")));
+    let mut lines = BufReader::new(File::from(ours)).lines();
+    assert!(lines.next().unwrap().unwrap().starts_with("frame 0 class "));
+    drop(lines);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.starts_with("elsa-robot: serial: writing failed: "), "{told}");
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("ended: a failure\n"));
+}
+
+#[test]
 fn sigterm_and_ctrl_c_end_the_loop_with_the_summary() {
     let desk = Desk::new(4);
     for signal in [Signal::TERM, Signal::INT] {
@@ -279,13 +297,15 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 #[test]
 fn a_silent_pipe_is_an_error_when_patience_ends() {
     let desk = Desk::new(4);
-    let mut child = start(desk.robot("--pipe - --rate 50 --patience 0.2"));
+    let mut child = start(desk.robot("--pipe - --rate 50 --patience 0.2 --size 8x8"));
     // Held open and never written to.
     let stdin = child.stdin.take().unwrap();
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "elsa-robot: frames: none for 0.2 s\n");
+    let summary = String::from_utf8_lossy(&output.stdout);
+    assert!(summary.starts_with("frames 0 ") && summary.ends_with("ended: a failure\n"), "{summary}");
 }
 
 #[test]
