@@ -157,7 +157,7 @@ fn a_broken_picture_is_skipped_counted_and_told() {
 
 /// A pseudo terminal: its controlling end and the name of the other.
 fn pty() -> (OwnedFd, String) {
-    let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     rustix::pty::grantpt(&ours).unwrap();
     rustix::pty::unlockpt(&ours).unwrap();
     let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
@@ -228,7 +228,8 @@ fn a_serial_port_that_is_unplugged_ends_the_loop_with_the_summary() {
     if refused_by_an_emulator(&desk, &name) {
         return;
     }
-    let child = start(desk.robot(&format!("--images @images --repeat --rate 100 --serial {name}")));
+    let child =
+        start(desk.robot(&format!("--images @images --repeat --frames 2000 --rate 100 --serial {name}")));
     let mut lines = BufReader::new(File::from(ours)).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("frame 0 class "));
     drop(lines);
