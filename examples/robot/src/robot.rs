@@ -4,7 +4,7 @@ use crate::clock::{self, Schedule};
 use crate::error::Error;
 use crate::model::Model;
 use crate::report::{Answer, End, Run, Statistics, Summary};
-use crate::sink::{Sink, SinkError};
+use crate::sink::{STDOUT, Sink, SinkError};
 use crate::source::{Next, Source};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,7 +146,7 @@ pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     };
     match wrote.and_then(|()| out.flush()) {
         Err(source) => {
-            let error = SinkError::Write { name: "standard output", source };
+            let error = SinkError::Write { name: STDOUT, source };
             if error.is_closed() { Ok(()) } else { Err(error.into()) }
         }
         Ok(()) => Ok(()),

@@ -109,7 +109,8 @@ pub fn built(messages: &str) -> BTreeSet<String> {
 
 /// The number under `name` in the first JSON object with that name that a line of `text` ends with.
 pub fn value(text: &str, name: &str) -> Option<u64> {
-    let objects = text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
+    let objects =
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
     objects.filter_map(|object| object[name].as_u64()).next()
 }
 
