@@ -44,6 +44,7 @@ mod seeds;
 mod setup;
 mod shell;
 mod stages;
+mod standin;
 
 use clap::{Parser, Subcommand};
 use shell::Tree;
@@ -73,6 +74,8 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
+    Standin,
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
         /// Draw GFLOP/s and the ratio to the best peer against the number of tokens, as SVG, into this folder.
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::Standin => standin::build(&tree, standin::Variant::Plain).map(|dir| println!("{}", dir.display())),
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => neon::count(&tree, &shapes),
         Command::Mca => neon::mca(&tree),
