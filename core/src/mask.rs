@@ -109,6 +109,12 @@ impl MaskView {
         self.shape
     }
 
+    /// Strides in elements of `[batch, heads, q, k]`, zero along axes that are broadcast.
+    #[must_use]
+    pub fn strides(&self) -> [usize; 4] {
+        core::array::from_fn(|axis| if self.shape[axis] == 1 { 0 } else { self.strides[axis] })
+    }
+
     /// Elements that a buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {

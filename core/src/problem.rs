@@ -570,6 +570,30 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// Keys that are valid and that the mask reaches.
+    #[must_use]
+    pub const fn reach(&self) -> usize {
+        self.reach
+    }
+
+    /// Column of the diagonal in row zero, counted from the first key.
+    #[must_use]
+    pub const fn offset(&self) -> isize {
+        self.offset
+    }
+
+    /// Keys before the diagonal that a row attends; `None` is open.
+    #[must_use]
+    pub const fn left(&self) -> Option<usize> {
+        self.left
+    }
+
+    /// Keys after the diagonal that a row attends; `None` is open, and causal is zero.
+    #[must_use]
+    pub const fn right(&self) -> Option<usize> {
+        self.right
+    }
+
     /// The keys `start..end` that row `i` may attend by length, causality and window; `start == end` when
     /// none. Neither end ever decreases with `i`.
     #[inline]
@@ -681,6 +705,16 @@ impl<'a> Inputs<'a> {
             (Some(_), None) => return Err(E::Needs { argument: "mask", other: "its data" }),
             (None, Some(_)) => return Err(E::Needs { argument: "mask", other: "its shape in the problem" }),
         }
+        self.check_lengths(problem)
+    }
+
+    /// Checks the lengths of keys and the bounds of packed sequences, and nothing else.
+    ///
+    /// # Errors
+    /// The first list, or entry of a list, that is not as the problem says.
+    pub fn check_lengths(&self, problem: &Problem) -> Result<(), ProblemError> {
+        use ProblemError as E;
+        let s = problem.spec();
         match (s.key_lengths, self.key_lengths) {
             (true, Some(lengths)) => {
                 let allowed = s.query.batch();

@@ -29,10 +29,14 @@ pub struct GpuProfile {
     pub lanes_per_sm: usize,
     /// Shared memory that a block may use.
     pub shared_memory: usize,
+    /// Shared memory of a streaming multiprocessor.
+    pub shared_per_sm: usize,
     /// Second-level cache.
     pub l2: usize,
     /// Highest clock.
     pub mhz: u32,
+    /// Whether it shares the processor's memory.
+    pub integrated: bool,
 }
 
 impl DeviceProfile {

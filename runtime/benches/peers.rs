@@ -499,7 +499,11 @@ fn main() -> Result<(), Failure> {
     let request = Request::parse(std::env::args().skip(1))?;
     let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
     let mut peers = Peers::start(&python, &request)?;
-    let options = EngineOptions { threads: Some(request.threads), backend: request.backend };
+    let options = EngineOptions {
+        threads: Some(request.threads),
+        backend: request.backend,
+        ..EngineOptions::default()
+    };
     let engine = Engine::new(&options)?;
     let dir = tempfile::tempdir()?;
     let (mut told, mut disturbed) = (request.json, 0);

@@ -24,16 +24,21 @@
 //! ```
 
 mod cpu;
+mod cuda;
 mod engine;
 mod error;
 mod plan;
 mod run;
+mod targets;
 
 pub use cpu::mapped::MappedFile;
-pub use cpu::workspace::Workspace;
-pub use engine::{Backend, Engine, EngineOptions, Present, backends};
-pub use error::{BindError, EngineError, RunError};
-pub use plan::{Plan, PlanOptions};
-pub use run::{Bound, Report};
+pub use cuda::call::{DeviceInputs, DeviceOutputs};
+pub use cuda::driver::RawStream;
+pub use cuda::memory::{Element, HostBuffer};
+pub use cuda::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
+pub use engine::{Backend, Engine, EngineOptions, Fallback, Present, backends};
+pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
+pub use plan::{Plan, PlanOptions, Workspace};
+pub use run::{Bound, DeviceBound, Reason, Report};
 
-pub use elsa_core::plan::{Method, PlanError};
+pub use elsa_core::plan::Method;

@@ -1,24 +1,30 @@
 //! The plan: what is decided once per shape.
 
 use crate::cpu::call::Call;
-use crate::cpu::workspace::Workspace;
-use crate::engine::Engine;
-use crate::error::BindError;
-use crate::run::Bound;
+use crate::cpu::workspace::Workspace as CpuWorkspace;
+use crate::cuda::call::{DeviceCall, DeviceInputs, DeviceOutputs, HostCall};
+use crate::cuda::driver::RawStream;
+use crate::cuda::plan::{GpuPlan, GpuWorkspace};
+use crate::engine::{Backend, Engine, Fallback};
+use crate::error::{BindError, DeviceError, PlanError};
+use crate::run::{Bound, DeviceBound, Reason};
+use crate::targets::Targets;
 use elsa_core::certificate::{Certificate, Executed};
-use elsa_core::plan::{Choice, Layout, Method, PlanError};
+use elsa_core::plan::{Choice, GpuChoice, GpuLayout, Layout, Method};
 use elsa_core::problem::{Inputs, Outputs, Problem};
 use elsa_core::schedule;
 use elsa_kernels::kernel::Kernel;
+use std::sync::Arc;
 
 /// What is wished of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// How the answer is computed.
+    /// How the answer is computed. A GPU has no method math.
     pub method: Method,
-    /// Keys in a block: 64, 128 or 256.
+    /// Keys in a block of the CPU: 64, 128 or 256.
     pub block: usize,
-    /// Most bytes of workspace.
+    /// Most bytes of workspace: on a GPU, of partial states and tables; the staging of host tensors is told
+    /// apart.
     pub budget: Option<usize>,
     /// Whether all threads take part however little there is to do; otherwise as many as pay for being woken.
     /// It changes no bit of the answer.
@@ -31,25 +37,65 @@ impl Default for PlanOptions {
     }
 }
 
+/// What is decided for the CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuPlan {
+    pub kernel: &'static Kernel,
+    pub choice: Choice,
+    pub layout: Layout,
+}
+
 /// A problem with everything decided that does not depend on pointers. It belongs to the engine that made it.
 #[derive(Clone, Debug)]
 pub struct Plan {
     engine: Engine,
-    kernel: &'static Kernel,
     problem: Problem,
-    choice: Choice,
-    layout: Layout,
+    /// There is at least one of the two.
+    cpu: Option<CpuPlan>,
+    gpu: Option<GpuPlan>,
+    /// Why the GPU that was asked for does not compute.
+    refusal: Option<Arc<PlanError>>,
+}
+
+/// Memory that a plan's runs work in. One workspace serves one run at a time.
+#[derive(Debug)]
+pub struct Workspace {
+    cpu: Option<CpuWorkspace>,
+    gpu: Room,
+}
+
+/// Room on a GPU.
+#[derive(Debug)]
+enum Room {
+    /// Not wanted.
+    None,
+    Ready(Box<GpuWorkspace>),
+    /// Wanted, and not to be had.
+    Refused(Arc<DeviceError>),
+}
+
+impl Workspace {
+    /// Gives everything back. Dropping a workspace does the same, and logs what fails.
+    ///
+    /// # Errors
+    /// The first error of the device.
+    pub fn close(self) -> Result<(), DeviceError> {
+        match self.gpu {
+            Room::Ready(workspace) => workspace.close(),
+            Room::None | Room::Refused(_) => Ok(()),
+        }
+    }
 }
 
 impl Plan {
     pub(crate) fn new(
         engine: Engine,
-        kernel: &'static Kernel,
         problem: Problem,
-        choice: Choice,
-    ) -> Result<Plan, PlanError> {
-        let layout = Layout::of(&choice).ok_or(PlanError::Memory { needed: usize::MAX })?;
-        Ok(Plan { engine, kernel, problem, choice, layout })
+        cpu: Option<CpuPlan>,
+        gpu: Option<GpuPlan>,
+        refusal: Option<Arc<PlanError>>,
+    ) -> Plan {
+        Plan { engine, problem, cpu, gpu, refusal }
     }
 
     /// The problem.
@@ -58,22 +104,65 @@ impl Plan {
         &self.problem
     }
 
-    /// What was decided.
+    /// What computes, as long as it does not fail.
     #[must_use]
-    pub fn choice(&self) -> &Choice {
-        &self.choice
+    pub fn backend(&self) -> Backend {
+        if self.gpu.is_some() { Backend::Cuda } else { self.engine.cpu() }
     }
 
-    /// Name of the micro-kernel.
+    /// Why the GPU that was asked for does not compute.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&PlanError> {
+        self.refusal.as_deref()
+    }
+
+    /// What was decided for the CPU, which computes or stands by.
+    #[must_use]
+    pub fn choice(&self) -> Option<&Choice> {
+        self.cpu.as_ref().map(|cpu| &cpu.choice)
+    }
+
+    /// What was decided for the GPU.
+    #[must_use]
+    pub fn gpu_choice(&self) -> Option<&GpuChoice> {
+        self.gpu.as_ref().map(|gpu| &gpu.choice)
+    }
+
+    /// Name of the kernel.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
-        self.choice.kernel.name
+        match (&self.gpu, &self.cpu) {
+            (Some(gpu), _) => gpu.choice.kernel.name,
+            (None, Some(cpu)) => cpu.choice.kernel.name,
+            (None, None) => "",
+        }
     }
 
-    /// What may be said of the error of its runs.
+    /// What may be said of the error of its runs, on the back end of [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
-        let (c, keys) = (&self.choice, self.problem.keys());
+        let executed = match (&self.gpu, &self.cpu) {
+            (Some(gpu), _) => self.executed_on_gpu(&gpu.choice),
+            (None, Some(cpu)) => self.executed_on_cpu(&cpu.choice),
+            (None, None) => Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 0 },
+        };
+        Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
+    }
+
+    /// The certificate of a run on `backend`, which a report names.
+    #[must_use]
+    pub fn certificate_of(&self, backend: Backend) -> Certificate {
+        match &self.cpu {
+            Some(cpu) if backend != Backend::Cuda => {
+                let executed = self.executed_on_cpu(&cpu.choice);
+                Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
+            }
+            _ => self.certificate(),
+        }
+    }
+
+    fn executed_on_cpu(&self, c: &Choice) -> Executed {
+        let keys = self.problem.keys();
         let merge_depth = match c.method {
             Method::Elsa => schedule::depth(c.segments),
             Method::Math => 0,
@@ -82,42 +171,179 @@ impl Plan {
             Method::Elsa => c.segment.min(keys),
             Method::Math => keys,
         };
-        let executed = Executed {
-            block: c.block,
-            segment_blocks: c.segment / c.block,
-            merge_depth,
-            additions: leaf + merge_depth,
-        };
-        Certificate::new(self.problem.spec().dtype, keys, executed)
+        let segment_blocks = c.segment / c.block;
+        Executed { block: c.block, segment_blocks, merge_depth, additions: leaf + merge_depth }
     }
 
-    /// Bytes of the workspace.
+    fn executed_on_gpu(&self, c: &GpuChoice) -> Executed {
+        let depth = c.depth(false);
+        let block = c.kernel.keys.max(1);
+        Executed {
+            block,
+            segment_blocks: c.chunk / block,
+            merge_depth: depth.merges,
+            additions: depth.additions,
+        }
+    }
+
+    /// Bytes of the workspace: on a GPU, of device memory beyond inputs and outputs.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
-        self.layout.bytes()
+        match (&self.gpu, &self.cpu) {
+            (Some(gpu), _) => gpu.layout.bytes,
+            (None, Some(cpu)) => cpu.layout.bytes(),
+            (None, None) => 0,
+        }
+    }
+
+    /// Bytes of device memory that hold tensors of the host during a run, states apart; none on the CPU.
+    #[must_use]
+    pub fn staging_bytes(&self) -> usize {
+        self.gpu.as_ref().map_or(0, |gpu| gpu.staging_bytes(&self.problem))
     }
 
     /// Allocates a workspace.
     ///
     /// # Errors
-    /// Memory that the system does not give.
+    /// Memory that the system does not give; with [`Fallback::Fail`], memory that the device does not give, and
+    /// its failures.
     pub fn workspace(&self) -> Result<Workspace, PlanError> {
-        Workspace::new(&self.layout, self.problem.sequences())
-            .ok_or(PlanError::Memory { needed: self.workspace_bytes() })
+        let gpu = match &self.gpu {
+            None => Room::None,
+            Some(gpu) => match gpu.workspace(&self.problem) {
+                Ok(workspace) => Room::Ready(Box::new(workspace)),
+                Err(e) if self.engine.fallback() == Fallback::Fail => return Err(e.into()),
+                Err(e) => {
+                    gpu.gpu.warn(&e);
+                    Room::Refused(Arc::new(e))
+                }
+            },
+        };
+        let cpu = match &self.cpu {
+            None => None,
+            Some(cpu) => {
+                let workspace = CpuWorkspace::new(&cpu.layout, self.problem.sequences());
+                let needed = cpu.layout.bytes();
+                Some(workspace.ok_or(elsa_core::plan::PlanError::Memory { needed })?)
+            }
+        };
+        Ok(Workspace { cpu, gpu })
     }
 
-    /// Binds the tensors of a frame. Nothing is allocated and nothing is written.
+    /// What a workspace of another plan lacks.
+    fn lacking(&self, found: usize, needed: usize) -> BindError {
+        BindError::Workspace { found, needed, found_sequences: 0, sequences: self.problem.sequences() }
+    }
+
+    /// Whether a GPU workspace has the room that the plan needs.
+    fn check_room(&self, gpu: &GpuPlan, workspace: &GpuWorkspace) -> Result<(), BindError> {
+        if !workspace.context.is_lost() && !gpu.gpu.owns(&workspace.context) {
+            return Err(BindError::Foreign);
+        }
+        let (found, needed) = (workspace.parts.bytes(), gpu.layout.bytes);
+        if found < needed || workspace.table.bytes() < gpu.layout.sequences.len {
+            return Err(self.lacking(found, needed));
+        }
+        Ok(())
+    }
+
+    /// Whether states fit the budget.
+    fn check_states(&self, gpu: &GpuPlan, states: bool) -> Result<(), BindError> {
+        if let (true, Some(budget)) = (states, gpu.budget) {
+            let needed = GpuLayout::of(&gpu.choice, true).map_or(usize::MAX, |layout| layout.bytes);
+            if needed > budget {
+                return Err(BindError::Budget { needed, budget });
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds the tensors of a frame. Nothing is written, and nothing is allocated, but for device memory that
+    /// the first frame of its kind needs.
     ///
     /// # Errors
-    /// Data that are not those of the problem, and another plan's workspace.
+    /// Data that are not those of the problem, another plan's workspace; with [`Fallback::Fail`], failures of
+    /// the device.
     pub fn bind<'a>(
         &'a self,
         inputs: Inputs<'a>,
         outputs: Outputs<'a>,
         workspace: &'a mut Workspace,
     ) -> Result<Bound<'a>, BindError> {
-        let call =
-            Call::new(self.kernel, &self.problem, &self.choice, &self.layout, inputs, outputs, workspace)?;
-        Ok(Bound::new(&self.engine, call))
+        inputs.check(&self.problem)?;
+        outputs.check(&self.problem)?;
+        let targets = Targets::new(outputs);
+        let cpu = match (&self.cpu, &mut workspace.cpu) {
+            (None, _) => None,
+            (Some(cpu), None) => return Err(self.lacking(0, cpu.layout.bytes())),
+            (Some(cpu), Some(room)) => {
+                Some(Call::new(cpu.kernel, &self.problem, &cpu.choice, &cpu.layout, inputs, targets, room)?)
+            }
+        };
+        let mut reason = self.refusal.clone().map(Reason::Plan);
+        let gpu = match (&self.gpu, &mut workspace.gpu) {
+            (None, _) => None,
+            (Some(_), Room::None) => return Err(BindError::Foreign),
+            (Some(_), Room::Refused(e)) => {
+                if cpu.is_none() {
+                    return Err(BindError::Device(gpu_error(e)));
+                }
+                reason = Some(Reason::Device(e.clone()));
+                None
+            }
+            (Some(gpu), Room::Ready(room)) => {
+                self.check_room(gpu, room)?;
+                let bound = match self.check_states(gpu, targets.states()) {
+                    Ok(()) => {
+                        HostCall::new(gpu, &self.problem, inputs, targets, room).map_err(BindError::Device)
+                    }
+                    Err(e) => Err(e),
+                };
+                match bound {
+                    Ok(bound) => Some(bound),
+                    Err(e) if cpu.is_none() => return Err(e),
+                    Err(e) => {
+                        gpu.gpu.warn(&e);
+                        reason = Some(Reason::Bind(Arc::new(e)));
+                        None
+                    }
+                }
+            }
+        };
+        Ok(Bound::new(&self.engine, cpu, gpu, reason))
     }
+
+    /// Binds tensors in device memory. They are used where they lie; runs enqueue in `stream`, or in one of the
+    /// workspace, and do not wait. There is no fallback: the CPU cannot read them.
+    ///
+    /// # Errors
+    /// A plan that computes on the CPU; addresses that are no memory of this device and context, or whose
+    /// allocation is too short; a stream of another context; lists that are not those of the problem; another
+    /// plan's workspace; failures of the device.
+    ///
+    /// # Safety
+    /// - Until every run was waited for, the tensors stay allocated, and nobody writes inputs or uses outputs
+    ///   but in the same stream.
+    /// - No output shares memory with another tensor of the call.
+    pub unsafe fn bind_device<'a>(
+        &'a self,
+        inputs: &DeviceInputs<'a>,
+        outputs: &DeviceOutputs,
+        stream: Option<RawStream>,
+        workspace: &'a mut Workspace,
+    ) -> Result<DeviceBound<'a>, BindError> {
+        let Some(gpu) = &self.gpu else { return Err(BindError::NotOnDevice { found: self.engine.cpu() }) };
+        let room = match &mut workspace.gpu {
+            Room::Ready(room) => room,
+            Room::Refused(e) => return Err(BindError::Device(gpu_error(e))),
+            Room::None => return Err(BindError::Foreign),
+        };
+        self.check_room(gpu, room)?;
+        self.check_states(gpu, outputs.state.is_some())?;
+        Ok(DeviceBound::new(DeviceCall::new(gpu, &self.problem, inputs, outputs, stream, room)?))
+    }
+}
+
+fn gpu_error(e: &Arc<DeviceError>) -> DeviceError {
+    DeviceError::clone(e)
 }

@@ -18,7 +18,7 @@ fn engines(threads: usize) -> Vec<Engine> {
         }
     }
     assert!(present.contains(&Backend::Scalar));
-    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads) };
+    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
     present.into_iter().map(|b| Engine::new(&options(b)).unwrap()).collect()
 }
 

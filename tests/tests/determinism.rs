@@ -3,13 +3,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_core::plan::PlanError as Refused;
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::{DType, Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanError, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 
 fn engine(backend: elsa_runtime::Backend, threads: usize) -> Engine {
-    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads) }).unwrap()
+    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
+        .unwrap()
 }
 
 fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
@@ -47,13 +49,16 @@ fn threads_budget_and_repetition_change_no_bit() {
             }
             let smallest =
                 match one.plan(&case.problem(), &PlanOptions { budget: Some(0), ..Default::default() }) {
-                    Err(PlanError::Budget { needed, budget: 0 }) => needed,
+                    Err(PlanError::Refused(Refused::Budget { needed, budget: 0 })) => needed,
                     other => panic!("{other:?}"),
                 };
             assert_eq!(bits(&run(&many[1], case, Some(smallest))), want, "smallest budget, {case:?}");
             let refused =
                 one.plan(&case.problem(), &PlanOptions { budget: Some(smallest - 1), ..Default::default() });
-            assert_eq!(refused.err(), Some(PlanError::Budget { needed: smallest, budget: smallest - 1 }));
+            assert_eq!(
+                refused.err(),
+                Some(Refused::Budget { needed: smallest, budget: smallest - 1 }.into())
+            );
             let plan = one
                 .plan(&case.problem(), &PlanOptions { budget: Some(smallest), ..Default::default() })
                 .unwrap();

@@ -16,8 +16,12 @@ static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn run_and_bind_allocate_nothing() {
     let mut runs = 0;
     for present in backends().iter().filter(|p| p.present) {
-        let engine =
-            Engine::new(&EngineOptions { backend: Some(present.backend), threads: Some(3) }).unwrap();
+        let engine = Engine::new(&EngineOptions {
+            backend: Some(present.backend),
+            threads: Some(3),
+            ..EngineOptions::default()
+        })
+        .unwrap();
         for case in hard_cases() {
             for method in [Method::Elsa, Method::Math] {
                 if method == Method::Math && case.spec.packed.is_some() {

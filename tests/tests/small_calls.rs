@@ -47,7 +47,7 @@ fn cases() -> Vec<Case> {
 
 /// The machine's own choice, which `ELSA_BACKEND` directs.
 fn engine(threads: usize) -> Engine {
-    Engine::new(&EngineOptions { backend: None, threads: Some(threads) }).unwrap()
+    Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
 }
 
 /// Runs the case in the given workspace, or in its own where that is too small. Says whether it was not.

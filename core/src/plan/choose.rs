@@ -52,6 +52,24 @@ pub enum PlanError {
     NoKernel,
     /// Method math for packed sequences.
     Packed,
+    /// Method math on a GPU.
+    Math,
+    /// A head size that no kernel of the GPU takes.
+    HeadSize {
+        /** The greater of the two head sizes. */
+        found: usize,
+        /** The greatest that is taken. */
+        max: usize,
+    },
+    /// More than the GPU's kernels count.
+    Extent {
+        /** What is counted. */
+        axis: &'static str,
+        /** How many there are. */
+        found: usize,
+        /** The most. */
+        max: usize,
+    },
     /// Not even the smallest workspace fits the budget.
     Budget {
         /** Bytes that it needs. */
@@ -74,6 +92,13 @@ impl fmt::Display for PlanError {
                 write!(f, "kernel: none for as many queries; allowed: one that takes any number")
             }
             PlanError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
+            PlanError::Math => write!(f, "method: math on a GPU; allowed: elsa"),
+            PlanError::HeadSize { found, max } => {
+                write!(f, "head size: {found} on a GPU; allowed: at most {max}")
+            }
+            PlanError::Extent { axis, found, max } => {
+                write!(f, "{axis}: {found} on a GPU; allowed: at most {max}")
+            }
             PlanError::Budget { needed, budget } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
             }

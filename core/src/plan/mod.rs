@@ -1,9 +1,11 @@
 //! The plan as data: candidates, the choice among them, and the layout of the workspace.
 
 mod choose;
+mod gpu;
 mod layout;
 
 pub use choose::{Choice, MOST_TILES, Method, Options, PlanError, choose};
+pub use gpu::{GpuChoice, GpuDepth, GpuLayout, GpuOptions, GpuSpan, GpuSpec, SEQUENCE_BYTES, choose_gpu};
 pub use layout::{Layout, Region, Span, TileSpans};
 
 /// An instruction set that micro-kernels exist for.

@@ -15,6 +15,8 @@ pub struct GpuKernel {
     pub name: &'static str,
     /// PTX text, zero-terminated.
     pub ptx: &'static str,
+    /// The same, assembled for one device, where the build has it.
+    pub cubin: Option<&'static [u8]>,
     /// What the kernel is for.
     pub role: Role,
     /// Threads of a block.
@@ -56,3 +58,6 @@ pub enum Role {
     /// Earlier and new rows one after the other.
     Present,
 }
+
+/// Every GPU kernel of this build.
+pub static GPU_KERNELS: &[GpuKernel] = &[];

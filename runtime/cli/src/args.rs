@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::{DType, Layout};
-use elsa_runtime::{Backend, Method};
+use elsa_runtime::{Backend, Fallback, Method};
 use std::path::PathBuf;
 
 /// Exact softmax attention: run it, verify it, measure it.
@@ -99,6 +99,12 @@ pub struct EngineArgs {
     #[arg(long, default_value = "auto",
         value_parser = PossibleValuesParser::new(["auto", "scalar", "neon", "avx2", "avx512", "cuda"]).map(backend))]
     pub backend: BackendChoice,
+    /// Where the GPU is missing or fails: the CPU finishes the call, or the call fails
+    #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
+    pub fallback: Fallback,
+    /// Number of the GPU, as its driver counts
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub device: usize,
     /// Worker threads [default: all cores]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
@@ -269,6 +275,10 @@ fn alignment(s: String) -> Alignment {
 
 fn backend(s: String) -> BackendChoice {
     s.parse().map_or(Choice::Auto, Choice::Forced)
+}
+
+fn fallback(s: String) -> Fallback {
+    if s == "fail" { Fallback::Fail } else { Fallback::Cpu }
 }
 
 fn scenario(s: String) -> Scenario {

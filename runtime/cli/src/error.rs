@@ -1,6 +1,7 @@
 //! Why a command ends otherwise than with success: one line, and the exit status that goes with it.
 
 use crate::tensor::TensorError;
+use elsa_core::plan::PlanError as Refused;
 use elsa_core::problem::ProblemError;
 use elsa_runtime::{BindError, EngineError, PlanError, RunError};
 use std::io::ErrorKind;
@@ -107,13 +108,20 @@ impl Error {
             | Error::Tensor { .. }
             | Error::Target { .. }
             | Error::Problem(_)
-            | Error::Bind(BindError::Problem(_))
+            | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
             | Error::Engine(
                 EngineError::BackendAbsent { .. }
                 | EngineError::BackendName { .. }
                 | EngineError::Threads { .. },
             )
-            | Error::Plan(PlanError::Block { .. } | PlanError::Packed | PlanError::Budget { .. }) => REQUEST,
+            | Error::Plan(PlanError::Refused(
+                Refused::Block { .. }
+                | Refused::Packed
+                | Refused::Math
+                | Refused::HeadSize { .. }
+                | Refused::Extent { .. }
+                | Refused::Budget { .. },
+            )) => REQUEST,
             // What a request can cause; anything else is the device that holds the file.
             Error::Read { source, .. } => match source.kind() {
                 ErrorKind::NotFound
@@ -162,14 +170,20 @@ pub fn zeros<T: bytemuck::Zeroable + Clone>(argument: &'static str, count: usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_runtime::DeviceError;
 
     #[test]
     fn statuses_are_those_of_the_contract() {
         let problem = ProblemError::Zero { argument: "q", axis: "heads" };
         assert_eq!(Error::Problem(problem).status(), 2);
-        assert_eq!(Error::Plan(PlanError::Budget { needed: 2, budget: 1 }).status(), 2);
-        assert_eq!(Error::Plan(PlanError::Memory { needed: 2 }).status(), 3);
+        assert_eq!(Error::Plan(Refused::Budget { needed: 2, budget: 1 }.into()).status(), 2);
+        assert_eq!(Error::Plan(Refused::Memory { needed: 2 }.into()).status(), 3);
         assert_eq!(Error::Run(RunError::Panicked).status(), 3);
+        let lost = || DeviceError::Lost;
+        assert_eq!(Error::Plan(lost().into()).status(), 3);
+        assert_eq!(Error::Engine(EngineError::Device { reason: lost() }).status(), 3);
+        assert_eq!(Error::Bind(BindError::Device(lost())).status(), 3);
+        assert_eq!(Error::Plan(Refused::HeadSize { found: 257, max: 256 }.into()).status(), 2);
         assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
     }

@@ -6,7 +6,7 @@ use crate::tensor::{Accept, Source, Tensor, TensorError};
 use elsa_core::mask::MaskView;
 use elsa_core::problem::{Inputs, Problem, ProblemError, Spec};
 use elsa_core::view::{Elements, Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions};
+use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions};
 
 /// Tensors that were read, and the problem that they make.
 pub struct Job {
@@ -232,18 +232,23 @@ pub fn engine(args: &EngineArgs) -> Result<Engine, Error> {
     let backend = match args.backend {
         Choice::Auto => None,
         Choice::Forced(wanted) => {
-            let all = elsa_runtime::backends();
-            if !all.iter().any(|p| p.backend == wanted && p.present) {
-                let present = all.iter().filter(|p| p.present).map(|p| p.backend.name());
-                let allowed = std::iter::once("auto").chain(present).collect::<Vec<_>>().join(", ");
-                let found = match wanted {
-                    Backend::Cuda => "cuda, for which this build has no back end".into(),
-                    other => format!("{other}, which this machine or build does not have"),
-                };
-                return Err(Error::Argument { argument: "backend", found, allowed });
+            let present = |wanted: Backend| wanted.is_present() || wanted == Backend::Cuda;
+            if !present(wanted) {
+                let all = Backend::ALL.into_iter().filter(|b| present(*b)).map(Backend::name);
+                return Err(Error::Argument {
+                    argument: "backend",
+                    found: format!("{wanted}, which this machine or build does not have"),
+                    allowed: std::iter::once("auto").chain(all).collect::<Vec<_>>().join(", "),
+                });
             }
             Some(wanted)
         }
     };
-    Ok(Engine::new(&EngineOptions { backend, threads: args.threads })?)
+    let options = EngineOptions {
+        backend,
+        threads: args.threads,
+        fallback: args.fallback,
+        cuda: CudaOptions { device: args.device, ..CudaOptions::default() },
+    };
+    Ok(Engine::new(&options)?)
 }

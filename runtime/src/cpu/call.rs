@@ -4,9 +4,10 @@ use super::pool::Pool;
 use super::workspace::Workspace;
 use super::{math, stage, tile};
 use crate::error::{BindError, RunError};
+use crate::targets::Targets;
 use elsa_core::plan::{Choice, Layout, Method};
-use elsa_core::problem::{Inputs, Outputs, Problem, Sequence};
-use elsa_core::view::{DType, Elements, ElementsMut, View};
+use elsa_core::problem::{Inputs, Problem, Sequence};
+use elsa_core::view::{DType, Elements, View};
 use elsa_kernels::kernel::Kernel;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,15 +48,6 @@ impl Source {
 }
 
 impl Target {
-    fn new(view: View, elements: &mut ElementsMut<'_>) -> Target {
-        let data = match elements {
-            ElementsMut::F32(x) => x.as_mut_ptr().cast(),
-            ElementsMut::F16(x) => x.as_mut_ptr().cast(),
-            ElementsMut::Bf16(x) => x.as_mut_ptr().cast(),
-        };
-        Target { view, data }
-    }
-
     /// First byte of a row.
     pub fn row(&self, batch: usize, head: usize, token: usize, dtype: DType) -> *mut u8 {
         self.data.wrapping_add(self.view.row(batch, head, token) * dtype.size())
@@ -151,7 +143,7 @@ pub struct Call<'a> {
     context: Context<'a>,
     workspace: &'a mut Workspace,
     /// The targets are borrowed for as long as the call lives.
-    outputs: PhantomData<Outputs<'a>>,
+    outputs: PhantomData<&'a mut ()>,
 }
 
 // SAFETY: a call holds what references would hold: sources shared, targets and workspace exclusively.
@@ -164,22 +156,20 @@ impl std::fmt::Debug for Call<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// Checks tensors and workspace against the plan. The kernel must be one that is present, which engines
-    /// see to.
+    /// Checks the workspace against the plan. Inputs and outputs were checked against the problem, and the kernel
+    /// must be one that is present, which engines see to.
     ///
     /// # Errors
-    /// Data that are not those of the problem, and a workspace that is too small.
+    /// A workspace that is too small.
     pub fn new(
         kernel: &'static Kernel,
         problem: &'a Problem,
         choice: &'a Choice,
         layout: &'a Layout,
         inputs: Inputs<'a>,
-        mut outputs: Outputs<'a>,
+        outputs: Targets<'a>,
         workspace: &'a mut Workspace,
     ) -> Result<Call<'a>, BindError> {
-        inputs.check(problem)?;
-        outputs.check(problem)?;
         let needed = layout.bytes();
         let (base, room) = workspace.lines();
         if room < layout.total || workspace.room() < problem.sequences() {
@@ -193,12 +183,8 @@ impl<'a> Call<'a> {
         let s = problem.spec();
         let past =
             |view: Option<View>, data: Option<Elements<'_>>| view.zip(data).map(|(v, e)| Source::new(v, e));
-        let present = |view: Option<View>, data: &mut Option<ElementsMut<'_>>| {
-            view.zip(data.as_mut()).map(|(v, e)| Target::new(v, e))
-        };
-        let pointer = |x: Option<&mut [f32]>| x.map_or(std::ptr::null_mut(), <[f32]>::as_mut_ptr);
+        let present = |view: Option<View>, data| view.map(|view| Target { view, data });
         let (query_factor, cap) = elsa_core::attention::score_factors(problem);
-        let mut state = outputs.state;
         let context = Context {
             kernel,
             problem,
@@ -211,13 +197,13 @@ impl<'a> Call<'a> {
             value: Source::new(s.value, inputs.value),
             past_key: past(s.past_key, inputs.past_key),
             past_value: past(s.past_value, inputs.past_value),
-            present_key: present(s.present_key, &mut outputs.present_key),
-            present_value: present(s.present_value, &mut outputs.present_value),
-            output: Target::new(s.output, &mut outputs.output),
-            lse: pointer(outputs.lse),
-            state_m: pointer(state.as_mut().map(|x| &mut *x.m)),
-            state_s: pointer(state.as_mut().map(|x| &mut *x.s)),
-            state_w: pointer(state.as_mut().map(|x| &mut *x.w)),
+            present_key: present(s.present_key, outputs.present_key),
+            present_value: present(s.present_value, outputs.present_value),
+            output: Target { view: s.output, data: outputs.output },
+            lse: outputs.lse,
+            state_m: outputs.state_m,
+            state_s: outputs.state_s,
+            state_w: outputs.state_w,
             base,
             cap,
             query_factor,
