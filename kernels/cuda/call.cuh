@@ -54,7 +54,7 @@ struct Call {
   int head_dim, value_dim, part_dim;
   int row_blocks, splits, chunk;        // blocks of rows of the longest sequence; parts of the keys; keys of a part
   float query_factor, cap;              // scores in units of log 2: factor * (q . k), or cap * tanh(factor * (q . k))
-  int reserved;
+  int query_rows;                       // batch * heads * tokens
 };
 
 // Writes earlier and new rows one after the other: present[b][h][0 .. past + fresh].

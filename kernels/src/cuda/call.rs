@@ -148,8 +148,8 @@ pub struct Call {
     pub query_factor: f32,
     /// Soft cap in units of `log 2`: a score becomes `cap · tanh(score)`. Zero is off.
     pub cap: f32,
-    /// Not looked at.
-    pub reserved: i32,
+    /// Query rows: `batch · heads · tokens`.
+    pub query_rows: i32,
 }
 
 /// A copy of earlier and new rows one after the other: `present[b][h][0 .. past + fresh]`.

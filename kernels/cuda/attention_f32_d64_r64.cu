@@ -1,0 +1,3 @@
+#include "attention.cuh"
+
+ATTENTION(attention_f32_d64_r64, false, 64, 4, 4, false, 4, 3)

@@ -1,0 +1,29 @@
+// What a finished row gives: output, log-sum-exp, state in natural units.
+#pragma once
+
+#include "place.cuh"
+
+// Columns first .. first + 3 of an output row, those below value_dim; x holds them.
+INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dtype) {
+  if ((call.flags & OUTPUT_IN_FOURS) && first < call.value_dim) {
+    if (dtype == TYPE_F32) {
+      write_f4(row + first * 4, x);
+    } else {
+      u2 y;
+      y[0] = narrow(x[0], dtype) | narrow(x[1], dtype) << 16;
+      y[1] = narrow(x[2], dtype) | narrow(x[3], dtype) << 16;
+      write_u2(row + first * 2, y);
+    }
+    return;
+  }
+  UNROLL for (int i = 0; i < 4; i++)
+    if (first + i < call.value_dim) write_element(row, first + i, x[i], dtype);
+}
+
+// What W is multiplied with to be the output: 1 / S is not enough, since W / S must round once where S is large;
+// so quotients are made one by one.
+INLINE f4 quotient(f4 w, float s, bool empty) {
+  f4 y;
+  UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s;
+  return y;
+}
