@@ -75,7 +75,11 @@ enum Command {
         list: bool,
     },
     /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
-    Standin,
+    Standin {
+        /// How.
+        #[arg(default_value = "plain")]
+        variant: standin::Variant,
+    },
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
         /// Draw GFLOP/s and the ratio to the best peer against the number of tokens, as SVG, into this folder.
@@ -113,7 +117,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test { fast, only, .. } => return test(&tree, fast, &only),
-        Command::Standin => standin::build(&tree, standin::Variant::Plain).map(|dir| println!("{}", dir.display())),
+        Command::Standin { variant } => {
+            standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
+        }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => neon::count(&tree, &shapes),
         Command::Mca => neon::mca(&tree),
