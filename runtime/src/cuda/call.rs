@@ -189,7 +189,7 @@ fn prepare(
         chunk: int(c.chunk),
         query_factor,
         cap,
-        reserved: 0,
+        query_rows: int(problem.rows()),
     };
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let fours = |tensors: [&Tensor; 2], dim, flag| match tensors.iter().all(|t| in_fours(t, dim, size)) {

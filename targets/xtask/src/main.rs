@@ -11,6 +11,7 @@
 //! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
 //! | `host` | every test on this machine | `cargo test --workspace` |
 //! | `docs` | documentation, warnings denied | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
+//! | `ptx` | the device code compiled again and compared; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --tests` |
@@ -33,6 +34,8 @@
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | what LLVM's model of the Cortex-A57 says of the product loops of the NEON kernel |
 //!
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints what each kernel takes.
+//!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
 #![forbid(unsafe_code)]
@@ -40,6 +43,7 @@
 mod count;
 mod neon;
 mod peers;
+mod ptx;
 mod seeds;
 mod setup;
 mod shell;
@@ -96,6 +100,12 @@ enum Command {
         #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
         shapes: Vec<String>,
     },
+    /// Compile the device code to PTX, and say what each kernel takes.
+    Ptx {
+        /// Write nothing, and fail where the tree holds something else.
+        #[arg(long)]
+        check: bool,
+    },
     /// Ask LLVM's model of the Cortex-A57 about the product loops of the NEON kernel.
     Mca,
 }
@@ -122,6 +132,8 @@ fn main() -> ExitCode {
         }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => neon::count(&tree, &shapes),
+        Command::Ptx { check: false } => ptx::write(&tree),
+        Command::Ptx { check: true } => return test(&tree, false, &["ptx".to_owned()]),
         Command::Mca => neon::mca(&tree),
     };
     match done {

@@ -12,6 +12,8 @@ pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+/// NVIDIA's assembler, the last release that knows sm_62.
+const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -162,6 +164,20 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
         succeeds(tree, bin, "python", &["-m", "ziglang", "version"])
             && succeeds(tree, bin, "cargo-zigbuild", &["--version"])
     })
+}
+
+/// NVIDIA's assembler for PTX, from a private Python environment.
+pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
+    // The package has no programs of its own; its files lie in the library folder of whatever Python it is.
+    let find = |bin: &Path| {
+        let line =
+            "import os, nvidia.cuda_nvcc as m; print(os.path.join(list(m.__path__)[0], 'bin', 'ptxas'))";
+        let out = Run::new(tree, "").arg(bin.join("python")).arg("-c").arg(line).quiet().run();
+        let path = PathBuf::from(out.stdout.trim());
+        (out.ok && path.is_file()).then_some(path)
+    };
+    let bin = environment(tree, "ptxas", "ptxas", &PTXAS_PACKAGES, &|bin| find(bin).is_some())?;
+    find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
 /// The Python of a private environment with the libraries that the benchmark compares with.

@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use crate::count::{self, Ran};
+use crate::ptx;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
@@ -20,11 +21,12 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 11] = [
+pub const STAGES: [Stage; 12] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
     Stage { name: "docs", about: "documentation, warnings denied", fast: false, run: docs },
+    Stage { name: "ptx", about: "device code, regenerated and assembled", fast: false, run: ptx::check },
     Stage { name: "no_std", about: "core and kernels linked without std", fast: false, run: no_std },
     Stage { name: "bare-metal", about: "bits of an emulated Cortex-M4F", fast: false, run: bare_metal },
     Stage {

@@ -1,0 +1,274 @@
+//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and what ptxas makes of it.
+//!
+//! Every `kernels/cuda/NAME.cu` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
+//! is packed: comments, indentation and optional spaces go, which changes no instruction and a quarter of the
+//! bytes. `kernels/ptx/manifest.json` says what it was made from and with, and what each kernel takes.
+
+use crate::count::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const COMPILER: &str = "clang-19";
+const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_62 -nocudainc -nocudalib -O3 -std=c++17 \
+    -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
+const SOURCES: &str = "kernels/cuda";
+const MODULES: &str = "kernels/ptx/sm_62";
+const MANIFEST: &str = "kernels/ptx/manifest.json";
+/// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
+const NEWEST_ISA: u32 = 65;
+const MOST_BYTES: usize = 2_000_000;
+/// Seconds of ptxas for a module, with room for a slow and busy machine: half a second is what is wished.
+const MOST_SECONDS: f64 = 2.0;
+
+/// An SM of compute capability 6.2: registers, bytes of shared memory, threads, blocks.
+const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
+
+/// What ptxas says of a kernel.
+struct Resources {
+    registers: usize,
+    shared: usize,
+    spilled: usize,
+    threads: usize,
+    seconds: f64,
+}
+
+impl Resources {
+    /// Threads that an SM of sm_62 holds at once.
+    fn resident(&self) -> usize {
+        let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(SM[3]);
+        let registers = self.registers.next_multiple_of(8) * self.threads;
+        let blocks =
+            per(SM[0], registers).min(per(SM[1], self.shared)).min(per(SM[2], self.threads)).min(SM[3]);
+        blocks * self.threads
+    }
+}
+
+/// All modules and the manifest, by path in the tree.
+struct Made {
+    files: Vec<(String, String)>,
+    lines: Vec<String>,
+    faults: Vec<String>,
+}
+
+/// Writes modules and manifest into the tree.
+pub fn write(tree: &Tree) -> Result<(), String> {
+    let made = make(tree)?;
+    let text = |error: std::io::Error| format!("{MODULES}: {error}");
+    let folder = tree.root.join(MODULES);
+    std::fs::create_dir_all(&folder).map_err(text)?;
+    for entry in std::fs::read_dir(&folder).map_err(text)? {
+        std::fs::remove_file(entry.map_err(text)?.path()).map_err(text)?;
+    }
+    for (path, content) in &made.files {
+        std::fs::write(tree.root.join(path), content).map_err(|error| format!("{path}: {error}"))?;
+    }
+    made.lines.iter().for_each(|line| println!("{line}"));
+    if made.faults.is_empty() { Ok(()) } else { Err(made.faults.join("\n")) }
+}
+
+/// Makes everything again and compares it with what the tree holds.
+pub fn check(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("modules");
+    let made = match make(tree) {
+        Ok(made) => made,
+        Err(fault) => return Ran::fault("modules", fault),
+    };
+    made.lines.iter().for_each(|line| println!("{line}"));
+    for (path, content) in &made.files {
+        let same = std::fs::read_to_string(tree.root.join(path)).is_ok_and(|old| old == *content);
+        let what = format!("{path}: not what its sources make; run: cargo xtask ptx");
+        ran.add(&what, same, u64::from(same), u64::from(!same));
+    }
+    let known = |path: &Path| made.files.iter().any(|(file, _)| tree.root.join(file) == path);
+    match std::fs::read_dir(tree.root.join(MODULES)) {
+        Ok(entries) => {
+            for path in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+                if !known(&path) {
+                    ran.faults.push(format!("{}: has no source", path.display()));
+                }
+            }
+        }
+        Err(error) => ran.faults.push(format!("{MODULES}: {error}")),
+    }
+    ran.faults.extend(made.faults);
+    ran
+}
+
+fn make(tree: &Tree) -> Result<Made, String> {
+    setup::program(tree, COMPILER, COMPILER)?;
+    let ptxas = setup::ptxas(tree)?;
+    let version = Run::new(tree, &format!("{COMPILER} --version")).quiet().run();
+    let version = version.stdout.lines().next().unwrap_or_default().to_owned();
+    let old = std::fs::read_to_string(tree.root.join(MANIFEST)).ok();
+    let old: Value = old.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    // The packager's part of the version is no reason for other code; the compiler's number may be.
+    let number = |text: &str| text.split_whitespace().find(|word| word.contains('.')).map(str::to_owned);
+    let compiler = number(&version).ok_or_else(|| format!("{COMPILER} --version: {version}"))?;
+    if old["compiler"].as_str().is_some_and(|old| old != compiler) {
+        println!("note: the modules were made with clang {}, this is {compiler}", old["compiler"]);
+    }
+    let scratch = tree.target.join("ptx");
+    std::fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    let mut made = Made { files: Vec::new(), lines: Vec::new(), faults: Vec::new() };
+    let (mut inputs, mut kernels) = (Map::new(), Map::new());
+    let mut all = 0;
+    for path in sources(tree)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let content = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        inputs.insert(name.clone(), Value::String(digest));
+        let Some(kernel) = name.strip_suffix(".cu") else { continue };
+        let out = scratch.join(format!("{kernel}.ptx"));
+        let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(&path).arg("-o").arg(&out).quiet().run();
+        if !run.ok {
+            return Err(format!("{name}: {}\n{}", run.how, run.stderr));
+        }
+        let text = std::fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+        let text = pack(&text);
+        std::fs::write(&out, &text).map_err(|error| format!("{}: {error}", out.display()))?;
+        made.faults.extend(refuse(kernel, &text));
+        let takes = assemble(tree, &ptxas, kernel, &out, &text)?;
+        if takes.spilled > 0 {
+            made.faults.push(format!("{kernel}: spills {} bytes on sm_62; allowed: 0", takes.spilled));
+        }
+        if takes.seconds > MOST_SECONDS {
+            made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
+        }
+        made.lines.push(format!(
+            "{kernel:<28}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
+            takes.registers,
+            takes.shared,
+            takes.resident(),
+            text.len(),
+            takes.seconds
+        ));
+        all += text.len();
+        kernels.insert(
+            kernel.to_owned(),
+            json!({ "registers": takes.registers, "shared": takes.shared, "threads": takes.threads, "bytes": text.len() }),
+        );
+        made.files.push((format!("{MODULES}/{kernel}.ptx"), text));
+    }
+    if all > MOST_BYTES {
+        made.faults.push(format!("{MODULES}: {all} bytes; allowed: {MOST_BYTES}"));
+    }
+    made.lines.push(format!("{} modules, {all} bytes", kernels.len()));
+    let manifest = json!({
+        "compiler": compiler,
+        "flags": FLAGS.split_whitespace().collect::<Vec<_>>(),
+        "isa": f64::from(NEWEST_ISA) / 10.0,
+        "target": "sm_62",
+        "inputs": inputs,
+        "kernels": kernels,
+    });
+    let text = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())? + "\n";
+    made.files.push((MANIFEST.to_owned(), text));
+    Ok(made)
+}
+
+/// Device sources and the headers that they include, in order of name; the part for hosts is not among them.
+fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
+    let folder = tree.root.join(SOURCES);
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    paths.retain(|path| {
+        path.extension().is_some_and(|x| x == "cu" || x == "cuh") && !path.ends_with("host.cuh")
+    });
+    paths.sort();
+    Ok(paths)
+}
+
+/// The same instructions in fewer bytes.
+fn pack(text: &str) -> String {
+    let mut packed = String::with_capacity(text.len());
+    for line in text.lines() {
+        let line = line.split("//").next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        packed.push_str(words.next().unwrap_or_default());
+        for word in words {
+            // A space separates an instruction or a directive from its operands; after a comma there is none.
+            if !packed.ends_with(',') {
+                packed.push(' ');
+            }
+            packed.push_str(word);
+        }
+        packed.push('\n');
+    }
+    packed
+}
+
+/// What a CUDA 10.2 driver would refuse in a module.
+fn refuse(kernel: &str, text: &str) -> Option<String> {
+    let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
+    let isa = after(".version").and_then(|version| {
+        let (major, minor) = version.split_once('.')?;
+        Some(major.parse::<u32>().ok()? * 10 + minor.parse::<u32>().ok()?)
+    });
+    if isa.is_none_or(|isa| isa > NEWEST_ISA) {
+        return Some(format!("{kernel}: PTX ISA {:?}; allowed: at most 6.5", after(".version")));
+    }
+    if after(".target") != Some("sm_62") {
+        return Some(format!("{kernel}: target {:?}; allowed: sm_62", after(".target")));
+    }
+    let entry = format!(".entry {kernel}(");
+    if text.matches(".entry ").count() != 1 || !text.contains(&entry) {
+        return Some(format!("{kernel}: allowed: one entry point, of the module's name"));
+    }
+    None
+}
+
+fn assemble(tree: &Tree, ptxas: &Path, kernel: &str, from: &Path, text: &str) -> Result<Resources, String> {
+    let start = Instant::now();
+    let run = Run::new(tree, "").arg(ptxas).args("-arch=sm_62 -v -o").arg(from.with_extension("cubin"));
+    let run = run.arg(from).quiet().run();
+    let seconds = start.elapsed().as_secs_f64();
+    if !run.ok {
+        return Err(format!("{kernel}: ptxas: {}\n{}{}", run.how, run.stdout, run.stderr));
+    }
+    let report = run.stdout + &run.stderr;
+    let before = |what: &str| {
+        let end = report.find(what)?;
+        report[..end].split_whitespace().next_back()?.parse::<usize>().ok()
+    };
+    let threads =
+        text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok());
+    Ok(Resources {
+        registers: before(" registers").ok_or_else(|| format!("{kernel}: ptxas names no registers"))?,
+        shared: before(" bytes smem").unwrap_or(0),
+        spilled: before(" bytes spill stores").unwrap_or(0) + before(" bytes stack frame").unwrap_or(0),
+        threads: threads.ok_or_else(|| format!("{kernel}: without launch bounds"))?,
+        seconds,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_keeps_every_word() {
+        let text = "//\n// made by\n.version 6.5\n.target sm_62\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 p\n)\n{\n\tfma.rn.f32 \t%f1, %f2, %f3, %f4;  // note\n}\n";
+        let want = ".version 6.5\n.target sm_62\n.visible .entry x(\n.param .u64 p\n)\n{\nfma.rn.f32 %f1,%f2,%f3,%f4;\n}\n";
+        assert_eq!(pack(text), want);
+        assert_eq!(pack(want), want);
+    }
+
+    #[test]
+    fn what_an_old_driver_refuses_is_refused() {
+        let good = ".version 6.5\n.target sm_62\n.visible .entry x(\n)\n";
+        assert_eq!(refuse("x", good), None);
+        for (from, to) in
+            [("6.5", "6.6"), ("6.5", "7.0"), ("sm_62", "sm_70"), ("x(", "y("), (".version 6.5\n", "")]
+        {
+            assert!(refuse("x", &good.replace(from, to)).is_some(), "{to}");
+        }
+        assert!(refuse("x", &good.repeat(2)).is_some());
+    }
+}
