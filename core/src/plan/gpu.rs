@@ -46,7 +46,7 @@ impl GpuSpec {
     /// Blocks that an SM holds at once, by registers, shared memory and threads. At least one.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
-        let per = |room: usize, takes: usize| if takes == 0 { MOST_BLOCKS } else { room / takes };
+        let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(MOST_BLOCKS);
         // Registers are handed out to warps in units of eight for each thread.
         let registers = self.registers.next_multiple_of(8) * self.threads;
         per(REGISTERS, registers)

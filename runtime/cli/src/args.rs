@@ -30,6 +30,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tell what this machine has, and what would be chosen and why
     Info(InfoArgs),
+    /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
+    Warmup(WarmupArgs),
 }
 
 const FILE: &str = "FILE";
@@ -213,6 +215,24 @@ pub struct BenchArgs {
 /// `elsa info`.
 #[derive(Args, Debug)]
 pub struct InfoArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `elsa warmup`.
+#[derive(Args, Debug)]
+#[command(after_help = crate::info::WARMUP_HELP)]
+pub struct WarmupArgs {
+    /// A shape whose kernels are loaded; may be repeated [default: all kernels]
+    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true, value_parser = shape)]
+    pub shape: Vec<Shape>,
+    /// Element type of the shapes
+    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(["f32", "f16", "bf16"]).map(dtype))]
+    pub dtype: DType,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -240,6 +240,11 @@ impl Device {
         Ok(value.max(0).unsigned_abs())
     }
 
+    /// The driver.
+    pub fn driver(self) -> Driver {
+        self.driver
+    }
+
     /// Its name.
     ///
     /// # Errors
@@ -502,6 +507,11 @@ impl Entered<'_> {
 /// A stream that the driver knows by this handle: the caller's, or one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawStream(CUstream);
+
+// SAFETY: handles may be used by every thread that makes the context current.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
 
 impl RawStream {
     /// A caller's stream.

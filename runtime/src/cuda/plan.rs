@@ -332,3 +332,67 @@ fn reserve(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::bound::rounding::APPROXIMATION;
+    use elsa_core::mask::{MaskKind, MaskView};
+    use elsa_core::problem::Spec;
+    use elsa_core::view::{DType, Layout};
+
+    #[test]
+    fn kernels_are_within_what_the_bound_counts() {
+        let mut attention = 0;
+        for kernel in GPU_KERNELS {
+            let Some(spec) = spec(kernel) else { continue };
+            attention += 1;
+            assert!(kernel.exp2_relative <= APPROXIMATION * DType::F32.unit_roundoff(), "{}", kernel.name);
+            assert!(spec.half_scores || kernel.score_relative == 0.0, "{}", kernel.name);
+            assert!(spec.rows > 0 && spec.keys > 0 && spec.threads.is_multiple_of(32), "{}", kernel.name);
+        }
+        assert!(attention > 0);
+        for (role, name) in [(Role::Merge, "merging"), (Role::Present, "the present")] {
+            assert!(of_role(role, name).is_ok());
+        }
+    }
+
+    #[test]
+    fn staging_holds_every_tensor_apart() {
+        let view = |n, d| View::dense("x", Layout::Bhnd, &[2, 3, n, d], None).unwrap();
+        let mut spec = Spec::new(DType::F16, view(5, 8), view(7, 8), view(7, 4), view(5, 4));
+        (spec.past_key, spec.past_value) = (Some(view(2, 8)), Some(view(2, 4)));
+        (spec.present_key, spec.present_value) = (Some(view(9, 8)), Some(view(9, 4)));
+        spec.mask = Some(MaskView::dense(MaskKind::Additive(DType::F32), &[5, 9]).unwrap());
+        let s = Staging::of(&spec.check().unwrap()).unwrap();
+        let starts = [
+            s.query,
+            s.key,
+            s.value,
+            s.past_key,
+            s.past_value,
+            s.mask,
+            s.output,
+            s.present_key,
+            s.present_value,
+            s.lse,
+            s.bytes,
+        ];
+        let bytes = [
+            2 * 3 * 5 * 8 * 2,
+            2 * 3 * 7 * 8 * 2,
+            2 * 3 * 7 * 4 * 2,
+            2 * 3 * 2 * 8 * 2,
+            2 * 3 * 2 * 4 * 2,
+            5 * 9 * 4,
+            2 * 3 * 5 * 4 * 2,
+            2 * 3 * 9 * 8 * 2,
+            2 * 3 * 9 * 4 * 2,
+            2 * 3 * 5 * 4,
+        ];
+        for (pair, bytes) in starts.windows(2).zip(bytes) {
+            assert!(pair[0].is_multiple_of(256) && pair[1] >= pair[0] + bytes, "{s:?}");
+            assert!(pair[1] < pair[0] + bytes + 256, "{s:?}");
+        }
+    }
+}
