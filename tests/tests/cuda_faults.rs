@@ -407,7 +407,7 @@ fn every_call_fails() {
         }
     }
     println!("{} functions; {cpu} faults brought the CPU in, {gpu} did not", calls.len());
-    assert!(calls.len() >= 25 && cpu > 40 && gpu > 10, "{cpu} {gpu}");
+    assert!(calls.len() >= 25 && cpu > 30 && gpu > 10, "{cpu} {gpu}");
 }
 
 /// A lost context is made anew once; when that one is lost too, the CPU computes for good.

@@ -19,12 +19,22 @@
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
 //! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
+//! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: every semantic, every fault, the tool | `cargo xtask test --only cuda` |
+//! | `cuda-asan` | kernels and back end through the stand-in driver under AddressSanitizer | `cargo xtask test --only cuda-asan` |
+//! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
 //!
 //! Variables. `ELSA_REQUIRE` tells the tests which instruction set must really run (`avx512`, `avx2`,
 //! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
 //! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10). Programs that a test starts under
 //! emulation need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
+//!
+//! Besides the stages:
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
+//! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //!
 //! Measuring, apart from the tests:
 //!
@@ -41,6 +51,7 @@
 #![forbid(unsafe_code)]
 
 mod count;
+mod gpu_test;
 mod neon;
 mod peers;
 mod ptx;
@@ -78,6 +89,8 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
+    /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
+    GpuTest,
     /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
     Standin {
         /// How.
@@ -127,6 +140,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::GpuTest => gpu_test::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
         }
