@@ -40,7 +40,8 @@ fn scores(case: &Case) -> usize {
 #[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
 fn a_share_of_the_hard_cases() {
     let engine = engine();
-    let cases: Vec<Case> = hard_cases().into_iter().filter(|case| scores(case) <= 15_000).step_by(8).collect();
+    let cases: Vec<Case> =
+        hard_cases().into_iter().filter(|case| scores(case) <= 15_000).step_by(8).collect();
     assert!(cases.len() > 30, "{}", cases.len());
     for (i, case) in cases.iter().enumerate() {
         check(&engine, case, i % 2 == 0);

@@ -105,7 +105,7 @@ pub struct EngineArgs {
     #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
     pub fallback: Fallback,
     /// Number of the GPU, as its driver counts
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = ordinal)]
     pub device: usize,
     /// Worker threads [default: all cores]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
@@ -295,6 +295,10 @@ fn alignment(s: String) -> Alignment {
 
 fn backend(s: String) -> BackendChoice {
     s.parse().map_or(Choice::Auto, Choice::Forced)
+}
+
+fn ordinal(s: &str) -> Result<usize, String> {
+    s.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
 fn fallback(s: String) -> Fallback {

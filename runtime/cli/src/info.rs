@@ -89,6 +89,7 @@ struct Info {
     cores: usize,
     caches: Vec<board::Cache>,
     board: Option<String>,
+    target: Option<&'static str>,
     l4t: Option<String>,
     gpu: Option<Gpu>,
     backends: Vec<BackendInfo>,
@@ -127,6 +128,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         cores: board::cores(),
         caches: board::caches(),
         board: board::model(),
+        target: board::target(),
         l4t: board::l4t(),
         gpu,
         backends: backends()
@@ -155,6 +157,9 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { caches.join(", ") })?;
     if let Some(board) = &info.board {
         writeln!(out, "board     {board}")?;
+    }
+    if let Some(target) = &info.target {
+        writeln!(out, "target    {target}")?;
     }
     if let Some(l4t) = &info.l4t {
         writeln!(out, "l4t       {l4t}")?;

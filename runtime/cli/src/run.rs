@@ -146,9 +146,6 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             engine.threads(),
             plan.workspace_bytes()
         );
-        if let Some(reason) = &report.fallback {
-            eprintln!("elsa: the CPU computed: {}", crate::error::one_line(&reason.to_string()));
-        }
     }
     Ok(())
 }

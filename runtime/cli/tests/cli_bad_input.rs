@@ -185,7 +185,7 @@ fn numbers_and_words() {
         ("--budget 10MB", ["--budget", "allowed"]),
         ("--backend fast", ["--backend", "allowed: auto, scalar, neon, avx2, avx512, cuda"]),
         ("--fallback never", ["--fallback", "allowed: cpu, fail"]),
-        ("--device -1", ["--device", "invalid digit"]),
+        ("--device -1", ["--device", "allowed: a whole number"]),
         ("--nonsense", ["--nonsense", "unexpected"]),
     ] {
         refused(&desk, &format!("{FILES} {flag}"), &words);

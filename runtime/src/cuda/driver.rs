@@ -128,6 +128,7 @@ mod pointer {
     pub const CONTEXT: i32 = 1;
     pub const MEMORY_TYPE: i32 = 2;
     pub const DEVICE_POINTER: i32 = 3;
+    pub const BUFFER_ID: i32 = 7;
     pub const TYPE_HOST: u32 = 1;
     pub const TYPE_DEVICE: u32 = 2;
 }
@@ -485,6 +486,11 @@ impl Entered<'_> {
     pub fn mapped(&self, address: u64, bytes: usize) -> Option<u64> {
         let last = address.checked_add(bytes.checked_sub(1)? as u64)?;
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
+            return None;
+        }
+        // Allocations may lie side by side, and each has a number of its own.
+        let id = |address| self.query::<u64>(pointer::BUFFER_ID, address);
+        if id(address) != id(last) {
             return None;
         }
         let first = self.query::<u64>(pointer::DEVICE_POINTER, address)?;

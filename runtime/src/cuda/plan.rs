@@ -253,16 +253,8 @@ impl GpuWorkspace {
         context: &Arc<Context>,
         problem: &Problem,
     ) -> Result<GpuWorkspace, DeviceError> {
-        let s = problem.spec();
-        let loose = |view: Option<&View>| match view {
-            Some(view) if view.extent() != view.count() => view_bytes(view, problem),
-            _ => 0,
-        };
-        let bytes = [Some(&s.output), s.present_key.as_ref(), s.present_value.as_ref()].map(loose);
-        let bytes = bytes.into_iter().max().unwrap_or(0);
         let mut bounce = Vec::new();
-        bounce.try_reserve_exact(bytes).map_err(|_| DeviceError::HostMemory { bytes })?;
-        bounce.resize(bytes, 0);
+        reserve_bounce(&mut bounce, problem)?;
         Ok(GpuWorkspace {
             stream: Stream::new(context)?,
             parts: DeviceBuffer::new(context, plan.layout.bytes)?,
@@ -284,6 +276,14 @@ impl GpuWorkspace {
     pub fn reserve_staging(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         let bytes = Staging::of(problem).map_or(usize::MAX, |staging| staging.bytes);
         reserve(&self.context, &mut self.staging, bytes)
+    }
+
+    /// Makes room for outputs with gaps, if there is none.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
+        reserve_bounce(&mut self.bounce, problem)
     }
 
     /// Makes room for states on the device, if there is none: `[rows]`, `[rows]`, `[rows][value_dim]`.
@@ -316,6 +316,21 @@ impl GpuWorkspace {
         closed.extend([uploaded.close(), stream.close()]);
         closed.into_iter().collect()
     }
+}
+
+fn reserve_bounce(bounce: &mut Vec<u8>, problem: &Problem) -> Result<(), DeviceError> {
+    let s = problem.spec();
+    let loose = |view: Option<&View>| match view {
+        Some(view) if view.extent() != view.count() => view_bytes(view, problem),
+        _ => 0,
+    };
+    let bytes = [Some(&s.output), s.present_key.as_ref(), s.present_value.as_ref()].map(loose);
+    let bytes = bytes.into_iter().max().unwrap_or(0);
+    if bounce.len() < bytes {
+        bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
+        bounce.resize(bytes, 0);
+    }
+    Ok(())
 }
 
 fn reserve(

@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use crate::count::{self, Ran};
+use crate::cross;
 use crate::ptx;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
@@ -22,7 +23,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 15] = [
+pub const STAGES: [Stage; 17] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -36,6 +37,8 @@ pub const STAGES: [Stage; 15] = [
         fast: false,
         run: aarch64,
     },
+    Stage { name: "cross", about: "what boards get, examined and emulated", fast: false, run: cross::cross },
+    Stage { name: "deploy", about: "over ssh to this machine", fast: false, run: cross::deploy },
     Stage {
         name: "miri",
         about: "core, kernels, runtime and whole calls under Miri",

@@ -123,7 +123,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
             _ => format!("-fsanitize={}", variant.name()),
         };
         let link = Run::new(tree, "clang++-19 -shared -static-libstdc++ -static-libgcc -pthread")
-            .args("-Wl,-soname,libcuda.so.1 -Wl,--exclude-libs,ALL")
+            .args("-Wl,-soname,libcuda.so.1 -Wl,--exclude-libs,ALL -Wl,-z,nodelete")
             .arg(format!("-Wl,--version-script={SOURCES}/exports.map"))
             .args(&sanitizer)
             .arg("-o")
