@@ -77,6 +77,10 @@ fn every_kernel_runs() {
             }
         }
     }
+    // So many rows that the largest blocks fill any device.
+    check(&engine, &Params::plain(9000, 64, 64, 64).build("many rows"), true)
+        .unwrap_or_else(|e| panic!("{e}"));
+    ran += 1;
     let loaded = engine.loaded_kernels();
     let idle: Vec<&str> = GPU_KERNELS
         .iter()

@@ -57,10 +57,9 @@ mod bad;
 mod build;
 mod check;
 mod count;
-mod gpu_test;
-=======
 mod cross;
 mod deploy;
+mod gpu_test;
 mod neon;
 mod peers;
 mod ptx;
