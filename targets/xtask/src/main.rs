@@ -20,11 +20,13 @@
 //! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
 //! | `deploy` | deploys over ssh to this machine, and what must be refused is | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
+//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, and the same built for the board | `cargo test -p elsa-robot` |
 //! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //!
 //! Variables. `ELSA_REQUIRE` tells the tests which instruction set must really run (`avx512`, `avx2`,
 //! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
-//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10). Programs that a test starts under
+//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10), `ELSA_ROBOT_FRAMES` the length of the
+//! robot's long runs. Programs that a test starts under
 //! emulation need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!

@@ -22,7 +22,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 14] = [
+pub const STAGES: [Stage; 15] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -51,6 +51,7 @@ pub const STAGES: [Stage; 14] = [
         fast: false,
         run: asan,
     },
+    Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
 ];
 
@@ -77,12 +78,13 @@ fn widest() -> &'static str {
 }
 
 /// Runs a command of libtest's and adds its counts.
-fn tests(ran: &mut Ran, run: Run) {
+fn tests(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.run();
     let (passed, failed, ignored) = count::libtest(&out.stdout);
     ran.ignored += ignored;
     ran.add(&line, out.ok, passed, failed);
+    out
 }
 
 /// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
@@ -230,6 +232,26 @@ fn aarch64(tree: &Tree) -> Ran {
         .env("ELSA_REQUIRE", "neon")
         .env_default("PROPTEST_CASES", "32");
     tests(&mut ran, run);
+    ran
+}
+
+fn robot(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("tests");
+    let run = Run::new(tree, "cargo test -p elsa-robot --test robot --no-fail-fast -- --nocapture")
+        .env_default("ELSA_ROBOT_FRAMES", "1000");
+    let misses = count::value(&tests(&mut ran, run).stdout, "deadline_misses");
+    ran.note =
+        misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
+    match setup::board(tree) {
+        Ok(bin) => {
+            let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot")
+                .args(&format!("--target {BOARD}.2.27 every_frame"))
+                .front(bin)
+                .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
+            tests(&mut ran, run);
+        }
+        Err(fault) => ran.faults.push(fault),
+    }
     ran
 }
 
