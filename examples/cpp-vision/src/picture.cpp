@@ -97,12 +97,14 @@ void write_map(const std::string &path, const Picture &picture, const std::vecto
     // A long strip is not enlarged beyond what the encoder takes.
     factor = std::max<std::size_t>(1, std::min(factor, max_side / std::max(picture.width, picture.height)));
     const std::size_t w = picture.width * factor, h = picture.height * factor;
-    const float largest = std::max(*std::max_element(weights.begin(), weights.end()),
-                                   std::numeric_limits<float>::min());
+    const auto ends = std::minmax_element(weights.begin(), weights.end());
+    const float least = *ends.first;
+    const float range = std::max(*ends.second - least, std::numeric_limits<float>::min());
     std::vector<std::uint8_t> pixels(3 * w * h);
     for (std::size_t y = 0; y < h; ++y) {
         for (std::size_t x = 0; x < w; ++x) {
-            const float opacity = most_opaque * weights[y * grid / h * grid + x * grid / w] / largest;
+            const float weight = weights[y * grid / h * grid + x * grid / w];
+            const float opacity = most_opaque * (weight - least) / range;
             const float grey = picture.grey[y / factor * picture.width + x / factor];
             for (std::size_t c = 0; c < 3; ++c) {
                 pixels[3 * (y * w + x) + c] =

@@ -31,8 +31,9 @@ Picture read_picture(const std::string &path);
 /// [8 p, 8 p + 8), so that every overlap is a whole number and the sums are exact.
 void reduce(const Picture &picture, std::array<float, side * side> &cells);
 
-/// Writes the picture as PNG, enlarged to at least 256 pixels a side, with weights [grid, grid] over it as orange of
-/// an opacity in proportion to the weight; the largest weight is the most opaque. Throws Error.
+/// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side where that leaves the longer one
+/// within `max_side`, with weights [grid, grid] over it in orange: the least weight is clear, the largest 70 % opaque,
+/// and opacity is linear between. Throws Error.
 void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid);
 
 } // namespace vision
