@@ -12,6 +12,7 @@ pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+const PICTURE_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
@@ -209,5 +210,13 @@ pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
         );
     }
     let bin = environment(tree, "peers", "PyTorch or ONNX Runtime", &PEER_PACKAGES, &works)?;
+    Ok(bin.join("python"))
+}
+
+/// The Python of a private environment with the pictures of `examples/cpp-vision`.
+pub fn pictures(tree: &Tree) -> Result<PathBuf, String> {
+    let bin = environment(tree, "pictures", "scikit-learn", &PICTURE_PACKAGES, &|bin| {
+        succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"])
+    })?;
     Ok(bin.join("python"))
 }
