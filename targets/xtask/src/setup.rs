@@ -12,6 +12,7 @@ pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
@@ -201,7 +202,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
         return Ok(folder);
     }
     let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
-    let bin = environment(tree, "digits-venv", "scikit-learn", &["numpy", "pillow", "scikit-learn"], &works)?;
+    let bin = environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)?;
     // Whole or not at all.
     let part = tree.target.join("digits-part");
     let export = tree.root.join("examples/cpp-vision/train/export.py");

@@ -7,6 +7,7 @@ use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
 use crate::standin::{self, Variant};
+use crate::vision;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 18] = [
+pub const STAGES: [Stage; 19] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -53,6 +54,7 @@ pub const STAGES: [Stage; 18] = [
         run: asan,
     },
     Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
+    Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
     Stage { name: "cuda", about: "CUDA back end through a stand-in driver", fast: false, run: cuda },
     Stage { name: "cuda-asan", about: "the same, AddressSanitizer", fast: false, run: cuda_asan },
