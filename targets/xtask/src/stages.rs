@@ -360,12 +360,15 @@ fn fuzz(tree: &Tree) -> Ran {
 /// A command of cargo's with a sanitizer of the nightly compiler. Its functions are exported, so that the stand-in
 /// driver, when it is opened, finds them.
 fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
-    Run::new(tree, "cargo +nightly test --no-fail-fast")
-        .args(options)
+    // What follows the two dashes is for the tests.
+    let (for_cargo, for_tests) = options.split_once(" -- ").unwrap_or((options, ""));
+    let run = Run::new(tree, "cargo +nightly test --no-fail-fast")
+        .args(for_cargo)
         .args(&format!("--target {host} --target-dir"))
         .arg(tree.target.join(sanitizer))
         .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic"))
-        .env_default("PROPTEST_CASES", "16")
+        .env_default("PROPTEST_CASES", "16");
+    if for_tests.is_empty() { run } else { run.args("--").args(for_tests) }
 }
 
 /// The tests of some packages, built with a sanitizer of the nightly compiler.
