@@ -36,41 +36,25 @@
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 
+#include "elements.cuh"
 #include "finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile
-
-// Four elements on their way from memory to shared memory: singles, or raw 16-bit patterns.
-template <bool HALF> struct Raw;
-template <> struct Raw<false> { typedef f4 Four; };
-template <> struct Raw<true> { typedef u2 Four; };
-
-INLINE void clear(f4& x) { x = f4{0.f, 0.f, 0.f, 0.f}; }
-INLINE void clear(u2& x) { x = u2{0, 0}; }
-INLINE void load_four(f4& x, Address a) { x = load_f4(a); }
-INLINE void load_four(u2& x, Address a) { x = load_u2(a); }
-INLINE void load_one(f4& x, int e, Address a) { x[e] = load_f32(a); }
-INLINE void load_one(u2& x, int e, Address a) { x[e >> 1] |= load_u16(a) << (16 * (e & 1)); }
-INLINE f4 in_singles(f4 x, int) { return x; }
-INLINE f4 in_singles(u2 x, int dtype) {
-  if (dtype == TYPE_BF16)
-    return f4{float_of_bits(x[0] << 16), float_of_bits(x[0] & 0xffff0000u), float_of_bits(x[1] << 16),
-              float_of_bits(x[1] & 0xffff0000u)};
-  return f4{half_to_float(x[0] & 0xffff), half_to_float(x[0] >> 16), half_to_float(x[1] & 0xffff),
-            half_to_float(x[1] >> 16)};
-}
 
 INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
 // HALF: elements are 16 bits wide. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in the
 // exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. FLUSH:
 // tiles from one addition to memory to the next.
-template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int FLUSH> struct Attention {
-  typedef typename Raw<HALF>::Four Four;
+struct Plain { static constexpr bool EDGE = false; };
+struct Edge { static constexpr bool EDGE = true; };
+
+template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH> struct Attention {
+  typedef typename Raw<HALF>::Type Four;
   static constexpr int SIZE = HALF ? 2 : 4;
   static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;
   static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;
-  static constexpr int AN = D / LANE_COLS, AF = AN / 4, AT = AN % 4;  // columns of W of a lane: fours, and what is left
+  static constexpr int AN = D / LANE_COLS, AF = AN / 4;  // columns of W of a lane, and fours of them
   static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
   static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
   static constexpr int Q_ITEMS = BM / 4 * DF / NT;       // 4 x 4 blocks of queries that a thread stages
@@ -78,7 +62,6 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
   static constexpr int K_ITEMS = TILE / 4 / K_STEP;      // 4 x 4 blocks of keys that a thread stages
   static constexpr int K_ITEM = TN == 8 ? 32 : 8;        // keys from one of them to the next
   static constexpr int V_ITEMS = VK * DF / NT;           // groups of four of values that a thread stages
-  static constexpr int STAGED = K_ITEMS * 4 > V_ITEMS ? K_ITEMS * 4 : V_ITEMS;
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;              // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;           // keys of a product
@@ -86,24 +69,24 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
   static constexpr int X = D * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
   static constexpr int K_AREA = KD * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
   static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
-  static_assert(TM % 4 == 0 && (TN == 4 || TN == 8) && (WARP_ROWS == 32 || WARP_ROWS == 16), "");
+  static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
   static_assert(SHARED_BYTES <= 49152, "");
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
+  static_assert(!STRAIGHT || UNITS_P == 1, "");
 
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
   static INLINE int lane_row(int t) { return LANE_COLS == 8 ? (t & 1) | ((t >> 3) & 2) : t & 1; }
   // Where column group g of the weights shifts its chunks of rows, so that a warp stores them without conflicts.
   static INLINE int weight_shift(int g) {
     return WARP_ROWS == 32 ? (g & 1) | ((g & 2) << 1) | ((g & 4) >> 1)
+           : WARP_ROWS == 8 ? 0
            : TM == 8 ? (g >> 1) & 3 : (g & 2) | ((g >> 2) & 1);
   }
   // The key, within its tile, of element e of group q of four neighbours among the transposed keys.
   static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
   // The dim of column j of W in lane group g.
-  static INLINE int dim_of(int g, int j) {
-    return j < AF * 4 ? (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3) : AF * (LANE_COLS * 4) + (j - AF * 4) * LANE_COLS + g;
-  }
+  static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
   // The block's first row. Later rows have more keys when causal, and start first.
   static INLINE int first_row(const Call& call, const Share& share) { return (call.row_blocks - 1 - share.row_block) * BM; }
   // The lane's first row.
@@ -131,29 +114,31 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
 
     // Keys and values on their way. Below key `near_to` rows are read plainly from `near_key` and `near_value`,
     // where key zero would lie; `near_past` says whose strides hold.
-    Four staged[STAGED];
-    int near_to = 0;
-    bool near_past = false;
+    Four kr[K_ITEMS * 4], vr[V_ITEMS];
+    int near_to = 0, plain_to = 0, key_step = 0, value_step = 0;
     Address near_key = 0, near_value = 0;
     auto approach = [&](const Share& share, int tile) LAMBDA {
       const Sequence& s = share.sequence;
       const int kv_head = share.head / call.group;
-      near_past = tile < s.past;
-      const Tensor& k = near_past ? call.past_key : call.key;
-      const Tensor& v = near_past ? call.past_value : call.value;
-      const int origin = near_past ? 0 : s.key0 - s.past;
+      const bool old = tile < s.past;
+      const Tensor& k = old ? call.past_key : call.key;
+      const Tensor& v = old ? call.past_value : call.value;
+      const int origin = old ? 0 : s.key0 - s.past;
       const int fours = KEY_IN_FOURS | VALUE_IN_FOURS;
-      near_to = (call.flags & fours) == fours && call.head_dim == D && call.value_dim == D
-                    ? near_past ? min_of(s.past, s.reach) : s.reach
+      const long long most = 1 << 24;
+      near_to = (call.flags & fours) == fours && call.head_dim == D && call.value_dim == D && k.token < most && v.token < most
+                    ? old ? min_of(s.past, s.reach) : s.reach
                     : 0;
+      key_step = (int)k.token * SIZE;
+      value_step = (int)v.token * SIZE;
+      plain_to = min_of(full_to, near_to) - TILE + 1;
       near_key = k.data + row_offset(k, s.batch, kv_head, origin) * SIZE;
       near_value = v.data + row_offset(v, s.batch, kv_head, origin) * SIZE;
     };
     // Rows whose existence, and dims whose existence, is checked one by one: zero where there is none.
     // `spot(n, key, dim)` says which key of the tile, and which dim, group n starts at.
-    auto gather = [&](const Tensor& past, const Tensor& fresh, int dims, bool in_fours, int tile, int count,
-                      auto spot) LAMBDA {
-      const Share share = here();
+    auto gather = [&](const Share& share, auto& to, const Tensor& past, const Tensor& fresh, int dims, bool in_fours, int tile, auto spot) LAMBDA {
+      constexpr int COUNT = sizeof(to) / sizeof(Four);
       const Sequence& s = share.sequence;
       const int kv_head = share.head / call.group;
       const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
@@ -161,70 +146,65 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
       auto row = [&](int key) LAMBDA -> Address {
         return key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
       };
+      UNROLL for (int n = 0; n < COUNT; n++) clear(to[n]);
       if (in_fours) {
-        UNROLL for (int n = 0; n < STAGED; n++) {
-          clear(staged[n]);
-          if (n < count) {
-            int key, dim;
-            spot(n, key, dim);
-            key += tile;
-            if (key < s.reach && dim < dims) load_four(staged[n], row(key) + dim * SIZE);
-          }
+        UNROLL for (int n = 0; n < COUNT; n++) {
+          int key, dim;
+          spot(n, key, dim);
+          key += tile;
+          if (key < s.reach && dim < dims) load_four(to[n], row(key) + dim * SIZE);
         }
       } else {
-        NO_UNROLL for (int n = 0; n < STAGED; n++) {
+        NO_UNROLL for (int n = 0; n < COUNT; n++) {
           Four x;
           clear(x);
           int key, dim;
           spot(n, key, dim);
           key += tile;
-          if (n < count && key < s.reach) {
-            const Address a = row(key);
-            UNROLL for (int e = 0; e < 4; e++)
-              if (dim + e < dims) load_one(x, e, a + (dim + e) * SIZE);
-          }
-          UNROLL for (int i = 0; i + 1 < STAGED; i++) staged[i] = staged[i + 1];
-          staged[STAGED - 1] = x;
+          if (key < s.reach) load_some(x, row(key), dim, dims, false);
+          UNROLL for (int i = 0; i + 1 < COUNT; i++) to[i] = to[i + 1];
+          to[COUNT - 1] = x;
         }
       }
     };
-    auto drop = [&]() LAMBDA {
-      UNROLL for (int n = 0; n < STAGED; n++) clear(staged[n]);
+    auto drop_k = [&]() LAMBDA {
+      UNROLL for (int n = 0; n < K_ITEMS * 4; n++) clear(kr[n]);
     };
     auto load_k = [&](int tile, int chunk) LAMBDA {
-      const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
-      if (tile + TILE <= near_to) {
-        const long long step = (near_past ? call.past_key.token : call.key.token) * SIZE;
-        const Address a = near_key + (tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
-        UNROLL for (int i = 0; i < K_ITEMS; i++)
-          UNROLL for (int e = 0; e < 4; e++) load_four(staged[i * 4 + e], a + (i * K_ITEM + e * LANE_COLS) * step);
-        UNROLL for (int n = K_ITEMS * 4; n < STAGED; n++) clear(staged[n]);
-      } else {
-        gather(call.past_key, call.key, call.head_dim, (call.flags & KEY_IN_FOURS) != 0, tile, K_ITEMS * 4,
-               [&](int n, int& key, int& dim) LAMBDA {
-                 key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
-                 dim = chunk * KD + c * 4;
-               });
-      }
+      const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = opaque(key_step);
+      const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
+      UNROLL for (int i = 0; i < K_ITEMS; i++)
+        UNROLL for (int e = 0; e < 4; e++)
+          load_four(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
     };
     auto load_v = [&](int tile, int stage) LAMBDA {
-      const int t = opaque(tid);
-      if (tile + TILE <= near_to) {
-        const long long step = (near_past ? call.past_value.token : call.value.token) * SIZE;
-        const Address a = near_value + (tile + stage * VK) * step;
-        UNROLL for (int i = 0; i < V_ITEMS; i++) {
-          // Where a row takes a fraction of the threads, all items of a thread have the same dims.
-          const int n = t + i * NT, row = NT % DF == 0 ? t / DF + i * (NT / DF) : n / DF;
-          load_four(staged[i], a + row * step + (NT % DF == 0 ? t % DF : n % DF) * (4 * SIZE));
-        }
-        UNROLL for (int n = V_ITEMS; n < STAGED; n++) clear(staged[n]);
+      const int t = opaque(tid), step = opaque(value_step);
+      if constexpr (NT % DF == 0) {
+        const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
+        UNROLL for (int i = 0; i < V_ITEMS; i++) load_four(vr[i], a + (long long)(i * (NT / DF) * step));
       } else {
-        gather(call.past_value, call.value, call.value_dim, (call.flags & VALUE_IN_FOURS) != 0, tile, V_ITEMS,
-               [&](int n, int& key, int& dim) LAMBDA {
-                 key = stage * VK + (t + n * NT) / DF;
-                 dim = (t + n * NT) % DF * 4;
-               });
+        const Address a = near_value + (long long)(tile + stage * VK) * step;
+        UNROLL for (int i = 0; i < V_ITEMS; i++) {
+          const int n = t + i * NT;
+          load_four(vr[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
+        }
       }
+    };
+    auto gather_k = [&](const Share& share, int tile, int chunk) LAMBDA {
+      const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+      gather(share, kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_IN_FOURS) != 0, tile,
+             [&](int n, int& key, int& dim) LAMBDA {
+               key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
+               dim = chunk * KD + c * 4;
+             });
+    };
+    auto gather_v = [&](const Share& share, int tile, int stage) LAMBDA {
+      const int t = opaque(tid);
+      gather(share, vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_IN_FOURS) != 0, tile,
+             [&](int n, int& key, int& dim) LAMBDA {
+               key = stage * VK + (t + n * NT) / DF;
+               dim = (t + n * NT) % DF * 4;
+             });
     };
     // Keys go in transposed, [dim][key]; chunk (key / 4) lies at chunk ^ (dim / 4 & 7).
     auto store_k = [&]() LAMBDA {
@@ -232,22 +212,21 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
       UNROLL for (int i = 0; i < K_ITEMS; i++) {
         const SharedBytes p = sm + X + c * (TILE * 16) + (((q + i * K_STEP) ^ (c & 7)) << 4);
         f4 x[4];
-        UNROLL for (int e = 0; e < 4; e++) x[e] = in_singles(staged[i * 4 + e], call.dtype);
+        UNROLL for (int e = 0; e < 4; e++) x[e] = in_singles(kr[i * 4 + e], call.dtype);
         UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * (TILE * 4), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
       }
     };
     auto store_v = [&]() LAMBDA {
       const int t = opaque(tid);
       UNROLL for (int i = 0; i < V_ITEMS; i++)
-        store_shared(sm + X + (t + i * NT) * 16, in_singles(staged[i], call.dtype));
+        store_shared(sm + X + (t + i * NT) * 16, in_singles(vr[i], call.dtype));
     };
 
-    if (k0 < end) {
-      approach(outset, k0);
-      load_k(k0, 0);
-    } else {
-      drop();
-    }
+    approach(outset, k0);
+    // Whether the first keys of tile k0 lie in the area.
+    bool ready = k0 < end && k0 >= full_from && k0 < plain_to;
+    if (ready) load_k(k0, 0);
+    else drop_k();
     {  // Queries: scaled, transposed to [dim][row], permuted as the keys are.
       const Sequence& s = outset.sequence;
       const int row0 = first_row(call, outset);
@@ -281,9 +260,7 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
           UNROLL for (int e = 0; e < 4; e++) {
             Four x;
             clear(x);
-            UNROLL for (int i = 0; i < 4; i++)
-              if (row0 + r + e < s.queries && c * 4 + i < call.head_dim)
-                load_one(x, i, q + (r + e) * step + (c * 4 + i) * SIZE);
+            if (row0 + r + e < s.queries) load_some(x, q + (r + e) * step, c * 4, call.head_dim, false);
             y[e] = in_singles(x, call.dtype) * call.query_factor;
           }
           store_q(n, y);
@@ -329,7 +306,7 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
     // acc = acc + memory where `add`; then memory = acc and acc = 0 where `give`.
     auto exchange = [&](const Home& x, bool add, bool give) LAMBDA {
       const int g = lane_col(opaque(tid));
-      if (AT == 0 && x.in_fours) {
+      if (HALF || x.in_fours) {
         UNROLL for (int i0 = 0; i0 < TM; i0 += 4) {
           f4 y[4][AF];
           UNROLL for (int i = 0; i < 4; i++)
@@ -365,56 +342,62 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
     };
 
     bool flushed = false;
-    NO_UNROLL while (k0 < end) {
-      const bool flushes = !HALF || call.part_ms != 0;
-      const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
-      NO_UNROLL for (; k0 < stop; k0 += TILE) {
+    auto attend = [&](auto how) LAMBDA {
+      constexpr bool EDGE = decltype(how)::EDGE;
+      Share share;
+      if constexpr (EDGE) share = here();
         // Scores.
         UNROLL for (int i = 0; i < TM; i++)
           UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
         NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
-          if (chunk + 1 < CHUNKS) load_k(k0, chunk + 1);
-          else load_v(k0, 0);
+          if constexpr (EDGE) {
+            gather_k(share, k0, chunk);
+            sync_block();
+            store_k();
+            sync_block();
+          } else {
+            if (chunk + 1 < CHUNKS) load_k(k0, chunk + 1);
+            else load_v(k0, 0);
+          }
           {
             const int t = opaque(tid), cg = lane_col(t);
             const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
             const SharedBytes queries = sm + chunk * KD * Q_STRIDE;
+            constexpr int DIMS = EDGE ? 4 : 8;  // of a loop body
             f4 qa[2][TM / 4], kb[2][TN / 4];
-            auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it * 8 + kk of the chunk
-              const int odd = (kk >> 2) & 1, even = (it & 3) << 1;
-              const int base = it * 8 * Q_STRIDE + kk * Q_STRIDE;
-              if constexpr (TM == 8) {
-                UNROLL for (int h = 0; h < 2; h++)
-                  qa[b][h] = load_shared(queries + ((qc ^ even) << 4) + base + ((h ^ odd) << 4));
-              } else {
-                qa[b][0] = load_shared(queries + ((qc ^ (even | odd)) << 4) + base);
-              }
+            auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it * DIMS + kk of the chunk
+              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : it & 7;
+              const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
+              UNROLL for (int h = 0; h < TM / 4; h++)
+                qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
+                                                                              : ((qc + h) ^ (high | low)) << 4));
               UNROLL for (int h = 0; h < TN / 4; h++)
-                kb[b][h] = load_shared(sm + X + ((cg ^ (even | odd)) << 4) + it * (TILE * 32) + kk * (TILE * 4) + h * 128);
+                kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) + h * 128);
             };
             fragments(0, 0, 0);
-            NO_UNROLL for (int it = 0; it < KD / 8; it++) {
-              UNROLL for (int kk = 0; kk < 8; kk++) {
+            NO_UNROLL for (int it = 0; it < KD / DIMS; it++) {
+              UNROLL for (int kk = 0; kk < DIMS; kk++) {
                 const int b = kk & 1;
-                if (kk + 1 < 8) fragments(b ^ 1, it, kk + 1);
-                else fragments(b ^ 1, (it + 1) & (KD / 8 - 1), 0);
+                if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
+                else fragments(b ^ 1, (it + 1) & (KD / DIMS - 1), 0);
                 UNROLL for (int i = 0; i < TM; i++)
                   UNROLL for (int j = 0; j < TN; j++)
                     s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
               }
             }
           }
-          if (chunk + 1 < CHUNKS) {
+          if constexpr (EDGE) {
+            if (chunk + 1 < CHUNKS) sync_block();
+          } else if (chunk + 1 < CHUNKS) {
             sync_block();
             store_k();
             sync_block();
           }
         }
 
-        const bool partial = k0 < full_from || k0 + TILE > full_to;
+        const bool partial = EDGE && (k0 < full_from || k0 + TILE > full_to);
         if (partial) {
           const int t = opaque(tid);
-          const Share share = here();
           const Sequence& q = share.sequence;
           const int row = own_row(call, share, t);
           const long long diagonal = (long long)q.offset + row;
@@ -516,85 +499,134 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
 
         // W += P V, UK keys at a time.
         bool odd_values = false;
-        NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
-          const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
-          const SharedBytes weights = sm + XP + (t >> 5) * P_BYTES;
-          if (unit % UNITS_V == 0) {
+        const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
+        const SharedBytes weights = sm + XP + (t >> 5) * P_BYTES;
+        // Brings in a stage of values, and sends for the next.
+        auto open = [&](int stage) LAMBDA {
+          if constexpr (EDGE) {
+            gather_v(share, k0, stage);
             sync_block();  // what the area held is dead
             store_v();
-            const int stage = unit / UNITS_V + 1;
-            if (stage < STAGES) {
-              load_v(k0, stage);
-            } else if (k0 + TILE < end) {
-              if (k0 + 2 * TILE > near_to) approach(here(), k0 + TILE);
-              load_k(k0 + TILE, 0);
-            } else {
-              drop();
-            }
+          } else {
             sync_block();
-            if (partial) {
-              bool odd = false;
-              NO_UNROLL for (int n = t & 31; n < VK * DF; n += 32) {
-                const f4 x = load_shared(sm + X + n * 16);
-                UNROLL for (int e = 0; e < 4; e++) odd = odd || x[e] - x[e] != 0.f;
-              }
-              odd_values = any_of_warp(odd);
+            store_v();
+            if (stage + 1 < STAGES) load_v(k0, stage + 1);
+            else if (ready) load_k(k0 + TILE, 0);
+            else drop_k();
+          }
+          sync_block();
+          if (partial) {
+            bool odd = false;
+            NO_UNROLL for (int n = opaque(tid) & 31; n < VK * DF; n += 32) {
+              const f4 x = load_shared(sm + X + n * 16);
+              UNROLL for (int e = 0; e < 4; e++) odd = odd || x[e] - x[e] != 0.f;
             }
+            odd_values = any_of_warp(odd);
           }
-          if (unit % UNITS_P == 0) {
-            sync_warp();
-            UNROLL for (int jj = 0; jj < PC; jj++)
-              UNROLL for (int h = 0; h < TM / 4; h++)
-                store_shared(weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
-                             f4{s[h * 4][jj], s[h * 4 + 1][jj], s[h * 4 + 2][jj], s[h * 4 + 3][jj]});
-            UNROLL for (int i = 0; i < TM; i++)
-              UNROLL for (int j = 0; j + PC < TN; j++) s[i][j] = s[i][j + PC];
-            sync_warp();
-          }
-          const SharedBytes pu = weights + unit % UNITS_P * (UK * P_STRIDE);
-          const SharedBytes vu = sm + X + unit % UNITS_V * (UK * V_STRIDE);
+        };
+        // Exchanges the weights of PC columns from `first` on, and turns the columns up to `last`.
+        auto put = [&](int first, int last) LAMBDA {
+          sync_warp();
+          UNROLL for (int jj = 0; jj < PC; jj++)
+            UNROLL for (int h = 0; h < TM / 4; h++)
+              store_shared(weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
+                           f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj], s[h * 4 + 3][first + jj]});
+          UNROLL for (int i = 0; i < TM; i++)
+            UNROLL for (int j = first; j + PC < last; j++) s[i][j] = s[i][j + PC];
+          sync_warp();
+        };
+        auto multiply = [&](SharedBytes pu, SharedBytes vu) LAMBDA {
           f4 pa[2][TM / 4];
           float vb[2][AN];
-          auto fragments = [&](int b, int key) LAMBDA {
-            const int f = weight_shift(key & (LANE_COLS - 1));
+          constexpr int KEYS = EDGE ? 4 : BODY;
+          auto fragments = [&](int b, int from, int key) LAMBDA {
+            const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
             UNROLL for (int h = 0; h < TM / 4; h++) {
               const int off = TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
-              pa[b][h] = load_shared(pu + key * P_STRIDE + off);
+              pa[b][h] = load_shared(pu + from * P_STRIDE + key * P_STRIDE + off);
             }
             UNROLL for (int h = 0; h < AF; h++) {
-              const f4 x = load_shared(vu + key * V_STRIDE + cg * 16 + h * (LANE_COLS * 16));
+              const f4 x = load_shared(vu + from * V_STRIDE + key * V_STRIDE + cg * 16 + h * (LANE_COLS * 16));
               UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
             }
-            UNROLL for (int e = AF * 4; e < AN; e++)
-              vb[b][e] = load_shared_f(vu + key * V_STRIDE + AF * (LANE_COLS * 16) + (e - AF * 4) * (LANE_COLS * 4) + cg * 4);
           };
-          if (odd_values) {  // a weight of zero is a key that is not attended: its value is not looked at
+          if (EDGE && odd_values) {  // a weight of zero is a key that is not attended: its value is not looked at
             NO_UNROLL for (int key = 0; key < UK; key++) {
-              fragments(0, key);
+              const int f = weight_shift(key & (LANE_COLS - 1));
+              UNROLL for (int h = 0; h < TM / 4; h++) pa[0][h] = load_shared(pu + key * P_STRIDE + (((rg + h) ^ f) << 4));
+              UNROLL for (int j = 0; j < AN; j++) vb[0][j] = load_shared_f(vu + key * V_STRIDE + dim_of(cg, j) * 4);
               UNROLL for (int i = 0; i < TM; i++) {
                 const float p = pa[0][i >> 2][i & 3];
                 UNROLL for (int j = 0; j < AN; j++)
                   acc[i][j] = p != 0.f ? __builtin_fmaf(p, vb[0][j], acc[i][j]) : acc[i][j];
               }
             }
-          } else {
-            fragments(0, 0);
-            UNROLL for (int key = 0; key < UK; key++) {
+            return;
+          }
+          fragments(0, 0, 0);
+          NO_UNROLL for (int from = 0; from < UK; from += KEYS) {
+            UNROLL for (int key = 0; key < KEYS; key++) {
               const int b = key & 1;
-              if (key + 1 < UK) fragments(b ^ 1, key + 1);
+              if (key + 1 < KEYS) fragments(b ^ 1, from, key + 1);
+              else if (KEYS < UK) fragments(b ^ 1, (from + KEYS) & (UK - 1), 0);
               UNROLL for (int i = 0; i < TM; i++)
                 UNROLL for (int j = 0; j < AN; j++)
                   acc[i][j] = __builtin_fmaf(pa[b][i >> 2][i & 3], vb[b][j], acc[i][j]);
             }
           }
+        };
+        if constexpr (!EDGE && STRAIGHT) {
+          UNROLL for (int stage = 0; stage < STAGES; stage++) {
+            open(stage);
+            auto unit_of = [&](int unit) LAMBDA {
+              put(stage * (UNITS_V * PC), (stage + 1) * (UNITS_V * PC));
+              multiply(weights, sm + X + unit * (UK * V_STRIDE));
+            };
+            if constexpr (STRAIGHT == 2) {
+              UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
+            } else {
+              NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
+            }
+          }
+        } else {
+          NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
+            if (unit % UNITS_V == 0) open(unit / UNITS_V);
+            if (unit % UNITS_P == 0) put(0, TN);
+            multiply(weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE));
+          }
         }
         sync_block();  // the values are dead
-        if (k0 + TILE < end) store_k();
-        sync_block();
-      }
+        if constexpr (!EDGE) {
+          if (ready) store_k();
+          sync_block();
+        }
+    };
 
-      if (stop < end) {
-        exchange(home(here()), flushed, true);
+    NO_UNROLL while (k0 < end) {
+      const bool flushes = !HALF || call.part_ms != 0;
+      const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
+      NO_UNROLL while (k0 < stop) {
+        if (k0 + TILE > near_to) approach(here(), k0);
+        if (k0 >= full_from && k0 < plain_to) {
+          if (!ready) {
+            load_k(k0, 0);
+            store_k();
+            sync_block();
+          }
+          const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
+          NO_UNROLL do {
+            ready = k0 < latest;
+            attend(Plain());
+            k0 += TILE;
+          } while (k0 < halt);
+        } else {
+          attend(Edge());
+          k0 += TILE;
+        }
+      }
+      const bool more = stop < end, parts = call.part_ms != 0;
+      if (more || parts || flushed) {
+        exchange(home(here()), flushed, more || parts);
         flushed = true;
       }
     }
@@ -605,34 +637,28 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
     const Share share = here();
     const Sequence& q = share.sequence;
     const Home x = home(share);
-    if (flushed) exchange(x, true, false);
     const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
+    if (call.part_ms != 0) {
+      UNROLL for (int i = 0; i < TM; i++) {
+        const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
+        const float reference = m[i] != NO_KEY ? m[i] : empty ? NEG_INF : 0.f;
+        const long long r = row_number(call, q, share.head, row + i);
+        if (g == 0 && i < x.left) write_f2(call.part_ms + (r * call.splits + share.split) * 8, f2{reference, sum[i]});
+      }
+      return;
+    }
     NO_UNROLL for (int i = 0; i < TM; i++) {
       const float total = sum[0];
       const bool empty = m[0] == NO_KEY && total == 0.f;
-      const float reference = m[0] != NO_KEY ? m[0] : empty ? NEG_INF : 0.f;
       if (i < x.left) {
-        const Address w = x.at + i * x.step;
         const Address out = output_row(call, q.batch, share.head, q.query0 + row + i);
         UNROLL for (int h = 0; h < AF; h++) {
-          const int dim = dim_of(g, h * 4);
           const f4 y = {acc[0][h * 4], acc[0][h * 4 + 1], acc[0][h * 4 + 2], acc[0][h * 4 + 3]};
-          if (call.part_ms == 0) write_output4(call, out, dim, quotient(y, total, empty), HALF ? call.dtype : TYPE_F32);
-          else if (!empty && dim < x.width) write_f4(w + dim * 4, y);
+          write_output4(call, out, dim_of(g, h * 4), quotient(y, total, empty), HALF ? call.dtype : TYPE_F32);
         }
-        UNROLL for (int e = AF * 4; e < AN; e++) {
-          const int dim = dim_of(g, e);
-          if (call.part_ms == 0) {
-            if (dim < call.value_dim)
-              write_element(out, dim, empty ? 0.f : acc[0][e] / total, HALF ? call.dtype : TYPE_F32);
-          } else if (!empty && dim < x.width) {
-            write_f32(w + dim * 4, acc[0][e]);
-          }
-        }
-        if (g == 0) {
-          const long long r = row_number(call, q, share.head, row + i);
-          if (call.part_ms != 0) write_f2(call.part_ms + (r * call.splits + share.split) * 8, f2{reference, total});
-          else if (call.lse != 0) write_f32(call.lse + r * 4, log_sum_exp(reference, total));
+        if (g == 0 && call.lse != 0) {
+          const float reference = m[0] != NO_KEY ? m[0] : empty ? NEG_INF : 0.f;
+          write_f32(call.lse + row_number(call, q, share.head, row + i) * 4, log_sum_exp(reference, total));
         }
       }
       UNROLL for (int n = 0; n + 1 < TM; n++) {
@@ -646,9 +672,9 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
 
 // name, halves, head size, warps, rows and columns of scores of a lane, dims of keys, values, columns of an exchange, tiles
 // between additions to memory, blocks of an SM
-#define ATTENTION(name, HALF, D, WARPS, TM, TN, KD, VK, PC, FLUSH, BLOCKS)                         \
+#define ATTENTION(name, HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
-    typedef Attention<HALF, D, WARPS, TM, TN, KD, VK, PC, FLUSH> A;                                \
+    typedef Attention<HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
     SHARED(memory, A::SHARED_BYTES);                                                               \
     A::run(memory, call);                                                                          \
   }

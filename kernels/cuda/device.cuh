@@ -99,6 +99,17 @@ INLINE double double_of_bits(unsigned long long x) { return __builtin_bit_cast(d
 
 #endif
 
+// a * b, rounded by itself: no fused multiply-add takes it in.
+INLINE float product(float a, float b) {
+#ifdef ELSA_HOST
+  float x = a * b;
+  asm("" : "+m"(x));
+  return x;
+#else
+  return __nvvm_mul_rn_f(a, b);
+#endif
+}
+
 INLINE float max2(float a, float b) { return __builtin_fmaxf(a, b); }
 INLINE int max_of(int a, int b) { return a > b ? a : b; }
 INLINE int min_of(int a, int b) { return a < b ? a : b; }

@@ -33,7 +33,7 @@ INLINE Merge merge_of(float a, float b) {
   return Merge{m, factor(a, m), factor(b, m)};
 }
 
-INLINE float merge_apply(const Merge& x, float a, float b) { return a * x.earlier + b * x.later; }
+INLINE float merge_apply(const Merge& x, float a, float b) { return product(a, x.earlier) + product(b, x.later); }
 
 INLINE bool state_is_empty(float m, float s) { return m == NEG_INF && s == 0.f; }
 

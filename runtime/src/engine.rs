@@ -1,7 +1,6 @@
 //! The engine: a back end and its workers.
 
 use crate::cpu::{detect, pool::Pool};
-use crate::cuda::driver::Context;
 use crate::cuda::memory::{Element, HostBuffer};
 use crate::cuda::plan::GpuPlan;
 use crate::cuda::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
@@ -58,7 +57,7 @@ impl Backend {
     #[must_use]
     pub fn is_present(self) -> bool {
         match self {
-            Backend::Cuda => Gpu::open(&CudaOptions::default()).is_ok(),
+            Backend::Cuda => Gpu::probe(&CudaOptions::default()).is_ok(),
             _ => self.kernel().is_some(),
         }
     }
@@ -110,7 +109,7 @@ pub fn backends() -> Vec<Present> {
         .into_iter()
         .map(|backend| match backend {
             Backend::Cuda => {
-                let absence = Gpu::open(&CudaOptions::default()).err();
+                let absence = Gpu::probe(&CudaOptions::default()).err();
                 Present { backend, present: absence.is_none(), kernel: None, absence }
             }
             _ => {
@@ -281,13 +280,34 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
     }
 
-    /// `len` zeros in memory that the GPU can use, or in ordinary memory where there is no GPU.
+    /// Loads every GPU kernel of this build, ahead of plans that need them. On the CPU there is nothing to load.
+    ///
+    /// # Errors
+    /// A kernel that the driver refuses.
+    pub fn load_kernels(&self) -> Result<(), DeviceError> {
+        match &self.inner.gpu {
+            Some(gpu) => gpu.load_all(),
+            None => Ok(()),
+        }
+    }
+
+    /// `len` zeros in memory that the GPU can use; with [`Fallback::Cpu`] in ordinary memory where there is no GPU,
+    /// or none to be had.
     ///
     /// # Errors
     /// Memory that is not there.
     pub fn host_buffer<T: Element>(&self, len: usize) -> Result<HostBuffer<T>, DeviceError> {
-        let context: Option<Arc<Context>> = self.inner.gpu.as_ref().map(|gpu| gpu.context()).transpose()?;
-        HostBuffer::new(context.as_ref(), len)
+        let pinned = match &self.inner.gpu {
+            Some(gpu) => gpu.context().and_then(|context| HostBuffer::new(Some(&context), len)),
+            None => HostBuffer::new(None, len),
+        };
+        match pinned {
+            Err(e) if self.inner.gpu.is_some() && self.inner.fallback == Fallback::Cpu => {
+                log::debug!("host memory is not page-locked: {e}");
+                HostBuffer::new(None, len)
+            }
+            done => done,
+        }
     }
 
     pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {

@@ -240,3 +240,44 @@ pub enum RunError {
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_what_was_found_and_what_is_allowed() {
+        let call =
+            DeviceError::Call { call: "cuModuleLoadDataEx", code: 222, name: "CUDA_ERROR_UNSUPPORTED_PTX" };
+        let module = DeviceError::Module {
+            kernel: "merge",
+            isa: "6.5".into(),
+            driver: (10, 1),
+            log: "line 1; unsupported version".into(),
+            source: Box::new(call.clone()),
+        };
+        let text = module.to_string();
+        for part in ["module merge", "cuModuleLoadDataEx", "222", "PTX ISA 6.5", "CUDA 10.1)", ": line 1"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let engine = EngineError::Device { reason: call.clone() }.to_string();
+        assert!(
+            engine.starts_with("backend: cuda cannot be used: cuModuleLoadDataEx: CUDA error 222"),
+            "{engine}"
+        );
+        for e in [
+            DeviceError::NoLibrary,
+            DeviceError::Symbol { name: "cuInit" },
+            DeviceError::Ordinal { found: 3, count: 1 },
+            DeviceError::TooOld { device: "Nano".into(), major: 5, minor: 3 },
+            DeviceError::NoContext,
+        ] {
+            assert!(e.to_string().contains("; allowed: "), "{e}");
+        }
+        let short = BindError::DeviceShort { argument: "k", found: 12, needed: 16 };
+        assert_eq!(short.to_string(), "k: 12 bytes to the end of its allocation; allowed: at least 16");
+        let address = BindError::Address { argument: "q", address: 0x1000 };
+        assert!(address.to_string().starts_with("q: address 0x1000 is no memory"), "{address}");
+        assert_eq!(RunError::Device(Arc::new(call.clone())).to_string(), format!("backend: cuda: {call}"));
+    }
+}

@@ -131,34 +131,34 @@ impl Plan {
     /// Name of the kernel.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
+        self.kernel_of(self.backend())
+    }
+
+    /// Name of the kernel of a run on `backend`, which its report names.
+    #[must_use]
+    pub fn kernel_of(&self, backend: Backend) -> &'static str {
         match (&self.gpu, &self.cpu) {
-            (Some(gpu), _) => gpu.choice.kernel.name,
-            (None, Some(cpu)) => cpu.choice.kernel.name,
-            (None, None) => "",
+            (Some(gpu), _) if backend == Backend::Cuda => gpu.choice.kernel.name,
+            (_, Some(cpu)) => cpu.choice.kernel.name,
+            _ => "none",
         }
     }
 
     /// What may be said of the error of its runs, on the back end of [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
-        let executed = match (&self.gpu, &self.cpu) {
-            (Some(gpu), _) => self.executed_on_gpu(&gpu.choice),
-            (None, Some(cpu)) => self.executed_on_cpu(&cpu.choice),
-            (None, None) => Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 0 },
-        };
-        Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
+        self.certificate_of(self.backend())
     }
 
-    /// The certificate of a run on `backend`, which a report names.
+    /// What may be said of the error of a run on `backend`, which its report names.
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
-        match &self.cpu {
-            Some(cpu) if backend != Backend::Cuda => {
-                let executed = self.executed_on_cpu(&cpu.choice);
-                Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
-            }
-            _ => self.certificate(),
-        }
+        let executed = match (&self.gpu, &self.cpu) {
+            (Some(gpu), _) if backend == Backend::Cuda => Plan::executed_on_gpu(&gpu.choice),
+            (_, Some(cpu)) => self.executed_on_cpu(&cpu.choice),
+            _ => Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: usize::MAX },
+        };
+        Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
     fn executed_on_cpu(&self, c: &Choice) -> Executed {
@@ -175,7 +175,7 @@ impl Plan {
         Executed { block: c.block, segment_blocks, merge_depth, additions: leaf + merge_depth }
     }
 
-    fn executed_on_gpu(&self, c: &GpuChoice) -> Executed {
+    fn executed_on_gpu(c: &GpuChoice) -> Executed {
         let depth = c.depth(false);
         let block = c.kernel.keys.max(1);
         Executed {

@@ -67,7 +67,7 @@ use crate::view::DType;
 const U: f64 = DType::F32.unit_roundoff();
 
 /// Error of the approximations of exponential and hyperbolic tangent, in unit roundoffs.
-const APPROXIMATION: f64 = 8.0;
+pub const APPROXIMATION: f64 = 8.0;
 
 /// Distance of a score above its reference, in natural-log units, at most.
 const ABOVE: f64 = 6.0;

@@ -94,10 +94,10 @@ impl fmt::Display for PlanError {
             PlanError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
             PlanError::Math => write!(f, "method: math on a GPU; allowed: elsa"),
             PlanError::HeadSize { found, max } => {
-                write!(f, "head size: {found} on a GPU; allowed: at most {max}")
+                write!(f, "q: head size {found} on a GPU; allowed: at most {max}")
             }
             PlanError::Extent { axis, found, max } => {
-                write!(f, "{axis}: {found} on a GPU; allowed: at most {max}")
+                write!(f, "q: {found} {axis} on a GPU; allowed: at most {max}")
             }
             PlanError::Budget { needed, budget } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")

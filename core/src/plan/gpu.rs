@@ -46,7 +46,7 @@ impl GpuSpec {
     /// Blocks that an SM holds at once, by registers, shared memory and threads. At least one.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
-        let per = |room: usize, takes: usize| if takes == 0 { MOST_BLOCKS } else { room / takes };
+        let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(MOST_BLOCKS);
         // Registers are handed out to warps in units of eight for each thread.
         let registers = self.registers.next_multiple_of(8) * self.threads;
         per(REGISTERS, registers)
@@ -67,11 +67,17 @@ const SHARED: usize = 64 << 10;
 /// Blocks of an SM that the division aims at.
 const FILL: usize = 2;
 /// Partial states of a sequence may take this many bytes, or as many as its output does.
-const PARTS: usize = 8 << 20;
+const PARTS: usize = 16 << 20;
 /// Tokens, rows and blocks are counted in 32 bits on the device, and sums of two lengths must not overflow.
 const MOST_TOKENS: usize = 1 << 30;
 /// Bytes of an entry in the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
+
+/// Fewest keys of a part. Few keys are soon done, and parts of them share little work: there the last idle SM
+/// counts for more than the merge costs.
+const fn least(keys: usize) -> usize {
+    if keys <= 1024 { 64 } else { 256 }
+}
 
 /// What the caller wishes of a plan for a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,9 +185,9 @@ impl GpuLayout {
     }
 }
 
-/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of `kernels` the one is
-/// taken whose head size is the smallest that suffices, and of several the one for the fewest queries that
-/// suffices; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
+/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of the `kernels` that suffice
+/// the one is taken that does the least work, rows and head size padded, and of several the one for the fewest
+/// queries; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
 ///
 /// # Errors
 /// A head size, or a number of tokens or rows, that no kernel takes; a budget that even the undivided form
@@ -206,8 +212,9 @@ pub fn choose_gpu<'a>(
             continue;
         }
         widest = widest.max(k.head_dim);
-        // Among equals, sums in halves are what was asked for.
-        let rank = |k: &GpuSpec| (k.head_dim, k.most_queries, !k.half_scores);
+        // The padded work first. Among equals, sums in halves are what was asked for.
+        let work = |k: &GpuSpec| queries.next_multiple_of(k.rows.max(1)).saturating_mul(k.head_dim);
+        let rank = |k: &GpuSpec| (work(k), k.most_queries, k.head_dim, !k.half_scores);
         if k.head_dim >= d.max(dv) && best.is_none_or(|b| rank(k) < rank(&b)) {
             best = Some(*k);
         }
@@ -251,7 +258,7 @@ pub fn choose_gpu<'a>(
         let blocks = row_blocks.saturating_mul(heads).max(1);
         // As many as come nearest to filling the device.
         let wanted = (fill + blocks / 2) / blocks;
-        let least = if keys <= 1024 { 128 } else { 256 };
+        let least = least(keys);
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
         let part = heads.saturating_mul(queries).saturating_mul(4 * (part_dim + 2));
         let held = output.max(PARTS) / part.max(1);
@@ -355,6 +362,14 @@ mod tests {
         assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
         assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
         assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
+        // Few rows of a wide kernel are less work than many of a narrow one.
+        let narrow = [spec("d32", 32, false, ALL, 64)];
+        for (nq, want) in [(4, "rows64"), (5, "d32")] {
+            let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
+            let kernels = KERNELS.iter().chain(&narrow);
+            let chosen = choose_gpu(&small, &H200, kernels, &GpuOptions::default()).map(|c| c.kernel.name);
+            assert_eq!(chosen, Ok(want));
+        }
         let refused = name(DType::F32, 100, [257, 8], false);
         assert_eq!(refused, Err(PlanError::HeadSize { found: 257, max: 256 }));
         let refused = name(DType::F16, 100, [64, 129], false);
@@ -374,8 +389,7 @@ mod tests {
                         assert!(c.chunk.is_multiple_of(c.kernel.keys) && c.chunk > 0, "{what:?}");
                         assert!(c.splits * c.chunk >= nk, "{what:?}");
                         assert!(c.splits == 1 || (c.splits - 1) * c.chunk < nk, "{what:?}");
-                        let least = if nk <= 1024 { 128 } else { 256 };
-                        assert!(c.splits == 1 || c.chunk >= least, "{what:?}");
+                        assert!(c.splits == 1 || c.chunk >= least(nk), "{what:?}");
                         assert_eq!(c.row_blocks, nq.div_ceil(c.kernel.rows));
                         // Never more than half a device beyond a full one.
                         let blocks = c.row_blocks * h;
@@ -387,7 +401,12 @@ mod tests {
         let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
         assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
         let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
-        assert_eq!((short.splits, short.chunk), (5, 192));
+        assert_eq!((short.splits, short.chunk), (8, 128));
+        // Two blocks for each SM.
+        for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
+            let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
+            assert_eq!((c.kernel.rows, c.splits), (rows, splits), "{c:?}");
+        }
     }
 
     #[test]
@@ -432,7 +451,7 @@ mod tests {
         for (h, nq, nk) in [(1, 64, 65_536), (8, 900, 900), (1, 4096, 65_536), (8, 1, 1_000_000)] {
             let c = plain(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200);
             let bytes = GpuLayout::of(&c, false).unwrap().bytes;
-            assert!(bytes <= (8 << 20).max(h * nq * 256) + 512, "{c:?}");
+            assert!(bytes <= PARTS.max(h * nq * 256) + 512, "{c:?}");
             let with = |budget| {
                 let options = GpuOptions { budget: Some(budget), ..GpuOptions::default() };
                 choice(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200, options)

@@ -59,85 +59,11 @@ pub enum Role {
     Present,
 }
 
-/// The module of a kernel, zero-terminated.
-macro_rules! module {
-    ($name:literal) => {
-        concat!(include_str!(concat!("../../ptx/sm_62/", $name, ".ptx")), "\0")
-    };
-}
+#[cfg(feature = "cuda")]
+mod table;
+#[cfg(feature = "cuda")]
+pub use table::GPU_KERNELS;
 
-/// An attention kernel.
-macro_rules! attention {
-    ($name:literal, $half:literal, $head_dim:literal, $most:expr, $threads:literal x $rows:literal,
-     $shared:literal, $registers:literal, $flush:literal) => {
-        GpuKernel {
-            name: $name,
-            ptx: module!($name),
-            cubin: cubin($name),
-            role: Role::Attention {
-                head_dim: $head_dim,
-                half: $half,
-                half_scores: false,
-                most_queries: $most,
-            },
-            threads: $threads,
-            rows: $rows,
-            keys: TILE,
-            shared: $shared,
-            registers: $registers,
-            flush: $flush * TILE,
-            chain: $head_dim,
-            exp2_relative: EXP2_RELATIVE,
-            score_relative: 0.0,
-        }
-    };
-}
-
-/// A kernel without scores.
-macro_rules! helper {
-    ($name:literal, $role:expr, $registers:literal) => {
-        GpuKernel {
-            name: $name,
-            ptx: module!($name),
-            cubin: cubin($name),
-            role: $role,
-            threads: 128,
-            rows: 4,
-            keys: 0,
-            shared: 0,
-            registers: $registers,
-            flush: 0,
-            chain: 0,
-            exp2_relative: 0.0,
-            score_relative: 0.0,
-        }
-    };
-}
-
-/// Keys of a tile.
-const TILE: usize = 64;
-/// What the PTX ISA promises of `ex2.approx.ftz.f32`: 2^-22.
-const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
-/// Any number of query rows.
-const ANY: usize = usize::MAX;
-/// Query rows up to which blocks of half the rows fill a device better.
-const FEW: usize = 960;
-
-/// The assembled form of a module, where this build has one.
-const fn cubin(_name: &str) -> Option<&'static [u8]> {
-    None
-}
-
-/// Every GPU kernel of this build.
-pub static GPU_KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_r64", false, 32, ANY, 128 x 64, 24576, 135, 6),
-    attention!("attention_f32_d64_r64", false, 64, FEW, 128 x 64, 32768, 162, 4),
-    attention!("attention_f32_d64_r128", false, 64, ANY, 128 x 128, 49152, 255, 6),
-    attention!("attention_f32_d96_r64", false, 96, ANY, 128 x 64, 49152, 173, 4),
-    attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 201, 4),
-    attention!("attention_f32_d256_r32", false, 256, ANY, 64 x 32, 49152, 255, 4),
-    attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 151, 4),
-    attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 194, 4),
-    helper!("merge", Role::Merge, 69),
-    helper!("present", Role::Present, 54),
-];
+/// Every GPU kernel of this build: none, without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+pub static GPU_KERNELS: &[GpuKernel] = &[];

@@ -30,6 +30,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tell what this machine has, and what would be chosen and why
     Info(InfoArgs),
+    /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
+    Warmup(WarmupArgs),
 }
 
 const FILE: &str = "FILE";
@@ -103,7 +105,7 @@ pub struct EngineArgs {
     #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
     pub fallback: Fallback,
     /// Number of the GPU, as its driver counts
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = ordinal)]
     pub device: usize,
     /// Worker threads [default: all cores]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
@@ -218,6 +220,24 @@ pub struct InfoArgs {
     pub json: bool,
 }
 
+/// `elsa warmup`.
+#[derive(Args, Debug)]
+#[command(after_help = crate::info::WARMUP_HELP)]
+pub struct WarmupArgs {
+    /// A shape whose kernels are loaded; may be repeated [default: all kernels]
+    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true, value_parser = shape)]
+    pub shape: Vec<Shape>,
+    /// Element type of the shapes
+    #[arg(long, default_value = "f32", value_parser = PossibleValuesParser::new(["f32", "f16", "bf16"]).map(dtype))]
+    pub dtype: DType,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// A back end, or none in particular.
 pub type BackendChoice = Choice;
 
@@ -275,6 +295,10 @@ fn alignment(s: String) -> Alignment {
 
 fn backend(s: String) -> BackendChoice {
     s.parse().map_or(Choice::Auto, Choice::Forced)
+}
+
+fn ordinal(s: &str) -> Result<usize, String> {
+    s.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
 fn fallback(s: String) -> Fallback {

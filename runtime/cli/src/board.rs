@@ -83,6 +83,13 @@ pub fn model() -> Option<String> {
     line("/proc/device-tree/model")
 }
 
+/// The board of `elsa-targets` that this machine is.
+#[must_use]
+pub fn target() -> Option<&'static str> {
+    let compatible = fs::read("/proc/device-tree/compatible").ok()?;
+    elsa_targets::recognised(&String::from_utf8_lossy(&compatible))
+}
+
 /// The release of L4T on a Jetson.
 #[must_use]
 pub fn l4t() -> Option<String> {

@@ -3,7 +3,7 @@
 use crate::tensor::TensorError;
 use elsa_core::plan::PlanError as Refused;
 use elsa_core::problem::ProblemError;
-use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -64,6 +64,9 @@ pub enum Error {
     /// An engine that cannot be had. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
+    /// A GPU that fails.
+    #[error("--backend: cuda: {0}")]
+    Device(#[from] elsa_runtime::DeviceError),
     /// A plan that cannot be made. Its text starts with the argument.
     #[error("--{0}")]
     Plan(#[from] PlanError),
@@ -112,7 +115,8 @@ impl Error {
             | Error::Engine(
                 EngineError::BackendAbsent { .. }
                 | EngineError::BackendName { .. }
-                | EngineError::Threads { .. },
+                | EngineError::Threads { .. }
+                | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
@@ -170,7 +174,6 @@ pub fn zeros<T: bytemuck::Zeroable + Clone>(argument: &'static str, count: usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_runtime::DeviceError;
 
     #[test]
     fn statuses_are_those_of_the_contract() {

@@ -5,7 +5,7 @@
 //! | `elsa run` | [`run`]: files and flags ([`args`], [`job`]) to a problem, its answer to files ([`tensor`]) |
 //! | `elsa verify` | [`verify`]: the answer against the f64 oracle |
 //! | `elsa bench` | [`mod@bench`]: latency, every answer checked |
-//! | `elsa info` | [`info`]: what the machine has |
+//! | `elsa info`, `elsa warmup` | [`info`]: what the machine has, and loading it ahead |
 //!
 //! Messages go to standard error, one line each; results go to standard output. Exit status: 0 done; 2 the
 //! request was wrong; 3 the device or the system failed; 4 verification failed.
@@ -40,6 +40,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Verify(args) => verify::verify(args),
         Command::Bench(args) => bench::bench(args),
         Command::Info(args) => info::info(args),
+        Command::Warmup(args) => info::warmup(args),
     };
     match done {
         Ok(()) => 0,

@@ -10,6 +10,6 @@ use std::process::ExitCode;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() -> ExitCode {
-    env_logger::Builder::from_env("ELSA_LOG").init();
+    env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
     elsa_cli::main(std::env::args_os()).into()
 }

@@ -27,6 +27,8 @@ struct Report {
     dtype: &'static str,
     shape: Shape,
     workspace_bytes: usize,
+    /// Why the CPU computed in place of the GPU that was to.
+    fallback: Option<String>,
     ms: f64,
 }
 
@@ -110,13 +112,14 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {
-        writeln!(stdout, "{}", plan.certificate())?;
+        writeln!(stdout, "{}", plan.certificate_of(report.backend))?;
     }
+    let kernel = plan.kernel_of(report.backend);
     if args.json {
         let report = Report {
             what: "run",
             backend: report.backend.to_string(),
-            kernel: plan.kernel(),
+            kernel,
             threads: engine.threads(),
             dtype: dtype.name(),
             shape: Shape {
@@ -129,6 +132,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
                 value_dim: dv,
             },
             workspace_bytes: plan.workspace_bytes(),
+            fallback: report.fallback.map(|reason| reason.to_string()),
             ms,
         };
         writeln!(stdout, "{}", crate::json(&report)?)?;
@@ -138,7 +142,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             crate::error::one_line(&args.out.to_string()),
             job.out_shape,
             report.backend,
-            plan.kernel(),
+            kernel,
             engine.threads(),
             plan.workspace_bytes()
         );

@@ -95,6 +95,8 @@ pub struct Verdict {
     pub backend: String,
     /// Its kernel.
     pub kernel: &'static str,
+    /// Why the CPU computed in place of the GPU that was to.
+    pub fallback: Option<String>,
     /// Workers of the engine.
     pub threads: usize,
     /// Element type.
@@ -305,7 +307,7 @@ fn case(
         bound.run()?
     };
     let all = rows(problem, &inputs);
-    let certificate = plan.certificate();
+    let certificate = plan.certificate_of(report.backend);
     let additions = certificate.executed.additions;
     let bar = progress(all.len() as u64, oracle_seconds(problem, all.len()));
     let found = output.elements();
@@ -329,7 +331,10 @@ fn case(
     let total = Total::of(&compared);
     let (y_total, explained) = (total.drift.as_ref(), total.explained);
 
-    let p = probabilities(engine, options, problem, inputs, &all, additions)?;
+    // A GPU's kernel takes so many values; others might be another kernel's.
+    let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
+    let extraction = Extraction { engine, options, additions, widest };
+    let p = extraction.probabilities(problem, inputs, &all)?;
     let mut p_drift = Drift::new();
     let p_rows: Vec<Metrics> = p.iter().map(|row| p_drift.finish_row(&row.drift)).collect();
     let p_total = p_drift.metrics();
@@ -343,7 +348,8 @@ fn case(
         what: "verify",
         case: name.into(),
         backend: report.backend.to_string(),
-        kernel: plan.kernel(),
+        kernel: plan.kernel_of(report.backend),
+        fallback: report.fallback.as_ref().map(ToString::to_string),
         threads: engine.threads(),
         dtype: spec.dtype.name(),
         shape: [heads, queries, keys, problem.head_dim(), problem.value_dim()],
@@ -407,132 +413,137 @@ impl PRow {
     }
 }
 
-/// Extracts and compares P: all rows, or a sample of them.
-fn probabilities(
-    engine: &Engine,
-    options: &PlanOptions,
-    problem: &Problem,
-    inputs: Inputs<'_>,
-    all: &[RowId],
+/// How P is extracted.
+#[derive(Clone, Copy)]
+struct Extraction<'a> {
+    engine: &'a Engine,
+    options: &'a PlanOptions,
+    /// Of the run whose P it is.
     additions: usize,
-) -> Result<Vec<PRow>, Error> {
-    let spec = *problem.spec();
-    let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
-    // Which keys a row attends must not depend on its place among the queries.
-    let free = spec.causal.is_none()
-        && spec.window == Window::default()
-        && spec.packed.is_none()
-        && spec.query.batch() == 1
-        && spec.mask.as_ref().is_none_or(MaskView::same_for_all_queries);
-    if cost <= EXTRACTION || !free || spec.query.tokens() <= SAMPLE {
-        return extract(engine, options, problem, inputs, all, additions);
-    }
-    let queries: Vec<RowId> =
-        (0..spec.query.tokens()).map(|query| RowId { sequence: 0, head: 0, query }).collect();
-    let per_head = SAMPLE.div_ceil(problem.heads()).max(2);
-    let picked = sample(&queries, per_head);
-    let (heads, d) = (problem.heads(), problem.head_dim());
-    let mut q = Buffer::zeros("q", spec.dtype, heads * picked.len() * d)?;
-    let mut elements = q.elements_mut();
-    for head in 0..heads {
-        for (i, row) in picked.iter().enumerate() {
-            for c in 0..d {
-                let x = inputs.query.get(spec.query.row(0, head, row.query) + c);
-                elements.set((head * picked.len() + i) * d + c, x);
-            }
-        }
-    }
-    let mut sampled = spec;
-    sampled.query = View::dense("q", Layout::Bhnd, &[heads, picked.len(), d], None)?;
-    sampled.output = View::dense("out", Layout::Bhnd, &[heads, picked.len(), problem.value_dim()], None)?;
-    let sampled = sampled.check()?;
-    let inputs = Inputs { query: q.elements(), ..inputs };
-    let rows = rows(&sampled, &inputs);
-    extract(engine, options, &sampled, inputs, &rows, additions)
+    /// Most values that its kernel takes.
+    widest: Option<usize>,
 }
 
-fn extract(
-    engine: &Engine,
-    options: &PlanOptions,
-    problem: &Problem,
-    inputs: Inputs<'_>,
-    rows: &[RowId],
-    additions: usize,
-) -> Result<Vec<PRow>, Error> {
-    let spec = *problem.spec();
-    let (total, past) = (problem.keys(), problem.past());
-    let new = total - past;
-    if total == 0 || rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let columns = if total <= 8192 { 512 } else { 256 }.min(total);
-    // Keys of the whole problem; a packed sequence has some of them.
-    let mut stored: Vec<f32> = zeros("verify", rows.len().saturating_mul(total))?;
-    let index: HashMap<(usize, usize, usize), usize> =
-        rows.iter().enumerate().map(|(i, r)| ((r.sequence, r.head, r.query), i)).collect();
-
-    // One-hot values, shared by all sequences and heads.
-    let [b, hk, ..] = spec.value.shape();
-    let [_, h, n, _] = spec.query.shape();
-    let mut one_hot = spec;
-    one_hot.value = View::new("v", [b, hk, new, columns], [0, 0, columns, 1])?;
-    one_hot.past_value = match spec.past_value {
-        Some(_) => Some(View::new("past-v", [b, hk, past, columns], [0, 0, columns, 1])?),
-        None => None,
-    };
-    (one_hot.present_key, one_hot.present_value) = (None, None);
-    one_hot.output = View::dense("out", Layout::Bhnd, &[b, h, n, columns], None)?;
-    let one_hot = one_hot.check()?;
-    let plan = engine.plan(&one_hot, options)?;
-    let mut workspace = plan.workspace()?;
-    let mut values = Buffer::zeros("verify", spec.dtype, new * columns)?;
-    let mut past_values = Buffer::zeros("verify", spec.dtype, past * columns)?;
-    let mut output = Buffer::zeros("verify", spec.dtype, one_hot.spec().output.extent())?;
-    let chunks = total.div_ceil(columns);
-    let flops =
-        chunks as f64 * rows.len() as f64 * total as f64 * (problem.head_dim() + columns) as f64 * 2.0;
-    let bar: ProgressBar = progress(chunks as u64, flops / 2e10);
-    for chunk in 0..chunks {
-        let first = chunk * columns;
-        let mark = |value: f32, values: &mut Buffer, past_values: &mut Buffer| {
-            for (c, j) in (first..(first + columns).min(total)).enumerate() {
-                if j < past {
-                    past_values.elements_mut().set(j * columns + c, value);
-                } else {
-                    values.elements_mut().set((j - past) * columns + c, value);
+impl Extraction<'_> {
+    /// Extracts and compares P: all rows, or a sample of them.
+    fn probabilities(
+        &self,
+        problem: &Problem,
+        inputs: Inputs<'_>,
+        all: &[RowId],
+    ) -> Result<Vec<PRow>, Error> {
+        let spec = *problem.spec();
+        let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
+        // Which keys a row attends must not depend on its place among the queries.
+        let free = spec.causal.is_none()
+            && spec.window == Window::default()
+            && spec.packed.is_none()
+            && spec.query.batch() == 1
+            && spec.mask.as_ref().is_none_or(MaskView::same_for_all_queries);
+        if cost <= EXTRACTION || !free || spec.query.tokens() <= SAMPLE {
+            return self.extract(problem, inputs, all);
+        }
+        let queries: Vec<RowId> =
+            (0..spec.query.tokens()).map(|query| RowId { sequence: 0, head: 0, query }).collect();
+        let per_head = SAMPLE.div_ceil(problem.heads()).max(2);
+        let picked = sample(&queries, per_head);
+        let (heads, d) = (problem.heads(), problem.head_dim());
+        let mut q = Buffer::zeros("q", spec.dtype, heads * picked.len() * d)?;
+        let mut elements = q.elements_mut();
+        for head in 0..heads {
+            for (i, row) in picked.iter().enumerate() {
+                for c in 0..d {
+                    let x = inputs.query.get(spec.query.row(0, head, row.query) + c);
+                    elements.set((head * picked.len() + i) * d + c, x);
                 }
             }
-        };
-        mark(1.0, &mut values, &mut past_values);
-        let given = Inputs {
-            value: values.elements(),
-            past_value: inputs.past_value.map(|_| past_values.elements()),
-            ..inputs
-        };
-        plan.bind(given, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
-        let found = output.elements();
-        for (i, row) in rows.iter().enumerate() {
-            let at = output_row(&one_hot, &given, *row);
-            for c in 0..columns.min(total - first) {
-                stored[i * total + first + c] = found.get(at + c);
-            }
         }
-        mark(0.0, &mut values, &mut past_values);
-        bar.inc(1);
+        let mut sampled = spec;
+        sampled.query = View::dense("q", Layout::Bhnd, &[heads, picked.len(), d], None)?;
+        sampled.output = View::dense("out", Layout::Bhnd, &[heads, picked.len(), problem.value_dim()], None)?;
+        let sampled = sampled.check()?;
+        let inputs = Inputs { query: q.elements(), ..inputs };
+        let rows = rows(&sampled, &inputs);
+        self.extract(&sampled, inputs, &rows)
     }
-    bar.finish_and_clear();
-    let u_out = spec.dtype.unit_roundoff();
-    Ok(for_rows(
-        rows,
-        || Oracle::new(problem, inputs, additions),
-        |oracle, row| {
-            oracle.row(row);
-            let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
-            let key0 = problem.sequence(&inputs, row.sequence).key0;
-            PRow::of(oracle, |j| f64::from(stored[i * total + key0 + j]), u_out)
-        },
-        |_| {},
-    ))
+
+    fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Vec<PRow>, Error> {
+        let Extraction { engine, options, additions, widest } = *self;
+        let spec = *problem.spec();
+        let (total, past) = (problem.keys(), problem.past());
+        let new = total - past;
+        if total == 0 || rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = if total <= 8192 { 512 } else { 256 }.min(total).min(widest.unwrap_or(usize::MAX));
+        // Keys of the whole problem; a packed sequence has some of them.
+        let mut stored: Vec<f32> = zeros("verify", rows.len().saturating_mul(total))?;
+        let index: HashMap<(usize, usize, usize), usize> =
+            rows.iter().enumerate().map(|(i, r)| ((r.sequence, r.head, r.query), i)).collect();
+
+        // One-hot values, shared by all sequences and heads.
+        let [b, hk, ..] = spec.value.shape();
+        let [_, h, n, _] = spec.query.shape();
+        let mut one_hot = spec;
+        one_hot.value = View::new("v", [b, hk, new, columns], [0, 0, columns, 1])?;
+        one_hot.past_value = match spec.past_value {
+            Some(_) => Some(View::new("past-v", [b, hk, past, columns], [0, 0, columns, 1])?),
+            None => None,
+        };
+        (one_hot.present_key, one_hot.present_value) = (None, None);
+        one_hot.output = View::dense("out", Layout::Bhnd, &[b, h, n, columns], None)?;
+        let one_hot = one_hot.check()?;
+        let plan = engine.plan(&one_hot, options)?;
+        let mut workspace = plan.workspace()?;
+        let mut values = Buffer::zeros("verify", spec.dtype, new * columns)?;
+        let mut past_values = Buffer::zeros("verify", spec.dtype, past * columns)?;
+        let mut output = Buffer::zeros("verify", spec.dtype, one_hot.spec().output.extent())?;
+        let chunks = total.div_ceil(columns);
+        let flops =
+            chunks as f64 * rows.len() as f64 * total as f64 * (problem.head_dim() + columns) as f64 * 2.0;
+        let bar: ProgressBar = progress(chunks as u64, flops / 2e10);
+        for chunk in 0..chunks {
+            let first = chunk * columns;
+            let mark = |value: f32, values: &mut Buffer, past_values: &mut Buffer| {
+                for (c, j) in (first..(first + columns).min(total)).enumerate() {
+                    if j < past {
+                        past_values.elements_mut().set(j * columns + c, value);
+                    } else {
+                        values.elements_mut().set((j - past) * columns + c, value);
+                    }
+                }
+            };
+            mark(1.0, &mut values, &mut past_values);
+            let given = Inputs {
+                value: values.elements(),
+                past_value: inputs.past_value.map(|_| past_values.elements()),
+                ..inputs
+            };
+            plan.bind(given, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
+            let found = output.elements();
+            for (i, row) in rows.iter().enumerate() {
+                let at = output_row(&one_hot, &given, *row);
+                for c in 0..columns.min(total - first) {
+                    stored[i * total + first + c] = found.get(at + c);
+                }
+            }
+            mark(0.0, &mut values, &mut past_values);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let u_out = spec.dtype.unit_roundoff();
+        Ok(for_rows(
+            rows,
+            || Oracle::new(problem, inputs, additions),
+            |oracle, row| {
+                oracle.row(row);
+                let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
+                let key0 = problem.sequence(&inputs, row.sequence).key0;
+                PRow::of(oracle, |j| f64::from(stored[i * total + key0 + j]), u_out)
+            },
+            |_| {},
+        ))
+    }
 }
 
 fn print(out: &mut impl Write, v: &Verdict) -> std::io::Result<()> {

@@ -184,7 +184,8 @@ fn numbers_and_words() {
         ("--budget 10", ["--budget: 10 bytes", "allowed: at least"]),
         ("--budget 10MB", ["--budget", "allowed"]),
         ("--backend fast", ["--backend", "allowed: auto, scalar, neon, avx2, avx512, cuda"]),
-        ("--backend cuda", ["--backend: cuda", "allowed: auto"]),
+        ("--fallback never", ["--fallback", "allowed: cpu, fail"]),
+        ("--device -1", ["--device", "allowed: a whole number"]),
         ("--nonsense", ["--nonsense", "unexpected"]),
     ] {
         refused(&desk, &format!("{FILES} {flag}"), &words);

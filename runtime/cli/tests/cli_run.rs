@@ -466,3 +466,24 @@ fn reports_are_json_and_name_what_ran() {
     let needed = report["workspace_bytes"].as_u64().unwrap();
     desk.ok(&format!("{FILES} --threads 1 --backend scalar --budget {needed}"));
 }
+
+#[test]
+fn a_gpu_that_is_not_there_is_replaced_or_refused() {
+    let (desk, data) = desk(N);
+    // No machine has so many devices, with a driver or without.
+    let flags = format!("{FILES} --backend cuda --device 4096 --json");
+    let report: serde_json::Value = serde_json::from_str(&desk.ok(&flags)).unwrap();
+    assert_ne!(report["backend"], "cuda");
+    assert!(report["fallback"].as_str().unwrap().starts_with("backend: cuda: "), "{report}");
+    let (_, y) = desk.read("y.npy");
+    assert!(distance(&y, &attention(N, scale(N), views(&data), |_, _, _, _, s| s).y) < CLOSE);
+    std::fs::remove_file(desk.path("y.npy")).unwrap();
+    let output = desk.call(&format!("{flags} --fallback fail"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(matches!(output.status.code(), Some(2 | 3)), "{said}");
+    assert!(said.contains("--backend: cuda cannot be used: "), "{said}");
+    assert!(!desk.path("y.npy").exists());
+    let plain: serde_json::Value =
+        serde_json::from_str(&desk.ok(&format!("{FILES} --backend scalar --json"))).unwrap();
+    assert!(plain["fallback"].is_null(), "{plain}");
+}

@@ -85,7 +85,7 @@ fn verify_refuses_what_run_refuses() {
         (&["verify"][..], "--q"),
         (&["verify", "--scenario", "short"], "--scenario"),
         (&["verify", "--scenario", "stress", "--scale", "2"], "--scenario"),
-        (&["verify", "--scenario", "stress", "--backend", "cuda"], "--backend"),
+        (&["verify", "--scenario", "stress", "--backend", "gpu"], "--backend"),
     ] {
         let output = elsa(args);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -241,11 +241,17 @@ fn the_environment_forces_a_back_end_too() {
     assert_eq!(status, Some(0), "{said}");
     assert!(said.lines().all(|line| line.contains("\"backend\":\"scalar\"")), "{said}");
     let absent = if cfg!(target_arch = "aarch64") { "avx512" } else { "neon" };
-    for name in [absent, "cuda", "abacus"] {
+    for name in [absent, "abacus"] {
         let (status, said) = text(name, &bench);
         assert_eq!(status, Some(2), "{name}: {said}");
         assert!(said.contains(name) && said.contains("allowed") && said.lines().count() == 1, "{said}");
     }
+    // A device that no machine has: the CPU computes and says so, or nobody does.
+    let elsewhere = [&bench[..], &["--device", "4096"]].concat();
+    let (status, said) = text("cuda", &elsewhere);
+    assert!(status == Some(0) && said.contains("the CPU computes") && !said.contains("\"cuda\""), "{said}");
+    let (status, said) = text("cuda", &[&elsewhere[..], &["--fallback", "fail"]].concat());
+    assert!(matches!(status, Some(2 | 3)) && said.contains("--backend: cuda cannot be used"), "{said}");
     // A flag goes before the environment.
     let (status, said) = text(absent, &[&bench[..], &["--backend", "scalar"]].concat());
     assert_eq!(status, Some(0), "{said}");

@@ -423,6 +423,7 @@ fn place(
     if staged {
         workspace.reserve_staging(problem)?;
     }
+    workspace.reserve_bounce(problem)?;
     if outputs.states() && mapped.1[4..].iter().any(Option::is_none) {
         workspace.reserve_states(problem)?;
     }
@@ -539,7 +540,7 @@ impl<'a> HostCall<'a> {
             let Some(view) = target.gaps else { continue };
             let bounce = &mut self.workspace.bounce;
             let bytes = target.bytes.min(bounce.len());
-            // SAFETY: *room*: `bytes` on both sides. *alive*: the stream is waited for, whatever came of it.
+            // SAFETY: *room*: `bytes` on both sides, and `place` has made room for all of the target. *alive*: the stream is waited for, whatever came of it.
             let copied = unsafe { stream.copy_out(entered, bounce.as_mut_ptr(), target.device, bytes) };
             let waited = stream.synchronize(entered);
             copied?;

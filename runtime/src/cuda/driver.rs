@@ -128,6 +128,7 @@ mod pointer {
     pub const CONTEXT: i32 = 1;
     pub const MEMORY_TYPE: i32 = 2;
     pub const DEVICE_POINTER: i32 = 3;
+    pub const BUFFER_ID: i32 = 7;
     pub const TYPE_HOST: u32 = 1;
     pub const TYPE_DEVICE: u32 = 2;
 }
@@ -238,6 +239,11 @@ impl Device {
         let code = unsafe { (self.driver.api.cuDeviceGetAttribute)(&raw mut value, attribute, self.raw) };
         self.driver.check("cuDeviceGetAttribute", code)?;
         Ok(value.max(0).unsigned_abs())
+    }
+
+    /// The driver.
+    pub fn driver(self) -> Driver {
+        self.driver
     }
 
     /// Its name.
@@ -482,6 +488,11 @@ impl Entered<'_> {
         if self.query::<u32>(pointer::MEMORY_TYPE, address)? != pointer::TYPE_HOST {
             return None;
         }
+        // Allocations may lie side by side, and each has a number of its own.
+        let id = |address| self.query::<u64>(pointer::BUFFER_ID, address);
+        if id(address) != id(last) {
+            return None;
+        }
         let first = self.query::<u64>(pointer::DEVICE_POINTER, address)?;
         let end = self.query::<u64>(pointer::DEVICE_POINTER, last)?;
         (first != 0 && end.checked_sub(first)? == last - address).then_some(first)
@@ -502,6 +513,11 @@ impl Entered<'_> {
 /// A stream that the driver knows by this handle: the caller's, or one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawStream(CUstream);
+
+// SAFETY: handles may be used by every thread that makes the context current.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
 
 impl RawStream {
     /// A caller's stream.

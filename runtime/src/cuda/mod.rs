@@ -93,11 +93,11 @@ struct State {
 }
 
 impl Gpu {
-    /// Opens the driver and the device.
+    /// Whether the driver and the device can be used, short of making a context.
     ///
     /// # Errors
     /// Whatever keeps the GPU from being used.
-    pub fn open(options: &CudaOptions) -> Result<Gpu, DeviceError> {
+    pub fn probe(options: &CudaOptions) -> Result<(Device, Option<Arc<Context>>), DeviceError> {
         if !GPU_KERNELS.iter().any(|k| matches!(k.role, Role::Attention { .. })) {
             return Err(DeviceError::NoKernel { role: "attention" });
         }
@@ -109,10 +109,20 @@ impl Gpu {
                 (device, Some(context))
             }
         };
+        device.profile()?;
+        Ok((device, current))
+    }
+
+    /// Opens the driver and the device.
+    ///
+    /// # Errors
+    /// Whatever keeps the GPU from being used.
+    pub fn open(options: &CudaOptions) -> Result<Gpu, DeviceError> {
+        let (device, current) = Gpu::probe(options)?;
         let info = DeviceInfo {
             profile: device.profile()?,
             name: device.name()?,
-            driver: driver.version(),
+            driver: device.driver().version(),
             memory: device.memory()?,
         };
         let context = match current {
@@ -210,6 +220,15 @@ impl Gpu {
             log,
             source: Box::new(source),
         })
+    }
+
+    /// Loads every kernel of the build.
+    ///
+    /// # Errors
+    /// A module that the driver refuses.
+    pub fn load_all(&self) -> Result<(), DeviceError> {
+        let context = self.context()?;
+        GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))
     }
 
     /// The kernels that were loaded so far.

@@ -253,16 +253,8 @@ impl GpuWorkspace {
         context: &Arc<Context>,
         problem: &Problem,
     ) -> Result<GpuWorkspace, DeviceError> {
-        let s = problem.spec();
-        let loose = |view: Option<&View>| match view {
-            Some(view) if view.extent() != view.count() => view_bytes(view, problem),
-            _ => 0,
-        };
-        let bytes = [Some(&s.output), s.present_key.as_ref(), s.present_value.as_ref()].map(loose);
-        let bytes = bytes.into_iter().max().unwrap_or(0);
         let mut bounce = Vec::new();
-        bounce.try_reserve_exact(bytes).map_err(|_| DeviceError::HostMemory { bytes })?;
-        bounce.resize(bytes, 0);
+        reserve_bounce(&mut bounce, problem)?;
         Ok(GpuWorkspace {
             stream: Stream::new(context)?,
             parts: DeviceBuffer::new(context, plan.layout.bytes)?,
@@ -284,6 +276,14 @@ impl GpuWorkspace {
     pub fn reserve_staging(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         let bytes = Staging::of(problem).map_or(usize::MAX, |staging| staging.bytes);
         reserve(&self.context, &mut self.staging, bytes)
+    }
+
+    /// Makes room for outputs with gaps, if there is none.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
+        reserve_bounce(&mut self.bounce, problem)
     }
 
     /// Makes room for states on the device, if there is none: `[rows]`, `[rows]`, `[rows][value_dim]`.
@@ -318,6 +318,21 @@ impl GpuWorkspace {
     }
 }
 
+fn reserve_bounce(bounce: &mut Vec<u8>, problem: &Problem) -> Result<(), DeviceError> {
+    let s = problem.spec();
+    let loose = |view: Option<&View>| match view {
+        Some(view) if view.extent() != view.count() => view_bytes(view, problem),
+        _ => 0,
+    };
+    let bytes = [Some(&s.output), s.present_key.as_ref(), s.present_value.as_ref()].map(loose);
+    let bytes = bytes.into_iter().max().unwrap_or(0);
+    if bounce.len() < bytes {
+        bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
+        bounce.resize(bytes, 0);
+    }
+    Ok(())
+}
+
 fn reserve(
     context: &Arc<Context>,
     buffer: &mut Option<DeviceBuffer>,
@@ -331,4 +346,68 @@ fn reserve(
         *buffer = Some(DeviceBuffer::new(context, bytes)?);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::bound::rounding::APPROXIMATION;
+    use elsa_core::mask::{MaskKind, MaskView};
+    use elsa_core::problem::Spec;
+    use elsa_core::view::{DType, Layout};
+
+    #[test]
+    fn kernels_are_within_what_the_bound_counts() {
+        let mut attention = 0;
+        for kernel in GPU_KERNELS {
+            let Some(spec) = spec(kernel) else { continue };
+            attention += 1;
+            assert!(kernel.exp2_relative <= APPROXIMATION * DType::F32.unit_roundoff(), "{}", kernel.name);
+            assert!(spec.half_scores || kernel.score_relative == 0.0, "{}", kernel.name);
+            assert!(spec.rows > 0 && spec.keys > 0 && spec.threads.is_multiple_of(32), "{}", kernel.name);
+        }
+        assert!(attention > 0);
+        for (role, name) in [(Role::Merge, "merging"), (Role::Present, "the present")] {
+            assert!(of_role(role, name).is_ok());
+        }
+    }
+
+    #[test]
+    fn staging_holds_every_tensor_apart() {
+        let view = |n, d| View::dense("x", Layout::Bhnd, &[2, 3, n, d], None).unwrap();
+        let mut spec = Spec::new(DType::F16, view(5, 8), view(7, 8), view(7, 4), view(5, 4));
+        (spec.past_key, spec.past_value) = (Some(view(2, 8)), Some(view(2, 4)));
+        (spec.present_key, spec.present_value) = (Some(view(9, 8)), Some(view(9, 4)));
+        spec.mask = Some(MaskView::dense(MaskKind::Additive(DType::F32), &[5, 9]).unwrap());
+        let s = Staging::of(&spec.check().unwrap()).unwrap();
+        let starts = [
+            s.query,
+            s.key,
+            s.value,
+            s.past_key,
+            s.past_value,
+            s.mask,
+            s.output,
+            s.present_key,
+            s.present_value,
+            s.lse,
+            s.bytes,
+        ];
+        let bytes = [
+            2 * 3 * 5 * 8 * 2,
+            2 * 3 * 7 * 8 * 2,
+            2 * 3 * 7 * 4 * 2,
+            2 * 3 * 2 * 8 * 2,
+            2 * 3 * 2 * 4 * 2,
+            5 * 9 * 4,
+            2 * 3 * 5 * 4 * 2,
+            2 * 3 * 9 * 8 * 2,
+            2 * 3 * 9 * 4 * 2,
+            2 * 3 * 5 * 4,
+        ];
+        for (pair, bytes) in starts.windows(2).zip(bytes) {
+            assert!(pair[0].is_multiple_of(256) && pair[1] >= pair[0] + bytes, "{s:?}");
+            assert!(pair[1] < pair[0] + bytes + 256, "{s:?}");
+        }
+    }
 }

@@ -17,6 +17,8 @@
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --tests` |
 //! | `miri` | the tests of `core` and `kernels`, and the unit tests of `runtime`, under Miri | `cargo +nightly miri test -p elsa-core` |
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
+//! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
+//! | `deploy` | deploys over ssh to this machine, and what must be refused is | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
 //! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //!
@@ -26,7 +28,8 @@
 //! emulation need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
-//! Measuring, apart from the tests:
+//! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
+//! and its measurements back. Measuring, apart from the tests:
 //!
 //! | command | what it does |
 //! |---|---|
@@ -40,7 +43,12 @@
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
 #![forbid(unsafe_code)]
 
+mod bad;
+mod build;
+mod check;
 mod count;
+mod cross;
+mod deploy;
 mod neon;
 mod peers;
 mod ptx;
@@ -101,6 +109,17 @@ enum Command {
     },
     /// Ask LLVM's model of the Cortex-A57 about the product loops of the NEON kernel.
     Mca,
+    /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
+    Build {
+        /// What to build for.
+        #[arg(long, value_parser = build::Target::names())]
+        target: String,
+        /// Precompile GPU kernels for the board's GPU, where ptxas is at hand.
+        #[arg(long)]
+        cubins: bool,
+    },
+    /// Build, copy to a board over ssh, verify and measure there, and bring the measurements back.
+    Deploy(deploy::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -125,6 +144,8 @@ fn main() -> ExitCode {
         Command::Ptx { check: false } => ptx::write(&tree),
         Command::Ptx { check: true } => return test(&tree, false, &["ptx".to_owned()]),
         Command::Mca => neon::mca(&tree),
+        Command::Build { target, cubins } => build::run(&tree, &target, cubins),
+        Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

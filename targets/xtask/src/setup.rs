@@ -67,6 +67,20 @@ pub fn host(tree: &Tree) -> Result<String, String> {
     line.map(str::to_owned).ok_or_else(|| format!("rustc -vV: {}", out.how))
 }
 
+/// The folder of LLVM's own tools, as rustup brings them with the toolchain.
+pub fn llvm(tree: &Tree) -> Result<PathBuf, String> {
+    let root = sysroot(tree, "").ok_or("rustc does not run")?;
+    let bin = root.join("lib/rustlib").join(host(tree)?).join("bin");
+    if !bin.join("llvm-objdump").is_file() {
+        install(tree, "LLVM's tools", "rustup component add llvm-tools")?;
+    }
+    if bin.join("llvm-objdump").is_file() {
+        Ok(bin)
+    } else {
+        Err(format!("{}: no llvm-objdump", bin.display()))
+    }
+}
+
 fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

@@ -32,6 +32,8 @@ impl Tree {
 pub struct Output {
     /// Whether it ended by itself with status zero.
     pub ok: bool,
+    /// Its status, where it ended by itself.
+    pub code: Option<i32>,
     /// How it ended, in words.
     pub how: String,
     /// What it wrote to standard output.
@@ -135,7 +137,8 @@ impl Run {
         if self.announce {
             println!("$ {}", self.line());
         }
-        let nothing = |how: String| Output { ok: false, how, stdout: String::new(), stderr: String::new() };
+        let nothing =
+            |how: String| Output { ok: false, code: None, how, stdout: String::new(), stderr: String::new() };
         let Some((program, arguments)) = self.words.split_first() else {
             return nothing("no command".to_owned());
         };
@@ -170,11 +173,11 @@ impl Run {
             let status = wait(&mut child, self.limit);
             (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
         });
-        let (ok, how) = match status {
-            Ok(status) => (status.success(), status.to_string()),
-            Err(how) => (false, how),
+        let (code, how) = match status {
+            Ok(status) => (status.code(), status.to_string()),
+            Err(how) => (None, how),
         };
-        Output { ok, how, stdout, stderr }
+        Output { ok: code == Some(0), code, how, stdout, stderr }
     }
 }
 
@@ -226,7 +229,7 @@ mod tests {
         let out = run("echo a; echo b >&2").run();
         assert!(out.ok && out.stdout == "a\n" && out.stderr == "b\n");
         let out = run("exit 3").run();
-        assert!(!out.ok && out.how.contains('3'), "{}", out.how);
+        assert!(!out.ok && out.code == Some(3) && out.how.contains('3'), "{}", out.how);
         let out = run("exec sleep 30").limit(Duration::from_millis(50)).run();
         assert!(!out.ok && out.how.contains("without a result"), "{}", out.how);
         let out = Run::new(&tree, "no-such-program-at-all").quiet().run();

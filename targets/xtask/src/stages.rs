@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use crate::count::{self, Ran};
+use crate::cross;
 use crate::ptx;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
@@ -21,7 +22,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 12] = [
+pub const STAGES: [Stage; 14] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -35,6 +36,8 @@ pub const STAGES: [Stage; 12] = [
         fast: false,
         run: aarch64,
     },
+    Stage { name: "cross", about: "what boards get, examined and emulated", fast: false, run: cross::cross },
+    Stage { name: "deploy", about: "over ssh to this machine", fast: false, run: cross::deploy },
     Stage {
         name: "miri",
         about: "core, kernels, runtime and whole calls under Miri",

@@ -1,0 +1,39 @@
+// Rows of tensors four elements at a time, as they come from memory and as singles.
+#pragma once
+
+#include "device.cuh"
+
+// Four elements on their way from memory to shared memory: singles, or raw 16-bit patterns.
+template <bool HALF> struct Raw;
+template <> struct Raw<false> { typedef f4 Type; };
+template <> struct Raw<true> { typedef u2 Type; };
+
+INLINE f4 zero4() { return f4{0.f, 0.f, 0.f, 0.f}; }
+INLINE void clear(f4& x) { x = zero4(); }
+INLINE void clear(u2& x) { x = u2{0, 0}; }
+INLINE void load_four(f4& x, Address a) { x = load_f4(a); }
+INLINE void load_four(u2& x, Address a) { x = load_u2(a); }
+INLINE f4 in_singles(f4 x, int) { return x; }
+INLINE f4 in_singles(u2 x, int dtype) {
+  return f4{widen(x[0] & 0xffff, dtype), widen(x[0] >> 16, dtype), widen(x[1] & 0xffff, dtype), widen(x[1] >> 16, dtype)};
+}
+
+// Elements first .. first + 3 of a row of `dim`, zero past its end.
+INLINE void load_some(f4& x, Address row, int first, int dim, bool in_fours) {
+  clear(x);
+  if (in_fours) {
+    if (first < dim) x = load_f4(row + first * 4);
+  } else {
+    UNROLL for (int e = 0; e < 4; e++)
+      if (first + e < dim) x[e] = load_f32(row + (first + e) * 4);
+  }
+}
+INLINE void load_some(u2& x, Address row, int first, int dim, bool in_fours) {
+  clear(x);
+  if (in_fours) {
+    if (first < dim) x = load_u2(row + first * 2);
+  } else {
+    UNROLL for (int e = 0; e < 4; e++)
+      if (first + e < dim) x[e >> 1] |= load_u16(row + (first + e) * 2) << (16 * (e & 1));
+  }
+}

@@ -1,0 +1,141 @@
+//! The table of GPU kernels: roles, tiles and error constants of the modules in `kernels/ptx/sm_62`. Registers and
+//! shared memory are those of `kernels/ptx/manifest.json`.
+
+use super::{GpuKernel, Role};
+
+/// The module of a kernel, zero-terminated.
+macro_rules! module {
+    ($name:literal) => {
+        concat!(include_str!(concat!("../../ptx/sm_62/", $name, ".ptx")), "\0")
+    };
+}
+
+/// An attention kernel.
+macro_rules! attention {
+    ($name:literal, $half:literal, $head_dim:literal, $most:expr, $threads:literal x $rows:literal,
+     $shared:literal, $registers:literal, $flush:literal) => {
+        GpuKernel {
+            name: $name,
+            ptx: module!($name),
+            cubin: cubin($name),
+            role: Role::Attention {
+                head_dim: $head_dim,
+                half: $half,
+                half_scores: false,
+                most_queries: $most,
+            },
+            threads: $threads,
+            rows: $rows,
+            keys: TILE,
+            shared: $shared,
+            registers: $registers,
+            flush: $flush * TILE,
+            chain: $head_dim,
+            exp2_relative: EXP2_RELATIVE,
+            score_relative: 0.0,
+        }
+    };
+}
+
+/// An attention kernel for few rows, which its lanes share out: a score is summed over four dims (eight beyond
+/// 128) in a lane, then over the lanes in a tree.
+macro_rules! rows {
+    ($name:literal, $half:literal, $head_dim:literal, $shared:literal, $registers:literal) => {
+        GpuKernel {
+            name: $name,
+            ptx: module!($name),
+            cubin: cubin($name),
+            role: Role::Attention {
+                head_dim: $head_dim,
+                half: $half,
+                half_scores: false,
+                most_queries: ROWS,
+            },
+            threads: 128,
+            rows: 4,
+            keys: TILE,
+            shared: $shared,
+            registers: $registers,
+            flush: 256,
+            chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 },
+            exp2_relative: EXP2_RELATIVE,
+            score_relative: 0.0,
+        }
+    };
+}
+
+/// A kernel without scores.
+macro_rules! helper {
+    ($name:literal, $role:expr, $registers:literal) => {
+        GpuKernel {
+            name: $name,
+            ptx: module!($name),
+            cubin: cubin($name),
+            role: $role,
+            threads: 128,
+            rows: 4,
+            keys: 0,
+            shared: 0,
+            registers: $registers,
+            flush: 0,
+            chain: 0,
+            exp2_relative: 0.0,
+            score_relative: 0.0,
+        }
+    };
+}
+
+/// Keys of a tile.
+const TILE: usize = 64;
+/// What the PTX ISA promises of `ex2.approx.ftz.f32`: 2^-22.
+const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
+/// Any number of query rows.
+const ANY: usize = usize::MAX;
+/// Query rows up to which blocks of half the rows fill a device better.
+const FEW: usize = 960;
+/// Query rows up to which reading the keys takes the time.
+const ROWS: usize = 8;
+
+/// Assembled modules that the build was given, by name.
+const CUBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
+
+/// The assembled form of a module, where this build has one.
+const fn cubin(name: &str) -> Option<&'static [u8]> {
+    let mut i = 0;
+    while i < CUBINS.len() {
+        if same(CUBINS[i].0, name) {
+            return Some(CUBINS[i].1);
+        }
+        i += 1;
+    }
+    None
+}
+
+const fn same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// Every GPU kernel of this build.
+pub static GPU_KERNELS: &[GpuKernel] = &[
+    attention!("attention_f32_d32_r64", false, 32, ANY, 128 x 64, 24576, 146, 6),
+    attention!("attention_f32_d64_r64", false, 64, FEW, 128 x 64, 32768, 167, 4),
+    attention!("attention_f32_d64_r128", false, 64, ANY, 128 x 128, 49152, 246, 6),
+    attention!("attention_f32_d96_r64", false, 96, ANY, 128 x 64, 49152, 223, 4),
+    attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 242, 4),
+    attention!("attention_f32_d256_r32", false, 256, ANY, 64 x 32, 49152, 254, 4),
+    attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 161, 4),
+    attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 244, 4),
+    rows!("rows_f32_d64", false, 64, 8960, 157),
+    rows!("rows_f32_d128", false, 128, 8832, 155),
+    rows!("rows_f32_d256", false, 256, 17024, 201),
+    rows!("rows_b16_d64", true, 64, 8960, 145),
+    rows!("rows_b16_d128", true, 128, 8832, 147),
+    rows!("rows_b16_d256", true, 256, 17024, 192),
+    helper!("merge", Role::Merge, 80),
+    helper!("present", Role::Present, 54),
+];

@@ -1,0 +1,81 @@
+//! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
+
+use elsa_kernels::cuda::{GPU_KERNELS, Role};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("ptx")
+}
+
+#[test]
+fn every_module_is_in_the_table_once() {
+    let files: BTreeSet<String> = std::fs::read_dir(folder().join("sm_62"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            assert_eq!(path.extension().unwrap(), "ptx", "{}", path.display());
+            path.file_stem().unwrap().to_string_lossy().into_owned()
+        })
+        .collect();
+    let table: BTreeSet<String> = GPU_KERNELS.iter().map(|kernel| kernel.name.to_owned()).collect();
+    assert_eq!(table.len(), GPU_KERNELS.len(), "a name twice");
+    assert_eq!(table, files);
+}
+
+#[test]
+fn the_table_says_what_the_manifest_says() {
+    let manifest = std::fs::read_to_string(folder().join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    for kernel in GPU_KERNELS {
+        let takes = &manifest["kernels"][kernel.name];
+        for (what, ours) in [
+            ("registers", kernel.registers),
+            ("shared", kernel.shared),
+            ("threads", kernel.threads as usize),
+            ("bytes", kernel.ptx.len() - 1),
+        ] {
+            assert_eq!(takes[what].as_u64(), Some(ours as u64), "{}: {what}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn modules_are_what_an_old_driver_loads() {
+    for kernel in GPU_KERNELS {
+        let text = kernel.ptx.strip_suffix('\0').expect("a terminating zero");
+        assert!(!text.contains('\0'), "{}", kernel.name);
+        assert!(text.contains(".version 6.5\n") && text.contains(".target sm_62\n"), "{}", kernel.name);
+        assert!(text.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);
+    }
+}
+
+#[test]
+fn both_widths_and_any_number_of_queries_have_kernels() {
+    for (wide, few) in [(false, false), (false, true), (true, false), (true, true)] {
+        let largest = GPU_KERNELS
+            .iter()
+            .filter_map(|kernel| match kernel.role {
+                Role::Attention { head_dim, half, most_queries, half_scores: false } => {
+                    (half == wide && (most_queries == usize::MAX) != few).then_some(head_dim)
+                }
+                _ => None,
+            })
+            .max();
+        let least = if few { 256 } else { 128 };
+        assert!(largest >= Some(least), "halves {wide}, few queries {few}: {largest:?}");
+    }
+    for role in [Role::Merge, Role::Present] {
+        assert_eq!(GPU_KERNELS.iter().filter(|kernel| kernel.role == role).count(), 1, "{role:?}");
+    }
+}
+
+#[test]
+fn cubins_are_those_that_the_build_was_given() {
+    let folder = option_env!("ELSA_CUBIN_DIR").filter(|folder| !folder.is_empty()).map(Path::new);
+    for kernel in GPU_KERNELS {
+        let given =
+            folder.and_then(|folder| std::fs::read(folder.join(format!("{}.cubin", kernel.name))).ok());
+        assert_eq!(kernel.cubin, given.as_deref(), "{}", kernel.name);
+    }
+}

@@ -1,0 +1,40 @@
+# What the toolchain files of the boards share: C and C++ for 64-bit ARM with Linux.
+#
+#   cmake -DCMAKE_TOOLCHAIN_FILE=.../toolchain.cmake -Delsa_DIR=.../lib/cmake/elsa ...
+#
+# ELSA_CPU      core that the code is tuned for; the toolchain file of the board sets it. The instruction set stays
+#               ARMv8.0-A.
+# ELSA_CROSS    start of the compiler's name, with its path where it is not in PATH. Default: aarch64-linux-gnu-
+# ELSA_ZIG      zig instead of GCC, as a list of words, such as "zig" or "python3;-m;ziglang"; links against
+#               glibc 2.27 without a sysroot.
+# ELSA_SYSROOT  a copy of the board's /lib, /usr/lib and /usr/include, for GCC and whatever else the program links,
+#               such as OpenCV or CUDA. Without it GCC's own C library is used, which must not be newer than the
+#               board's: a program linked on a newer system does not start there.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+# CMake reads this file again for the programs with which it tries the compiler.
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ELSA_CROSS ELSA_ZIG ELSA_SYSROOT)
+
+if(ELSA_ZIG)
+  set(CMAKE_C_COMPILER ${ELSA_ZIG} cc -target aarch64-linux-gnu.2.27)
+  set(CMAKE_CXX_COMPILER ${ELSA_ZIG} c++ -target aarch64-linux-gnu.2.27)
+else()
+  if(NOT ELSA_CROSS)
+    set(ELSA_CROSS aarch64-linux-gnu-)
+  endif()
+  set(CMAKE_C_COMPILER ${ELSA_CROSS}gcc)
+  set(CMAKE_CXX_COMPILER ${ELSA_CROSS}g++)
+  set(elsa_flags "-march=armv8-a -mtune=${ELSA_CPU}")
+  set(CMAKE_C_FLAGS_INIT "${elsa_flags}")
+  set(CMAKE_CXX_FLAGS_INIT "${elsa_flags}")
+endif()
+
+if(ELSA_SYSROOT)
+  set(CMAKE_SYSROOT ${ELSA_SYSROOT})
+endif()
+# Programs of this machine, libraries and headers of the board.
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+if(ELSA_SYSROOT)
+  set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+endif()

@@ -1,0 +1,414 @@
+//! The boards as data.
+//!
+//! Each folder beside this crate's manifest is a board: `profile.toml` (what it is), `required.txt` (kernels
+//! that must run there), `toolchain.cmake` and `config.toml` (how C++ consumers and cargo build for it), and
+//! `board.md` (how to run on it). This crate parses the first two, recognises a board from its device tree and
+//! turns a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy`
+//! use the same data.
+//!
+//! A fact that is not known is absent and named in the list `unknown` of the profile. It becomes `None` here,
+//! and zero in a [`DeviceProfile`].
+#![forbid(unsafe_code)]
+
+use elsa_core::profile::{DeviceProfile, GpuProfile};
+use serde::Deserialize;
+use std::str::FromStr;
+
+/// The files of one board.
+struct Files {
+    name: &'static str,
+    soc: &'static str,
+    profile: &'static str,
+    required: &'static str,
+}
+
+/// Files of the folder `$name`.
+macro_rules! files {
+    ($name:literal, $soc:literal) => {
+        Files {
+            name: $name,
+            soc: $soc,
+            profile: include_str!(concat!("../", $name, "/profile.toml")),
+            required: include_str!(concat!("../", $name, "/required.txt")),
+        }
+    };
+}
+
+const FILES: [Files; 4] = [
+    files!("jetson-tx2", "tegra186"),
+    files!("jetson-nano", "tegra210"),
+    files!("jetson-xavier", "tegra194"),
+    files!("jetson-orin", "tegra234"),
+];
+
+/// The names of all boards, which are those of their folders.
+pub const NAMES: [&str; FILES.len()] = {
+    let mut names = [""; FILES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = FILES[i].name;
+        i += 1;
+    }
+    names
+};
+
+/// The name of the board whose device tree has this `compatible` property: strings with a zero after each, as
+/// `/proc/device-tree/compatible` holds them. Parses no profile.
+#[must_use]
+pub fn recognised(compatible: &str) -> Option<&'static str> {
+    let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
+    FILES.iter().find(|files| socs.contains(&files.soc)).map(|files| files.name)
+}
+
+/// Why there is no board.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No board has this name.
+    #[error("target: {name}; allowed: {}", NAMES.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+    },
+    /// A profile does not parse.
+    #[error("{board}/profile.toml: {fault}")]
+    Profile {
+        /// The folder.
+        board: &'static str,
+        /// What the parser says.
+        fault: Box<toml::de::Error>,
+    },
+    /// A line of the list of required kernels does not parse.
+    #[error("{board}/required.txt: {fault}")]
+    Required {
+        /// The folder.
+        board: &'static str,
+        /// The line and what is allowed.
+        fault: String,
+    },
+}
+
+/// A board. Sizes in bytes, clocks in MHz; what is not known is `None`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Board {
+    /// Name of the target, which is that of its folder.
+    pub name: String,
+    /// Name of the family of modules.
+    pub title: String,
+    /// System on chip, as the device tree calls it after `nvidia,`.
+    pub soc: String,
+    /// Last JetPack for it, where it is known.
+    pub jetpack: Option<String>,
+    /// Keys of this profile whose value is not known, as paths such as `gpu.mhz`.
+    pub unknown: Vec<String>,
+    /// What is built for it.
+    pub build: Build,
+    /// Modules.
+    #[serde(default, rename = "module")]
+    pub modules: Vec<Module>,
+    /// Clusters of cores, the one with NEON kernels tuned for it first; empty when not known.
+    #[serde(default, rename = "cpu")]
+    pub cpus: Vec<Cluster>,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// The memory that processor and GPU share.
+    #[serde(default)]
+    pub memory: Memory,
+    /// Modes of nvpmodel; empty when not known.
+    #[serde(default, rename = "power")]
+    pub power: Vec<PowerMode>,
+    /// Kernels that must run there; from `required.txt`.
+    #[serde(skip)]
+    pub required: Vec<Required>,
+}
+
+/// What is built for a board.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Build {
+    /// Rust's name of the platform.
+    pub triple: String,
+    /// What `uname -m` says there.
+    pub machine: String,
+    /// Newest symbol version of the C library that may be used.
+    pub glibc: Version,
+    /// Instruction set that every program may use without asking.
+    pub isa: String,
+    /// Architecture of a precompiled GPU kernel that runs there.
+    pub cubin: String,
+    /// Newest PTX ISA that the oldest supported driver loads, where it is known.
+    pub ptx: Option<Version>,
+}
+
+/// A module of the family.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Module {
+    /// Part number.
+    pub part: String,
+    /// Name.
+    pub name: String,
+}
+
+/// Cores that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Name of the core.
+    pub core: String,
+    /// How many.
+    pub count: Option<usize>,
+    /// First-level instruction cache of a core.
+    pub l1i: Option<usize>,
+    /// First-level data cache of a core.
+    pub l1d: Option<usize>,
+    /// Second-level cache, shared by the cluster.
+    pub l2: Option<usize>,
+    /// Highest clock.
+    pub mhz: Option<u32>,
+}
+
+/// A CUDA device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Name of the chip.
+    pub name: Option<String>,
+    /// Compute capability.
+    pub capability: Version,
+    /// Streaming multiprocessors.
+    pub sms: Option<usize>,
+    /// FP32 lanes of one of them.
+    pub lanes_per_sm: Option<usize>,
+    /// Shared memory that a block may use.
+    pub shared_memory: Option<usize>,
+    /// Shared memory of a streaming multiprocessor.
+    pub shared_per_sm: Option<usize>,
+    /// Second-level cache.
+    pub l2: Option<usize>,
+    /// Highest clock.
+    pub mhz: Option<u32>,
+}
+
+/// Memory shared by processor and GPU.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Size.
+    pub bytes: Option<u64>,
+    /// Kind.
+    pub kind: Option<String>,
+    /// Width of the bus.
+    pub bus_bits: Option<u32>,
+    /// Bandwidth in 10⁹ bytes a second.
+    pub bandwidth_gbs: Option<f64>,
+}
+
+/// A mode of nvpmodel.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PowerMode {
+    /// What `nvpmodel -m` takes.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Cores that are on, and their clocks.
+    pub cpu: String,
+    /// Highest clock of the GPU.
+    pub gpu_mhz: u32,
+}
+
+/// `major.minor`, ordered as versions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Version {
+    /// Before the point.
+    pub major: u32,
+    /// After the point.
+    pub minor: u32,
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Version, String> {
+        let parse = || {
+            let (major, minor) = text.split_once('.')?;
+            Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
+        };
+        parse().ok_or_else(|| format!("version: {text}; allowed: MAJOR.MINOR"))
+    }
+}
+
+impl TryFrom<String> for Version {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Version, String> {
+        text.parse()
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A kernel that must run on a board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Required {
+    /// A micro-kernel of the processor, by its name in the registry.
+    Cpu(String),
+    /// A kernel of the GPU, by the name of its entry in PTX.
+    Gpu(String),
+}
+
+/// Reads a list of required kernels: a line `cpu NAME` or `gpu NAME` each, `#` before a remark.
+fn required(text: &str) -> Result<Vec<Required>, String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    lines
+        .filter(|line| !line.is_empty())
+        .map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["cpu", name] => Ok(Required::Cpu(name.to_owned())),
+            ["gpu", name] => Ok(Required::Gpu(name.to_owned())),
+            _ => Err(format!("line: {line}; allowed: cpu NAME, gpu NAME")),
+        })
+        .collect()
+}
+
+impl Board {
+    /// The board of a folder.
+    ///
+    /// # Errors
+    /// A name that no board has; files that do not parse.
+    pub fn named(name: &str) -> Result<Board, Error> {
+        let files = FILES.iter().find(|files| files.name == name);
+        let files = files.ok_or_else(|| Error::Unknown { name: name.to_owned() })?;
+        let mut board: Board = toml::from_str(files.profile)
+            .map_err(|fault| Error::Profile { board: files.name, fault: Box::new(fault) })?;
+        board.required =
+            required(files.required).map_err(|fault| Error::Required { board: files.name, fault })?;
+        Ok(board)
+    }
+
+    /// What the chooser reads, with every core of the first cluster. Zero stands for what is not known,
+    /// except that there is a core.
+    #[must_use]
+    pub fn device_profile(&self) -> DeviceProfile {
+        let cluster = self.cpus.first();
+        let of = |fact: fn(&Cluster) -> Option<usize>| cluster.and_then(fact).unwrap_or(0);
+        DeviceProfile {
+            cores: of(|x| x.count).max(1),
+            l1d: of(|x| x.l1d),
+            l2: of(|x| x.l2),
+            l3: 0,
+            cpu_mhz: cluster.and_then(|x| x.mhz).unwrap_or(0),
+            gpu: Some(GpuProfile {
+                capability: (self.gpu.capability.major, self.gpu.capability.minor),
+                sms: self.gpu.sms.unwrap_or(0),
+                lanes_per_sm: self.gpu.lanes_per_sm.unwrap_or(0),
+                shared_memory: self.gpu.shared_memory.unwrap_or(0),
+                shared_per_sm: self.gpu.shared_per_sm.unwrap_or(0),
+                l2: self.gpu.l2.unwrap_or(0),
+                mhz: self.gpu.mhz.unwrap_or(0),
+                integrated: true,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_is_complete_or_says_what_is_unknown() {
+        for name in NAMES {
+            let board = Board::named(name).unwrap();
+            assert_eq!(board.name, name);
+            assert!(!board.modules.is_empty() && !board.required.is_empty(), "{name}");
+            // The architecture of precompiled kernels is the capability, and so is no second fact.
+            let Version { major, minor } = board.gpu.capability;
+            assert_eq!(board.build.cubin, format!("sm_{major}{minor}"), "{name}");
+
+            let absent = |key: &str, known: bool| (!known).then(|| key.to_owned());
+            let (gpu, memory) = (&board.gpu, &board.memory);
+            let mut unknown: Vec<String> = [
+                absent("jetpack", board.jetpack.is_some()),
+                absent("build.ptx", board.build.ptx.is_some()),
+                absent("cpu", !board.cpus.is_empty()),
+                absent("gpu.name", gpu.name.is_some()),
+                absent("gpu.sms", gpu.sms.is_some()),
+                absent("gpu.lanes_per_sm", gpu.lanes_per_sm.is_some()),
+                absent("gpu.shared_memory", gpu.shared_memory.is_some()),
+                absent("gpu.shared_per_sm", gpu.shared_per_sm.is_some()),
+                absent("gpu.l2", gpu.l2.is_some()),
+                absent("gpu.mhz", gpu.mhz.is_some()),
+                absent("memory.bytes", memory.bytes.is_some()),
+                absent("memory.kind", memory.kind.is_some()),
+                absent("memory.bus_bits", memory.bus_bits.is_some()),
+                absent("memory.bandwidth_gbs", memory.bandwidth_gbs.is_some()),
+                absent("power", !board.power.is_empty()),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            for cpu in &board.cpus {
+                let of = |key: &str, known: bool| absent(&format!("cpu.{}.{key}", cpu.core), known);
+                unknown.extend(
+                    [
+                        of("count", cpu.count.is_some()),
+                        of("l1i", cpu.l1i.is_some()),
+                        of("l1d", cpu.l1d.is_some()),
+                        of("l2", cpu.l2.is_some()),
+                        of("mhz", cpu.mhz.is_some()),
+                    ]
+                    .into_iter()
+                    .flatten(),
+                );
+            }
+            let mut said = board.unknown.clone();
+            said.sort();
+            unknown.sort();
+            assert_eq!(said, unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn boards_are_recognised_by_their_device_tree() {
+        for name in NAMES {
+            let board = Board::named(name).unwrap();
+            assert_eq!(recognised(&format!("a\0nvidia,{}\0", board.soc)), Some(name));
+        }
+        assert_eq!(recognised("nvidia,p2597-0000+p3310-1000\0nvidia,tegra186\0"), Some("jetson-tx2"));
+        assert_eq!(recognised("nvidia,tegra1860\0"), None);
+        assert_eq!(recognised("raspberrypi,4-model-b\0brcm,bcm2711\0"), None);
+        assert_eq!(recognised(""), None);
+    }
+
+    #[test]
+    fn the_chooser_reads_the_profile_of_the_tx2() {
+        let profile = Board::named("jetson-tx2").unwrap().device_profile();
+        assert_eq!((profile.cores, profile.l1d, profile.l2, profile.cpu_mhz), (4, 32 << 10, 2 << 20, 2000));
+        let gpu = profile.gpu.unwrap();
+        assert_eq!((gpu.capability, gpu.sms, gpu.lanes_per_sm, gpu.mhz), ((6, 2), 2, 128, 1300));
+        let unknown = Board::named("jetson-orin").unwrap().device_profile();
+        assert_eq!((unknown.cores, unknown.l1d), (1, 0));
+    }
+
+    #[test]
+    fn bad_data_is_refused() {
+        assert!(matches!(Board::named("jetson-tx3"), Err(Error::Unknown { .. })));
+        let fault = Board::named("jetson-tx3").unwrap_err().to_string();
+        assert!(fault.contains("jetson-tx3") && fault.contains("jetson-tx2"), "{fault}");
+        assert_eq!(
+            required("# a\ncpu x # why\n\ngpu y\n"),
+            Ok(vec![Required::Cpu("x".into()), Required::Gpu("y".into())])
+        );
+        for bad in ["cpu", "x", "npu x", "cpu a b"] {
+            assert!(required(bad).is_err(), "{bad}");
+        }
+        let (old, new): (Version, Version) = ("2.9".parse().unwrap(), "2.27".parse().unwrap());
+        assert!(old < new && "2".parse::<Version>().is_err() && "2.x".parse::<Version>().is_err());
+    }
+}

@@ -1,0 +1,364 @@
+//! `cargo xtask build`: a folder that a board, or a C++ project, can use as it is.
+//!
+//! ```text
+//! target/dist/NAME/
+//!     bin/elsa                    the tool, stripped
+//!     lib/libelsa.a libelsa.so    the C library
+//!     lib/cmake/elsa lib/pkgconfig
+//!     include/                    elsa.h, elsa.hpp
+//!     share/NAME/                 the board: profile, required kernels, toolchain files, board.md
+//!     share/licences/             of this project and of what is linked in
+//! ```
+//!
+//! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which brings the C
+//! library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU. What is
+//! handed out has passed `crate::check`.
+
+use crate::check::{self, Exceptions, Found};
+use crate::count::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use elsa_targets::Board;
+use object::Architecture;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The machine on which the build runs.
+pub const HOST: &str = "host";
+/// Profile of cargo's, which keeps symbols.
+const PROFILE: &str = "shipped";
+
+/// What can be built for.
+pub enum Target {
+    /// This machine, with its triple.
+    Host(String),
+    /// A board.
+    Board(Box<Board>),
+}
+
+impl Target {
+    /// Names that `--target` takes.
+    pub fn names() -> Vec<&'static str> {
+        elsa_targets::NAMES.into_iter().chain([HOST]).collect()
+    }
+
+    /// The target of that name.
+    pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
+        if name == HOST {
+            return setup::host(tree).map(Target::Host);
+        }
+        Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Target::Host(_) => HOST,
+            Target::Board(board) => &board.name,
+        }
+    }
+
+    /// Rust's name of the platform.
+    fn triple(&self) -> &str {
+        match self {
+            Target::Host(triple) => triple,
+            Target::Board(board) => &board.build.triple,
+        }
+    }
+
+    /// What `uname -m` says there.
+    pub fn machine(&self) -> &str {
+        match self {
+            Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
+            Target::Board(board) => &board.build.machine,
+        }
+    }
+
+    /// The processor of its programs.
+    pub fn architecture(&self) -> Architecture {
+        match self.machine() {
+            "aarch64" => Architecture::Aarch64,
+            _ => Architecture::X86_64,
+        }
+    }
+
+    /// The folder of its files in the tree.
+    pub fn folder(&self, tree: &Tree) -> PathBuf {
+        tree.root.join("targets").join(self.name())
+    }
+
+    /// The folder that is handed out.
+    pub fn dist(&self, tree: &Tree) -> PathBuf {
+        tree.target.join("dist").join(self.name())
+    }
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{}: {error}", path.display())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(at(path))
+}
+
+fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir).map_err(at(dir))?;
+    }
+    fs::write(path, bytes).map_err(at(path))
+}
+
+/// Copies files and folders, the recorded results left out.
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    if from.is_file() {
+        return write(to, read(from)?);
+    }
+    for entry in fs::read_dir(from).map_err(at(from))? {
+        let entry = entry.map_err(at(from))?;
+        if entry.file_name() != "bench" {
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// `cargo xtask build`.
+pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
+    let ran = build(tree, &Target::named(tree, name)?, cubins)?;
+    if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
+}
+
+/// Builds for a target, puts its folder together and checks it; returns what was checked.
+pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
+    let assembled = match target {
+        Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
+        Target::Host(_) if cubins => {
+            return Err("--cubins: host; allowed: a board, whose GPU is known".to_owned());
+        }
+        _ => Vec::new(),
+    };
+    let products = compile(tree, target, &assembled)?;
+    assemble(tree, target, &products)?;
+    let ran = examine(tree, target, &products, &assembled)?;
+    if ran.faults.is_empty() {
+        println!("{}: {}", target.dist(tree).display(), ran.summary());
+    }
+    Ok(ran)
+}
+
+/// Runs cargo; returns the folder of what it made.
+fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
+    let library = if has_library(tree) { "-p elsa-capi" } else { "" };
+    let packages = format!("--profile {PROFILE} -p elsa-cli {library}");
+    let mut run = match target {
+        Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
+        Target::Board(board) => {
+            setup::target(tree, target.triple())?;
+            let bin = setup::zig(tree)?;
+            Run::new(tree, "cargo-zigbuild build --config")
+                .arg(target.folder(tree).join("config.toml"))
+                .args(&format!("--target {}.{}", board.build.triple, board.build.glibc))
+                .args(&packages)
+                .front(bin)
+        }
+    };
+    if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
+        run = run.env("ELSA_CUBIN_DIR", dir);
+    }
+    let out = run.run();
+    if !out.ok {
+        return Err(format!("{}: does not build: {}", target.name(), out.how));
+    }
+    Ok(match target {
+        Target::Host(_) => tree.target.join(PROFILE),
+        Target::Board(_) => tree.target.join(target.triple()).join(PROFILE),
+    })
+}
+
+/// GPU code for one architecture, assembled from the committed PTX; returns its files.
+fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
+    let ptxas = setup::ptxas(tree)?;
+    let from = tree.root.join("kernels/ptx/sm_62");
+    let to = tree.target.join("cubin").join(architecture);
+    // What another state of the tree left there would be embedded, too.
+    if to.exists() {
+        fs::remove_dir_all(&to).map_err(at(&to))?;
+    }
+    fs::create_dir_all(&to).map_err(at(&to))?;
+    let mut made = Vec::new();
+    for entry in fs::read_dir(&from).map_err(at(&from))? {
+        let path = entry.map_err(at(&from))?.path();
+        let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|x| x == "ptx")) else {
+            continue;
+        };
+        let cubin = to.join(name).with_extension("cubin");
+        let out = Run::new(tree, "")
+            .arg(&ptxas)
+            .args(&format!("-O3 -arch={architecture} -o"))
+            .arg(&cubin)
+            .arg(&path)
+            .quiet()
+            .run();
+        if !out.ok {
+            return Err(format!("ptxas -arch={architecture} {}: {}", path.display(), out.stderr.trim()));
+        }
+        made.push(cubin);
+    }
+    if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
+}
+
+/// Whether the tree holds the C library.
+pub fn has_library(tree: &Tree) -> bool {
+    tree.root.join("runtime/capi/Cargo.toml").is_file()
+}
+
+/// Puts the folder together.
+fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String> {
+    let dist = target.dist(tree);
+    if dist.exists() {
+        fs::remove_dir_all(&dist).map_err(at(&dist))?;
+    }
+    strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
+    if has_library(tree) {
+        strip(tree, &products.join("libelsa.so"), &dist.join("lib/libelsa.so"), "--strip-all")?;
+        strip(tree, &products.join("libelsa.a"), &dist.join("lib/libelsa.a"), "--strip-debug")?;
+        let capi = tree.root.join("runtime/capi");
+        copy(&capi.join("include"), &dist.join("include"))?;
+        for (template, to) in PACKAGES {
+            let path = capi.join(template);
+            let text = fs::read_to_string(&path).map_err(at(&path))?;
+            write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
+        }
+    }
+    if let Target::Board(board) = target {
+        copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
+        copy(&tree.root.join("targets/aarch64.cmake"), &dist.join("share/aarch64.cmake"))?;
+    }
+    let licences = dist.join("share/licences");
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        copy(&tree.root.join(name), &licences.join(name))?;
+    }
+    write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
+}
+
+/// Templates of `runtime/capi`, and where they go.
+const PACKAGES: [(&str, &str); 3] = [
+    ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
+    ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
+    ("elsa.pc.in", "lib/pkgconfig/elsa.pc"),
+];
+
+/// A copy without symbols, or without debugging information only.
+pub fn strip(tree: &Tree, from: &Path, to: &Path, how: &str) -> Result<(), String> {
+    if let Some(dir) = to.parent() {
+        fs::create_dir_all(dir).map_err(at(dir))?;
+    }
+    let llvm = setup::llvm(tree)?;
+    let out =
+        Run::new(tree, "").arg(llvm.join("llvm-strip")).arg(how).arg("-o").arg(to).arg(from).quiet().run();
+    if out.ok {
+        Ok(())
+    } else {
+        Err(format!("llvm-strip {}: {} {}", from.display(), out.how, out.stderr.trim()))
+    }
+}
+
+/// The licences of every package that is linked into the tool or the library.
+fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
+    let out = Run::new(tree, "cargo metadata --format-version 1 --filter-platform").arg(triple).quiet().run();
+    let value: Value =
+        serde_json::from_str(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
+    let shipped = |package: &&Value| package["name"] == "elsa-cli" || package["name"] == "elsa-capi";
+    let mut open: Vec<String> =
+        packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
+    let mut linked = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if !linked.insert(id.clone()) {
+            continue;
+        }
+        for node in nodes.iter().filter(|node| node["id"] == id.as_str()) {
+            let normal = |dep: &&Value| list(&dep["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+            open.extend(list(&node["deps"]).iter().filter(normal).map(|dep| string(&dep["pkg"])));
+        }
+    }
+    let mut text = String::from(
+        "Packages that are linked into elsa and libelsa, with their licences. Besides them: the standard library\n\
+         of Rust (MIT OR Apache-2.0), and for the boards compiler-rt and libunwind of LLVM (Apache-2.0 WITH\n\
+         LLVM-exception) as zig (MIT) brings them.\n",
+    );
+    let mut count = 0;
+    for package in packages.iter().filter(|package| !package["source"].is_null()) {
+        if !linked.contains(&string(&package["id"])) {
+            continue;
+        }
+        count += 1;
+        let line = "=".repeat(100);
+        let (name, version) = (string(&package["name"]), string(&package["version"]));
+        text += &format!("\n{line}\n{name} {version}: {}\n", string(&package["license"]));
+        let manifest = PathBuf::from(string(&package["manifest_path"]));
+        let dir = manifest.parent().unwrap_or(Path::new("."));
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(dir).map_err(at(dir))?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.sort();
+        let is_licence = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+            ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"]
+                .iter()
+                .any(|start| name.starts_with(start))
+        };
+        for path in files.iter().filter(|path| path.is_file() && is_licence(path)) {
+            text += &format!("\n{}\n", String::from_utf8_lossy(&read(path)?).trim_end());
+        }
+    }
+    if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
+}
+
+/// Checks what was built; prints what each check found.
+fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf]) -> Result<Ran, String> {
+    let mut ran = Ran::none("checks");
+    let dist = target.dist(tree);
+    let mut note = |file: &str, check: &str, found: Found| match found {
+        Ok(found) => {
+            println!("{file:<12} {check:<16} {found}");
+            ran.passed += 1;
+        }
+        Err(fault) => {
+            ran.failed += 1;
+            ran.faults.push(format!("{}, {file}: {check}: {fault}", target.name()));
+        }
+    };
+    let assembled: Vec<Vec<u8>> = assembled.iter().map(|path| read(path)).collect::<Result<_, _>>()?;
+    let room = check::BINARY + assembled.iter().map(|cubin| cubin.len() as u64).sum::<u64>();
+    let board = match target {
+        Target::Board(board) => Some(board),
+        Target::Host(_) => None,
+    };
+    let files = [("elsa", "bin/elsa"), ("libelsa.so", "lib/libelsa.so")];
+    for (file, path) in files.into_iter().take(if has_library(tree) { 2 } else { 1 }) {
+        let bytes = read(&dist.join(path))?;
+        note(file, "machine", check::machine(&bytes, target));
+        note(file, "libraries", check::libraries(&bytes));
+        note(file, "driver symbols", check::driver_symbols(&bytes));
+        note(file, "size", check::size(bytes.len() as u64, room));
+        let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
+        note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
+        if !assembled.is_empty() {
+            note(file, "cubins", check::cubins(&bytes, &assembled));
+        }
+        if let Some(board) = board {
+            note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
+            let exceptions = Exceptions::read(tree)?;
+            note(file, "instructions", check::instructions(tree, &products.join(file), &exceptions));
+        }
+    }
+    if has_library(tree) {
+        note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
+        note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
+    }
+    Ok(ran)
+}

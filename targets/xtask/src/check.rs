@@ -1,0 +1,369 @@
+//! Reads built artefacts and refuses what would not load, not run or not fit on a board.
+//!
+//! | check | refuses |
+//! |---|---|
+//! | machine | another processor |
+//! | symbol versions | versions beyond the board's C library, and versions of a C++ runtime |
+//! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
+//! | driver symbols | undefined `cu…`: the driver is opened at run time, or a board without one could not start |
+//! | exports | a shared library that defines other names than `elsa_…` for its users |
+//! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
+//! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and kernels of `required.txt` that are absent |
+//! | cubins | files without the GPU kernels that were assembled for the board |
+//! | size | more than 4 MB of stripped binary, cubins apart; more than 3 MB that the static library adds to a C program |
+//!
+//! A check returns what it found, or what is wrong. `crate::bad` feeds each of them an artefact that it must refuse.
+//!
+//! The disassembler is asked for ARMv8.0-A alone, so that whatever is newer becomes `<unknown>`. It needs symbols: they
+//! tell functions apart, and code from the tables between; so instructions are checked before stripping.
+
+use crate::build::Target;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use elsa_targets::{Required, Version};
+use object::elf::DT_NEEDED;
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSymbol};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Most bytes of a stripped binary.
+pub const BINARY: u64 = 4_000_000;
+/// Most bytes that the static library adds to a stripped C program.
+pub const ADDED: u64 = 3_000_000;
+
+/// What a program may ask the loader for; the loader itself by the start of its name.
+const LIBRARIES: [&str; 6] =
+    ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
+const LOADERS: [&str; 2] = ["ld-linux-aarch64.so", "ld-linux-x86-64.so"];
+
+/// What a check found, or what is wrong.
+pub type Found = Result<String, String>;
+
+type Elf<'a> = ElfFile64<'a, object::Endianness>;
+
+fn parse(bytes: &[u8]) -> Result<Elf<'_>, String> {
+    ElfFile64::parse(bytes).map_err(|error| format!("not a 64-bit ELF file: {error}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn refuse(bad: impl IntoIterator<Item = String>, allowed: &str) -> Result<(), String> {
+    let bad: Vec<String> = bad.into_iter().collect();
+    if bad.is_empty() { Ok(()) } else { Err(format!("{}; allowed: {allowed}", bad.join(", "))) }
+}
+
+/// The processor that the file is for.
+pub fn machine(bytes: &[u8], target: &Target) -> Found {
+    let (found, wanted) = (parse(bytes)?.architecture(), target.architecture());
+    if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
+}
+
+/// Versions of symbols that the file wants from shared libraries, none above `glibc`.
+pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
+    let fault = |error: object::Error| format!("symbol versions: {error}");
+    let file = parse(bytes)?;
+    let (endian, sections) = (file.endian(), file.elf_section_table());
+    let mut names = BTreeSet::new();
+    if let Some((needs, link)) = sections.gnu_verneed(endian, bytes).map_err(fault)? {
+        let strings = sections.strings(endian, bytes, link).map_err(fault)?;
+        for need in needs {
+            for version in need.map_err(fault)?.1 {
+                names.insert(text(version.map_err(fault)?.name(endian, strings).map_err(fault)?));
+            }
+        }
+    }
+    // Versions of the C library have up to three numbers; the third never decides.
+    let number = |name: &str| {
+        let mut parts = name.strip_prefix("GLIBC_")?.splitn(3, '.');
+        format!("{}.{}", parts.next()?, parts.next()?).parse::<Version>().ok()
+    };
+    let newest = names.iter().filter_map(|name| number(name)).max();
+    let bad = names.iter().filter(|name| number(name).is_none_or(|version| version > glibc)).cloned();
+    refuse(bad, &format!("GLIBC_ up to {glibc}"))?;
+    newest.map(|version| format!("GLIBC_{version} at most")).ok_or_else(|| "none is asked for".to_owned())
+}
+
+/// Libraries that the loader must find.
+pub fn libraries(bytes: &[u8]) -> Found {
+    let fault = |error: object::Error| format!("dynamic section: {error}");
+    let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
+    let mut names = BTreeSet::new();
+    for entry in table.iter().filter(|entry| entry.tag == DT_NEEDED) {
+        names.insert(text(table.string(entry).map_err(fault)?));
+    }
+    let known =
+        |name: &str| LIBRARIES.contains(&name) || LOADERS.iter().any(|loader| name.starts_with(loader));
+    refuse(names.iter().filter(|name| !known(name)).cloned(), &LIBRARIES.join(", "))?;
+    Ok(names.into_iter().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether a name is one of the driver's functions: `cu` and a capital.
+fn is_driver(name: &str) -> bool {
+    name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// Undefined names, of a program, a shared library, or the members of a static one that no member defines.
+pub fn driver_symbols(bytes: &[u8]) -> Found {
+    let (mut undefined, mut defined) = (BTreeSet::new(), BTreeSet::new());
+    let mut add = |bytes: &[u8]| -> Result<(), String> {
+        let file = parse(bytes)?;
+        for symbol in file.symbols().chain(file.dynamic_symbols()) {
+            let name = text(symbol.name_bytes().unwrap_or_default());
+            let set = if symbol.is_undefined() { &mut undefined } else { &mut defined };
+            set.insert(name);
+        }
+        Ok(())
+    };
+    if bytes.starts_with(&object::archive::MAGIC) {
+        let fault = |error: object::Error| format!("archive: {error}");
+        for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
+            let data = member.map_err(fault)?.data(bytes).map_err(fault)?;
+            // An archive also holds what is not for the linker, such as Rust's metadata.
+            if data.starts_with(&object::elf::ELFMAG) {
+                add(data)?;
+            }
+        }
+    } else {
+        add(bytes)?;
+    }
+    let undefined: Vec<&String> = undefined.difference(&defined).collect();
+    refuse(undefined.iter().filter(|name| is_driver(name)).map(|name| (*name).clone()), "no undefined cu…")?;
+    if undefined.is_empty() {
+        Err("no undefined symbol at all".to_owned())
+    } else {
+        Ok(format!("none of {}", undefined.len()))
+    }
+}
+
+/// What a shared library defines for its users.
+pub fn exports(bytes: &[u8]) -> Found {
+    let file = parse(bytes)?;
+    let exports = file.exports().map_err(|error| format!("exports: {error}"))?;
+    let names: Vec<String> = exports.iter().map(|export| text(export.name())).collect();
+    refuse(names.iter().filter(|name| !name.starts_with("elsa_")).cloned(), "elsa_…")?;
+    if names.is_empty() { Err("defines nothing".to_owned()) } else { Ok(format!("{} names", names.len())) }
+}
+
+/// Functions that may hold newer instructions.
+pub struct Exceptions(Vec<String>);
+
+impl Exceptions {
+    /// Reads `targets/exceptions.txt`.
+    pub fn read(tree: &Tree) -> Result<Exceptions, String> {
+        let path = tree.root.join("targets/exceptions.txt");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Exceptions::parse(&text)
+    }
+
+    fn parse(text: &str) -> Result<Exceptions, String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let pattern = |line: &str| {
+            let (pattern, reason) = line.split_once(": ")?;
+            (!pattern.is_empty() && !reason.trim().is_empty()).then(|| pattern.to_owned())
+        };
+        let wrong = |line: &str| format!("exceptions.txt: {line}; allowed: NAME: REASON");
+        let patterns: Result<_, String> =
+            lines.map(|line| pattern(line).ok_or_else(|| wrong(line))).collect();
+        Ok(Exceptions(patterns?))
+    }
+
+    fn covers(&self, function: &str) -> bool {
+        self.0.iter().any(|pattern| matches(pattern, function))
+    }
+}
+
+/// Whether `text` is `pattern` with anything in the place of each star.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
+/// Functions of a listing of llvm-objdump's that hold encodings unknown to it, the exceptions left out; and
+/// how many instructions there are.
+fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
+    let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
+    for line in listing.lines() {
+        if !line.starts_with(' ') {
+            // `0000000000001000 <name>:`
+            if let Some((_, name)) = line.split_once(" <") {
+                function = name.strip_suffix(">:").unwrap_or(name);
+            }
+        } else if line.contains(":\t") || line.contains(": \t") || line.contains(":      \t") {
+            instructions += 1;
+            if line.trim_end().ends_with("<unknown>") && !exceptions.covers(function) {
+                found.insert(function.to_owned());
+            }
+        }
+    }
+    (found, instructions)
+}
+
+/// Instructions of a file that has its symbols yet.
+pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
+    let symbols = |bytes: &[u8]| parse(bytes).map(|file| file.symbols().next().is_some());
+    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !symbols(&bytes)? {
+        return Err("has no symbols; allowed: a file before stripping".to_owned());
+    }
+    let out = Run::new(tree, "")
+        .arg(setup::llvm(tree)?.join("llvm-objdump"))
+        .args("--disassemble --demangle --no-show-raw-insn --triple=aarch64-linux-gnu --mattr=+v8a")
+        .arg(path)
+        .quiet()
+        .run();
+    if !out.ok {
+        return Err(format!("llvm-objdump: {}: {}", out.how, out.stderr.trim()));
+    }
+    let (found, instructions) = newer(&out.stdout, exceptions);
+    let found = found.into_iter().map(|function| format!("newer instructions in {function}"));
+    refuse(found, "ARMv8.0-A, and what targets/exceptions.txt names")?;
+    if instructions == 0 { Err("no instructions at all".to_owned()) } else { Ok(format!("{instructions}")) }
+}
+
+/// A PTX module inside a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Module {
+    version: Version,
+    /// `(6, 2)` of `sm_62`.
+    target: Version,
+    entries: Vec<String>,
+}
+
+/// Finds the modules in the bytes of a file, by the directives that open each: `.version` and `.target`.
+fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
+    let starts: Vec<usize> = memchr::memmem::find_iter(bytes, b".version ").collect();
+    let mut modules = Vec::new();
+    for (i, &start) in starts.iter().enumerate() {
+        let end = starts.get(i + 1).copied().unwrap_or(bytes.len());
+        let part = &bytes[start..end];
+        let part = text(&part[..memchr::memchr(0, part).unwrap_or(part.len())]);
+        let mut words = part.split_whitespace().skip(1);
+        let Some(Ok(version)) = words.next().map(str::parse::<Version>) else { continue };
+        let target = match (words.next(), words.next()) {
+            (Some(".target"), Some(name)) => {
+                name.trim_end_matches(',').strip_prefix("sm_").and_then(capability)
+            }
+            _ => None,
+        };
+        let target =
+            target.ok_or_else(|| format!("a PTX module of version {version} names no .target sm_NN"))?;
+        let name = |after: &str| {
+            let end = after.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '$'));
+            after[..end.unwrap_or(after.len())].to_owned()
+        };
+        let entries = part.split(".entry ").skip(1).map(|after| name(after.trim_start())).collect();
+        modules.push(Module { version, target, entries });
+    }
+    Ok(modules)
+}
+
+/// `62` as 6.2, `100` as 10.0.
+fn capability(digits: &str) -> Option<Version> {
+    let number: u32 = digits.parse().ok()?;
+    Some(Version { major: number / 10, minor: number % 10 })
+}
+
+/// GPU kernels in a file.
+pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
+    let modules = modules(bytes)?;
+    let newest = newest.unwrap_or(Version { major: 6, minor: 5 });
+    let late = modules.iter().filter(|module| module.version > newest);
+    refuse(late.map(|module| format!("PTX of version {}", module.version)), &format!("up to {newest}"))?;
+    let runs = |module: &&Module| gpu.is_none_or(|gpu| module.target <= gpu);
+    let entries: BTreeSet<&str> =
+        modules.iter().filter(runs).flat_map(|module| module.entries.iter().map(String::as_str)).collect();
+    let absent = required.iter().filter_map(|required| match required {
+        Required::Gpu(name) if !entries.contains(name.as_str()) => Some(name.clone()),
+        _ => None,
+    });
+    let gpu = gpu.map_or_else(|| "any GPU".to_owned(), |gpu| format!("a GPU of capability {gpu}"));
+    refuse(absent.map(|name| format!("no PTX of {name} for {gpu}")), "every kernel of required.txt")?;
+    Ok(format!("{} modules, {} kernels for {gpu}", modules.len(), entries.len()))
+}
+
+/// GPU kernels that were assembled for the board, each whole in the file.
+pub fn cubins(bytes: &[u8], cubins: &[Vec<u8>]) -> Found {
+    let found = cubins.iter().filter(|cubin| memchr::memmem::find(bytes, cubin).is_some()).count();
+    let told = format!("{found} of {}", cubins.len());
+    if found == cubins.len() { Ok(told) } else { Err(format!("{told} are in the file; allowed: all")) }
+}
+
+/// Length of a stripped file.
+pub fn size(bytes: u64, most: u64) -> Found {
+    if bytes <= most { Ok(format!("{bytes} bytes")) } else { Err(format!("{bytes} bytes; allowed: {most}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_encodings_are_charged_to_their_function() {
+        let listing = "\nx:\tfile format elf64-littleaarch64\n\nDisassembly of section .text:\n\n\
+            0000000000001000 <a::b(int)>:\n    1000:      \tret\n    1004:      \t<unknown>\n\n\
+            0000000000001008 <__aarch64_cas4_acq>:\n    1008:      \t<unknown>\n";
+        let none = Exceptions::parse("").unwrap();
+        let (found, instructions) = newer(listing, &none);
+        assert_eq!((found.len(), instructions), (2, 3));
+        let some = Exceptions::parse("# why\n__aarch64_*: outlined\n").unwrap();
+        assert_eq!(newer(listing, &some).0.into_iter().collect::<Vec<_>>(), ["a::b(int)"]);
+        assert!(Exceptions::parse("__aarch64_*").is_err() && Exceptions::parse("x: ").is_err());
+    }
+
+    #[test]
+    fn stars_stand_for_anything() {
+        assert!(matches("a*", "a") && matches("a*c", "abc") && matches("a<*>::b*", "a<x, y>::b(int)"));
+        assert!(!matches("a", "ab") && !matches("a*c", "abcd") && !matches("b*", "ab"));
+    }
+
+    #[test]
+    fn modules_are_found_between_other_bytes() {
+        let module = |version: &str, target: &str, name: &str| {
+            format!(
+                "//\n.version {version}\n.target {target}\n.address_size 64\n.visible .entry {name}(\n\t.param\n)\0"
+            )
+        };
+        let text = format!(
+            "\u{1}.version of it\0{}\u{7}{}",
+            module("6.5", "sm_62", "a"),
+            module("6.4", "sm_53", "b")
+        );
+        let found = modules(text.as_bytes()).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].entries, ["a"]);
+        assert_eq!((found[1].version.minor, found[1].target.major), (4, 5));
+        let gpu = |name: &str| [Required::Gpu(name.to_owned())];
+        let (old, tx2) = (Some("5.3".parse().unwrap()), Some("6.2".parse().unwrap()));
+        assert!(ptx(text.as_bytes(), None, tx2, &gpu("a")).is_ok());
+        assert!(ptx(text.as_bytes(), None, tx2, &gpu("c")).unwrap_err().contains("no PTX of c"));
+        assert!(ptx(text.as_bytes(), None, old, &gpu("a")).unwrap_err().contains("no PTX of a"));
+        assert!(ptx(text.as_bytes(), None, old, &gpu("b")).is_ok());
+        assert!(ptx(module("7.0", "sm_62", "a").as_bytes(), None, tx2, &[]).unwrap_err().contains("7.0"));
+        assert!(modules(b".version 6.5\n.address_size 64\0").is_err());
+    }
+
+    #[test]
+    fn cubins_are_looked_for_whole() {
+        let cubins = [b"abc".to_vec(), b"de".to_vec()];
+        assert_eq!(super::cubins(b"..abc.de", &cubins).as_deref(), Ok("2 of 2"));
+        assert!(super::cubins(b"..abc.d", &cubins).unwrap_err().contains("1 of 2"));
+    }
+
+    #[test]
+    fn driver_functions_are_told_by_their_names() {
+        assert!(is_driver("cuInit") && is_driver("cuMemAlloc_v2"));
+        assert!(
+            !is_driver("cubic") && !is_driver("current") && !is_driver("elsa_cuInit") && !is_driver("cu")
+        );
+    }
+}

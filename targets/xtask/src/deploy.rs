@@ -1,0 +1,323 @@
+//! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, looks at the board, verifies, measures,
+//! and brings the measurements back into `targets/NAME/bench`.
+//!
+//! Everything goes through the `ssh` and `scp` of this machine, so keys, jump hosts and aliases of the user's own
+//! configuration apply. One connection is opened and shared, so that a password is asked for once; where nobody can
+//! be asked, nothing waits for one. The board is looked at before anything is built or copied.
+//!
+//! The file holds one JSON object a line: first what the board says of itself (`what` is `board`), then the lines of
+//! `elsa bench --json`. What the board does not tell is null. A file is never written over.
+
+use crate::build::{self, Target};
+use crate::setup;
+use crate::shell::{Output, Run, Tree};
+use elsa_targets::{Board, Required};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+/// What `cargo xtask deploy` takes.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What to build and deploy.
+    #[arg(long, value_parser = Target::names())]
+    target: String,
+    /// The board, as ssh takes it.
+    #[arg(value_name = "USER@BOARD")]
+    destination: String,
+    /// Port of ssh.
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+    /// Private key.
+    #[arg(long, value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// Configuration of ssh instead of the user's.
+    #[arg(long, value_name = "FILE")]
+    ssh_config: Option<PathBuf>,
+    /// Folder on the board, from the user's own.
+    #[arg(long, value_name = "DIR", default_value = "elsa")]
+    dir: String,
+    /// Folder for the measurements [default: targets/NAME/bench]
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Precompile GPU kernels for the board's GPU.
+    #[arg(long)]
+    cubins: bool,
+    /// What `elsa bench` takes, after two dashes, such as --seconds 5 or --shape.
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    bench: Vec<String>,
+}
+
+/// Status of ssh when it could not connect or log in.
+const NO_CONNECTION: i32 = 255;
+
+/// What the board is asked first: `key=value` lines. A key without a line is not told. `$1` is the folder.
+const PROBE: &str = r#"
+say() { [ -n "$2" ] && echo "$1=$2"; }
+say machine "$(uname -m)"
+say host "$(uname -n)"
+say kernel "$(uname -r)"
+say board "$(tr -d '\000' </proc/device-tree/model 2>/dev/null)"
+say l4t "$(head -n 1 /etc/nv_tegra_release 2>/dev/null)"
+say driver "$(head -n 1 /proc/driver/nvidia/version 2>/dev/null)"
+say nvpmodel "$(nvpmodel -q 2>/dev/null | tr '\n' ' ')"
+say cpu_khz "$(cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq 2>/dev/null | tr '\n' ' ')"
+say governor "$(cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor 2>/dev/null)"
+for gpu in /sys/class/devfreq/*; do
+    case $gpu in *gp10b|*gm20b|*gv11b|*ga10b|*.gpu) say gpu_hz "$(cat "$gpu/cur_freq" 2>/dev/null)" ;; esac
+done
+say emc_hz "$(cat /sys/kernel/debug/bpmp/debug/clk/emc/rate 2>/dev/null)"
+say temperature_mc "$(cat /sys/devices/virtual/thermal/thermal_zone*/temp 2>/dev/null | sort -n | tail -n 1)"
+dir=$1
+while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
+say free_kib "$(df -Pk "$dir" 2>/dev/null | awk 'NR == 2 { print $4 }')"
+exit 0
+"#;
+
+/// The keys that go into the header of a results file.
+const HEADER: [&str; 12] = [
+    "machine",
+    "host",
+    "kernel",
+    "board",
+    "l4t",
+    "driver",
+    "nvpmodel",
+    "cpu_khz",
+    "governor",
+    "gpu_hz",
+    "emc_hz",
+    "temperature_mc",
+];
+
+/// A connection to the board.
+struct Link<'a> {
+    tree: &'a Tree,
+    destination: String,
+    options: Vec<std::ffi::OsString>,
+    port: Option<u16>,
+    /// Holds the socket of the shared connection.
+    socket: tempfile::TempDir,
+}
+
+impl<'a> Link<'a> {
+    fn new(tree: &'a Tree, arguments: &Arguments) -> Result<Link<'a>, String> {
+        let destination = &arguments.destination;
+        if destination.is_empty() || destination.starts_with('-') {
+            return Err(format!(
+                "board: {destination}; allowed: USER@BOARD, or a name from ssh's configuration"
+            ));
+        }
+        for program in ["ssh", "scp"] {
+            setup::program(tree, program, "openssh-client")?;
+        }
+        let socket = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+        let mut options: Vec<std::ffi::OsString> = Vec::new();
+        let mut set = |option: String| options.extend(["-o".into(), option.into()]);
+        set("ConnectTimeout=15".to_owned());
+        set("ControlMaster=auto".to_owned());
+        set(format!("ControlPath={}", socket.path().join("s").display()));
+        set("ControlPersist=60".to_owned());
+        if !std::io::stdin().is_terminal() {
+            set("BatchMode=yes".to_owned());
+        }
+        for (flag, path) in [("-i", &arguments.identity), ("-F", &arguments.ssh_config)] {
+            if let Some(path) = path {
+                if !path.is_file() {
+                    return Err(format!("{}: no such file; allowed: a file for ssh {flag}", path.display()));
+                }
+                options.extend([flag.into(), path.into()]);
+            }
+        }
+        Ok(Link { tree, destination: destination.clone(), options, port: arguments.port, socket })
+    }
+
+    fn start(&self, program: &str, port: &str) -> Run {
+        let mut run = Run::new(self.tree, program);
+        for option in &self.options {
+            run = run.arg(option);
+        }
+        if let Some(number) = self.port {
+            run = run.args(&format!("{port} {number}"));
+        }
+        run
+    }
+
+    /// A command of the board's shell.
+    fn command(&self, command: &str) -> Run {
+        self.start("ssh", "-p").arg("--").arg(&self.destination).arg(command)
+    }
+
+    /// Runs a command that must succeed.
+    fn ask(&self, command: &str) -> Result<String, String> {
+        self.succeeded(command, self.command(command).quiet().run())
+    }
+
+    fn succeeded(&self, what: &str, out: Output) -> Result<String, String> {
+        if out.ok {
+            return Ok(out.stdout);
+        }
+        let said = out.stderr.trim();
+        Err(if out.code == Some(NO_CONNECTION) {
+            format!("{}: no connection: {said}", self.destination)
+        } else {
+            format!("{}: {what}: {}: {said}", self.destination, out.how)
+        })
+    }
+
+    /// Copies files and folders into a folder of the board.
+    fn copy(&self, from: &[PathBuf], dir: &str) -> Result<(), String> {
+        let mut run = self.start("scp -r -q", "-P").arg("--");
+        for path in from {
+            run = run.arg(path);
+        }
+        let out = run.arg(format!("{}:{dir}/", self.destination)).run();
+        self.succeeded("copying", out).map(|_| ())
+    }
+}
+
+impl Drop for Link<'_> {
+    fn drop(&mut self) {
+        if self.socket.path().join("s").exists() {
+            // A connection that is gone needs no closing.
+            let _ = self.start("ssh -O exit", "-p").arg("--").arg(&self.destination).quiet().run();
+        }
+    }
+}
+
+/// The lines `key=value`.
+fn facts(text: &str) -> Map<String, Value> {
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
+}
+
+/// Whether the board can take what is to be copied.
+fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<(), String> {
+    let fact = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    if fact("machine") != target.machine() {
+        let (found, wanted) = (fact("machine"), target.machine());
+        return Err(format!("machine: {found}; allowed: {wanted}, which {} is", target.name()));
+    }
+    match fact("free_kib").parse::<u64>() {
+        Ok(free) if free < needed_kib => Err(format!("space: {free} KiB free; needed: {needed_kib} KiB")),
+        Ok(_) => Ok(()),
+        Err(_) => Err("space: df tells nothing about the folder".to_owned()),
+    }
+}
+
+/// Bytes of the files of a folder, in KiB, each rounded up to a block.
+fn kib(path: &Path) -> Result<u64, String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", path.display());
+    if path.is_file() {
+        return Ok(fs::metadata(path).map_err(fault)?.len().div_ceil(4096) * 4);
+    }
+    fs::read_dir(path).map_err(fault)?.map(|entry| kib(&entry.map_err(fault)?.path())).sum()
+}
+
+/// Kernels of the board that nothing of what ran shows. `info` and `lines` are what the tool printed.
+pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
+    let backends = info["backends"].as_array().cloned().unwrap_or_default();
+    let mut seen: BTreeSet<&str> =
+        backends.iter().filter(|x| x["present"] == true).filter_map(|x| x["kernel"].as_str()).collect();
+    seen.extend(lines.iter().filter_map(|line| line["kernel"].as_str()));
+    let cuda = backends.iter().any(|x| x["name"] == "cuda" && x["present"] == true);
+    let gone = |required: &Required| match required {
+        Required::Cpu(name) => (!seen.contains(name.as_str())).then(|| format!("cpu {name}")),
+        Required::Gpu(name) => (!cuda).then(|| format!("gpu {name} (no back end cuda)")),
+    };
+    board.required.iter().filter_map(gone).collect()
+}
+
+/// The lines of a report in JSON.
+pub fn lines(text: &str) -> Result<Vec<Value>, String> {
+    let parse = |line: &str| serde_json::from_str(line).map_err(|error| format!("not JSON: {line}: {error}"));
+    text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
+}
+
+/// A path for new results: the date and the host, and a number where they are taken.
+fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
+    let host: String = host.chars().map(plain).collect();
+    let path = |tail: &str| dir.join(format!("{date}-{host}{tail}.jsonl"));
+    let numbered = (2..).map(|n: u32| path(&format!("-{n}")));
+    std::iter::once(path("")).chain(numbered).find(|path| !path.exists()).unwrap_or_else(|| path(""))
+}
+
+/// `cargo xtask deploy`.
+pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
+    let dir = &arguments.dir;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if dir.is_empty() || dir.starts_with('-') || !dir.chars().all(plain) {
+        return Err(format!("--dir: {dir}; allowed: letters, digits, /, ., _ and -"));
+    }
+    let safe = |word: &String| word.chars().all(|c| c.is_ascii_alphanumeric() || "-=,._".contains(c));
+    if let Some(word) = arguments.bench.iter().find(|word| !safe(word)) {
+        return Err(format!("{word}; allowed: flags of elsa bench"));
+    }
+    let link = Link::new(tree, arguments)?;
+    let target = Target::named(tree, &arguments.target)?;
+    let probe = format!("set -- {dir}; {PROBE}");
+    let before = facts(&link.ask(&probe)?);
+    let here = |fault: String| format!("{}: {fault}", link.destination);
+    fits(&before, &target, 0).map_err(here)?;
+
+    let checked = build::build(tree, &target, arguments.cubins)?;
+    if !checked.faults.is_empty() {
+        return Err(checked.faults.join("\n       "));
+    }
+    let dist = target.dist(tree);
+    fits(&before, &target, kib(&dist)?).map_err(here)?;
+    let fault = |error: std::io::Error| format!("{}: {error}", dist.display());
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(&dist).map_err(fault)? {
+        parts.push(entry.map_err(fault)?.path());
+    }
+    parts.sort();
+    link.ask(&format!("mkdir -p {dir}"))?;
+    link.copy(&parts, dir)?;
+
+    let elsa = |rest: &str| link.command(&format!("cd {dir} && ./bin/elsa {rest}"));
+    link.succeeded("elsa info", elsa("info").run())?;
+    let info = lines(&link.succeeded("elsa info", elsa("info --json").quiet().run())?)?;
+    let info = info.into_iter().next().unwrap_or(Value::Null);
+    link.succeeded("elsa verify", elsa("verify --scenario stress").run())?;
+    // The kernel for few queries takes part, too.
+    let rows = elsa("bench --json --method elsa --seconds 0.2 --shape 1,1,1,900,64").quiet().run();
+    let mut records = lines(&link.succeeded("elsa bench", rows)?)?;
+    let measured = elsa(&format!("bench --json {}", arguments.bench.join(" "))).run();
+    records.extend(lines(&link.succeeded("elsa bench", measured)?)?);
+    let after = facts(&link.ask(&probe)?);
+
+    let date = Run::new(tree, "date -u +%Y-%m-%d").quiet().run();
+    let commit = Run::new(tree, "git describe --always --dirty").quiet().run();
+    let mut header = Map::new();
+    header.insert("what".to_owned(), json!("board"));
+    header.insert("target".to_owned(), json!(target.name()));
+    header.insert("date".to_owned(), json!(date.stdout.trim()));
+    header.insert("commit".to_owned(), json!(commit.stdout.trim()));
+    // Clocks and temperature as they are after the load.
+    for key in HEADER {
+        header.insert(key.to_owned(), after.get(key).cloned().unwrap_or(Value::Null));
+    }
+    header.insert("info".to_owned(), info.clone());
+    let folder = arguments.results.clone().unwrap_or_else(|| target.folder(tree).join("bench"));
+    let host = after.get("host").and_then(Value::as_str).unwrap_or("board");
+    let path = results(&folder, date.stdout.trim(), host);
+    let mut text = Value::Object(header).to_string() + "\n";
+    for record in &records {
+        text += &format!("{record}\n");
+    }
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&path, text))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("{}: {} measurements", path.display(), records.len());
+    if let Target::Board(board) = &target {
+        let missing = missing(board, &info, &records);
+        if !missing.is_empty() {
+            return Err(here(format!("required kernels that did not run: {}", missing.join(", "))));
+        }
+    }
+    Ok(())
+}
