@@ -4,6 +4,10 @@
 //! pointers. A bound plan knows the tensors of a frame and is cheap to make. [`Bound::run`] neither allocates
 //! nor decides anything, and gives the same bits for any number of threads, any batch size and any repeat.
 //!
+//! A GPU computes where there is one: on host tensors ([`Plan::bind`]), or on tensors in its own memory and in the
+//! caller's stream ([`Plan::bind_device`]). Where it is missing or fails, [`Fallback`] says what happens; the
+//! [`Report`] of a run says what did. [`HostBuffer`] is host memory that a GPU can use.
+//!
 //! ```
 //! use elsa_core::{problem::{Inputs, Outputs, Spec}, view::{DType, Elements, ElementsMut, Layout, View}};
 //! use elsa_runtime::{Engine, EngineOptions, PlanOptions};

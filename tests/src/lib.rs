@@ -3,9 +3,10 @@
 //!
 //! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
 //! ([`cases::hard_cases`]). [`naive`] answers them from the definition and says how far a computation in
-//! single precision may be from that.
+//! single precision may be from that. [`standin`] runs tests against the stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
 pub mod cases;
 pub mod naive;
 pub mod random;
+pub mod standin;

@@ -6,7 +6,7 @@
 use elsa_core::plan::PlanError as Refused;
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::{DType, Layout, View};
-use elsa_runtime::{Engine, EngineOptions, PlanError, PlanOptions, backends};
+use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 
 fn engine(backend: elsa_runtime::Backend, threads: usize) -> Engine {
@@ -35,9 +35,15 @@ fn bits(b: &Buffers) -> Vec<u32> {
     floats.chain(data).collect()
 }
 
+/// Back ends of the CPU. What a GPU promises is less (see `cuda_determinism`): there the division of the keys,
+/// and with it the rounding, follows the number of queries and heads and the budget.
+fn processors() -> Vec<elsa_runtime::Present> {
+    backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda).collect()
+}
+
 #[test]
 fn threads_budget_and_repetition_change_no_bit() {
-    for present in backends().iter().filter(|p| p.present) {
+    for present in processors() {
         let one = engine(present.backend, 1);
         let many = [engine(present.backend, 2), engine(present.backend, 3), engine(present.backend, 7)];
         let mut cases = hard_cases();
@@ -71,7 +77,7 @@ fn threads_budget_and_repetition_change_no_bit() {
 /// they have among the others, as long as the same kernel computes them: very few queries have their own.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
-    for present in backends().iter().filter(|p| p.present) {
+    for present in processors() {
         let engine = engine(present.backend, 2);
         for causal in [None, Some(Alignment::TopLeft)] {
             for left in [None, Some(70)] {

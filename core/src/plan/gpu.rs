@@ -185,9 +185,10 @@ impl GpuLayout {
     }
 }
 
-/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of the `kernels` that suffice
-/// the one is taken that does the least work, rows and head size padded, and of several the one for the fewest
-/// queries; packed sequences, whose lengths come with the data, take one for any number, and undivided keys.
+/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of `kernels` that suffice the
+/// one is taken that computes the fewest rows and dims, with those that pad its blocks; of equal ones, that for
+/// the fewest queries. Packed sequences, whose lengths come with the data, take one for any number of queries,
+/// and undivided keys.
 ///
 /// # Errors
 /// A head size, or a number of tokens or rows, that no kernel takes; a budget that even the undivided form
@@ -205,21 +206,23 @@ pub fn choose_gpu<'a>(
     let packed = s.packed.is_some();
     let at_once = if packed { usize::MAX } else { queries };
     let mut widest = 0;
-    let mut best: Option<GpuSpec> = None;
+    let mut best = None;
     for k in kernels {
         let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
         if k.half != half || at_once > k.most_queries || !scores {
             continue;
         }
         widest = widest.max(k.head_dim);
-        // The padded work first. Among equals, sums in halves are what was asked for.
-        let work = |k: &GpuSpec| queries.next_multiple_of(k.rows.max(1)).saturating_mul(k.head_dim);
-        let rank = |k: &GpuSpec| (work(k), k.most_queries, k.head_dim, !k.half_scores);
-        if k.head_dim >= d.max(dv) && best.is_none_or(|b| rank(k) < rank(&b)) {
-            best = Some(*k);
+        // Rows and dims that are computed, padded ones too. Packed sequences have any number of rows each.
+        let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
+        let work = rows.saturating_mul(k.head_dim);
+        // Among equals, sums in halves are what was asked for.
+        let rank = (work, k.most_queries, k.head_dim, !k.half_scores);
+        if k.head_dim >= d.max(dv) && best.is_none_or(|(least, _)| rank < least) {
+            best = Some((rank, *k));
         }
     }
-    let Some(kernel) = best else {
+    let Some((_, kernel)) = best else {
         return Err(match widest {
             0 => PlanError::NoKernel,
             max => PlanError::HeadSize { found: d.max(dv), max },
@@ -376,6 +379,32 @@ mod tests {
         assert_eq!(refused, Err(PlanError::HeadSize { found: 129, max: 128 }));
         let none = problem(DType::F32, 1, 1, 8, 8, [8, 8]).check().unwrap();
         assert_eq!(choose_gpu(&none, &H200, &[], &GpuOptions::default()), Err(PlanError::NoKernel));
+    }
+
+    #[test]
+    fn padding_is_work() {
+        let kernels = [
+            spec("rows", 256, false, 8, 8),
+            spec("d32", 32, false, ALL, 64),
+            spec("d64r64", 64, false, 960, 64),
+            spec("d64r128", 64, false, ALL, 128),
+        ];
+        let name = |nq, d: usize, packed| {
+            let mut spec = problem(DType::F32, 1, 1, nq, 100, [d, d]);
+            spec.packed = packed;
+            choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.name
+        };
+        // 8 rows of 256 dims are as many as 64 of 32; one row of 64 dims needs 64 of them.
+        assert_eq!([name(1, 32, None), name(8, 64, None), name(9, 64, None)], ["rows", "rows", "d64r64"]);
+        assert_eq!([name(9, 32, None), name(64, 33, None)], ["d32", "d64r64"]);
+        assert_eq!(
+            [name(128, 64, None), name(900, 64, None), name(961, 64, None)],
+            ["d64r64", "d64r64", "d64r128"]
+        );
+        // However many rows there are, as their number is the neighbours' too.
+        for nq in [1, 100, 961] {
+            assert_eq!(name(nq, 64, Some(1)), "d64r128");
+        }
     }
 
     #[test]

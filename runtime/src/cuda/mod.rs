@@ -17,6 +17,8 @@
 //!   own with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
 
 pub mod call;
+#[cfg(test)]
+mod device_tests;
 pub mod driver;
 pub mod memory;
 pub mod plan;

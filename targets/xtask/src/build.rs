@@ -344,13 +344,13 @@ fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf])
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
         note(file, "driver symbols", check::driver_symbols(&bytes));
-        note(file, "size", check::size(bytes.len() as u64, room));
         let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
         note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
         if !assembled.is_empty() {
             note(file, "cubins", check::cubins(&bytes, &assembled));
         }
         if let Some(board) = board {
+            note(file, "size", check::size(bytes.len() as u64, room));
             note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
             let exceptions = Exceptions::read(tree)?;
             note(file, "instructions", check::instructions(tree, &products.join(file), &exceptions));

@@ -10,7 +10,7 @@
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and kernels of `required.txt` that are absent |
 //! | cubins | files without the GPU kernels that were assembled for the board |
-//! | size | more than 4 MB of stripped binary, cubins apart; more than 3 MB that the static library adds to a C program |
+//! | size | more than 4 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
 //! A check returns what it found, or what is wrong. `crate::bad` feeds each of them an artefact that it must refuse.
 //!

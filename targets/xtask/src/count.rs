@@ -107,6 +107,13 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// The number under `name` in the first JSON object with that name that a line of `text` ends with.
+pub fn value(text: &str, name: &str) -> Option<u64> {
+    let objects =
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
+    objects.filter_map(|object| object[name].as_u64()).next()
+}
+
 /// Executions that libFuzzer reports in its final statistics.
 pub fn executions(text: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("stat::number_of_executed_units:"));
@@ -188,6 +195,12 @@ mod tests {
             test result: FAILED. 3 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.25s\n";
         assert_eq!(libtest(text), (5, 4, 1));
         assert_eq!(libtest("error: could not compile"), (0, 0, 0));
+    }
+
+    #[test]
+    fn values_are_found_at_the_end_of_lines() {
+        let text = "running\ntest a ... {\"n\":1}\n{\"misses\":12,\"n\":3}\nok {\n";
+        assert_eq!((value(text, "misses"), value(text, "n"), value(text, "x")), (Some(12), Some(1), None));
     }
 
     #[test]

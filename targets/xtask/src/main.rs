@@ -20,13 +20,25 @@
 //! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
 //! | `deploy` | deploys over ssh to this machine, and what must be refused is | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
+//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, and the same built for the board | `cargo test -p elsa-robot` |
 //! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
+//! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: every semantic, every fault, the tool | `cargo xtask test --only cuda` |
+//! | `cuda-asan` | kernels and back end through the stand-in driver under AddressSanitizer | `cargo xtask test --only cuda-asan` |
+//! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
 //!
 //! Variables. `ELSA_REQUIRE` tells the tests which instruction set must really run (`avx512`, `avx2`,
 //! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
-//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10). Programs that a test starts under
+//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10), `ELSA_ROBOT_FRAMES` the length of the
+//! robot's long runs. Programs that a test starts under
 //! emulation need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
+//!
+//! Besides the stages:
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
+//! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //!
 //! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
 //! and its measurements back. Measuring, apart from the tests:
@@ -49,6 +61,7 @@ mod check;
 mod count;
 mod cross;
 mod deploy;
+mod gpu_test;
 mod neon;
 mod peers;
 mod ptx;
@@ -56,6 +69,7 @@ mod seeds;
 mod setup;
 mod shell;
 mod stages;
+mod standin;
 
 use clap::{Parser, Subcommand};
 use shell::Tree;
@@ -84,6 +98,14 @@ enum Command {
         /// Name the stages and run nothing.
         #[arg(long)]
         list: bool,
+    },
+    /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
+    GpuTest,
+    /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
+    Standin {
+        /// How.
+        #[arg(default_value = "plain")]
+        variant: standin::Variant,
     },
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
@@ -139,6 +161,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::GpuTest => gpu_test::make(&tree),
+        Command::Standin { variant } => {
+            standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
+        }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => neon::count(&tree, &shapes),
         Command::Ptx { check: false } => ptx::write(&tree),

@@ -6,6 +6,7 @@ use crate::ptx;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
+use crate::standin::{self, Variant};
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 14] = [
+pub const STAGES: [Stage; 18] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -51,7 +52,11 @@ pub const STAGES: [Stage; 14] = [
         fast: false,
         run: asan,
     },
+    Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
+    Stage { name: "cuda", about: "CUDA back end through a stand-in driver", fast: false, run: cuda },
+    Stage { name: "cuda-asan", about: "the same, AddressSanitizer", fast: false, run: cuda_asan },
+    Stage { name: "cuda-tsan", about: "the same, ThreadSanitizer", fast: false, run: cuda_tsan },
 ];
 
 const JSON: &str = "--message-format=json-render-diagnostics";
@@ -77,12 +82,13 @@ fn widest() -> &'static str {
 }
 
 /// Runs a command of libtest's and adds its counts.
-fn tests(ran: &mut Ran, run: Run) {
+fn tests(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.run();
     let (passed, failed, ignored) = count::libtest(&out.stdout);
     ran.ignored += ignored;
     ran.add(&line, out.ok, passed, failed);
+    out
 }
 
 /// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
@@ -233,6 +239,26 @@ fn aarch64(tree: &Tree) -> Ran {
     ran
 }
 
+fn robot(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("tests");
+    let run = Run::new(tree, "cargo test -p elsa-robot --test robot --no-fail-fast -- --nocapture")
+        .env_default("ELSA_ROBOT_FRAMES", "1000");
+    let misses = count::value(&tests(&mut ran, run).stdout, "deadline_misses");
+    ran.note =
+        misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
+    match setup::board(tree) {
+        Ok(bin) => {
+            let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot")
+                .args(&format!("--target {BOARD}.2.27 every_frame"))
+                .front(bin)
+                .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
+            tests(&mut ran, run);
+        }
+        Err(fault) => ran.faults.push(fault),
+    }
+    ran
+}
+
 fn miri(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {
@@ -323,6 +349,17 @@ fn fuzz(tree: &Tree) -> Ran {
     ran
 }
 
+/// A command of cargo's with a sanitizer of the nightly compiler. Its functions are exported, so that the stand-in
+/// driver, when it is opened, finds them.
+fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
+    Run::new(tree, "cargo +nightly test --no-fail-fast")
+        .args(options)
+        .args(&format!("--target {host} --target-dir"))
+        .arg(tree.target.join(sanitizer))
+        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic"))
+        .env_default("PROPTEST_CASES", "16")
+}
+
 /// The tests of some packages, built with a sanitizer of the nightly compiler.
 fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
     let mut ran = Ran::none("tests");
@@ -330,14 +367,8 @@ fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
         Ok(host) => host,
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
-    let run = Run::new(tree, "cargo +nightly test --no-fail-fast --lib --tests")
-        .args(options)
-        .args(&format!("--target {host} --target-dir"))
-        .arg(tree.target.join(sanitizer))
-        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
-        .env_default("ELSA_REQUIRE", widest())
-        .env_default("PROPTEST_CASES", "16");
-    tests(&mut ran, run);
+    let run = sanitized(tree, sanitizer, &format!("--lib --tests {options}"), &host);
+    tests(&mut ran, run.env_default("ELSA_REQUIRE", widest()));
     ran
 }
 
@@ -348,4 +379,59 @@ fn asan(tree: &Tree) -> Ran {
 fn tsan(tree: &Tree) -> Ran {
     // The standard library must be instrumented too, or its locks are taken for races.
     sanitize(tree, "thread", "-Zbuild-std -p elsa-runtime")
+}
+
+/// The environment in which a program finds the stand-in driver of `folder`, and no other.
+fn with_standin(run: Run, folder: &Path) -> Run {
+    run.env("LD_LIBRARY_PATH", folder).env("ELSA_STANDIN", folder).env("ELSA_REQUIRE", "cuda")
+}
+
+fn cuda(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("tests");
+    let folder = match standin::build(tree, Variant::Plain) {
+        Ok(folder) => folder,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    for line in [
+        "cargo test -p elsa-tests --test conformance --test determinism --test no_allocation --test cuda_* \
+         --no-fail-fast -- --include-ignored --skip scale_",
+        "cargo test -p elsa-runtime --lib --no-fail-fast -- --include-ignored cuda::",
+    ] {
+        tests(&mut ran, with_standin(Run::new(tree, line), &folder));
+    }
+    // Every flag of the tool, with the GPU in the place of the CPU.
+    let tool =
+        Run::new(tree, "cargo test -p elsa-cli --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
+    tests(&mut ran, with_standin(tool, &folder));
+    ran
+}
+
+/// Kernels and back end, instrumented, at small sizes.
+fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
+    let mut ran = Ran::none("tests");
+    let set_up = || {
+        setup::nightly(tree, &["rust-src"])?;
+        Ok((setup::host(tree)?, standin::build(tree, variant)?))
+    };
+    let (host, folder) = match set_up() {
+        Ok(both) => both,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    for line in [
+        "-p elsa-runtime --lib -- --include-ignored cuda::",
+        "-p elsa-tests --test cuda_conformance -- --include-ignored random",
+        "-p elsa-tests --test cuda_sanitized -- --include-ignored",
+    ] {
+        let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
+        tests(&mut ran, with_standin(run, &folder));
+    }
+    ran
+}
+
+fn cuda_asan(tree: &Tree) -> Ran {
+    cuda_sanitized(tree, Variant::Address, "")
+}
+
+fn cuda_tsan(tree: &Tree) -> Ran {
+    cuda_sanitized(tree, Variant::Thread, "-Zbuild-std")
 }

@@ -1,0 +1,151 @@
+//! The command line.
+
+use crate::frame::{PixelFormat, Size};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser};
+use elsa_runtime::{Backend, Fallback};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Classifies frames at a fixed rate: camera, pipe or pictures in; one line per frame out.
+#[derive(Parser, Debug)]
+#[command(name = "elsa-robot", version, after_help = HELP)]
+pub struct Cli {
+    /// Weights of the Vision Transformer, as trained by examples/cpp-vision
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub model: PathBuf,
+    /// Where frames come from.
+    #[command(flatten)]
+    pub input: Input,
+    /// Width and height of a frame of a pipe or camera
+    #[arg(long, value_name = "WxH", default_value = "640x480")]
+    pub size: Size,
+    /// Samples of a frame of a pipe or camera
+    #[arg(long, value_enum, default_value = "yuyv")]
+    pub format: PixelFormat,
+    /// Start again with the first picture of --images after the last
+    #[arg(long, conflicts_with_all = ["pipe", "camera"])]
+    pub repeat: bool,
+    /// Frames of a pipe that come faster than the loop are replaced by newer ones, as those of a camera are
+    #[arg(long, conflicts_with_all = ["images", "camera"])]
+    pub newest: bool,
+    /// End with an error when a pipe or camera gives no frame for so long [default: 5 for a camera, none for a pipe]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub patience: Option<Duration>,
+    /// Frames a second
+    #[arg(long, value_name = "HZ", default_value = "30", value_parser = rate)]
+    pub rate: f64,
+    /// End after so many frames, broken ones included
+    #[arg(long, value_name = "N")]
+    pub frames: Option<u64>,
+    /// Lines and the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Send the lines through this serial port (8N1) instead of standard output
+    #[arg(long, value_name = "DEVICE")]
+    pub serial: Option<PathBuf>,
+    /// Bits a second of the serial port
+    #[arg(long, value_name = "BAUD", default_value = "115200", value_parser = clap::value_parser!(u32).range(50..=12_500_000))]
+    pub baud: u32,
+    /// Bind the loop to this core
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Real-time priority, policy SCHED_FIFO
+    #[arg(long, value_name = "1..99", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub priority: Option<u8>,
+    /// Keep the memory of the process from being paged out
+    #[arg(long)]
+    pub lock_memory: bool,
+    /// auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
+    #[arg(long, default_value = "auto",
+        value_parser = PossibleValuesParser::new(["auto", "scalar", "neon", "avx2", "avx512", "cuda"]).map(backend))]
+    pub backend: Choice,
+    /// Where the GPU is missing or fails: cpu has the CPU take its place, fail ends the loop
+    #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
+    pub fallback: Fallback,
+    /// Threads of the attention, that of the loop included. The model is small: more than one seldom pays
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub threads: usize,
+}
+
+/// Where frames come from: one of the three.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Input {
+    /// The PNG and JPEG files of a folder, in the order of their names
+    #[arg(long, value_name = "FOLDER")]
+    pub images: Option<PathBuf>,
+    /// Raw frames from a file or named pipe, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub pipe: Option<PathBuf>,
+    /// A V4L2 camera
+    #[arg(long, value_name = "DEVICE")]
+    pub camera: Option<PathBuf>,
+}
+
+/// Which back end is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The environment's, or the best present.
+    Auto,
+    /// This one.
+    Forced(Backend),
+}
+
+const HELP: &str = "\
+Every period of 1/HZ seconds the loop takes a frame, if there is one, and answers it. An answer is late when it
+comes after the end of its period; periods that pass meanwhile are skipped, not made up. Results go to standard
+output, or to the serial port; a line that finds no room is dropped and counted. The summary goes to standard
+output at the end. Messages go to standard error; ELSA_LOG=info says more.
+
+SIGTERM and Ctrl-C end the loop with the summary; a second one ends it at once.
+
+Exit status: 0 done; 2 the request was wrong; 3 the device or the system failed.";
+
+fn backend(s: String) -> Choice {
+    s.parse().map_or(Choice::Auto, Choice::Forced)
+}
+
+fn fallback(s: String) -> Fallback {
+    if s == "fail" { Fallback::Fail } else { Fallback::Cpu }
+}
+
+fn rate(s: &str) -> Result<f64, String> {
+    match s.parse() {
+        Ok(x) if (0.1..=10_000.0).contains(&x) => Ok(x),
+        _ => Err("allowed: a number from 0.1 to 10000".into()),
+    }
+}
+
+fn seconds(s: &str) -> Result<Duration, String> {
+    match s.parse() {
+        Ok(x) if x > 0.0 && x <= 86_400.0 => Ok(Duration::from_secs_f64(x)),
+        _ => Err("allowed: a positive number of seconds, at most 86400".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+        let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
+        let cli = parse("elsa-robot --model m --images d --backend scalar --rate 100").unwrap();
+        assert_eq!((cli.backend, cli.rate), (Choice::Forced(Backend::Scalar), 100.0));
+        for bad in [
+            "elsa-robot --model m",
+            "elsa-robot --images d",
+            "elsa-robot --model m --images d --pipe -",
+            "elsa-robot --model m --pipe - --repeat",
+            "elsa-robot --model m --images d --rate 0",
+            "elsa-robot --model m --images d --rate nan",
+            "elsa-robot --model m --images d --priority 100",
+            "elsa-robot --model m --pipe - --size 0x1",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Frames as a camera gives them.
+
+use clap::ValueEnum;
+
+/// The order of samples in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PixelFormat {
+    /// One byte a pixel.
+    Grey,
+    /// Red, green, blue: three bytes a pixel.
+    Rgb8,
+    /// Y0 U Y1 V: four bytes for two pixels, of which the luma is used.
+    Yuyv,
+}
+
+impl PixelFormat {
+    /// Bytes from one pixel to the next.
+    #[must_use]
+    pub const fn pixel_bytes(self) -> usize {
+        match self {
+            PixelFormat::Grey => 1,
+            PixelFormat::Rgb8 => 3,
+            PixelFormat::Yuyv => 2,
+        }
+    }
+}
+
+/// Width and height in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Pixels of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+}
+
+/// Greatest width and height.
+pub const MAX_SIDE: usize = 16_384;
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let side = |text: &str| text.parse().ok().filter(|n| (1..=MAX_SIDE).contains(n));
+        text.split_once('x')
+            .and_then(|(width, height)| Some(Size { width: side(width)?, height: side(height)? }))
+            .ok_or_else(|| format!("allowed: WIDTHxHEIGHT, both from 1 to {MAX_SIDE}"))
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+/// What is wrong with a single frame. The loop skips it and goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokenFrame {
+    /// Fewer bytes than a frame has.
+    #[error("frame: {found} bytes; allowed: {needed}")]
+    Short {
+        /// Bytes that came.
+        found: usize,
+        /// Bytes of a frame.
+        needed: usize,
+    },
+    /// A picture that cannot be decoded.
+    #[error("{name}: {reason}")]
+    Picture {
+        /// The file.
+        name: String,
+        /// What the decoder says.
+        reason: String,
+    },
+    /// The camera marked the frame as damaged.
+    #[error("frame: marked as damaged by the camera")]
+    Damaged,
+}
+
+/// The shape of every frame of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Width and height.
+    pub size: Size,
+    /// Order of samples.
+    pub format: PixelFormat,
+    /// Bytes from one row to the next, at least those of a row.
+    pub stride: usize,
+}
+
+impl Geometry {
+    /// Rows without gaps. A row of YUYV with an odd number of pixels ends with half a pair.
+    #[must_use]
+    pub const fn dense(size: Size, format: PixelFormat) -> Geometry {
+        Geometry { size, format, stride: size.width * format.pixel_bytes() }
+    }
+
+    /// Bytes of a frame, without what may follow its last row.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        let row = self.size.width * self.format.pixel_bytes();
+        if self.size.height == 0 { 0 } else { (self.size.height - 1) * self.stride + row }
+    }
+}
+
+/// A borrowed frame whose bytes are known to suffice.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    geometry: Geometry,
+    data: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// A frame over `data`.
+    ///
+    /// # Errors
+    /// Fewer bytes than the geometry has.
+    pub fn new(geometry: Geometry, data: &'a [u8]) -> Result<Frame<'a>, BrokenFrame> {
+        let needed = geometry.bytes();
+        if data.len() < needed {
+            return Err(BrokenFrame::Short { found: data.len(), needed });
+        }
+        Ok(Frame { geometry, data })
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The bytes of the pixels of a row.
+    ///
+    /// # Panics
+    /// When `y` is not below the height.
+    #[must_use]
+    pub fn row(&self, y: usize) -> &'a [u8] {
+        let row = self.geometry.size.width * self.geometry.format.pixel_bytes();
+        &self.data[y * self.geometry.stride..][..row]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_understood() {
+        assert_eq!("640x480".parse(), Ok(Size { width: 640, height: 480 }));
+        for bad in ["640", "0x4", "4x0", "4x-1", "x", "16385x1", "1x1x1", ""] {
+            assert!(bad.parse::<Size>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_frame_needs_its_bytes_and_no_more() {
+        let size = Size { width: 3, height: 2 };
+        let geometry = Geometry { stride: 10, ..Geometry::dense(size, PixelFormat::Rgb8) };
+        let data: Vec<u8> = (0..19).collect();
+        let frame = Frame::new(geometry, &data).unwrap();
+        assert_eq!(frame.row(1), &data[10..19]);
+        assert!(matches!(
+            Frame::new(geometry, &data[1..]),
+            Err(BrokenFrame::Short { found: 18, needed: 19 })
+        ));
+    }
+}

@@ -1,0 +1,26 @@
+//! A fixed-rate loop on a robot: frames in, classes out, attention by ELSA.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`source`] | frames from a folder, a raw pipe or a V4L2 camera; never waits |
+//! | [`frame`] | what a frame is |
+//! | [`model`] | the Vision Transformer of `examples/cpp-vision`, attention through `elsa-runtime` |
+//! | [`clock`] | absolute deadlines on the monotonic clock |
+//! | [`realtime`] | core, priority, locked memory |
+//! | [`sink`] | lines on standard output or a serial port; never waits |
+//! | [`report`] | counts, latencies, summary |
+//! | [`robot`] | the loop |
+//!
+//! Between the first and the last frame the loop allocates nothing.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod clock;
+pub mod error;
+pub mod frame;
+pub mod model;
+pub mod realtime;
+pub mod report;
+pub mod robot;
+pub mod sink;
+pub mod source;

@@ -1,0 +1,110 @@
+//! The binary `elsa-robot`: the command line, and everything opened in the order that the loop needs.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use elsa_robot::args::{Choice, Cli};
+use elsa_robot::error::Error;
+use elsa_robot::frame::Geometry;
+use elsa_robot::model::Model;
+use elsa_robot::sink::Sink;
+use elsa_robot::source::{Camera, Folder, Keep, Pipe, Source};
+use elsa_robot::{realtime, robot};
+use elsa_runtime::EngineOptions;
+use signal_hook::consts::TERM_SIGNALS;
+use signal_hook::flag;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// How long a camera may give no frame.
+const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("elsa-robot: {error}");
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Error> {
+    let stop = stop_on_signals()?;
+    check_core(cli)?;
+    // Their threads start before the loop gets its priority, so that they do not have it.
+    let mut source = source(cli)?;
+    let sink = match &cli.serial {
+        Some(path) => Sink::serial(path, cli.baud)?,
+        None => Sink::stdout()?,
+    };
+    // The workers of the engine have the priority of the loop, which waits for them.
+    let granted = |asked: Result<(), realtime::Refused>| {
+        if let Err(refused) = asked {
+            log::warn!("{refused}");
+        }
+    };
+    if let Some(priority) = cli.priority {
+        granted(realtime::prioritise(priority));
+    }
+    let backend = match cli.backend {
+        Choice::Auto => None,
+        Choice::Forced(backend) => Some(backend),
+    };
+    let threads = Some(cli.threads);
+    let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
+    let mut model = Model::open(&cli.model, &engine)?;
+    // After the workers have started, which are not bound.
+    if let Some(cpu) = cli.cpu {
+        granted(realtime::pin(cpu));
+    }
+    // Everything has been touched once when memory is locked and the first frame comes.
+    model.warm_up()?;
+    if cli.lock_memory {
+        granted(realtime::lock_memory());
+    }
+    let options = robot::Options { rate: cli.rate, frames: cli.frames, json: cli.json };
+    let outcome = robot::run(options, source.as_mut(), &mut model, sink, &stop)?;
+    robot::print(&outcome.summary, cli.json)?;
+    outcome.fault.map_or(Ok(()), Err)
+}
+
+/// A flag that SIGTERM, Ctrl-C and Ctrl-\ set; the second of them ends the process at once.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for &signal in TERM_SIGNALS {
+        flag::register_conditional_default(signal, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .map_err(|source| Error::System { what: "signals", source })?;
+    }
+    Ok(stop)
+}
+
+fn check_core(cli: &Cli) -> Result<(), Error> {
+    let Some(found) = cli.cpu else { return Ok(()) };
+    let cores = realtime::cores().map_err(|source| Error::System { what: "cpu", source })?;
+    if cores.contains(&found) {
+        return Ok(());
+    }
+    let allowed = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    Err(Error::Cpu { found, allowed })
+}
+
+fn source(cli: &Cli) -> Result<Box<dyn Source>, Error> {
+    let geometry = Geometry::dense(cli.size, cli.format);
+    let input = &cli.input;
+    Ok(if let Some(path) = &input.images {
+        Box::new(Folder::open(path, cli.repeat)?)
+    } else if let Some(path) = &input.pipe {
+        let keep = if cli.newest { Keep::Newest } else { Keep::All };
+        Box::new(Pipe::open(path, geometry, keep, cli.patience)?)
+    } else {
+        // The command line has exactly one of the three.
+        let path = input.camera.as_deref().unwrap_or(std::path::Path::new("/dev/video0"));
+        let patience = cli.patience.unwrap_or(CAMERA_PATIENCE);
+        Box::new(Camera::open(path, cli.size, cli.format, cli.rate, patience)?)
+    })
+}

@@ -1,0 +1,312 @@
+//! The Vision Transformer of `examples/cpp-vision`, with attention through `elsa-runtime`.
+//!
+//! A picture of 8 x 8 pixels is cut into 2 x 2 patches, each a token; a class token stands before them. Each
+//! block is pre-norm: `x += proj(attention(norm1(x)))`, then `x += fc2(gelu(fc1(norm2(x))))`. The classes are a
+//! linear map of the normalised class token.
+//!
+//! One plan serves every block, since the shapes are the same: the rows `[q | k | v]` that one linear map
+//! writes are read by attention as they lie, through views with the stride of a row, and its output is dense,
+//! heads side by side. All buffers are made once; [`Model::classify`] allocates nothing.
+
+mod layers;
+mod reduce;
+mod weights;
+
+pub use reduce::SIDE;
+
+use crate::frame::Frame;
+use elsa_core::problem::{Inputs, Outputs, ProblemError, Spec};
+use elsa_core::view::{DType, Elements, ElementsMut, View};
+use elsa_runtime::{
+    Backend, BindError, Engine, EngineError, EngineOptions, Plan, PlanError, PlanOptions, RunError, Workspace,
+};
+use layers::{Linear, Norm, add, gelu, softmax_at};
+use std::ops::DerefMut;
+use std::path::{Path, PathBuf};
+use weights::Weights;
+
+/// Pixels of a side of a patch.
+const PATCH: usize = 2;
+/// Patches of a side.
+const GRID: usize = SIDE / PATCH;
+/// Tokens: the class token and one for each patch.
+const TOKENS: usize = 1 + GRID * GRID;
+/// What layer normalisation adds to the variance.
+const EPSILON: f32 = 1e-5;
+/// Most blocks that are looked for.
+const MAX_BLOCKS: usize = 64;
+
+/// Why there is no model, or no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The file cannot be read.
+    #[error("model: {}: {source}; allowed: a readable safetensors file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no safetensors file.
+    #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor that the network needs is absent, or is another one.
+    #[error("model: tensor {name}: {found}; allowed: {allowed}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is there.
+        found: String,
+        /// What the network needs.
+        allowed: String,
+    },
+    /// The engine cannot be had. Its text starts with the argument.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Attention of these shapes is refused.
+    #[error("model: {0}")]
+    Problem(#[from] ProblemError),
+    /// Attention of these shapes cannot be planned.
+    #[error("model: {0}")]
+    Plan(#[from] PlanError),
+    /// The buffers do not fit the plan.
+    #[error("model: {0}")]
+    Bind(#[from] BindError),
+    /// Attention failed.
+    #[error("attention: {0}")]
+    Run(#[from] RunError),
+}
+
+impl ModelError {
+    /// Whether the request is at fault, and not the device or the system.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            ModelError::Read { source, .. } => crate::source::named_wrongly(source),
+            ModelError::Engine(error) => {
+                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
+            }
+            ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
+            _ => true,
+        }
+    }
+}
+
+/// The answer for one frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Class {
+    /// The class with the highest score; of equals the first.
+    pub class: usize,
+    /// Its probability.
+    pub score: f32,
+    /// What computed.
+    pub backend: Backend,
+    /// Whether the CPU computed in place of a GPU that was to, in one block at least.
+    pub fallback: bool,
+}
+
+struct Block {
+    norm1: Norm,
+    qkv: Linear,
+    proj: Linear,
+    norm2: Norm,
+    fc1: Linear,
+    fc2: Linear,
+    hidden: usize,
+}
+
+/// The network with its buffers.
+pub struct Model {
+    patch: Linear,
+    /// The class token with its position, and the positions of the patches: `[TOKENS, width]`.
+    position: Vec<f32>,
+    blocks: Vec<Block>,
+    norm: Norm,
+    head: Linear,
+    plan: Plan,
+    workspace: Workspace,
+    backend: Backend,
+    width: usize,
+    buffers: Buffers,
+}
+
+/// What attention reads and writes: memory that a GPU can use where there is one.
+type Shared = Box<dyn DerefMut<Target = [f32]>>;
+
+/// What a frame passes through.
+struct Buffers {
+    cells: [f32; SIDE * SIDE],
+    patches: [f32; GRID * GRID * PATCH * PATCH],
+    /// The residual stream, and its normalised form: `[TOKENS, width]`.
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    /// `[TOKENS, 3 width]`: in each row the query, key and value of every head.
+    qkv: Shared,
+    /// Output of attention: `[TOKENS, width]`.
+    attended: Shared,
+    /// Output of the map after it: `[TOKENS, width]`.
+    mapped: Vec<f32>,
+    /// `[TOKENS, hidden]`.
+    hidden: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+impl Model {
+    /// Reads the weights of `path` and plans attention on the engine that `options` ask for.
+    ///
+    /// # Errors
+    /// A file that is no such model, and an engine that cannot be had.
+    pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
+        let read = |source| ModelError::Read { path: path.to_owned(), source };
+        let bytes = std::fs::read(path).map_err(read)?;
+        let weights = Weights::new(path, &bytes)?;
+        let width = weights.rows("norm.weight")?;
+        let heads = weights.heads(width)?;
+        let linear = |name: &str, outputs: usize, inputs: usize| {
+            let weight = weights.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
+            Ok::<_, ModelError>(Linear::new(&weight, weights.tensor(&format!("{name}.bias"), &[outputs])?))
+        };
+        let norm = |name: &str| {
+            let weight = weights.tensor(&format!("{name}.weight"), &[width])?;
+            let bias = weights.tensor(&format!("{name}.bias"), &[width])?;
+            Ok::<_, ModelError>(Norm { weight, bias, epsilon: EPSILON })
+        };
+        let mut blocks = Vec::new();
+        let mut widest = 0;
+        while blocks.len() < MAX_BLOCKS && weights.has(&format!("blocks.{}.norm1.weight", blocks.len())) {
+            let name = |part: &str| format!("blocks.{}.{part}", blocks.len());
+            let hidden = weights.rows(&name("fc1.weight"))?;
+            widest = widest.max(hidden);
+            blocks.push(Block {
+                norm1: norm(&name("norm1"))?,
+                qkv: linear(&name("qkv"), 3 * width, width)?,
+                proj: linear(&name("proj"), width, width)?,
+                norm2: norm(&name("norm2"))?,
+                fc1: linear(&name("fc1"), hidden, width)?,
+                fc2: linear(&name("fc2"), width, hidden)?,
+                hidden,
+            });
+        }
+        let mut position = weights.tensor("pos", &[TOKENS, width])?;
+        add(&mut position, &weights.tensor("cls", &[width])?);
+        let classes = weights.rows("head.weight")?;
+
+        let dim = width / heads;
+        let qkv = View::new("qkv", [1, heads, TOKENS, dim], [TOKENS * 3 * width, dim, 3 * width, 1])?;
+        let output = View::new("attended", [1, heads, TOKENS, dim], [TOKENS * width, dim, width, 1])?;
+        let problem = Spec::new(DType::F32, qkv, qkv, qkv, output).check()?;
+        let engine = Engine::new(options)?;
+        let plan = engine.plan(&problem, &PlanOptions::default())?;
+        let rows = |columns: usize| vec![0.0; TOKENS * columns];
+        let shared = |columns: usize| -> Shared {
+            match engine.host_buffer::<f32>(TOKENS * columns) {
+                Ok(buffer) => Box::new(buffer),
+                // A run then copies to a GPU, or finds out that there is none left.
+                Err(reason) => {
+                    log::warn!("buffers in ordinary memory: {reason}");
+                    Box::new(rows(columns))
+                }
+            }
+        };
+        Ok(Model {
+            patch: linear("patch", width, PATCH * PATCH)?,
+            position,
+            blocks,
+            norm: norm("norm")?,
+            head: linear("head", classes, width)?,
+            workspace: plan.workspace()?,
+            plan,
+            backend: engine.backend(),
+            width,
+            buffers: Buffers {
+                cells: [0.0; SIDE * SIDE],
+                patches: [0.0; SIDE * SIDE],
+                x: rows(width),
+                normed: rows(width),
+                qkv: shared(3 * width),
+                attended: shared(width),
+                mapped: rows(width),
+                hidden: rows(widest),
+                scores: vec![0.0; classes],
+            },
+        })
+    }
+
+    /// What computes attention.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Scores of the last frame, one for each class, before softmax.
+    #[must_use]
+    pub fn scores(&self) -> &[f32] {
+        &self.buffers.scores
+    }
+
+    /// Passes a black frame through, so that all that happens once has happened.
+    ///
+    /// # Errors
+    /// Those of [`Model::classify`].
+    pub fn warm_up(&mut self) -> Result<(), ModelError> {
+        self.buffers.cells.fill(0.0);
+        self.forward().map(drop)
+    }
+
+    /// Classifies a frame.
+    ///
+    /// # Errors
+    /// Attention that fails; the next frame may be tried.
+    pub fn classify(&mut self, frame: &Frame<'_>) -> Result<Class, ModelError> {
+        reduce::reduce(frame, &mut self.buffers.cells);
+        self.forward()
+    }
+
+    fn forward(&mut self) -> Result<Class, ModelError> {
+        let (width, b) = (self.width, &mut self.buffers);
+        let mut fallback = false;
+        // A patch is its pixels row by row, on a scale from 0 to 1.
+        for (i, pixel) in b.patches.iter_mut().enumerate() {
+            let (patch, inside) = (i / (PATCH * PATCH), i % (PATCH * PATCH));
+            let (y, x) = (patch / GRID * PATCH + inside / PATCH, patch % GRID * PATCH + inside % PATCH);
+            *pixel = b.cells[y * SIDE + x] / 255.0;
+        }
+        b.x[..width].fill(0.0);
+        self.patch.apply(&b.patches, &mut b.x[width..]);
+        add(&mut b.x, &self.position);
+        for block in &self.blocks {
+            block.norm1.apply(&b.x, &mut b.normed);
+            block.qkv.apply(&b.normed, &mut b.qkv);
+            let inputs = Inputs::new(
+                Elements::F32(&b.qkv),
+                Elements::F32(&b.qkv[width..]),
+                Elements::F32(&b.qkv[2 * width..]),
+            );
+            let outputs = Outputs::new(ElementsMut::F32(&mut b.attended));
+            let report = self.plan.bind(inputs, outputs, &mut self.workspace)?.run()?;
+            self.backend = report.backend;
+            fallback |= report.fallback.is_some();
+            block.proj.apply(&b.attended, &mut b.mapped);
+            add(&mut b.x, &b.mapped);
+            block.norm2.apply(&b.x, &mut b.normed);
+            let hidden = &mut b.hidden[..TOKENS * block.hidden];
+            block.fc1.apply(&b.normed, hidden);
+            gelu(hidden);
+            block.fc2.apply(hidden, &mut b.mapped);
+            add(&mut b.x, &b.mapped);
+        }
+        // Only the class token is looked at.
+        self.norm.apply(&b.x[..width], &mut b.normed[..width]);
+        self.head.apply(&b.normed[..width], &mut b.scores);
+        let best = |best: usize, (i, score): (usize, &f32)| if *score > b.scores[best] { i } else { best };
+        let class = b.scores.iter().enumerate().fold(0, best);
+        let score = softmax_at(&b.scores, class);
+        Ok(Class { class, score, backend: self.backend, fallback })
+    }
+}

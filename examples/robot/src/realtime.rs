@@ -1,0 +1,116 @@
+//! What makes a loop punctual on a busy board: a core of its own, a real-time priority, memory that is never
+//! paged out.
+//!
+//! All three may be refused to a user without the rights. The loop then runs without them, and says so.
+
+use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use thread_priority::{
+    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadPriorityValue, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
+};
+
+/// What was not granted. The loop goes on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The real-time priority.
+    #[error(
+        "priority: SCHED_FIFO {priority} is not permitted ({reason}); goes on without. Allowed for root, with CAP_SYS_NICE, or within the limit RTPRIO"
+    )]
+    Priority {
+        /// What was asked for.
+        priority: u8,
+        /// What the system said.
+        reason: String,
+    },
+    /// The core.
+    #[error("cpu: the loop cannot be bound to core {cpu} ({reason}); goes on without")]
+    Pin {
+        /// What was asked for.
+        cpu: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// The memory.
+    #[error(
+        "lock-memory: not permitted ({reason}); goes on without. Allowed for root, with CAP_IPC_LOCK, or within the limit MEMLOCK"
+    )]
+    Memory {
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Gives the calling thread, and the threads that it starts from now on, the real-time priority `priority` (1
+/// to 99) of the policy SCHED_FIFO.
+///
+/// # Errors
+/// What the system does not grant.
+pub fn prioritise(priority: u8) -> Result<(), Refused> {
+    let refused = |reason: String| Refused::Priority { priority, reason };
+    let value = ThreadPriorityValue::try_from(priority).map_err(|reason| refused(reason.to_string()))?;
+    let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
+    set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Crossplatform(value), policy).map_err(
+        |error| match error {
+            thread_priority::Error::OS(code) => refused(std::io::Error::from_raw_os_error(code).to_string()),
+            other => refused(format!("{other:?}")),
+        },
+    )
+}
+
+/// The cores that the process may use.
+///
+/// # Errors
+/// What the system says.
+pub fn cores() -> std::io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Binds the calling thread to a core.
+///
+/// # Errors
+/// What the system does not grant.
+pub fn pin(cpu: usize) -> Result<(), Refused> {
+    let refused = |reason: String| Refused::Pin { cpu, reason };
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(refused(format!("cores are numbered below {}", CpuSet::MAX_CPU)));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| refused(error.to_string()))
+}
+
+/// Keeps everything that is mapped now in memory. What is mapped later is not locked, so that a limit cannot
+/// make a later allocation fail; a loop that allocates nothing needs no more.
+///
+/// # Errors
+/// What the system does not grant.
+pub fn lock_memory() -> Result<(), Refused> {
+    mlockall(MlockAllFlags::CURRENT).map_err(|error| Refused::Memory { reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_bound_to_a_core_that_is_there_and_to_no_other() {
+        std::thread::spawn(|| {
+            let cpu = *cores().unwrap().last().unwrap();
+            pin(cpu).unwrap();
+            assert_eq!(cores().unwrap(), [cpu]);
+            let error = pin(CpuSet::MAX_CPU).unwrap_err().to_string();
+            assert!(error.starts_with("cpu: "), "{error}");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn priorities_out_of_bounds_are_refused_with_words() {
+        let error = prioritise(100).unwrap_err().to_string();
+        assert!(error.starts_with("priority: SCHED_FIFO 100"), "{error}");
+    }
+}

@@ -1,0 +1,245 @@
+//! What a run of the loop was like.
+
+use elsa_runtime::Backend;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::fmt;
+
+/// Longest latency that is told apart, in microseconds: ten minutes.
+const LONGEST: u64 = 600_000_000;
+
+/// One answer, as it goes out on a line.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Answer {
+    /// Number of the frame, from zero, in the order of the source; broken frames have numbers too.
+    pub frame: u64,
+    /// The class with the highest score.
+    pub class: usize,
+    /// Its probability.
+    pub score: f32,
+    /// From the release of the period to the answer, in microseconds.
+    pub latency_us: u64,
+    /// Whether the answer came after the end of its period.
+    pub late: bool,
+    /// Whether the CPU computed in place of a GPU that was to.
+    pub fallback: bool,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Answer { frame, class, score, latency_us, late, fallback } = self;
+        write!(f, "frame {frame} class {class} score {score:.4} latency_us {latency_us}")?;
+        f.write_str(if *late { " late" } else { "" })?;
+        f.write_str(if *fallback { " fallback" } else { "" })
+    }
+}
+
+/// Counts while the loop runs. Recording allocates nothing.
+#[derive(Debug)]
+pub struct Statistics {
+    latency: Histogram<u64>,
+    late: u64,
+    fallbacks: u64,
+    /// Frames that could not be used.
+    pub broken: u64,
+    /// Periods in which there was no frame.
+    pub idle: u64,
+    /// Periods that passed while an earlier frame was busy.
+    pub skipped: u64,
+}
+
+impl Statistics {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    /// Bounds that the histogram does not take.
+    pub fn new() -> Result<Statistics, hdrhistogram::CreationError> {
+        let latency = Histogram::new_with_bounds(1, LONGEST, 3)?;
+        Ok(Statistics { latency, late: 0, fallbacks: 0, broken: 0, idle: 0, skipped: 0 })
+    }
+
+    /// Takes in one answer.
+    pub fn answered(&mut self, answer: &Answer) {
+        self.latency.saturating_record(answer.latency_us);
+        self.late += u64::from(answer.late);
+        self.fallbacks += u64::from(answer.fallback);
+    }
+
+    /// Frames answered.
+    #[must_use]
+    pub fn frames(&self) -> u64 {
+        self.latency.len()
+    }
+
+    /// The end of the account.
+    #[must_use]
+    pub fn summary(&self, run: Run) -> Summary {
+        let at = |quantile| self.latency.value_at_quantile(quantile);
+        let some = |x: u64| (self.frames() > 0).then_some(x);
+        Summary {
+            frames: self.frames(),
+            deadline_misses: self.late,
+            skipped_periods: self.skipped,
+            idle_periods: self.idle,
+            broken_frames: self.broken,
+            replaced_frames: run.replaced,
+            dropped_lines: run.dropped_lines,
+            fallbacks: self.fallbacks,
+            p50_us: some(at(0.5)),
+            p99_us: some(at(0.99)),
+            max_us: some(self.latency.max()),
+            rate_hz: run.rate,
+            seconds: run.seconds,
+            backend: run.backend.name(),
+            ended: run.ended,
+        }
+    }
+}
+
+/// What the loop adds to the statistics at its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Frames replaced by newer ones before they were looked at.
+    pub replaced: u64,
+    /// Lines that found no room or were not written in time.
+    pub dropped_lines: u64,
+    /// Periods a second.
+    pub rate: f64,
+    /// From the first release to the end.
+    pub seconds: f64,
+    /// What computed the last frame.
+    pub backend: Backend,
+    /// Why the loop ended.
+    pub ended: End,
+}
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The source has no more frames.
+    Source,
+    /// As many frames as were asked for.
+    Frames,
+    /// SIGTERM or Ctrl-C.
+    Signal,
+    /// The reader of the results has gone.
+    Closed,
+    /// Something failed for good.
+    Failure,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Failure => "a failure",
+            End::Source => "the source has no more frames",
+            End::Frames => "as many frames as asked for",
+            End::Signal => "a signal",
+            End::Closed => "the reader of the results has gone",
+        })
+    }
+}
+
+/// The account of a run. Latencies are absent when no frame was answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Frames answered.
+    pub frames: u64,
+    /// Answers that came after the end of their period.
+    pub deadline_misses: u64,
+    /// Periods that passed while an earlier frame was busy.
+    pub skipped_periods: u64,
+    /// Periods in which there was no frame.
+    pub idle_periods: u64,
+    /// Frames that could not be used.
+    pub broken_frames: u64,
+    /// Frames replaced by newer ones before they were looked at.
+    pub replaced_frames: u64,
+    /// Lines that found no room or were not written in time.
+    pub dropped_lines: u64,
+    /// Answers that the CPU computed in place of a GPU that was to.
+    pub fallbacks: u64,
+    /// Median latency in microseconds, from release to answer.
+    pub p50_us: Option<u64>,
+    /// The 99th percentile.
+    pub p99_us: Option<u64>,
+    /// The longest.
+    pub max_us: Option<u64>,
+    /// Periods a second.
+    pub rate_hz: f64,
+    /// From the first release to the end.
+    pub seconds: f64,
+    /// What computed the last frame.
+    pub backend: &'static str,
+    /// Why the loop ended.
+    pub ended: End,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = |x: Option<u64>| x.map_or_else(|| "-".to_owned(), |x| x.to_string());
+        writeln!(
+            f,
+            "frames {} at {} Hz in {:.3} s on {}",
+            self.frames, self.rate_hz, self.seconds, self.backend
+        )?;
+        writeln!(f, "latency_us p50 {} p99 {} max {}", us(self.p50_us), us(self.p99_us), us(self.max_us))?;
+        writeln!(
+            f,
+            "deadline_misses {} skipped_periods {} idle_periods {}",
+            self.deadline_misses, self.skipped_periods, self.idle_periods
+        )?;
+        writeln!(
+            f,
+            "broken_frames {} replaced_frames {} dropped_lines {} fallbacks {}",
+            self.broken_frames, self.replaced_frames, self.dropped_lines, self.fallbacks
+        )?;
+        write!(f, "ended: {}", self.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(latency_us: u64, late: bool, fallback: bool) -> Answer {
+        Answer { frame: 7, class: 3, score: 0.5, latency_us, late, fallback }
+    }
+
+    const RUN: Run = Run {
+        replaced: 1,
+        dropped_lines: 2,
+        rate: 30.0,
+        seconds: 1.0,
+        backend: Backend::Scalar,
+        ended: End::Frames,
+    };
+
+    #[test]
+    fn percentiles_are_those_of_the_latencies() {
+        let mut statistics = Statistics::new().unwrap();
+        for us in 1..=1000 {
+            statistics.answered(&answer(us, us > 990, us > 500));
+        }
+        statistics.answered(&answer(u64::MAX, true, false));
+        let summary = statistics.summary(RUN);
+        assert_eq!((summary.frames, summary.deadline_misses, summary.fallbacks), (1001, 11, 500));
+        let near = |found: Option<u64>, wanted: u64| found.unwrap().abs_diff(wanted) <= wanted / 500;
+        assert!(near(summary.p50_us, 501) && near(summary.p99_us, 991), "{summary}");
+        assert!(summary.max_us.unwrap() >= LONGEST);
+    }
+
+    #[test]
+    fn no_frame_has_no_latency() {
+        let summary = Statistics::new().unwrap().summary(RUN);
+        assert_eq!(summary.p50_us, None);
+        assert!(summary.to_string().contains("p50 - p99 - max -"));
+    }
+
+    #[test]
+    fn lines_say_what_is_out_of_the_ordinary() {
+        assert_eq!(answer(12, false, false).to_string(), "frame 7 class 3 score 0.5000 latency_us 12");
+        assert!(answer(12, true, true).to_string().ends_with(" late fallback"));
+    }
+}

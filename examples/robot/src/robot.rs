@@ -1,0 +1,154 @@
+//! The loop: at each release a frame in, an answer out.
+
+use crate::clock::{self, Schedule};
+use crate::error::Error;
+use crate::model::Model;
+use crate::report::{Answer, End, Run, Statistics, Summary};
+use crate::sink::{STDOUT, Sink, SinkError};
+use crate::source::{Next, Source};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long lines may take to leave after the last frame.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// How the loop runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Periods a second.
+    pub rate: f64,
+    /// Frames after which it ends, broken ones included.
+    pub frames: Option<u64>,
+    /// Whether lines are JSON objects.
+    pub json: bool,
+}
+
+/// What a run leaves behind.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The account, of a run that failed too.
+    pub summary: Summary,
+    /// Why it failed.
+    pub fault: Option<Error>,
+}
+
+/// Runs the loop until the source ends, enough frames were seen, `stop` is set, or a source, the model or the sink
+/// fails for good; then waits for the lines to leave. Between the first and the last frame nothing is allocated
+/// but for a frame that is broken.
+///
+/// # Errors
+/// A system in which nothing can be counted.
+pub fn run(
+    options: Options,
+    source: &mut dyn Source,
+    model: &mut Model,
+    sink: Sink,
+    stop: &AtomicBool,
+) -> Result<Outcome, Error> {
+    let mut statistics = Statistics::new()
+        .map_err(|error| Error::System { what: "statistics", source: std::io::Error::other(error) })?;
+    let start = clock::now();
+    let driven =
+        drive(options, source, model, &sink, stop, Schedule::new(options.rate, start), &mut statistics);
+    let seconds = clock::now().saturating_sub(start) as f64 * 1e-9;
+    let (mut ended, mut fault) = match driven {
+        Ok(ended) => (ended, None),
+        Err(error) => (End::Failure, Some(error)),
+    };
+    let dropped_lines = match sink.close(LAST_LINES) {
+        Ok(dropped) => dropped,
+        Err(error) if error.is_closed() => 0,
+        Err(error) => {
+            ended = End::Failure;
+            fault.get_or_insert(error.into());
+            0
+        }
+    };
+    let (replaced, backend) = (source.replaced(), model.backend());
+    let run = Run { replaced, dropped_lines, rate: options.rate, seconds, backend, ended };
+    Ok(Outcome { summary: statistics.summary(run), fault })
+}
+
+/// The loop itself.
+fn drive(
+    options: Options,
+    source: &mut dyn Source,
+    model: &mut Model,
+    sink: &Sink,
+    stop: &AtomicBool,
+    mut schedule: Schedule,
+    statistics: &mut Statistics,
+) -> Result<End, Error> {
+    let mut number = 0;
+    loop {
+        if options.frames.is_some_and(|frames| number >= frames) {
+            return Ok(End::Frames);
+        }
+        let tick = schedule.next(clock::now());
+        statistics.skipped += tick.skipped;
+        let mut awake = false;
+        while !awake && !stop.load(Ordering::Relaxed) {
+            awake = clock::sleep_until(tick.release).map_err(Error::system("clock"))?;
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(End::Signal);
+        }
+        match source.next()? {
+            Next::Frame(frame) => {
+                let class = model.classify(&frame)?;
+                let done = clock::now();
+                let answer = Answer {
+                    frame: number,
+                    class: class.class,
+                    score: class.score,
+                    latency_us: done.saturating_sub(tick.release) / 1000,
+                    late: done > tick.deadline,
+                    fallback: class.fallback,
+                };
+                statistics.answered(&answer);
+                let sent = sink.send(|to| {
+                    if options.json {
+                        serde_json::to_writer(to, &answer).map_err(std::io::Error::from)
+                    } else {
+                        write!(to, "{answer}")
+                    }
+                });
+                number += 1;
+                match sent {
+                    Err(error) if error.is_closed() => return Ok(End::Closed),
+                    sent => sent?,
+                }
+            }
+            Next::Broken(why) => {
+                log::warn!("frame {number} is skipped: {why}");
+                statistics.broken += 1;
+                number += 1;
+            }
+            Next::Nothing => statistics.idle += 1,
+            Next::End => return Ok(End::Source),
+        }
+    }
+}
+
+/// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
+///
+/// # Errors
+/// Standard output that fails; a reader that has gone is none.
+pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    let wrote = if json {
+        serde_json::to_writer(&mut out, &serde_json::json!({ "summary": summary }))
+            .map_err(std::io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        writeln!(out, "{summary}")
+    };
+    match wrote.and_then(|()| out.flush()) {
+        Err(source) => {
+            let error = SinkError::Write { name: STDOUT, source };
+            if error.is_closed() { Ok(()) } else { Err(error.into()) }
+        }
+        Ok(()) => Ok(()),
+    }
+}

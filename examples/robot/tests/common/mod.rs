@@ -1,0 +1,279 @@
+//! What the tests of the robot share: a small network with weights at random, the same network in f64 as its
+//! formulas read, pictures, and the program itself.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use elsa_tests::random::Random;
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
+/// they are at home. The variable is that of Cargo, which has run the test itself with it.
+fn runner() -> Option<String> {
+    let foreign = cfg!(target_arch = "aarch64");
+    foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
+}
+
+/// Whether the program runs in an emulator, where time means little.
+pub fn emulated() -> bool {
+    runner().is_some()
+}
+
+/// The program, to be called as the tests themselves are.
+pub fn robot(line: &str) -> Command {
+    let runner = runner().unwrap_or_default();
+    let mut words = runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa-robot")]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).args(line.split_whitespace());
+    command
+}
+
+/// Frames of the long run; the stage `robot` asks for more.
+pub fn frames() -> u64 {
+    let asked = std::env::var("ELSA_ROBOT_FRAMES").ok().map(|n| n.parse().unwrap());
+    asked.unwrap_or(if emulated() { 20 } else { 100 })
+}
+
+/// A picture of 8 x 8 grey values.
+pub type Picture = [u8; 64];
+
+/// Pictures at random.
+pub fn pictures(count: usize) -> Vec<Picture> {
+    let mut random = Random::new(5);
+    (0..count).map(|_| std::array::from_fn(|_| random.below(256) as u8)).collect()
+}
+
+/// Writes pictures as PNG files `000.png`, `001.png`, ….
+pub fn write_pictures(dir: &Path, pictures: &[Picture]) {
+    for (i, picture) in pictures.iter().enumerate() {
+        let image = image::GrayImage::from_raw(8, 8, picture.to_vec()).unwrap();
+        image.save(dir.join(format!("{i:03}.png"))).unwrap();
+    }
+}
+
+/// A picture as a YUYV frame, each pixel `scale` pixels wide and high, with colour that must not count.
+pub fn yuyv(picture: &Picture, scale: usize) -> Vec<u8> {
+    let side = 8 * scale;
+    let grey = |i: usize| picture[i / side / scale * 8 + i % side / scale];
+    (0..side * side).flat_map(|i| [grey(i), (i * 37) as u8]).collect()
+}
+
+const WIDTH: usize = 16;
+const HEADS: usize = 2;
+const HIDDEN: usize = 24;
+const BLOCKS: usize = 2;
+const CLASSES: usize = 10;
+
+/// Adds a tensor: its name, its shape, the mean and the spread of its elements.
+type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
+
+/// Tensors by name: shape and elements.
+#[derive(Clone)]
+pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
+
+impl Network {
+    /// Weights at random, of a size that lets the classes differ clearly.
+    pub fn random(seed: u64) -> Network {
+        let mut random = Random::new(seed);
+        let mut all = BTreeMap::new();
+        let mut add = |name: &str, shape: &[usize], around: f32, spread: f32| {
+            let count = shape.iter().product();
+            let data = (0..count).map(|_| around + spread * random.normal()).collect();
+            all.insert(name.to_owned(), (shape.to_vec(), data));
+        };
+        let linear = |add: &mut Add<'_>, name: &str, out: usize, inp: usize| {
+            add(&format!("{name}.weight"), &[out, inp], 0.0, 2.0 / (inp as f32).sqrt());
+            add(&format!("{name}.bias"), &[out], 0.0, 0.2);
+        };
+        let norm = |add: &mut Add<'_>, name: &str| {
+            add(&format!("{name}.weight"), &[WIDTH], 1.0, 0.1);
+            add(&format!("{name}.bias"), &[WIDTH], 0.0, 0.1);
+        };
+        linear(&mut add, "patch", WIDTH, 4);
+        add("cls", &[1, 1, WIDTH], 0.0, 1.0);
+        add("pos", &[1, 17, WIDTH], 0.0, 0.5);
+        for i in 0..BLOCKS {
+            let name = |part: &str| format!("blocks.{i}.{part}");
+            norm(&mut add, &name("norm1"));
+            linear(&mut add, &name("qkv"), 3 * WIDTH, WIDTH);
+            linear(&mut add, &name("proj"), WIDTH, WIDTH);
+            norm(&mut add, &name("norm2"));
+            linear(&mut add, &name("fc1"), HIDDEN, WIDTH);
+            linear(&mut add, &name("fc2"), WIDTH, HIDDEN);
+        }
+        norm(&mut add, "norm");
+        linear(&mut add, "head", CLASSES, WIDTH);
+        Network(all, HashMap::from([("heads".to_owned(), HEADS.to_string())]))
+    }
+
+    /// Writes the weights as a safetensors file.
+    pub fn write(&self, path: &Path) {
+        let bytes: BTreeMap<&String, Vec<u8>> = self
+            .0
+            .iter()
+            .map(|(name, (_, x))| (name, x.iter().flat_map(|x| x.to_le_bytes()).collect()))
+            .collect();
+        let views = self.0.iter().map(|(name, (shape, _))| {
+            (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), &bytes[name]).unwrap())
+        });
+        safetensors::serialize_to_file(views, Some(self.1.clone()), path).unwrap();
+    }
+
+    fn linear(&self, name: &str, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let (weight, bias) = (&self.0[&format!("{name}.weight")].1, &self.0[&format!("{name}.bias")].1);
+        let row = |x: &Vec<f64>| {
+            let dot = |o: usize| (0..x.len()).map(|i| x[i] * f64::from(weight[o * x.len() + i])).sum::<f64>();
+            (0..bias.len()).map(|o| dot(o) + f64::from(bias[o])).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    fn norm(&self, name: &str, x: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        let (weight, bias) = (&self.0[&format!("{name}.weight")].1, &self.0[&format!("{name}.bias")].1);
+        let row = |x: &Vec<f64>| {
+            let mean = x.iter().sum::<f64>() / x.len() as f64;
+            let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64;
+            let normed = |i: usize| (x[i] - mean) / (variance + 1e-5).sqrt();
+            (0..x.len()).map(|i| normed(i) * f64::from(weight[i]) + f64::from(bias[i])).collect()
+        };
+        x.iter().map(row).collect()
+    }
+
+    /// Scores of a picture, in f64 from the formulas.
+    pub fn scores(&self, picture: &Picture) -> Vec<f64> {
+        let pixel = |y: usize, x: usize| f64::from(picture[y * 8 + x]) / 255.0;
+        let patch = |p: usize| (0..4).map(|i| pixel(p / 4 * 2 + i / 2, p % 4 * 2 + i % 2)).collect();
+        let mut x = vec![self.0["cls"].1.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>()];
+        x.extend(self.linear("patch", &(0..16).map(patch).collect::<Vec<_>>()));
+        let add = |x: &mut Vec<Vec<f64>>, y: &[Vec<f64>]| {
+            x.iter_mut().flatten().zip(y.iter().flatten()).for_each(|(x, y)| *x += y);
+        };
+        let pos = self.0["pos"].1.chunks(WIDTH).map(|row| row.iter().map(|&x| f64::from(x)).collect());
+        add(&mut x, &pos.collect::<Vec<_>>());
+        for i in 0..BLOCKS {
+            let name = |part: &str| format!("blocks.{i}.{part}");
+            let qkv = self.linear(&name("qkv"), &self.norm(&name("norm1"), &x));
+            add(&mut x, &self.linear(&name("proj"), &attention(&qkv)));
+            let mut hidden = self.linear(&name("fc1"), &self.norm(&name("norm2"), &x));
+            hidden.iter_mut().flatten().for_each(|x| *x *= 0.5 * (1.0 + libm::erf(*x / 2f64.sqrt())));
+            add(&mut x, &self.linear(&name("fc2"), &hidden));
+        }
+        self.linear("head", &self.norm("norm", &x[..1])).remove(0)
+    }
+}
+
+/// Attention of every head, from rows `[q | k | v]`, with the score matrix written out.
+fn attention(qkv: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let dim = WIDTH / HEADS;
+    let mut out = vec![vec![0.0; WIDTH]; qkv.len()];
+    for head in 0..HEADS {
+        let part = |row: usize, which: usize| &qkv[row][which * WIDTH + head * dim..][..dim];
+        for (i, out) in out.iter_mut().enumerate() {
+            let dot = |j: usize| part(i, 0).iter().zip(part(j, 1)).map(|(q, k)| q * k).sum::<f64>();
+            let weights: Vec<f64> = (0..qkv.len()).map(|j| (dot(j) / (dim as f64).sqrt()).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for (j, weight) in weights.iter().enumerate() {
+                for c in 0..dim {
+                    out[head * dim + c] += weight / sum * part(j, 2)[c];
+                }
+            }
+        }
+    }
+    out
+}
+
+/// The class with the highest score, its probability, and how far ahead of the next it is.
+pub fn best(scores: &[f64]) -> (usize, f64, f64) {
+    let class = (0..scores.len()).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
+    let sum: f64 = scores.iter().map(|x| (x - scores[class]).exp()).sum();
+    let others = scores.iter().enumerate().filter(|(i, _)| *i != class).map(|(_, x)| *x);
+    (class, 1.0 / sum, scores[class] - others.fold(f64::NEG_INFINITY, f64::max))
+}
+
+/// How far a score in f32 may be from that in f64, in parts of the largest. Sums have at most 24 terms, so each
+/// of the ten sums that follow one another adds at most 25 units of roundoff, 6e-8 each; the normalisations
+/// between them magnify what came before by less than ten.
+pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
+
+/// A folder with a model and pictures in it, and what the answers must be.
+pub struct Desk {
+    pub dir: tempfile::TempDir,
+    pub pictures: Vec<Picture>,
+    /// Class and probability of each picture.
+    pub wanted: Vec<(usize, f64)>,
+}
+
+impl Desk {
+    /// `count` pictures, of several classes that are beyond doubt, in a folder `images`, and the model beside it.
+    pub fn new(count: usize) -> Desk {
+        let dir = tempfile::tempdir().unwrap();
+        let network = Network::random(1);
+        network.write(&dir.path().join("model.safetensors"));
+        let clear = |picture: &Picture| best(&network.scores(picture)).2 > 0.01;
+        let pictures: Vec<Picture> = pictures(2 * count).into_iter().filter(clear).take(count).collect();
+        assert_eq!(pictures.len(), count);
+        let wanted: Vec<(usize, f64)> = pictures
+            .iter()
+            .map(|picture| {
+                let (class, score, _) = best(&network.scores(picture));
+                (class, score)
+            })
+            .collect();
+        // Pictures of one class only would show nothing.
+        assert!(wanted.iter().any(|x| x.0 != wanted[0].0));
+        std::fs::create_dir(dir.path().join("images")).unwrap();
+        write_pictures(&dir.path().join("images"), &pictures);
+        Desk { dir, pictures, wanted }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The program with the model; `@name` stands for the file of that name in the folder.
+    pub fn robot(&self, line: &str) -> Command {
+        let folder = self.dir.path().to_str().unwrap();
+        robot(&format!("--model @model.safetensors {line}").replace('@', &format!("{folder}/")))
+    }
+
+    /// Whether an answer for picture `index` is right.
+    pub fn is_right(&self, index: usize, class: u64, score: f64) -> bool {
+        let (wanted, probability) = self.wanted[index % self.wanted.len()];
+        // A probability moves at most by half of what the difference of two scores does.
+        class == wanted as u64 && (score - probability).abs() < 20.0 * TOLERANCE
+    }
+}
+
+/// Lines of JSON.
+pub fn lines(bytes: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(bytes).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"))).collect()
+}
+
+/// The answers and the summary of a run that must have succeeded.
+pub fn account(output: &Output) -> (Vec<Value>, Value) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    split(output)
+}
+
+/// The answers and the summary of a run.
+pub fn split(output: &Output) -> (Vec<Value>, Value) {
+    let mut all = lines(&output.stdout);
+    let summary = all.pop().unwrap()["summary"].take();
+    assert!(summary.is_object());
+    (all, summary)
+}
+
+/// Every frame from zero to `count` was answered once, in order and rightly; `picture` tells the picture of a
+/// frame.
+pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
+    assert_eq!(answers.len() as u64, count);
+    for (answer, frame) in answers.iter().zip(0..) {
+        assert_eq!(answer["frame"], frame, "{answer}");
+        let (class, score) = (answer["class"].as_u64().unwrap(), answer["score"].as_f64().unwrap());
+        assert!(desk.is_right(picture(frame), class, score), "{answer} {:?}", desk.wanted);
+    }
+}

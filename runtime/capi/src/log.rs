@@ -1,0 +1,93 @@
+//! The log callback.
+
+use crate::fault::{Fault, Text};
+use crate::types::*;
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::sync::{PoisonError, RwLock};
+
+#[derive(Clone, Copy)]
+struct Sink {
+    callback: unsafe extern "C" fn(*mut c_void, elsa_log_level, *const std::ffi::c_char),
+    user: *mut c_void,
+}
+
+// SAFETY: *any thread* of elsa_log_set: the callback may be called with its pointer by every thread.
+unsafe impl Send for Sink {}
+// SAFETY: as above.
+unsafe impl Sync for Sink {}
+
+struct Forward;
+
+static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+
+thread_local! {
+    static WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+fn level(level: Level) -> elsa_log_level {
+    match level {
+        Level::Error => ELSA_LOG_ERROR,
+        Level::Warn => ELSA_LOG_WARN,
+        Level::Info => ELSA_LOG_INFO,
+        Level::Debug | Level::Trace => ELSA_LOG_DEBUG,
+    }
+}
+
+impl Log for Forward {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= log::max_level()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) || WITHIN.try_with(Cell::get).unwrap_or(true) {
+            return;
+        }
+        let text: Text<1024> = Text::of(record.args());
+        // Held while the callback runs: once elsa_log_set has returned, the old one is not at work.
+        let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = *sink {
+            let _ = WITHIN.try_with(|within| within.set(true));
+            // SAFETY: *callback* of elsa_log_set; the text ends in a zero byte and lives as long as the call.
+            unsafe { (sink.callback)(sink.user, level(record.level()), text.as_ptr()) };
+            let _ = WITHIN.try_with(|within| within.set(false));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// # Safety
+/// The clauses of elsa_log_set.
+pub(crate) unsafe fn set(
+    most: elsa_log_level,
+    callback: elsa_log_callback,
+    user: *mut c_void,
+) -> Result<(), Fault> {
+    let filter = match most {
+        ELSA_LOG_OFF => LevelFilter::Off,
+        ELSA_LOG_ERROR => LevelFilter::Error,
+        ELSA_LOG_WARN => LevelFilter::Warn,
+        ELSA_LOG_INFO => LevelFilter::Info,
+        ELSA_LOG_DEBUG => LevelFilter::Debug,
+        found => return Err(Fault::argument(format_args!("level: {found}; allowed: one of ELSA_LOG_*"))),
+    };
+    if WITHIN.try_with(Cell::get).unwrap_or(true) {
+        return Err(Fault::new(
+            ELSA_STATUS_BUSY,
+            &"elsa_log_set: called from a log callback; allowed: a call from elsewhere",
+        ));
+    }
+    static OURS: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    if !*OURS.get_or_init(|| log::set_logger(&Forward).is_ok()) {
+        return Err(Fault::new(
+            ELSA_STATUS_UNSUPPORTED,
+            &"elsa_log_set: the process has another logger of Rust; allowed: none",
+        ));
+    }
+    let mut sink = SINK.write().unwrap_or_else(PoisonError::into_inner);
+    *sink = callback.map(|callback| Sink { callback, user });
+    log::set_max_level(if callback.is_some() { filter } else { LevelFilter::Off });
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! `include/elsa.h` is what cbindgen makes of this crate. `ELSA_WRITE_HEADER=1` writes it.
+
+use std::path::Path;
+
+#[test]
+fn the_header_is_generated() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in ["types.rs", "lib.rs"] {
+        builder = builder.with_src(root.join("src").join(file));
+    }
+    let mut text = Vec::new();
+    builder.generate().unwrap().write(&mut text);
+    let text = String::from_utf8(text).unwrap();
+    let path = root.join("include/elsa.h");
+    if std::env::var_os("ELSA_WRITE_HEADER").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    assert!(text.contains("elsa_status elsa_run("), "functions are missing");
+    let committed = std::fs::read_to_string(&path).unwrap();
+    assert!(committed == text, "{}: not what cbindgen makes; ELSA_WRITE_HEADER=1 writes it", path.display());
+}

@@ -1,0 +1,265 @@
+//! Tensors in device memory: the bits of host tensors, the caller's streams, and everything that is refused
+//! before a launch.
+
+use super::driver::{Context, DeviceBuffer, RawStream, Stream};
+use crate::{BindError, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan, PlanOptions};
+use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
+use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use std::sync::Arc;
+
+const HEADS: usize = 2;
+const QUERIES: usize = 37;
+const KEYS: usize = 300;
+const D: usize = 16;
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        backend: Some(crate::Backend::Cuda),
+        threads: Some(1),
+        fallback: Fallback::Fail,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+fn problem(queries: usize) -> Problem {
+    let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, D], None).unwrap();
+    Spec::new(DType::F32, view(queries), view(KEYS), view(KEYS), view(queries)).check().unwrap()
+}
+
+fn noise(seed: u32, n: usize) -> Vec<f32> {
+    let mut x = seed;
+    (0..n)
+        .map(|_| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 8) as f32 / 8_388_608.0 - 1.0
+        })
+        .collect()
+}
+
+/// Tensors of a problem on both sides.
+struct Desk {
+    stream: Stream,
+    host: [Vec<f32>; 3],
+    q: DeviceBuffer,
+    k: DeviceBuffer,
+    v: DeviceBuffer,
+    y: DeviceBuffer,
+    lse: DeviceBuffer,
+}
+
+impl Desk {
+    fn new(context: &Arc<Context>) -> Desk {
+        let stream = Stream::new(context).unwrap();
+        let sizes = [HEADS * QUERIES * D, HEADS * KEYS * D, HEADS * KEYS * D];
+        let host = [noise(1, sizes[0]), noise(2, sizes[1]), noise(3, sizes[2])];
+        let upload = |x: &[f32]| {
+            let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
+            let entered = context.enter().unwrap();
+            // SAFETY: *room*: both sides have as many bytes; *alive*: waited for below.
+            unsafe {
+                stream.raw().copy_in(&entered, buffer.address(), x.as_ptr().cast(), size_of_val(x)).unwrap();
+            }
+            buffer
+        };
+        let [q, k, v] = [upload(&host[0]), upload(&host[1]), upload(&host[2])];
+        let empty = vec![f32::NAN; sizes[0]];
+        let (y, lse) = (upload(&empty), upload(&empty[..HEADS * QUERIES]));
+        stream.raw().synchronize(&context.enter().unwrap()).unwrap();
+        Desk { stream, host, q, k, v, y, lse }
+    }
+
+    fn inputs(&self) -> DeviceInputs<'static> {
+        DeviceInputs {
+            query: self.q.address(),
+            key: self.k.address(),
+            value: self.v.address(),
+            past_key: None,
+            past_value: None,
+            mask: None,
+            key_lengths: None,
+            cu_seqlens_q: None,
+            cu_seqlens_k: None,
+        }
+    }
+
+    fn outputs(&self) -> DeviceOutputs {
+        DeviceOutputs {
+            output: self.y.address(),
+            lse: Some(self.lse.address()),
+            state: None,
+            present_key: None,
+            present_value: None,
+        }
+    }
+
+    /// What the output holds for one who does not wait for other streams.
+    fn read(&self, context: &Arc<Context>) -> Vec<f32> {
+        let mut y = vec![0.0f32; HEADS * QUERIES * D];
+        let entered = context.enter().unwrap();
+        let stream = Stream::new(context).unwrap();
+        // SAFETY: *room*: as many bytes as the output has; *alive*: waited for below.
+        unsafe {
+            stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), self.y.address(), y.len() * 4).unwrap();
+        }
+        stream.raw().synchronize(&entered).unwrap();
+        y
+    }
+}
+
+fn context(engine: &Engine) -> Arc<Context> {
+    engine.gpu().unwrap().context().unwrap()
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+fn by_host(plan: &Plan, host: &[Vec<f32>; 3]) -> Vec<f32> {
+    let mut y = vec![f32::NAN; HEADS * QUERIES * D];
+    let inputs = Inputs::new(Elements::F32(&host[0]), Elements::F32(&host[1]), Elements::F32(&host[2]));
+    let mut workspace = plan.workspace().unwrap();
+    let outputs = Outputs::new(ElementsMut::F32(&mut y));
+    plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+    y
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn device_tensors_give_the_bits_of_host_tensors() {
+    let engine = engine();
+    let context = context(&engine);
+    let desk = Desk::new(&context);
+    let problem = problem(QUERIES);
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let want = by_host(&plan, &desk.host);
+    assert!(want.iter().all(|y| y.is_finite()));
+    let other = Stream::new(&context).unwrap();
+    // SAFETY: null is the default stream.
+    let default = unsafe { RawStream::new(std::ptr::null_mut()) };
+    for stream in [None, Some(other.raw()), Some(desk.stream.raw()), Some(default)] {
+        let desk = Desk::new(&context);
+        let mut workspace = plan.workspace().unwrap();
+        // SAFETY: the desk outlives the wait below, and nobody else uses its tensors.
+        let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), stream, &mut workspace) };
+        let mut bound = bound.unwrap();
+        for _ in 0..2 {
+            // SAFETY: as above.
+            unsafe { bound.run() }.unwrap();
+        }
+        if std::env::var_os("ELSA_STANDIN").is_some() {
+            // The stand-in driver does nothing before somebody waits: a run does not.
+            assert!(desk.read(&context).iter().all(|y| y.is_nan()), "the run has waited");
+        }
+        bound.wait().unwrap();
+        drop(bound);
+        assert_eq!(bits(&desk.read(&context)), bits(&want));
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_is_no_memory_of_the_device_is_refused() {
+    let engine = engine();
+    let context = context(&engine);
+    let desk = Desk::new(&context);
+    let problem = problem(QUERIES);
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let refused = |workspace: &mut _, inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs| {
+        // SAFETY: what is bound is never run.
+        unsafe { plan.bind_device(inputs, outputs, None, workspace) }.map(|_| ()).unwrap_err()
+    };
+    let ordinary = desk.host[0].as_ptr() as u64;
+    let freed = {
+        let buffer = DeviceBuffer::new(&context, 1 << 20).unwrap();
+        buffer.address()
+    };
+    for address in [0, 4, ordinary, freed, u64::MAX - 3] {
+        let inputs = DeviceInputs { key: address, ..desk.inputs() };
+        let error = refused(&mut workspace, &inputs, &desk.outputs());
+        assert!(
+            matches!(error, BindError::Address { argument: "k", address: a } if a == address),
+            "{address:#x}: {error}"
+        );
+        let outputs = DeviceOutputs { output: address, ..desk.outputs() };
+        let error = refused(&mut workspace, &desk.inputs(), &outputs);
+        assert!(matches!(error, BindError::Address { argument: "out", .. }), "{address:#x}: {error}");
+        let outputs = DeviceOutputs { lse: Some(address), ..desk.outputs() };
+        let error = refused(&mut workspace, &desk.inputs(), &outputs);
+        assert!(matches!(error, BindError::Address { argument: "lse-out", .. }), "{address:#x}: {error}");
+    }
+    let inputs = DeviceInputs { value: desk.v.address() + 2, ..desk.inputs() };
+    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    assert!(matches!(error, BindError::Alignment { argument: "v", alignment: 4, .. }), "{error}");
+    // One element too few.
+    let short = DeviceBuffer::new(&context, HEADS * KEYS * D * 4 - 4).unwrap();
+    let inputs = DeviceInputs { value: short.address(), ..desk.inputs() };
+    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    assert!(
+        matches!(error, BindError::DeviceShort { argument: "v", found, needed } if found + 4 == needed),
+        "{error}"
+    );
+    let inputs = DeviceInputs { query: desk.q.address() + 4, ..desk.inputs() };
+    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    assert!(matches!(error, BindError::DeviceShort { argument: "q", .. }), "{error}");
+    // A tensor that the problem does not have, and one that it has.
+    let inputs = DeviceInputs { mask: Some(desk.q.address()), ..desk.inputs() };
+    assert!(matches!(refused(&mut workspace, &inputs, &desk.outputs()), BindError::Problem(_)));
+    let outputs = DeviceOutputs { present_key: Some(desk.y.address()), ..desk.outputs() };
+    assert!(matches!(refused(&mut workspace, &desk.inputs(), &outputs), BindError::Problem(_)));
+    // The plan is of use after all that.
+    // SAFETY: the desk outlives the wait, and nobody else uses its tensors.
+    let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), None, &mut workspace) };
+    let mut bound = bound.unwrap();
+    // SAFETY: as above.
+    unsafe { bound.run() }.unwrap();
+    bound.wait().unwrap();
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn streams_and_workspaces_of_others_are_refused() {
+    let engine = engine();
+    let context = context(&engine);
+    let desk = Desk::new(&context);
+    let problem = problem(QUERIES);
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    // A context beside the engine's, with a stream.
+    let driver = super::driver::Driver::open().unwrap();
+    let foreign = driver.device(0).unwrap().fresh().unwrap();
+    let stream = Stream::new(&foreign).unwrap();
+    // SAFETY: what is bound is never run.
+    let bound = unsafe {
+        plan.bind_device(&desk.inputs(), &desk.outputs(), Some(stream.raw()), &mut workspace).map(|_| ())
+    };
+    assert_eq!(bound, Err(BindError::Stream));
+    // Memory of that context.
+    let memory = DeviceBuffer::new(&foreign, HEADS * KEYS * D * 4).unwrap();
+    let inputs = DeviceInputs { key: memory.address(), ..desk.inputs() };
+    // SAFETY: as above.
+    let bound = unsafe { plan.bind_device(&inputs, &desk.outputs(), None, &mut workspace).map(|_| ()) };
+    assert!(matches!(bound, Err(BindError::Address { argument: "k", .. })), "{bound:?}");
+    // A smaller plan's workspace, for a plan that divides its keys.
+    let view = |n| View::dense("x", Layout::Bhnd, &[n, D], None).unwrap();
+    let of = |queries, keys| Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
+    let (large, small) = (of(1, 9000).check().unwrap(), of(1, 1).check().unwrap());
+    let large = engine.plan(&large, &PlanOptions::default()).unwrap();
+    let small = engine.plan(&small, &PlanOptions::default()).unwrap();
+    assert!(large.workspace_bytes() > small.workspace_bytes());
+    let mut room = small.workspace().unwrap();
+    // SAFETY: as above.
+    let bound = unsafe { large.bind_device(&desk.inputs(), &desk.outputs(), None, &mut room).map(|_| ()) };
+    assert!(matches!(bound, Err(BindError::Workspace { .. })), "{bound:?}");
+    // Another engine's.
+    let cpu = EngineOptions { backend: Some(crate::Backend::Scalar), ..EngineOptions::default() };
+    let cpu = Engine::new(&cpu).unwrap().plan(&problem, &PlanOptions::default()).unwrap();
+    let mut room = cpu.workspace().unwrap();
+    // SAFETY: as above.
+    let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), None, &mut room).map(|_| ()) };
+    assert!(matches!(bound, Err(BindError::Foreign)), "{bound:?}");
+    // SAFETY: as above.
+    let bound = unsafe { cpu.bind_device(&desk.inputs(), &desk.outputs(), None, &mut workspace).map(|_| ()) };
+    assert!(matches!(bound, Err(BindError::NotOnDevice { .. })), "{bound:?}");
+}

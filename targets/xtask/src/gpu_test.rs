@@ -1,0 +1,71 @@
+//! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine with an NVIDIA driver and nothing
+//! else of use: release test programs, which carry their PTX, the tool, and a script.
+
+use crate::shell::{Run, Tree};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Test programs of `elsa-tests` that a real driver can run.
+const TESTS: [&str; 5] =
+    ["conformance", "cuda_conformance", "cuda_determinism", "cuda_scale", "no_allocation"];
+
+/// Executables that a cargo command with JSON messages has made, by the name of their target.
+fn executables(messages: &str) -> Vec<(String, PathBuf)> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["reason"] == "compiler-artifact")
+        .filter_map(|message| {
+            let path = message["executable"].as_str()?;
+            Some((message["target"]["name"].as_str()?.to_owned(), PathBuf::from(path)))
+        })
+        .collect()
+}
+
+/// Makes `target/gpu-test`.
+///
+/// # Errors
+/// What does not build, files that cannot be written.
+pub fn make(tree: &Tree) -> Result<(), String> {
+    let out = tree.target.join("gpu-test");
+    let file = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    if out.exists() {
+        std::fs::remove_dir_all(&out).map_err(|error| file(&out, error))?;
+    }
+    std::fs::create_dir_all(&out).map_err(|error| file(&out, error))?;
+    let build = |line: &str| {
+        Run::new(tree, line)
+            .args("--release --message-format=json-render-diagnostics")
+            .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .machine()
+            .run()
+    };
+    let tests: String = TESTS.iter().map(|name| format!(" --test {name}")).collect();
+    let mut made = Vec::new();
+    for line in [
+        &format!("cargo test --no-run -p elsa-tests{tests}"),
+        "cargo test --no-run -p elsa-runtime --lib",
+        "cargo build -p elsa-cli",
+    ] {
+        let done = build(line);
+        if !done.ok {
+            return Err(format!("{line}: {}", done.how));
+        }
+        made.extend(executables(&done.stdout));
+    }
+    for name in TESTS.into_iter().chain(["elsa_runtime", "elsa"]) {
+        let found = made.iter().find(|(made, _)| made == name);
+        let (_, path) = found.ok_or_else(|| format!("{name}: not among what was built"))?;
+        std::fs::copy(path, out.join(name)).map_err(|error| file(path, error))?;
+    }
+    let script = out.join("run.sh");
+    std::fs::write(&script, include_str!("gpu_test.sh")).map_err(|error| file(&script, error))?;
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(&out).map_err(|error| file(&out, error))? {
+        bytes += entry.and_then(|entry| entry.metadata()).map_err(|error| file(&out, error))?.len();
+    }
+    println!("{}: {} KiB; on a machine with an NVIDIA driver: sh run.sh", out.display(), bytes >> 10);
+    Ok(())
+}

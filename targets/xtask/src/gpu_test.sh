@@ -1,0 +1,83 @@
+#!/bin/sh
+# Tests the CUDA back end on this machine's GPU. Takes nothing, writes gpu-test.log into this folder, ends with one
+# line a step and a line `N passed, N failed`; the status is zero when everything ran and passed.
+# GPU_TEST_SKIP=NAME,... leaves steps out, and the summary says so.
+cd "$(dirname "$0")" || exit 2
+export ELSA_REQUIRE=cuda RUST_BACKTRACE=0
+passed=0
+failed=0
+summary=""
+: >gpu-test.log
+
+note() {
+  summary="$summary
+$1"
+}
+
+# step NAME COMMAND...: a program of libtest's; one that runs nothing has failed.
+step() {
+  name=$1
+  shift
+  case ",$GPU_TEST_SKIP," in *",$name,"*)
+    note "$name: left out"
+    return
+    ;;
+  esac
+  echo "== $name: $*" | tee -a gpu-test.log
+  start=$(date +%s)
+  "$@" >step.log 2>&1
+  status=$?
+  seconds=$(($(date +%s) - start))
+  cat step.log >>gpu-test.log
+  grep -E '^test |panicked|relative error|bytes|cases|problems|ERROR SUMMARY|RACECHECK SUMMARY' step.log | cut -c1-300
+  p=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' step.log | tail -1)
+  f=$(sed -n 's/^test result: .* \([0-9]*\) failed.*/\1/p' step.log | tail -1)
+  p=${p:-0}
+  f=${f:-0}
+  if [ "$status" -ne 0 ] || [ "$p" -eq 0 ]; then
+    [ "$f" -eq 0 ] && f=1
+    tail -30 step.log | cut -c1-400
+  fi
+  passed=$((passed + p))
+  failed=$((failed + f))
+  note "$name: $p passed, $f failed, status $status, $seconds s"
+}
+
+# tool NAME COMMAND...: a command that must succeed.
+tool() {
+  name=$1
+  shift
+  echo "== $name: $*" | tee -a gpu-test.log
+  if "$@" >step.log 2>&1; then
+    passed=$((passed + 1))
+    note "$name: passed"
+  else
+    failed=$((failed + 1))
+    note "$name: FAILED"
+  fi
+  tee -a gpu-test.log <step.log | cut -c1-300
+}
+
+all="--include-ignored --nocapture --test-threads 4"
+tool info ./elsa info
+step conformance ./conformance $all
+step outputs-alone ./cuda_conformance $all
+step determinism ./cuda_determinism $all
+step no-allocation ./no_allocation $all
+step device-tensors ./elsa_runtime cuda:: $all
+step scale ./cuda_scale scale_ --include-ignored --nocapture --test-threads 1
+tool bench ./elsa bench --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer 2>/dev/null | head -1)
+if [ -n "$sanitizer" ]; then
+  one="--include-ignored --nocapture --test-threads 1"
+  step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./cuda_conformance hard_cases $one
+  step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::device_tests::device_tensors $one
+  PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./cuda_conformance random $one
+else
+  note "memcheck, racecheck: compute-sanitizer is not on this machine; not run"
+fi
+rm -f step.log
+echo "$summary"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

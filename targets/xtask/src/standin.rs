@@ -1,0 +1,150 @@
+//! Building the stand-in driver of `tests/standin`: the device sources, compiled for this machine, in a
+//! `libcuda.so.1`.
+
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How the stand-in driver is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Variant {
+    /// Threads of a block are stacks that one thread switches between.
+    Plain,
+    /// Threads of a block are threads, under AddressSanitizer.
+    Address,
+    /// Threads of a block are threads, under ThreadSanitizer.
+    Thread,
+}
+
+impl Variant {
+    /// Its folder, and what the compiler calls its sanitizer.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "plain",
+            Variant::Address => "address",
+            Variant::Thread => "thread",
+        }
+    }
+
+    fn flags(self) -> String {
+        match self {
+            Variant::Plain => "-O2".to_owned(),
+            _ => format!("-O1 -g -DSTANDIN_THREADS -fsanitize={}", self.name()),
+        }
+    }
+}
+
+const SOURCES: &str = "tests/standin";
+const KERNELS: &str = "kernels/cuda";
+
+/// Files of a folder with one of these extensions, in order of their names.
+fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
+    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(fault)? {
+        let path = entry.map_err(fault)?.path();
+        if path.extension().is_some_and(|x| extensions.iter().any(|wanted| x == *wanted)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// When the youngest of `paths` was written; nothing when one is absent.
+fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
+    let times: Option<Vec<SystemTime>> =
+        paths.iter().map(|path| path.metadata().and_then(|data| data.modified()).ok()).collect();
+    times.and_then(|times| times.into_iter().max())
+}
+
+/// Builds what is not up to date; gives the folder that holds `libcuda.so.1` and `states`.
+///
+/// # Errors
+/// A compiler that is missing, sources that do not compile.
+pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
+    setup::program(tree, "clang++-19", "clang-19")?;
+    setup::program(tree, "g++", "g++")?;
+    if variant != Variant::Plain {
+        setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+    }
+    let out = tree.target.join("standin").join(variant.name());
+    std::fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let (sources, cuda) = (tree.root.join(SOURCES), tree.root.join(KERNELS));
+    let kernels = files(&cuda, &["cu"])?;
+    if kernels.is_empty() {
+        return Err(format!("{}: no kernels", cuda.display()));
+    }
+    let mut headers = files(&cuda, &["cuh"])?;
+    headers.extend(files(&sources, &["h"])?);
+    headers.push(std::env::current_exe().map_err(|error| error.to_string())?);
+
+    let common = format!(
+        "-std=c++20 {} -march=native -ffp-contract=fast -fno-fast-math -Wall -Wextra -Werror -fPIC \
+         -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
+        variant.flags()
+    );
+    let mut objects = Vec::new();
+    let mut made = 0;
+    let mut compile = |source: &Path, object: PathBuf, kernel: Option<&Path>| -> Result<(), String> {
+        let mut inputs = headers.clone();
+        inputs.push(source.to_owned());
+        inputs.extend(kernel.map(Path::to_owned));
+        if youngest(std::slice::from_ref(&object)) < youngest(&inputs) || !object.exists() {
+            let mut run = Run::new(tree, "clang++-19 -x c++ -c").args(&common);
+            if let Some(kernel) = kernel {
+                let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
+                run = run.arg(format!("-DSOURCE=\"{name}.cu\"")).arg(format!("-DENTRY={name}"));
+            }
+            let run = run.arg(source).arg("-o").arg(&object).quiet();
+            let line = run.line();
+            let done = run.run();
+            if !done.ok {
+                return Err(format!("$ {line}\n{}", done.stderr));
+            }
+            made += 1;
+        }
+        objects.push(object);
+        Ok(())
+    };
+    for name in ["driver", "block"] {
+        compile(&sources.join(format!("{name}.cpp")), out.join(format!("{name}.o")), None)?;
+    }
+    for kernel in &kernels {
+        let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
+        compile(&sources.join("instance.cpp"), out.join(format!("kernel_{name}.o")), Some(kernel))?;
+    }
+    let library = out.join("libcuda.so.1");
+    let program = out.join("states");
+    if made > 0 || !library.exists() || youngest(std::slice::from_ref(&library)) < youngest(&objects) {
+        let sanitizer = match variant {
+            Variant::Plain => String::new(),
+            _ => format!("-fsanitize={}", variant.name()),
+        };
+        let link = Run::new(tree, "clang++-19 -shared -static-libstdc++ -static-libgcc -pthread")
+            .args("-Wl,-soname,libcuda.so.1 -Wl,--exclude-libs,ALL -Wl,-z,nodelete")
+            .arg(format!("-Wl,--version-script={SOURCES}/exports.map"))
+            .args(&sanitizer)
+            .arg("-o")
+            .arg(&library);
+        let link = objects.iter().fold(link, |link, object| link.arg(object)).quiet();
+        let line = link.line();
+        let done = link.run();
+        if !done.ok {
+            return Err(format!("$ {line}\n{}", done.stderr));
+        }
+        let done = Run::new(tree, "clang++-19")
+            .args(&common)
+            .arg(sources.join("states.cpp"))
+            .arg("-o")
+            .arg(&program)
+            .quiet()
+            .run();
+        if !done.ok {
+            return Err(format!("{SOURCES}/states.cpp: {}\n{}", done.how, done.stderr));
+        }
+    }
+    println!("{}: {} kernels for this machine, {made} objects made", library.display(), kernels.len());
+    Ok(out)
+}

@@ -1,0 +1,60 @@
+//! The stand-in CUDA driver (`tests/standin`) from the side of the tests.
+//!
+//! A driver is opened once in a process and reads its variables then, so that whatever must go wrong goes wrong
+//! in a child: the test's own program, told to run one test with [`CHILD`] set.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Set in a child.
+pub const CHILD: &str = "ELSA_TEST_CHILD";
+
+/// The folder with `libcuda.so.1` and `states` that `cargo xtask standin` has made.
+///
+/// # Panics
+/// When the variable that names it is not set.
+#[must_use]
+pub fn folder() -> PathBuf {
+    let folder = std::env::var_os("ELSA_STANDIN").map(PathBuf::from);
+    let folder =
+        folder.unwrap_or_else(|| panic!("ELSA_STANDIN names no folder; run cargo xtask test --only cuda"));
+    assert!(folder.join("libcuda.so.1").is_file(), "{}: no libcuda.so.1", folder.display());
+    folder
+}
+
+/// Whether this process is a child.
+#[must_use]
+pub fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs `test` of this program alone in a child that finds its libcuda in `library`.
+///
+/// # Panics
+/// When the program cannot be started.
+#[must_use]
+pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)]) -> Output {
+    let program = std::env::current_exe().unwrap_or_else(|e| panic!("this program: {e}"));
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]);
+    // A driver's own setting would change what the children see.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ELSA_STANDIN_") {
+            command.env_remove(name);
+        }
+    }
+    command.env(CHILD, "1").env("LD_LIBRARY_PATH", library).env("RUST_BACKTRACE", "0");
+    for (name, value) in variables {
+        command.env(name, value);
+    }
+    command.output().unwrap_or_else(|e| panic!("child: {e}"))
+}
+
+/// What a child has said: the words after each `name: ` at the start of a line.
+#[must_use]
+pub fn said(output: &Output, name: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let start = format!("{name}: ");
+    text.lines().filter_map(|line| line.strip_prefix(&start)).map(str::to_owned).collect()
+}

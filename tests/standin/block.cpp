@@ -1,0 +1,430 @@
+// Blocks of threads on the host.
+//
+// A warp's barrier, vote and shuffle are one thing: every lane leaves a value, waits until all 32 have, and looks
+// at what the others left. A block's are the same without the shuffle. What is left lies in two places in turn,
+// so that one wait is enough: a lane that writes into the first again has passed the wait in between, and with
+// it all that read.
+//
+// The lanes are either stacks that one thread of the operating system switches between, which is fast, or, with
+// STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. A kernel sees no
+// difference but in speed. With stacks, blocks run on all processors at a time; with threads, one by one.
+#include "block.h"
+
+#include <sys/mman.h>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../kernels/cuda/call.cuh"
+#include "../../kernels/cuda/host.cuh"
+
+Kernel* kernels = nullptr;
+
+namespace {
+
+constexpr int WARP = 32;
+
+enum Kind { SYNC, VOTE, SHUFFLE };
+const char* const KINDS[] = {"a barrier", "a vote", "a shuffle"};
+
+// Those that wait for each other: the lanes of a warp, or of a block.
+struct Group {
+  int size = 0, arrived = 0;
+  unsigned turn = 0;  // waits that ended
+  Kind kind = SYNC;
+  bool any[2] = {false, false};
+  float slot[2][WARP];
+#ifdef STANDIN_THREADS
+  std::mutex mutex;
+  std::condition_variable all;
+#endif
+};
+
+struct Block;
+
+struct Thread : host::Lane {
+  Block* of = nullptr;
+  Group* warp = nullptr;
+#ifndef STANDIN_THREADS
+  void* stack = nullptr;    // lowest address
+  void* pointer = nullptr;  // of the stack, while the lane does not run
+  bool done = true;
+  const Group* waits = nullptr;
+  unsigned turn = 0;
+#endif
+};
+
+thread_local Thread* current = nullptr;
+
+struct Block {
+  const Kernel* kernel = nullptr;
+  const void* parameter = nullptr;
+  std::vector<Thread> threads;
+  std::vector<std::unique_ptr<Group>> warps;
+  Group all;
+  std::mutex mutex;  // of `shared`
+  std::map<const char*, std::unique_ptr<char, void (*)(void*)>> shared;
+#ifndef STANDIN_THREADS
+  void* scheduler = nullptr;
+#endif
+
+  explicit Block(int n) : threads(n) {
+    all.size = n;
+    for (int w = 0; w < n / WARP; w++) {
+      warps.push_back(std::make_unique<Group>());
+      warps.back()->size = WARP;
+    }
+    for (int t = 0; t < n; t++) {
+      threads[t].thread = t;
+      threads[t].of = this;
+      threads[t].warp = warps[t / WARP].get();
+    }
+  }
+
+  void begin(int index, int blocks) {
+    shared.clear();
+    for (Thread& t : threads) {
+      t.block = index;
+      t.blocks = blocks;
+    }
+  }
+};
+
+[[noreturn]] void stop(const std::string& what) {
+  std::fprintf(stderr, "stand-in driver: %s\n", what.c_str());
+  std::abort();
+}
+
+void check_kind(Group& g, Kind kind) {
+  if (g.arrived == 0) g.kind = kind;
+  if (g.kind != kind) {
+    stop(std::string(current->of->kernel->name) + ": lanes meet in " + KINDS[g.kind] + " and in " + KINDS[kind]);
+  }
+}
+
+// The last one to arrive clears what the turn after this one writes, and lets the others go.
+void release(Group& g) {
+  g.arrived = 0;
+  g.any[(g.turn + 1) & 1] = false;
+  g.turn++;
+}
+
+#ifdef STANDIN_THREADS
+
+// Waits for the whole group; gives the place of this turn.
+int meet(Group& g, Kind kind, bool any) {
+  std::unique_lock<std::mutex> hold(g.mutex);
+  check_kind(g, kind);
+  const unsigned turn = g.turn;
+  if (any) g.any[turn & 1] = true;
+  if (++g.arrived == g.size) {
+    release(g);
+    g.all.notify_all();
+  } else if (!g.all.wait_for(hold, std::chrono::seconds(120), [&] { return g.turn != turn; })) {
+    stop(std::string(current->of->kernel->name) + ": lanes wait for others that do not come");
+  }
+  return turn & 1;
+}
+
+int place(Group& g) {
+  std::lock_guard<std::mutex> hold(g.mutex);
+  return g.turn & 1;
+}
+
+// Standing threads, one for each lane of the largest block so far.
+struct Pool {
+  std::mutex mutex;
+  std::condition_variable wake, ended;
+  std::vector<std::thread> threads;
+  Block* block = nullptr;
+  unsigned round = 0;
+  int running = 0;
+
+  void work(int index) {
+    unsigned seen = 0;
+    for (;;) {
+      Block* b;
+      {
+        std::unique_lock<std::mutex> hold(mutex);
+        wake.wait(hold, [&] { return round != seen; });
+        seen = round;
+        b = index < (int)block->threads.size() ? block : nullptr;
+      }
+      if (b == nullptr) continue;
+      current = &b->threads[index];
+      b->kernel->run(b->parameter);
+      std::lock_guard<std::mutex> hold(mutex);
+      if (--running == 0) ended.notify_all();
+    }
+  }
+
+  void run(Block& b) {
+    std::unique_lock<std::mutex> hold(mutex);
+    while (threads.size() < b.threads.size()) {
+      // It waits for the mutex, and then finds the round that is about to begin.
+      threads.emplace_back([this, index = (int)threads.size()] { work(index); });
+      threads.back().detach();
+    }
+    block = &b;
+    running = (int)b.threads.size();
+    round++;
+    wake.notify_all();
+    ended.wait(hold, [&] { return running == 0; });
+  }
+};
+
+void run_block(Block& b) {
+  // Never destroyed: its threads wait until the process ends.
+  static Pool* pool = new Pool;
+  pool->run(b);
+}
+
+constexpr bool PARALLEL = false;
+
+#else
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.local standin_switch
+.type standin_switch, @function
+standin_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size standin_switch, . - standin_switch
+)");
+constexpr int SAVED = 6;
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.local standin_switch
+.type standin_switch, @function
+standin_switch:
+  sub sp, sp, #160
+  stp x19, x20, [sp]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  mov sp, x1
+  ldp x19, x20, [sp]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+.size standin_switch, . - standin_switch
+)");
+#else
+#error "no switch of stacks for this processor: compile with STANDIN_THREADS"
+#endif
+
+constexpr size_t STACK = 256 * 1024;
+
+// Saves what a called function must keep, stores the stack pointer in `from`, goes on where `to` was saved.
+extern "C" void standin_switch(void** from, void* to) __asm__("standin_switch");
+
+void enter() {
+  Thread* const self = current;
+  Block* const b = self->of;
+  b->kernel->run(b->parameter);
+  self->done = true;
+  standin_switch(&self->pointer, b->scheduler);
+  std::abort();
+}
+
+void start(Thread& t) {
+  if (t.stack == nullptr) {
+    t.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (t.stack == MAP_FAILED) stop("no memory for the stack of a lane");
+    // The lowest page catches a stack that overflows.
+    mprotect(t.stack, 4096, PROT_NONE);
+  }
+  void** top = reinterpret_cast<void**>(static_cast<char*>(t.stack) + STACK);
+#if defined(__x86_64__)
+  // On entry the stack is eight bytes off a multiple of sixteen, as after a call.
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(&enter);
+  for (int i = 0; i < SAVED; i++) *--top = nullptr;
+#else
+  top -= 20;
+  std::memset(top, 0, 160);
+  top[11] = reinterpret_cast<void*>(&enter);
+#endif
+  t.pointer = top;
+  t.done = false;
+  t.waits = nullptr;
+}
+
+int meet(Group& g, Kind kind, bool any) {
+  check_kind(g, kind);
+  const unsigned turn = g.turn;
+  if (any) g.any[turn & 1] = true;
+  if (++g.arrived == g.size) {
+    release(g);
+  } else {
+    Thread* const self = current;
+    self->waits = &g;
+    self->turn = turn;
+    standin_switch(&self->pointer, self->of->scheduler);
+  }
+  return turn & 1;
+}
+
+int place(Group& g) { return g.turn & 1; }
+
+void run_block(Block& b) {
+  for (Thread& t : b.threads) start(t);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t first = 0; first < b.threads.size(); first += WARP) {
+      // A warp goes on for as long as one of its lanes can.
+      for (bool alive = true; alive;) {
+        alive = false;
+        for (size_t i = first; i < first + WARP; i++) {
+          Thread& t = b.threads[i];
+          if (t.done || (t.waits != nullptr && t.waits->turn == t.turn)) continue;
+          t.waits = nullptr;
+          current = &t;
+          standin_switch(&b.scheduler, t.pointer);
+          alive = moved = true;
+        }
+      }
+    }
+  }
+  for (const Thread& t : b.threads) {
+    if (!t.done) stop(std::string(b.kernel->name) + ": lanes wait for others that do not come");
+  }
+}
+
+constexpr bool PARALLEL = true;
+
+#endif
+
+// Blocks that are not in use, with their stacks.
+std::mutex idle_mutex;
+std::multimap<int, std::unique_ptr<Block>>& idle = *new std::multimap<int, std::unique_ptr<Block>>;
+
+std::unique_ptr<Block> take(int threads) {
+  std::lock_guard<std::mutex> hold(idle_mutex);
+  const auto found = idle.find(threads);
+  if (found == idle.end()) return std::make_unique<Block>(threads);
+  std::unique_ptr<Block> block = std::move(found->second);
+  idle.erase(found);
+  return block;
+}
+
+void give(std::unique_ptr<Block> block) {
+  std::lock_guard<std::mutex> hold(idle_mutex);
+  const int threads = (int)block->threads.size();
+  idle.emplace(threads, std::move(block));
+}
+
+}  // namespace
+
+namespace host {
+
+const Lane& lane() { return *current; }
+
+char* shared(const char* tag, int bytes) {
+  Block& b = *current->of;
+  std::lock_guard<std::mutex> hold(b.mutex);
+  const auto found = b.shared.find(tag);
+  if (found != b.shared.end()) return found->second.get();
+  char* p = static_cast<char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024));
+  if (p == nullptr) stop("no memory for a block");
+  std::memset(p, 0xff, bytes);
+  b.shared.emplace(tag, std::unique_ptr<char, void (*)(void*)>(p, std::free));
+  return p;
+}
+
+void sync_block() { meet(current->of->all, SYNC, false); }
+
+bool any_of_block(bool x) {
+  Group& g = current->of->all;
+  const int at = meet(g, VOTE, x);
+#ifdef STANDIN_THREADS
+  std::lock_guard<std::mutex> hold(g.mutex);
+#endif
+  return g.any[at];
+}
+
+void sync_warp() { meet(*current->warp, SYNC, false); }
+
+bool any_of_warp(bool x) {
+  Group& g = *current->warp;
+  const int at = meet(g, VOTE, x);
+#ifdef STANDIN_THREADS
+  std::lock_guard<std::mutex> hold(g.mutex);
+#endif
+  return g.any[at];
+}
+
+float shuffle_xor(float x, int mask) {
+  Group& g = *current->warp;
+  const int lane = current->thread % WARP;
+  g.slot[place(g)][lane] = x;
+  const int at = meet(g, SHUFFLE, false);
+  return g.slot[at][(lane ^ mask) % WARP];
+}
+
+void refuse(const char* what, Address a, int size) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%s: access of %d bytes at %#llx: %s", current->of->kernel->name, size, a, what);
+  stop(text);
+}
+
+}  // namespace host
+
+void run_grid(const Kernel& kernel, const void* parameter, int threads, int blocks) {
+  std::atomic<int> next{0};
+  const auto work = [&] {
+    std::unique_ptr<Block> block = take(threads);
+    block->kernel = &kernel;
+    block->parameter = parameter;
+    for (int i = next++; i < blocks; i = next++) {
+      block->begin(i, blocks);
+      run_block(*block);
+    }
+    give(std::move(block));
+  };
+  const int processors = PARALLEL ? (int)std::thread::hardware_concurrency() : 1;
+  std::vector<std::thread> others;
+  for (int i = 1; i < processors && i < blocks; i++) others.emplace_back(work);
+  work();
+  for (std::thread& t : others) t.join();
+}

@@ -1,0 +1,145 @@
+//! On a GPU: the same bits for any batch size and any repeat, and a budget that is kept.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::plan::PlanError as Refused;
+use elsa_core::problem::Alignment;
+use elsa_core::view::{DType, View};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
+use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(2),
+        fallback: Fallback::Fail,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() }).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut buffers = case.buffers();
+    let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+    bound.run().unwrap();
+    assert_eq!(bound.run().unwrap().backend, Backend::Cuda);
+    buffers
+}
+
+/// Bits of output and log-sum-exp. A NaN is one whatever its payload.
+fn bits(b: &Buffers) -> Vec<u32> {
+    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    b.lse.iter().map(|x| of(*x)).chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn repeats_change_no_bit() {
+    let engine = engine();
+    for case in hard_cases() {
+        let want = bits(&run(&engine, &case, None));
+        for _ in 0..2 {
+            assert_eq!(bits(&run(&engine, &case, None)), want, "{case:?}");
+        }
+    }
+    let long =
+        Params { heads: 3, kv_heads: 1, dtype: DType::F16, ..Params::plain(300, 1300, 64, 64) }.build("long");
+    let want = bits(&run(&engine, &long, None));
+    for _ in 0..10 {
+        assert_eq!(bits(&run(&engine, &long, None)), want);
+    }
+}
+
+/// Each sequence of a batch, computed alone and in batches of other sizes, has the bits that it has in the whole.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn the_batch_changes_no_bit() {
+    let engine = engine();
+    for (queries, keys, d) in [(150, 1200, 24), (1, 900, 64), (5, 70, 64), (300, 300, 128)] {
+        for causal in [None, Some(Alignment::BottomRight)] {
+            let p = Params { heads: 2, kv_heads: 2, causal, ..Params::plain(queries, keys, d, d) };
+            let whole = Params { batch: 5, ..p.clone() }.build("whole");
+            let all = run(&engine, &whole, None);
+            for (from, batch) in [(0, 1), (4, 1), (1, 2), (2, 3)] {
+                let mut part = Params { batch, ..p.clone() }.build("part");
+                let copy = |data: &Data, view: &View| {
+                    let each = view.heads() * view.tokens() * view.dim();
+                    let mut to = Data::filled(DType::F32, batch * each, 0.0);
+                    (0..batch * each).for_each(|i| to.set(i, data.get(from * each + i)));
+                    to
+                };
+                part.q = copy(&whole.q, &whole.spec.query);
+                part.k = copy(&whole.k, &whole.spec.key);
+                part.v = copy(&whole.v, &whole.spec.value);
+                let alone = run(&engine, &part, None);
+                let each = 2 * queries * d;
+                for i in 0..batch * each {
+                    let (a, b) = (all.output.get(from * each + i), alone.output.get(i));
+                    assert_eq!(
+                        a.to_bits(),
+                        b.to_bits(),
+                        "{batch} sequences from {from}, element {i}, {queries} queries"
+                    );
+                }
+                let rows = 2 * queries;
+                let lse = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(lse(&all.lse[from * rows..(from + batch) * rows]), lse(&alone.lse));
+            }
+        }
+    }
+}
+
+/// A budget is a hard cap: the plan fits it, or is refused with the number that it takes; and the answers under
+/// the smallest are as good.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_budget_is_kept() {
+    let engine = engine();
+    let mut divided = 0;
+    let packed = Params { packed: Some(vec![(5, 900), (70, 300), (0, 4)]), ..Params::plain(0, 0, 32, 32) };
+    let cases = [
+        Params { heads: 2, kv_heads: 2, ..Params::plain(90, 2000, 64, 64) }.build("long"),
+        Params::plain(3, 5000, 64, 64).build("few queries"),
+        packed.build("packed"),
+        Params::plain(20, 30, 16, 16).build("small"),
+    ];
+    for case in &cases {
+        let problem = case.problem();
+        let plan = |budget| engine.plan(&problem, &PlanOptions { budget, ..PlanOptions::default() });
+        let free = plan(None).unwrap().workspace_bytes();
+        let mut budget = free;
+        // Downwards until a plan is refused.
+        let needed = loop {
+            match plan(Some(budget)) {
+                Ok(plan) => {
+                    let bytes = plan.workspace_bytes();
+                    assert!(bytes <= budget, "{bytes} of {budget}");
+                    divided += usize::from(bytes > 0);
+                    // States take more than the budget of this plan, so that they are not asked for.
+                    let mut workspace = plan.workspace().unwrap();
+                    let mut buffers = case.buffers();
+                    let mut outputs = buffers.outputs();
+                    outputs.state = None;
+                    plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+                    case.naive().check(&buffers.output, Some(&buffers.lse), 5000).unwrap();
+                    if bytes == 0 {
+                        break 0;
+                    }
+                    budget = bytes - 1;
+                }
+                Err(PlanError::Refused(Refused::Budget { needed, budget: told })) => {
+                    assert!(told == budget && needed > budget, "{needed} {told} {budget}");
+                    break needed;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert!(needed <= free);
+        assert!(needed == 0 || plan(Some(needed)).is_ok());
+    }
+    assert!(divided > 0);
+}

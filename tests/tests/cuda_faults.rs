@@ -1,0 +1,437 @@
+//! Everything that can go wrong with a driver, through the stand-in: each ends in a right answer or in a typed
+//! error, is told once to the log and in every report, and leaves the process in order.
+//!
+//! Every fault is made in a child, which plans, binds and runs one problem several times and says what came of it.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::problem::Alignment;
+use elsa_core::view::{Elements, ElementsMut};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions, Report};
+use elsa_tests::cases::{Buffers, Case, Data, Params};
+use elsa_tests::standin::{child, folder, is_child, said};
+use object::{Object, ObjectSymbol};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Output;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Warnings that were logged.
+static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counter;
+
+impl log::Log for Counter {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        if record.level() <= log::Level::Warn {
+            WARNINGS.fetch_add(1, Ordering::SeqCst);
+            println!("warning: {}", record.args());
+        }
+    }
+    fn flush(&self) {}
+}
+
+/// Two heads, causal, enough keys for several parts: the tile kernel, the merge, and the present.
+fn problem() -> Case {
+    let causal = Some(Alignment::BottomRight);
+    let p = Params {
+        heads: 2,
+        kv_heads: 2,
+        causal,
+        past: Some(100),
+        present: true,
+        ..Params::plain(70, 300, 24, 24)
+    };
+    p.build("faults")
+}
+
+/// Calls of the driver so far, by name, where the child was given a log.
+fn calls() -> BTreeMap<String, usize> {
+    let mut calls = BTreeMap::new();
+    if let Ok(path) = std::env::var("ELSA_STANDIN_LOG") {
+        for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
+            *calls.entry(line.split(' ').next().unwrap().to_owned()).or_insert(0) += 1;
+        }
+    }
+    calls
+}
+
+fn judge(case: &Case, buffers: &Buffers) -> String {
+    match case.naive().check(&buffers.output, Some(&buffers.lse), 600) {
+        Ok(_) => "right".into(),
+        Err(e) => format!("WRONG, {e}"),
+    }
+}
+
+fn tell(what: &str, report: &Report, answer: &str) {
+    let reason = report.fallback.as_ref().map_or("-".to_owned(), ToString::to_string);
+    println!("{what}: {} {answer} {}", report.backend, reason.replace('\n', " "));
+}
+
+/// What a child does. Its lines begin with a word: `engine`, `plan`, `workspace`, `bind` with an error, `run` with
+/// back end, answer and reason, `warning`, `end`.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn scenario() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    log::set_logger(&Counter).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();
+    let fallback = if fail { Fallback::Fail } else { Fallback::Cpu };
+    let backend = std::env::var_os("ELSA_TEST_AUTO").is_none().then_some(Backend::Cuda);
+    attempt(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() });
+    println!("end: {}", WARNINGS.load(Ordering::SeqCst));
+}
+
+fn attempt(options: &EngineOptions) {
+    let engine = match Engine::new(options) {
+        Ok(engine) => engine,
+        Err(e) => return println!("engine: {}", e.to_string().replace('\n', " ")),
+    };
+    let case = problem();
+    let want = case.naive_present();
+    let checked = case.problem();
+    let plan = match engine.plan(&checked, &PlanOptions::default()) {
+        Ok(plan) => plan,
+        Err(e) => return println!("plan: {}", e.to_string().replace('\n', " ")),
+    };
+    let mut workspace = match plan.workspace() {
+        Ok(workspace) => workspace,
+        Err(e) => return println!("workspace: {e}"),
+    };
+    let mut first: Option<Buffers> = None;
+    for _ in 0..2 {
+        let mut buffers = case.buffers();
+        let outputs = buffers.outputs();
+        let mut bound = match plan.bind(case.inputs(), outputs, &mut workspace) {
+            Ok(bound) => bound,
+            Err(e) => {
+                println!("bind: {e}");
+                continue;
+            }
+        };
+        let mut reports = Vec::new();
+        for _ in 0..3 {
+            let before = calls();
+            let report = bound.run();
+            let after = calls();
+            for name in
+                ["cuMemAlloc_v2", "cuMemHostAlloc", "cuModuleLoadDataEx", "cuMemFree_v2", "cuMemFreeHost"]
+            {
+                println!("during {name}: {}", after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0));
+            }
+            reports.push(report);
+        }
+        drop(bound);
+        let answer = judge(&case, &buffers);
+        for report in reports {
+            match report {
+                // The last run's outputs are what is judged.
+                Ok(report) => tell("run", &report, &answer),
+                Err(e) => println!("error: {}", e.to_string().replace('\n', " ")),
+            }
+        }
+        if buffers.present != want && answer == "right" {
+            println!("run: present WRONG");
+        }
+        first.get_or_insert(buffers);
+    }
+    mapped(&engine, &case);
+    // The engine stays of use: another plan, another workspace.
+    drop(workspace);
+    let packed = Some(vec![(5, 9), (0, 3), (40, 70)]);
+    let small = Params { packed, ..Params::plain(0, 0, 8, 8) }.build("after");
+    let checked = small.problem();
+    let mut buffers = small.buffers();
+    let again = engine.plan(&checked, &PlanOptions::default()).map_err(|e| e.to_string()).and_then(|plan| {
+        let mut workspace = plan.workspace().map_err(|e| e.to_string())?;
+        let mut bound =
+            plan.bind(small.inputs(), buffers.outputs(), &mut workspace).map_err(|e| e.to_string())?;
+        bound.run().map_err(|e| e.to_string())
+    });
+    match again {
+        Ok(report) => tell("after", &report, &judge(&small, &buffers)),
+        Err(e) => println!("after error: {}", e.replace('\n', " ")),
+    }
+}
+
+/// Tensors in memory that an integrated GPU uses in place: nothing is copied.
+fn mapped(engine: &Engine, case: &Case) {
+    let Data::F32(q) = &case.q else { panic!("singles") };
+    let (Ok(mut query), Ok(mut output)) =
+        (engine.host_buffer::<f32>(q.len()), engine.host_buffer::<f32>(case.spec.output.extent()))
+    else {
+        return;
+    };
+    query.copy_from_slice(q);
+    output.fill(f32::NAN);
+    let (checked, mut buffers) = (case.problem(), case.buffers());
+    let Ok(plan) = engine.plan(&checked, &PlanOptions::default()) else { return };
+    let Ok(mut workspace) = plan.workspace() else { return };
+    let mut inputs = case.inputs();
+    inputs.query = Elements::F32(&query);
+    let mut outputs = buffers.outputs();
+    outputs.output = ElementsMut::F32(&mut output);
+    let before = calls();
+    let Ok(mut bound) = plan.bind(inputs, outputs, &mut workspace) else { return };
+    let Ok(report) = bound.run() else { return };
+    drop(bound);
+    let after = calls();
+    for name in ["cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2"] {
+        println!("mapped {name}: {}", after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0));
+    }
+    let pinned = query.is_pinned() && output.is_pinned();
+    let output = output.to_vec();
+    buffers.output = Data::F32(output);
+    tell(if pinned { "mapped" } else { "ordinary" }, &report, &judge(case, &buffers));
+}
+
+/// A scenario under `variables`; it must have come to its end.
+fn scene(library: &Path, variables: &[(&str, &str)]) -> Output {
+    let output = child("scenario", library, variables);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && !said(&output, "end").is_empty(),
+        "{variables:?}: {}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!text.contains("WRONG"), "{variables:?}:\n{text}");
+    output
+}
+
+fn everything(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// All runs were on the CPU, were right, gave `reason`, and one warning told it.
+fn fell_back(output: &Output, reason: &str) {
+    let runs = said(output, "run");
+    assert_eq!(runs.len(), 6, "{}", everything(output));
+    for run in &runs {
+        assert!(
+            !run.starts_with("cuda") && run.contains(" right ") && run.contains(reason),
+            "{reason}: {run}"
+        );
+    }
+    let warnings = said(output, "warning");
+    assert!(warnings.len() == 1 && warnings[0].contains(reason), "{reason}: {warnings:?}");
+}
+
+/// With the policy to fail the scenario ended with an error of `stage` that contains `reason`.
+fn failed(library: &Path, variables: &[(&str, &str)], stage: &str, reason: &str) {
+    let mut all = variables.to_vec();
+    all.push(("ELSA_TEST_FAIL", "1"));
+    let output = scene(library, &all);
+    let errors = said(&output, stage);
+    assert!(
+        errors.iter().any(|e| e.contains(reason)),
+        "{all:?}: {stage}, {reason}:\n{}",
+        everything(&output)
+    );
+    assert!(!said(&output, "run").iter().any(|run| !run.starts_with("cuda")), "{}", everything(&output));
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn without_a_fault_the_gpu_computes_and_allocates_nothing() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let output = scene(&folder(), &[("ELSA_STANDIN_LOG", log.path().to_str().unwrap())]);
+    let runs = said(&output, "run");
+    assert!(runs.len() == 6 && runs.iter().all(|run| run == "cuda right -"), "{runs:?}");
+    assert_eq!(said(&output, "after"), ["cuda right -"]);
+    assert_eq!(said(&output, "end"), ["0"]);
+    // Keys, values and the past are copied in, the query is not; log-sum-exp, states and the present are copied
+    // out, the output is not.
+    assert_eq!(said(&output, "mapped"), ["cuda right -"]);
+    assert_eq!(said(&output, "mapped cuMemcpyHtoDAsync_v2"), ["4"]);
+    assert_eq!(said(&output, "mapped cuMemcpyDtoHAsync_v2"), ["6"]);
+    for name in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuModuleLoadDataEx", "cuMemFree_v2", "cuMemFreeHost"] {
+        let during = said(&output, &format!("during {name}"));
+        assert!(during.len() == 6 && during.iter().all(|n| n == "0"), "{name}: {during:?}");
+    }
+    // What was taken is given back.
+    let calls = std::fs::read_to_string(log.path()).unwrap();
+    let count = |name: &str| calls.lines().filter(|line| *line == format!("{name} 0")).count();
+    for (take, give) in [
+        ("cuMemAlloc_v2", "cuMemFree_v2"),
+        ("cuMemHostAlloc", "cuMemFreeHost"),
+        ("cuStreamCreate", "cuStreamDestroy_v2"),
+        ("cuEventCreate", "cuEventDestroy_v2"),
+        ("cuModuleLoadDataEx", "cuModuleUnload"),
+        ("cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2"),
+    ] {
+        assert!(count(take) > 0, "{take} is never called");
+        assert_eq!(count(take), count(give), "{take} and {give}");
+    }
+    let bad: Vec<&str> = calls.lines().filter(|line| !line.ends_with(" 0")).collect();
+    // A question about memory that is not the driver's is answered with code 1.
+    assert!(bad.iter().all(|line| *line == "cuPointerGetAttribute 1"), "{bad:?}");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn no_driver_no_device_and_an_old_one() {
+    let empty = tempfile::tempdir().unwrap();
+    fell_back(&scene(empty.path(), &[]), "libcuda");
+    failed(empty.path(), &[], "engine", "libcuda");
+    let library = folder();
+    let cases = [("none", "CUDA_ERROR_NO_DEVICE"), ("old", "5.3")];
+    for (device, reason) in cases {
+        fell_back(&scene(&library, &[("ELSA_STANDIN_DEVICE", device)]), reason);
+        failed(&library, &[("ELSA_STANDIN_DEVICE", device)], "engine", reason);
+        // Nobody asked for a GPU: nothing to warn of.
+        let auto = scene(&library, &[("ELSA_STANDIN_DEVICE", device), ("ELSA_TEST_AUTO", "1")]);
+        assert_eq!(said(&auto, "end"), ["0"], "{}", everything(&auto));
+        assert!(said(&auto, "run").iter().all(|run| !run.starts_with("cuda") && run.ends_with("right -")));
+    }
+    let auto = scene(&library, &[("ELSA_TEST_AUTO", "1")]);
+    assert!(said(&auto, "run").iter().all(|run| run == "cuda right -"), "{}", everything(&auto));
+    let newer = scene(&library, &[("ELSA_STANDIN_DEVICE", "new")]);
+    assert!(said(&newer, "run").iter().all(|run| run == "cuda right -"), "{}", everything(&newer));
+}
+
+/// Names of the functions that the library exports.
+fn exports(library: &[u8]) -> BTreeSet<String> {
+    let file = object::File::parse(library).unwrap();
+    let symbols = file.dynamic_symbols().filter(|s| s.is_definition() && s.is_global());
+    symbols.map(|s| s.name().unwrap().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn each_missing_symbol_is_named() {
+    let whole = std::fs::read(folder().join("libcuda.so.1")).unwrap();
+    let mut needed = 0;
+    for name in exports(&whole) {
+        // The same library with another name in its table of names.
+        let mut lacking = whole.clone();
+        let pattern = [b"\0", name.as_bytes(), b"\0"].concat();
+        let mut found = 0;
+        for at in 0..lacking.len() - pattern.len() {
+            if lacking[at..].starts_with(&pattern) {
+                lacking[at + 1] = b'x';
+                found += 1;
+            }
+        }
+        assert!(found > 0 && !exports(&lacking).contains(&name), "{name}");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("libcuda.so.1"), &lacking).unwrap();
+        let output = scene(dir.path(), &[]);
+        if said(&output, "run").iter().all(|run| run == "cuda right -") {
+            continue;
+        }
+        needed += 1;
+        fell_back(&output, &name);
+    }
+    println!("{needed} symbols are needed");
+    assert!(needed >= 30, "{needed}");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn the_library_exports_what_a_driver_of_10_2_does() {
+    let list = include_str!("../standin/symbols-10.2.txt");
+    let allowed: BTreeSet<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(allowed.len() > 300);
+    let exported = exports(&std::fs::read(folder().join("libcuda.so.1")).unwrap());
+    assert!(exported.len() > 60);
+    let beyond: Vec<&String> = exported.iter().filter(|name| !allowed.contains(name.as_str())).collect();
+    assert!(beyond.is_empty(), "{beyond:?}");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn modules_that_are_refused() {
+    let library = folder();
+    let refuse = [("ELSA_STANDIN_PTX", "refuse")];
+    let output = scene(&library, &refuse);
+    fell_back(&output, "CUDA_ERROR_INVALID_PTX");
+    for part in ["module ", "6.5", "10.2", "PTX is refused"] {
+        assert!(said(&output, "run")[0].contains(part), "{part}: {}", everything(&output));
+    }
+    failed(&library, &refuse, "plan", "PTX is refused");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn memory_that_is_not_there() {
+    let library = folder();
+    for bytes in ["1", "1000", "300000"] {
+        fell_back(&scene(&library, &[("ELSA_STANDIN_MEMORY", bytes)]), "OUT_OF_MEMORY");
+        let output = scene(&library, &[("ELSA_STANDIN_MEMORY", bytes), ("ELSA_TEST_FAIL", "1")]);
+        assert!(everything(&output).contains("OUT_OF_MEMORY"), "{}", everything(&output));
+    }
+}
+
+/// Every function that the scenario calls fails, at its first and at its last call, in a way that leaves the context
+/// of use and in one that does not.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn every_call_fails() {
+    let library = folder();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let _ = scene(&library, &[("ELSA_STANDIN_LOG", log.path().to_str().unwrap())]);
+    let mut calls: BTreeMap<String, usize> = BTreeMap::new();
+    for line in std::fs::read_to_string(log.path()).unwrap().lines() {
+        *calls.entry(line.split(' ').next().unwrap().to_owned()).or_insert(0) += 1;
+    }
+    let (mut cpu, mut gpu) = (0, 0);
+    for (name, n) in &calls {
+        let at: BTreeSet<usize> = [1, *n].into();
+        for call in at {
+            for code in [2, 700] {
+                let fault = format!("{name}:{call}:{code}");
+                let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault)]);
+                let runs = said(&output, "run");
+                // A call that only gives something back changes no answer.
+                assert_eq!(runs.len(), 6, "{fault}:\n{}", everything(&output));
+                assert_eq!(said(&output, "after").len(), 1, "{fault}:\n{}", everything(&output));
+                match runs.iter().filter(|run| !run.starts_with("cuda")).count() {
+                    0 => gpu += 1,
+                    _ => cpu += 1,
+                }
+                for run in &runs {
+                    assert_eq!(run.starts_with("cuda"), run.ends_with(" -"), "{fault}: {run}");
+                }
+                let output = scene(&library, &[("ELSA_STANDIN_FAIL", &fault), ("ELSA_TEST_FAIL", "1")]);
+                assert!(said(&output, "run").iter().all(|run| run.starts_with("cuda")), "{fault}");
+            }
+        }
+    }
+    println!("{} functions; {cpu} faults brought the CPU in, {gpu} did not", calls.len());
+    assert!(calls.len() >= 25 && cpu > 30 && gpu > 10, "{cpu} {gpu}");
+}
+
+/// A lost context is made anew once; when that one is lost too, the CPU computes for good.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_lost_context_is_replaced_once() {
+    let library = folder();
+    for code in ["700", "702", "719"] {
+        let output = scene(&library, &[("ELSA_STANDIN_FAIL", &format!("cuLaunchKernel:1:{code}"))]);
+        let runs = said(&output, "run");
+        assert!(!runs[0].starts_with("cuda") && runs[0].contains(code), "{runs:?}");
+        assert!(runs[1..].iter().all(|run| run == "cuda right -"), "{runs:?}");
+        assert_eq!(said(&output, "after"), ["cuda right -"]);
+        let output = scene(&library, &[("ELSA_STANDIN_FAIL", &format!("cuLaunchKernel:1+:{code}"))]);
+        assert!(said(&output, "run").iter().all(|run| !run.starts_with("cuda") && run.contains(" right ")));
+        assert!(!said(&output, "after")[0].starts_with("cuda"), "{}", everything(&output));
+        assert_eq!(said(&output, "end"), ["1"], "{}", everything(&output));
+        let fail =
+            [("ELSA_STANDIN_FAIL", &*format!("cuStreamSynchronize:1+:{code}")), ("ELSA_TEST_FAIL", "1")];
+        let output = scene(&library, &fail);
+        assert!(
+            !said(&output, "error").is_empty() && said(&output, "run").is_empty(),
+            "{}",
+            everything(&output)
+        );
+    }
+}

@@ -1,0 +1,63 @@
+//! On the stand-in driver, for the sanitizers: a share of the hard cases that are small, with and without states,
+//! and calls from several threads at a time.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
+use elsa_tests::cases::{Case, hard_cases};
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(1),
+        fallback: Fallback::Fail,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+fn check(engine: &Engine, case: &Case, states: bool) {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut buffers = case.buffers();
+    let mut outputs = buffers.outputs();
+    if !states {
+        outputs.state = None;
+    }
+    plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+    case.naive().check(&buffers.output, Some(&buffers.lse), 600).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+}
+
+/// Scores of a case: what a kernel's time goes with.
+fn scores(case: &Case) -> usize {
+    let [batch, heads, queries, _] = case.spec.query.shape();
+    batch * heads * queries * case.spec.key.tokens()
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_share_of_the_hard_cases() {
+    let engine = engine();
+    let cases: Vec<Case> =
+        hard_cases().into_iter().filter(|case| scores(case) <= 15_000).step_by(8).collect();
+    assert!(cases.len() > 30, "{}", cases.len());
+    for (i, case) in cases.iter().enumerate() {
+        check(&engine, case, i % 2 == 0);
+    }
+    println!("{} cases", cases.len());
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn threads_share_an_engine() {
+    let engine = engine();
+    let cases: Vec<Case> = hard_cases().into_iter().filter(|case| scores(case) <= 2000).step_by(60).collect();
+    std::thread::scope(|scope| {
+        for states in [false, true] {
+            let (engine, cases) = (&engine, &cases);
+            scope.spawn(move || cases.iter().for_each(|case| check(engine, case, states)));
+        }
+    });
+}

@@ -1,0 +1,80 @@
+//! The device's definition of the softmax state against core's, bit by bit: `state.cuh`, compiled for this
+//! machine, merges what this program sends it.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::state::{State, log_sum_exp, natural_reference};
+use elsa_tests::random::Random;
+use elsa_tests::standin::folder;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// Whole references near each other, far apart, absent and at the ends; sums that are zero, ordinary, subnormal,
+/// infinite or no number.
+fn states() -> Vec<[f32; 3]> {
+    let mut random = Random::new(17);
+    let mut states =
+        vec![[f32::NEG_INFINITY, 0.0, 0.0], [0.0, f32::NAN, f32::NAN], [f32::NEG_INFINITY, f32::NAN, 0.0]];
+    for m in [-126.0f32, -1.0, 0.0, 1.0, 8.0, 126.0, 127.0, 1e6, -1e6] {
+        for s in [1.0f32, 1.5, 0.0, 3e38, 1e-40, f32::INFINITY] {
+            states.push([m, s, -s * 0.75]);
+        }
+    }
+    for _ in 0..150 {
+        let m = (random.normal() * 40.0).round();
+        // Twelve bits, so that sums of a few are exact.
+        let s = (random.unit() * 4096.0).floor() as f32 / 256.0;
+        states.push([m, s, (random.normal() * 256.0).round() / 16.0]);
+    }
+    states
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn merges_have_the_bits_of_core() {
+    let states = states();
+    let mut text = String::new();
+    for a in &states {
+        for b in &states {
+            let words: Vec<String> = a.iter().chain(b).map(|x| format!("{:x}", x.to_bits())).collect();
+            writeln!(text, "{}", words.join(" ")).unwrap();
+        }
+    }
+    let program = folder().join("states");
+    let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(text.as_bytes()).unwrap());
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success());
+    let output = String::from_utf8(output.stdout).unwrap();
+    let mut lines = output.lines();
+    let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    let mut worst = 0.0f64;
+    for a in &states {
+        for b in &states {
+            let words: Vec<&str> = lines.next().unwrap().split(' ').collect();
+            let float = |i: usize| f32::from_bits(u32::from_str_radix(words[i], 16).unwrap());
+            let mut merged = State { m: a[0], s: a[1], w: [a[2]] };
+            merged.merge(&State { m: b[0], s: b[1], w: [b[2]] });
+            for (i, want) in [merged.m, merged.s, merged.w[0]].into_iter().enumerate() {
+                assert!(same(float(i), want), "{a:?} {b:?}: word {i} is {}, not {want}", float(i));
+            }
+            // Logarithm and exponential are series on the device: as good, not the same.
+            let (lse, want) = (float(3), log_sum_exp(merged.m, f64::from(merged.s)));
+            assert!(
+                same(lse, want) || (lse - want).abs() <= want.abs() * f32::EPSILON,
+                "{a:?} {b:?}: {lse}, {want}"
+            );
+            let (m, factor) = natural_reference(merged.m);
+            assert!(same(float(4), m), "{a:?} {b:?}");
+            let found = f64::from_bits(u64::from_str_radix(words[5], 16).unwrap());
+            worst = worst.max((found / factor - 1.0).abs());
+        }
+    }
+    assert!(lines.next().is_none());
+    assert!(worst < 1e-13, "{worst:e}");
+    println!("{} merges", states.len() * states.len());
+}
