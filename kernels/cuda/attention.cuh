@@ -237,7 +237,7 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
         const SharedBytes p = sm + c * 4 * Q_STRIDE + ((r ^ (c & 7)) << 4);
         UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{x[0][e], x[1][e], x[2][e], x[3][e]});
       };
-      constexpr int BATCH = Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 3 == 0 ? 3 : 1;
+      constexpr int BATCH = Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
       if (call.flags & QUERY_IN_FOURS) {
         NO_UNROLL for (int i0 = 0; i0 < Q_ITEMS; i0 += BATCH) {
           Four x[BATCH][4];
@@ -254,16 +254,11 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
           }
         }
       } else {
-        NO_UNROLL for (int n = tid; n < Q_ITEMS * NT; n += NT) {
-          const int c = n % DF, r = n / DF * 4;
-          f4 y[4];
-          UNROLL for (int e = 0; e < 4; e++) {
-            Four x;
-            clear(x);
-            if (row0 + r + e < s.queries) load_some(x, q + (r + e) * step, c * 4, call.head_dim, false);
-            y[e] = in_singles(x, call.dtype) * call.query_factor;
-          }
-          store_q(n, y);
+        NO_UNROLL for (int n = tid; n < BM * D; n += NT) {
+          const int dim = n % D, r = n / D;
+          float x = 0.f;
+          if (row0 + r < s.queries && dim < call.head_dim) x = element(q + r * step, dim, HALF ? call.dtype : TYPE_F32);
+          store_shared_f(sm + dim * Q_STRIDE + (((r >> 2) ^ (dim >> 2 & 7)) << 4) + (r & 3) * 4, x * call.query_factor);
         }
       }
     }
@@ -363,10 +358,10 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
             const int t = opaque(tid), cg = lane_col(t);
             const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
             const SharedBytes queries = sm + chunk * KD * Q_STRIDE;
-            constexpr int DIMS = EDGE ? 4 : 8;  // of a loop body
+            constexpr int DIMS = EDGE ? 2 : 8;  // of a loop body
             f4 qa[2][TM / 4], kb[2][TN / 4];
             auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it * DIMS + kk of the chunk
-              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : it & 7;
+              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it >> 1) & 7;
               const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
               UNROLL for (int h = 0; h < TM / 4; h++)
                 qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
@@ -538,7 +533,7 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
         auto multiply = [&](SharedBytes pu, SharedBytes vu) LAMBDA {
           f4 pa[2][TM / 4];
           float vb[2][AN];
-          constexpr int KEYS = EDGE ? 4 : BODY;
+          constexpr int KEYS = EDGE ? 2 : BODY;
           auto fragments = [&](int b, int from, int key) LAMBDA {
             const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
             UNROLL for (int h = 0; h < TM / 4; h++) {
