@@ -12,6 +12,7 @@ pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
+const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
@@ -192,6 +193,25 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     };
     let bin = environment(tree, "ptxas", "ptxas", &PTXAS_PACKAGES, &|bin| find(bin).is_some())?;
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
+}
+
+/// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
+pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
+    let folder = tree.target.join("digits");
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
+    let bin = environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)?;
+    // Whole or not at all.
+    let part = tree.target.join("digits-part");
+    let export = tree.root.join("examples/cpp-vision/train/export.py");
+    let done = Run::new(tree, "").arg(bin.join("python")).arg("-B").arg(export).arg(&part).run();
+    if !done.ok {
+        return Err(format!("the pictures of examples/cpp-vision: {}", done.how));
+    }
+    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
 }
 
 /// The Python of a private environment with the libraries that the benchmark compares with.

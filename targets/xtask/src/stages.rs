@@ -7,6 +7,7 @@ use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
 use crate::standin::{self, Variant};
+use crate::vision;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 18] = [
+pub const STAGES: [Stage; 19] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -53,6 +54,7 @@ pub const STAGES: [Stage; 18] = [
         run: asan,
     },
     Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
+    Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
     Stage { name: "cuda", about: "CUDA back end through a stand-in driver", fast: false, run: cuda },
     Stage { name: "cuda-asan", about: "the same, AddressSanitizer", fast: false, run: cuda_asan },
@@ -241,21 +243,27 @@ fn aarch64(tree: &Tree) -> Ran {
 
 fn robot(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
-    let run = Run::new(tree, "cargo test -p elsa-robot --test robot --no-fail-fast -- --nocapture")
-        .env_default("ELSA_ROBOT_FRAMES", "1000");
+    let set_up = || Ok((setup::digits(tree)?, standin::build(tree, Variant::Plain)?, setup::board(tree)?));
+    let (digits, folder, bin) = match set_up() {
+        Ok(all) => all,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    let long = |line: &str| {
+        let run = Run::new(tree, line).args("--no-fail-fast -- --include-ignored --nocapture");
+        run.env("ELSA_DIGITS", &digits).env_default("ELSA_ROBOT_FRAMES", "1000")
+    };
+    let run = long("cargo test -p elsa-robot --test robot --test heldout");
     let misses = count::value(&tests(&mut ran, run).stdout, "deadline_misses");
     ran.note =
         misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
-    match setup::board(tree) {
-        Ok(bin) => {
-            let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot")
-                .args(&format!("--target {BOARD}.2.27 every_frame"))
-                .front(bin)
-                .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
-            tests(&mut ran, run);
-        }
-        Err(fault) => ran.faults.push(fault),
-    }
+    let run = long("cargo test -p elsa-robot --test gpu --test heldout --test model --test no_allocation");
+    tests(&mut ran, with_standin(run, &folder));
+    let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot --test heldout")
+        .args(&format!("--target {BOARD}.2.27 -- --include-ignored every_ the_program"))
+        .front(bin)
+        .env("ELSA_DIGITS", &digits)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
+    tests(&mut ran, run);
     ran
 }
 

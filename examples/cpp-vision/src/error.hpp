@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace vision {
+
+/// Whose fault it is; the numbers are the statuses with which the program ends.
+enum class Fault {
+    /// The request: an argument, or a file that it names.
+    request = 2,
+    /// The device or the system.
+    system = 3,
+};
+
+/// Why there is no answer. The text names what is wrong, what was found and what is allowed.
+class Error : public std::runtime_error {
+public:
+    Error(Fault fault, const std::string &text) : std::runtime_error(text), fault_(fault) {}
+
+    Fault fault() const noexcept { return fault_; }
+
+private:
+    Fault fault_;
+};
+
+/// An error of the request: `what: found; allowed: allowed`.
+inline Error refused(const std::string &what, const std::string &found, const std::string &allowed) {
+    return Error(Fault::request, what + ": " + found + "; allowed: " + allowed);
+}
+
+/// The error of a file operation that left `code` in errno. A name that leads nowhere is a wrong request.
+inline Error file_error(const std::string &path, int code, const std::string &allowed) {
+    const bool named = code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ENAMETOOLONG;
+    const char *reason = code == 0 ? "input or output failed" : std::strerror(code);
+    return Error(named ? Fault::request : Fault::system, path + ": " + reason + "; allowed: " + allowed);
+}
+
+} // namespace vision

@@ -1,0 +1,97 @@
+#include "layers.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace vision {
+namespace {
+
+/// Rows of x that share one pass over the weights, so that a weight is read from the cache once for all of them.
+const std::size_t block = 4;
+
+const float epsilon = 1e-5f;
+
+/// y[r] += x[r] W for `rows` rows, at most `block`.
+void rows_of(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
+    for (std::size_t i = 0; i < inputs; ++i) {
+        const float *row = weight + i * outputs;
+        for (std::size_t r = 0; r < rows; ++r) {
+            const float factor = x[r * inputs + i];
+            float *to = y + r * outputs;
+            for (std::size_t o = 0; o < outputs; ++o) {
+                to[o] += factor * row[o];
+            }
+        }
+    }
+}
+
+} // namespace
+
+Linear::Linear(const std::vector<float> &weight, std::vector<float> bias)
+    : weight_(weight.size()), bias_(std::move(bias)) {
+    const std::size_t outputs = bias_.size(), inputs = weight.size() / outputs;
+    for (std::size_t o = 0; o < outputs; ++o) {
+        for (std::size_t i = 0; i < inputs; ++i) {
+            weight_[i * outputs + o] = weight[o * inputs + i];
+        }
+    }
+}
+
+void Linear::apply(const float *x, std::size_t rows, float *y) const {
+    const std::size_t outputs = bias_.size(), inputs = weight_.size() / outputs;
+    for (std::size_t r = 0; r < rows; ++r) {
+        std::copy(bias_.begin(), bias_.end(), y + r * outputs);
+    }
+    for (std::size_t r = 0; r < rows; r += block) {
+        rows_of(x + r * inputs, std::min(block, rows - r), weight_.data(), inputs, outputs, y + r * outputs);
+    }
+}
+
+Norm::Norm(std::vector<float> weight, std::vector<float> bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}
+
+void Norm::apply(const float *x, std::size_t rows, float *y) const {
+    const std::size_t n = weight_.size();
+    for (std::size_t r = 0; r < rows; ++r, x += n, y += n) {
+        float sum = 0.0f;
+        for (std::size_t i = 0; i < n; ++i) {
+            sum += x[i];
+        }
+        const float mean = sum / static_cast<float>(n);
+        float squares = 0.0f;
+        for (std::size_t i = 0; i < n; ++i) {
+            squares += (x[i] - mean) * (x[i] - mean);
+        }
+        const float factor = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
+        for (std::size_t i = 0; i < n; ++i) {
+            y[i] = (x[i] - mean) * factor * weight_[i] + bias_[i];
+        }
+    }
+}
+
+void gelu(float *x, std::size_t n) {
+    const float half_root = 0.70710678f;
+    for (std::size_t i = 0; i < n; ++i) {
+        x[i] *= 0.5f * (1.0f + std::erf(x[i] * half_root));
+    }
+}
+
+void add(float *x, const float *y, std::size_t n) {
+    for (std::size_t i = 0; i < n; ++i) {
+        x[i] += y[i];
+    }
+}
+
+void softmax(const std::vector<float> &scores, std::vector<float> &probabilities) {
+    const float largest = *std::max_element(scores.begin(), scores.end());
+    float sum = 0.0f;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+        probabilities[i] = std::exp(scores[i] - largest);
+        sum += probabilities[i];
+    }
+    for (float &p : probabilities) {
+        p /= sum;
+    }
+}
+
+} // namespace vision

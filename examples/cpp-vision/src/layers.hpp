@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace vision {
+
+/// A linear map y = W x + b.
+class Linear {
+public:
+    Linear() = default;
+
+    /// From `weight` [outputs, inputs], as PyTorch stores it, and `bias` [outputs].
+    Linear(const std::vector<float> &weight, std::vector<float> bias);
+
+    /// Maps the rows `x` [rows, inputs] to `y` [rows, outputs].
+    void apply(const float *x, std::size_t rows, float *y) const;
+
+private:
+    /// [inputs, outputs]: transposed, so that the inner loop runs along outputs.
+    std::vector<float> weight_;
+    std::vector<float> bias_;
+};
+
+/// Layer normalisation over a row: (x - mean) / sqrt(variance + 1e-5) * weight + bias, with the variance over n.
+class Norm {
+public:
+    Norm() = default;
+    Norm(std::vector<float> weight, std::vector<float> bias);
+
+    /// Normalises the rows `x` into `y`, both [rows, width].
+    void apply(const float *x, std::size_t rows, float *y) const;
+
+private:
+    std::vector<float> weight_, bias_;
+};
+
+/// The exact GELU, x (1 + erf(x / sqrt 2)) / 2, in place.
+void gelu(float *x, std::size_t n);
+
+/// x += y.
+void add(float *x, const float *y, std::size_t n);
+
+/// Probabilities of `scores`: exp(s - max) over their sum.
+void softmax(const std::vector<float> &scores, std::vector<float> &probabilities);
+
+} // namespace vision

@@ -1,0 +1,71 @@
+#pragma once
+
+#include "attention.hpp"
+#include "layers.hpp"
+#include "picture.hpp"
+#include "safetensors.hpp"
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+namespace vision {
+
+/// The answer for one picture.
+struct Answer {
+    /// The class with the highest score; of equals the first.
+    std::size_t best = 0;
+    AttentionReport attention;
+};
+
+/// A Vision Transformer. A picture of 8 x 8 cells is cut into 2 x 2 patches, each a token; a class token stands before
+/// them. Each block is pre-norm: x += proj(attention(norm1(x))), then x += fc2(gelu(fc1(norm2(x)))). The scores are a
+/// linear map of the normalised class token. Buffers are made once: `classify` allocates nothing.
+class Model {
+public:
+    static constexpr std::size_t patch = 2;
+    static constexpr std::size_t grid = side / patch;
+    static constexpr std::size_t tokens = 1 + grid * grid;
+
+    /// Throws Error when the file is no such network, or attention cannot be had.
+    Model(const SafeTensors &weights, const AttentionOptions &options);
+
+    /// Classifies a picture on a scale from 0 to 1. Throws Error.
+    Answer classify(const std::array<float, side * side> &cells);
+
+    /// Of the last picture, one for each class: before softmax, and after it.
+    const std::vector<float> &scores() const noexcept { return scores_; }
+    const std::vector<float> &probabilities() const noexcept { return probabilities_; }
+
+    /// How much of the class token's answer came from each patch of the last picture, [grid, grid]. Needs
+    /// AttentionOptions::probabilities.
+    ///
+    /// Attention rollout (Abnar and Zuidema 2020, "Quantifying attention flow in transformers"): with P_l the
+    /// probabilities of block l averaged over its heads, the row of the class token in A_L ... A_1, A_l = (P_l + I) / 2;
+    /// the half I stands for the residual connection.
+    std::vector<float> map() const;
+
+private:
+    struct Block {
+        Norm norm1;
+        Linear qkv, proj;
+        Norm norm2;
+        Linear fc1, fc2;
+        std::size_t hidden;
+    };
+
+    std::size_t width_, heads_;
+    Linear patch_map_;
+    /// Positions of the tokens, the class token added to its own: [tokens, width].
+    std::vector<float> position_;
+    std::vector<Block> blocks_;
+    Norm norm_;
+    Linear head_;
+    Attention attention_;
+    std::array<float, side * side> patches_;
+    std::vector<float> x_, normed_, mapped_, hidden_, scores_, probabilities_;
+    /// Probabilities of each block averaged over heads, [blocks, tokens, tokens], where they are wanted.
+    std::vector<float> averages_;
+};
+
+} // namespace vision

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vision {
+
+/// Cells of a side of what the network sees.
+constexpr std::size_t side = 8;
+/// Longest side of a picture that is read.
+constexpr std::size_t max_side = 8192;
+
+/// Grey values, 0 to 255, row by row.
+struct Picture {
+    std::size_t width = 0;
+    std::size_t height = 0;
+    std::vector<std::uint8_t> grey;
+};
+
+/// Reads a PNG or JPEG file. A colour becomes (77 R + 150 G + 29 B) / 256, rounded down: the weights of ITU-R BT.601.
+/// Transparency is ignored. Throws Error.
+Picture read_picture(const std::string &path);
+
+/// Reduces a picture to `side` x `side` cells by area averaging: each cell is the mean over its share of the picture,
+/// and a pixel on a border counts in proportion to the area that lies inside. On a scale from 0 to 1.
+///
+/// Along an axis of n pixels, measured in eighths of a pixel, cell c covers [c n, (c + 1) n) and pixel p covers
+/// [8 p, 8 p + 8), so that every overlap is a whole number and the sums are exact.
+void reduce(const Picture &picture, std::array<float, side * side> &cells);
+
+/// Writes the picture as PNG, enlarged by a whole number to at least 256 pixels a side where that leaves the longer one
+/// within `max_side`, with weights [grid, grid] over it in orange: the least weight is clear, the largest 70 % opaque,
+/// and opacity is linear between. Throws Error.
+void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid);
+
+} // namespace vision

@@ -1,0 +1,335 @@
+//! The stage `vision`: `examples/cpp-vision`, built against the folders that `cargo xtask build` makes, answers for
+//! every picture that was held out as PyTorch did: here, through the stand-in driver, and on an emulated board.
+//!
+//! Classes must be the same. Scores may differ by rounding: each side makes at most [`ROUNDINGS`] roundings on the
+//! longest path from a pixel to a score. Roundings of either sign add up like steps of a random walk, so that K of
+//! them stay within `lambda sqrt(K) u` of the largest score but with a probability of `2 exp(-lambda^2 / 2)` (Higham
+//! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). Layers that amplify are
+//! countered by the normalisation that follows them.
+
+use crate::build::{self, HOST, Target};
+use crate::check;
+use crate::count::Ran;
+use crate::setup;
+use crate::shell::{Output, Run, Tree};
+use crate::standin::{self, Variant};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLE: &str = "examples/cpp-vision";
+const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
+const BOARD: &str = "jetson-tx2";
+/// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
+/// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
+const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
+/// Standard deviations that are allowed.
+const LAMBDA: f64 = 4.0;
+/// Half a unit in the last place of the scores that are recorded.
+const RECORDED: f64 = 5e-6;
+/// Accuracy that the network must have.
+const LEAST: f64 = 0.97;
+/// Bytes that the weights may have.
+const MOST_BYTES: u64 = 400_000;
+
+/// The stage `vision`.
+pub fn vision(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("checks");
+    if let Err(fault) = go(tree, &mut ran) {
+        ran.faults.push(fault);
+    }
+    ran
+}
+
+/// Counts one check.
+fn note(ran: &mut Ran, what: &str, found: Result<String, String>) {
+    match found {
+        Ok(found) => {
+            println!("{what}: {found}");
+            ran.passed += 1;
+        }
+        Err(fault) => {
+            ran.failed += 1;
+            ran.faults.push(format!("{what}: {fault}"));
+        }
+    }
+}
+
+/// What PyTorch answered for one picture.
+struct Wanted {
+    index: u64,
+    class: u64,
+    scores: Vec<f64>,
+}
+
+/// PyTorch's answers for the pictures that were held out.
+struct Record {
+    pictures: Vec<Wanted>,
+    accuracy: f64,
+    tolerance: f64,
+}
+
+fn json(path: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    list(value).iter().filter_map(Value::as_f64).collect()
+}
+
+fn record(path: &Path) -> Result<Record, String> {
+    let value = json(path)?;
+    let (indices, classes) = (list(&value["indices"]), list(&value["classes"]));
+    let scores = list(&value["scores"]);
+    if indices.is_empty() || indices.len() != classes.len() || indices.len() != scores.len() {
+        return Err(format!("{}: lists of different lengths", path.display()));
+    }
+    let mut pictures = Vec::new();
+    for ((index, class), scores) in indices.iter().zip(classes).zip(scores) {
+        let (Some(index), Some(class)) = (index.as_u64(), class.as_u64()) else {
+            return Err(format!("{}: an index or a class that is no number", path.display()));
+        };
+        pictures.push(Wanted { index, class, scores: numbers(scores) });
+    }
+    let largest = pictures.iter().flat_map(|p| &p.scores).fold(0.0f64, |m, s| m.max(s.abs()));
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    let tolerance = 2.0 * LAMBDA * ROUNDINGS.sqrt() * unit * largest + RECORDED;
+    Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
+}
+
+/// What the program said: a line for each picture, and one for all.
+fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
+    let said = out.stderr.lines().last().unwrap_or_default();
+    if !out.ok {
+        return Err(format!("{}: {said}", out.how));
+    }
+    let lines: Result<Vec<Value>, _> = out.stdout.lines().map(serde_json::from_str).collect();
+    let mut lines: Vec<Value> = lines.map_err(|error| format!("no JSON: {error}"))?;
+    let all = lines.pop().ok_or("printed nothing")?;
+    Ok((lines, all))
+}
+
+/// The line of a picture, by the index in its name, LABEL-INDEX.png.
+fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
+    let end = format!("-{index:04}.png");
+    lines.iter().find(|line| line["file"].as_str().is_some_and(|file| file.ends_with(&end)))
+}
+
+/// Compares what the program said with the record. `backend` must have computed, where it is given.
+fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
+    let (lines, all) = lines(out)?;
+    if lines.len() != record.pictures.len() {
+        return Err(format!("{} pictures; allowed: {}", lines.len(), record.pictures.len()));
+    }
+    let mut worst = 0.0f64;
+    for wanted in &record.pictures {
+        let line =
+            line_of(&lines, wanted.index).ok_or_else(|| format!("picture {}: no line", wanted.index))?;
+        if line["class"].as_u64() != Some(wanted.class) {
+            return Err(format!(
+                "picture {}: class {}; PyTorch: {}",
+                wanted.index, line["class"], wanted.class
+            ));
+        }
+        if backend.is_some_and(|name| line["backend"] != name) || line["fallback"] != false {
+            let (by, fallback) = (&line["backend"], &line["fallback"]);
+            return Err(format!("picture {}: computed by {by}, fallback {fallback}", wanted.index));
+        }
+        let scores = numbers(&line["scores"]);
+        if scores.len() != wanted.scores.len() {
+            return Err(format!("picture {}: {} scores", wanted.index, scores.len()));
+        }
+        for (score, wanted) in scores.iter().zip(&wanted.scores) {
+            worst = worst.max((score - wanted).abs());
+        }
+    }
+    if worst > record.tolerance {
+        return Err(format!("scores differ by {worst:.1e}; allowed: {:.1e}", record.tolerance));
+    }
+    let accuracy = all["accuracy"].as_f64().unwrap_or_default();
+    // PyTorch's is a quotient of the same whole numbers, in f32.
+    if (accuracy - record.accuracy).abs() > f64::from(f32::EPSILON) {
+        return Err(format!("accuracy {accuracy}; PyTorch: {}", record.accuracy));
+    }
+    Ok(format!(
+        "{} pictures as PyTorch, accuracy {accuracy:.4}, scores within {worst:.1e} of {:.1e}, by {}",
+        lines.len(),
+        record.tolerance,
+        all["backend"].as_str().unwrap_or_default()
+    ))
+}
+
+/// Writes a copy of the weights in which nothing that attention gives is used.
+fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
+    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let bad = || format!("{}: no safetensors file", from.display());
+    let mut bytes = fs::read(from).map_err(|error| at(from, error))?;
+    let length: [u8; 8] = bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(bad)?;
+    let start = 8 + usize::try_from(u64::from_le_bytes(length)).map_err(|_| bad())?;
+    let header: Value = serde_json::from_slice(bytes.get(8..start).ok_or_else(bad)?).map_err(|_| bad())?;
+    let mut cleared = 0;
+    for (_, tensor) in header.as_object().ok_or_else(bad)?.iter().filter(|(n, _)| n.ends_with("proj.weight"))
+    {
+        let offset = |i: usize| tensor["data_offsets"][i].as_u64().and_then(|n| usize::try_from(n).ok());
+        let (begin, end) = offset(0).zip(offset(1)).ok_or_else(bad)?;
+        bytes.get_mut(start + begin..start + end).ok_or_else(bad)?.fill(0);
+        cleared += 1;
+    }
+    if cleared == 0 {
+        return Err(format!("{}: no proj.weight", from.display()));
+    }
+    fs::write(to, bytes).map_err(|error| at(to, error))
+}
+
+/// Configures and builds the example in `dir` against the folder `dist`.
+fn make(tree: &Tree, dir: &Path, dist: &Path, more: &[String]) -> Result<(), String> {
+    let mut run = Run::new(tree, "cmake -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -S")
+        .arg(EXAMPLE)
+        .arg("-B")
+        .arg(dir)
+        .arg(format!("-Delsa_DIR={}", dist.join("lib/cmake/elsa").display()));
+    for define in more {
+        run = run.arg(define);
+    }
+    let ends = |out: Output, what: &str| if out.ok { Ok(()) } else { Err(format!("{what}: {}", out.how)) };
+    ends(run.machine().run(), "configuring")?;
+    let run = Run::new(tree, "cmake --build").arg(dir).args("--target elsa-vision vision-tests -- -j2");
+    ends(run.run(), "building")
+}
+
+/// The program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
+fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
+    Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
+}
+
+/// Runs the tests of the parts; every check counts.
+fn parts(tree: &Tree, ran: &mut Ran, front: &str, dir: &Path) {
+    let run = program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir);
+    let line = run.line();
+    let out = run.run();
+    let count = |word: &str| {
+        let last = out.stdout.lines().last().unwrap_or_default();
+        let before = last.split(", ").find_map(|part| part.strip_suffix(word))?;
+        before.trim().parse::<u64>().ok()
+    };
+    ran.add(&line, out.ok, count("passed").unwrap_or(0), count("failed").unwrap_or(0));
+}
+
+/// The command that classifies all pictures.
+fn classify(tree: &Tree, front: &str, dir: &Path, model: &Path, pictures: &Path, rest: &str) -> Run {
+    let run = program(tree, front, dir, "elsa-vision").args("--json --model").arg(model).args(rest);
+    run.arg(pictures).machine()
+}
+
+fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    for name in ["cmake", "make", "g++"] {
+        setup::program(tree, name, name)?;
+    }
+    setup::file(tree, "/usr/include/stb/stb_image.h", "libstb-dev")?;
+    setup::file(tree, "/usr/include/nlohmann/json.hpp", "nlohmann-json3-dev")?;
+    let pictures = setup::digits(tree)?;
+    let home = tree.target.join("vision");
+    let record = record(&tree.root.join(EXAMPLE).join("model/heldout.json"))?;
+    let model = tree.root.join(MODEL);
+    let bytes = fs::metadata(&model).map_err(|error| format!("{}: {error}", model.display()))?.len();
+    let found = format!("{bytes} bytes, accuracy {:.4} by PyTorch", record.accuracy);
+    let good = bytes <= MOST_BYTES && record.accuracy >= LEAST;
+    note(ran, "the model", if good { Ok(found) } else { Err(found) });
+
+    let native = home.join(HOST);
+    make(tree, &native, &dist(tree, HOST)?, &[])?;
+    parts(tree, ran, "", &native);
+    for backend in ["auto", "scalar"] {
+        let out = classify(tree, "", &native, &model, &pictures, &format!("--backend {backend}")).run();
+        let by = (backend != "auto").then_some(backend);
+        note(ran, &format!("backend {backend}"), compare(&record, &out, by));
+    }
+    let folder = standin::build(tree, Variant::Plain)?;
+    let out = classify(tree, "", &native, &model, &pictures, "--backend cuda --fallback fail")
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("ELSA_STANDIN", &folder)
+        .run();
+    note(ran, "backend cuda, stand-in driver", compare(&record, &out, Some("cuda")));
+    let broken = home.join("without-attention.safetensors");
+    without_attention(&model, &broken)?;
+    let out = classify(tree, "", &native, &broken, &pictures, "").run();
+    note(ran, "without attention", differs(&record, &out));
+    refusals(tree, ran, &native, &pictures);
+
+    setup::board(tree)?;
+    let zig = setup::zig(tree)?.join("python");
+    let cross = home.join(BOARD);
+    let dist = dist(tree, BOARD)?;
+    make(
+        tree,
+        &cross,
+        &dist,
+        &[
+            format!(
+                "-DCMAKE_TOOLCHAIN_FILE={}",
+                dist.join(format!("share/{BOARD}/toolchain.cmake")).display()
+            ),
+            format!("-DELSA_ZIG={};-m;ziglang", zig.display()),
+        ],
+    )?;
+    let path = cross.join("elsa-vision");
+    let program = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let glibc = elsa_targets::Version { major: 2, minor: 27 };
+    note(ran, "symbol versions for the board", check::symbol_versions(&program, glibc));
+    note(ran, "libraries for the board", check::libraries(&program));
+    let emulator = setup::emulator();
+    parts(tree, ran, &emulator, &cross);
+    let out = classify(tree, &emulator, &cross, &model, &pictures, "--backend neon").run();
+    note(ran, "emulated board, backend neon", compare(&record, &out, Some("neon")));
+    Ok(())
+}
+
+/// The folder for a target, built.
+fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
+    let target = Target::named(tree, name)?;
+    let built = build::build(tree, &target, false)?;
+    if built.faults.is_empty() { Ok(target.dist(tree)) } else { Err(built.faults.join("; ")) }
+}
+
+/// Some classes must differ from the record: otherwise attention would not matter to what is compared.
+fn differs(record: &Record, out: &Output) -> Result<String, String> {
+    let (lines, _) = lines(out)?;
+    let same = |wanted: &&Wanted| {
+        line_of(&lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
+    };
+    let same = record.pictures.iter().filter(same).count();
+    if lines.len() == record.pictures.len() && same < record.pictures.len() {
+        Ok(format!("{same} of {} classes are the same", record.pictures.len()))
+    } else {
+        Err(format!("{same} classes of {} pictures are the same; allowed: fewer", lines.len()))
+    }
+}
+
+/// Requests that must be refused, with their status and what the message names.
+fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path) {
+    let folder = pictures.display();
+    let cases = [
+        (format!("{folder}"), 2, "--model"),
+        (format!("--model {MODEL}"), 2, "PICTURE"),
+        (format!("--model {MODEL} no-such.png"), 2, "no-such.png"),
+        (format!("--model {MODEL} --backend abacus {folder}"), 2, "--backend"),
+        (format!("--model {MODEL} --threads 0 {folder}"), 2, "--threads"),
+        (format!("--model {MODEL} --fallback gpu {folder}"), 2, "--fallback"),
+        (format!("--model {MODEL} --map m.png {folder}"), 2, "--map"),
+        (format!("--model Cargo.toml {folder}"), 2, "model: Cargo.toml"),
+        (format!("--model {MODEL} Cargo.toml"), 2, "Cargo.toml"),
+        (format!("--model {MODEL} --json --bogus {folder}"), 2, "--bogus"),
+    ];
+    for (rest, status, names) in cases {
+        let out = program(tree, "", dir, "elsa-vision").args(&rest).quiet().run();
+        let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
+        let good = out.code == Some(status) && out.stderr.contains(names);
+        note(ran, &format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
+    }
+}
