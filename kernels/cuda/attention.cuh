@@ -1,30 +1,37 @@
-// Phase one: attention of a block of query rows over a part of the keys, in registers and shared memory.
+// Exact softmax attention, tiles of queries and keys in registers and shared memory.
 //
-//   s_ij = factor * (q_i . k_j)          scores in units of log 2
-//   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
+//   s_ij = factor * (q_i . k_j)          scores in units of log 2, then the soft cap and the mask
+//   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j,  out_i = W_i / S_i
 //
-// The naive loop walks the keys one by one for each row. Here a block of WARPS warps owns BM rows and walks tiles
-// of 64 keys; a warp owns its rows alone, so weights never leave it. A lane holds TM x 8 scores and TM x (D / 8)
-// sums. Both products read their operands from shared memory, 16 bytes at a time and free of bank conflicts.
+// The naive loop, for a block of BM query rows:
 //
-// 1. Shared memory holds the queries, transposed and scaled, and an exchange area. The area holds in turn the
-//    keys of a tile (transposed; where D > 96 in chunks of 32 dims, two at a time), and stages of its values
-//    beside the weights that meet them.
-// 2. Keys and values are loaded one step ahead into registers and stored to shared memory when the area is free.
-//    On a path that loads nothing those registers are written too: they would count as live round the loop.
-// 3. Lanes that differ in bit 0 have the same columns, lanes that differ in bits 1 and 2 ... the same rows: then a
-//    16-byte load takes the fewest cycles for either operand. 16-byte chunks are permuted by exclusive or, so
-//    that transposing stores meet no bank conflict.
-// 4. Indices that derive from the thread are computed again where they are used (`opaque`): kept, they cost
-//    registers that the products need.
-// 5. A row's reference moves only when a score exceeds it by HEADROOM, for which a warp votes. References are
-//    whole numbers, so that the rescale is exact.
-// 6. The rounding error of a sum grows with its chain. Every FLUSH tiles the sums are added to the row in memory,
-//    which no other lane touches.
-// 7. Most tiles are attended in full, lie side by side in memory and exist whole: they run through a loop that
-//    knows nothing else. Every other tile goes through a compact path beside it, which gathers its rows into
-//    shared memory one by one, applies soft cap, mask and ranges, and skips a weight of zero together with its
-//    value, since the value of a masked key may be NaN.
+//   for each tile of 64 keys
+//     s = Q K'                                    BM x 64
+//     m' = max(m, max_j s)                        W *= 2^(m - m'), S *= 2^(m - m')
+//     p = 2^(s - m'), S += sum_j p, W += p V
+//
+// Why the code differs:
+//
+//  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory
+//     meet many multiply-adds. A warp owns its rows alone, so its weights never leave it.
+//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: in turn the keys of a
+//     tile (transposed, KD dims at a time), then stages of VK values beside the weights that meet them.
+//  3. What the area takes next travels through registers one step early (`staged`). Every path writes them: on a path
+//     that left them alone they would count as live round the loop.
+//  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
+//     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
+//  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
+//     column of weights is then a run of keys, and so is a stage of values.
+//  6. What derives from the thread or the block is computed where it is used (`opaque`): kept, it would cost
+//     registers that the products need.
+//  7. A row's reference moves only when a score exceeds it by HEADROOM, for which a warp votes, and then to a whole
+//     number, so that rescaling is exact.
+//  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
+//     output row or the partial state. A lane owns what it touches there.
+//  9. Masks, ranges and the soft cap are a pass of their own over the scores of a tile that is not attended in full. It
+//     walks the columns by turning registers, which keeps it small. A key that is not attended has the score -inf by
+//     selection, and weighs zero; a key that is attended weighs at least 2^WEIGHT_FLOOR there. Where a stage of values
+//     holds a NaN or an infinity, its product passes over weights of zero.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
@@ -33,623 +40,636 @@
 #include "finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile
-constexpr int TN = 8;     // score columns of a lane
 
-// A warp is 4 x 8 lanes.
-constexpr int LANE_COLS = 8;
-INLINE int lane_col(int t) { return (t >> 1) & 7; }
-INLINE int lane_row(int t) { return (t & 1) | ((t >> 3) & 2); }
+INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
-// Where column group g of the weights shifts its chunks of rows, so that a warp stores them without conflicts.
-template <int TM> INLINE int weight_shift(int g) {
-  return TM == 8 ? (g & 1) | ((g & 2) << 1) | ((g & 4) >> 1) : (g & 2) | ((g >> 2) & 1);
-}
+// HALF: elements are 16 bits wide. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in the
+// exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. FLUSH:
+// tiles from one addition to memory to the next.
+struct Plain { static constexpr bool EDGE = false; };
+struct Edge { static constexpr bool EDGE = true; };
 
-template <bool X> struct Truth {
-  static constexpr bool value = X;
-};
-
-template <int D, int WARPS, int TM> struct Shape {
-  enum {
-    WARP_ROWS = 4 * TM,
-    BM = WARPS * WARP_ROWS,
-    NT = WARPS * 32,
-    QUERY_BYTES = BM * D * 4,
-    CHUNK = D <= 96 ? D : 32,       // dims of keys in the exchange area at a time
-    VALUES = D == 32 ? 64 : D == 64 ? 32 : D <= 128 ? 16 : 8,  // keys whose values are there at a time
-    AREA = D == 96 ? 24576 : 16384,
-    WEIGHTS_AT = 8192,
-    WEIGHT_BYTES = 8192 / WARPS > 2048 ? 2048 : 8192 / WARPS,  // of a warp
-    SHARED_BYTES = QUERY_BYTES + AREA,
-  };
-};
-
-template <bool HALF, int D, int WARPS, int TM, bool UNROLL_VALUES, int FLUSH>
-INLINE void attention(SharedBytes sm, const Call& call) {
-  typedef Shape<D, WARPS, TM> S;
+template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH> struct Attention {
   typedef typename Raw<HALF>::Type Four;
-  constexpr int BM = S::BM, NT = S::NT, CHUNK = S::CHUNK, VALUES = S::VALUES;
-  constexpr int SIZE = HALF ? 2 : 4;
-  constexpr int Q_STRIDE = BM * 4, P_STRIDE = S::WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
-  constexpr int NV = D / 32;                       // groups of four columns of a lane
-  constexpr int KF = CHUNK / 4, VF = D / 4;        // groups of four in a staged row
-  constexpr int K_ITEMS = 16 * KF / NT;            // 4 x 4 blocks of keys that a thread stages
-  constexpr int V_ITEMS = VALUES * VF / NT;        // groups of four of values that a thread stages
-  constexpr int CHUNKS = D / CHUNK, STAGES = TILE / VALUES;
-  constexpr int COLUMNS = TN / STAGES;             // score columns of a lane in a stage
-  constexpr int FIT = S::WEIGHT_BYTES / (LANE_COLS * P_STRIDE);
-  constexpr int STEP = FIT < COLUMNS ? FIT : COLUMNS;  // score columns of a lane in an exchange of weights
-  constexpr bool EARLY_KEYS = D <= 128, EARLY_VALUES = D <= 128;  // beyond, sums leave no registers for them
-  constexpr int X = S::QUERY_BYTES, XP = X + S::WEIGHTS_AT;
-  static_assert(K_ITEMS >= 1 && 16 * KF % NT == 0 && V_ITEMS >= 1 && VALUES * VF % NT == 0, "");
-  static_assert(STEP >= 1 && COLUMNS % STEP == 0, "");
-  static_assert(VALUES * V_STRIDE <= S::WEIGHTS_AT && S::SHARED_BYTES <= 49152, "");
+  static constexpr int SIZE = HALF ? 2 : 4;
+  static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;
+  static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;
+  static constexpr int AN = D / LANE_COLS, AF = AN / 4;  // columns of W of a lane, and fours of them
+  static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
+  static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
+  static constexpr int Q_ITEMS = BM / 4 * DF / NT;       // 4 x 4 blocks of queries that a thread stages
+  static constexpr int K_STEP = NT / KF;                 // groups of four keys that the block stages at once
+  static constexpr int K_ITEMS = TILE / 4 / K_STEP;      // 4 x 4 blocks of keys that a thread stages
+  static constexpr int K_ITEM = TN == 8 ? 32 : 8;        // keys from one of them to the next
+  static constexpr int V_ITEMS = VK * DF / NT;           // groups of four of values that a thread stages
+  static constexpr int STAGES = TILE / VK;
+  static constexpr int PK = PC * LANE_COLS;              // keys of an exchange of weights
+  static constexpr int UK = PK < VK ? PK : VK;           // keys of a product
+  static constexpr int UNITS = TILE / UK, UNITS_V = VK / UK, UNITS_P = PK / UK;
+  static constexpr int X = D * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
+  static constexpr int K_AREA = KD * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
+  static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
+  static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
+  static_assert(SHARED_BYTES <= 49152, "");
+  static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
+  static_assert(K_ITEMS == 1 || K_STEP == 8, "");
+  static_assert(!STRAIGHT || UNITS_P == 1, "");
 
-  const int tid = thread_index();
-  // The block's share, derived again wherever it is asked for: kept, it would cost a dozen registers.
-  auto here = [&]() LAMBDA -> Share { return share_of(call, opaque(block_index())); };
-  // Later blocks of rows have more keys when causal: they start first.
-  auto row_of = [&](const Share& share) LAMBDA -> int { return (call.row_blocks - 1 - share.row_block) * BM; };
-
-  // Keys that some row attends, within this part; tiles from hot_from to hot_to are attended in full by every row.
-  int kbeg, kend, hot_from, hot_to, past;
-  {
-    const Share share = share_of(call, block_index());
-    const Sequence& seq = share.sequence;
-    const int row0 = row_of(share), part = share.split * call.chunk;
-    if (row0 >= seq.queries) return;
-    const Range of_first = range_of(seq, row0), of_last = range_of(seq, min_of(row0 + BM, seq.queries) - 1);
-    kbeg = max_of(part, of_first.start & ~(TILE - 1));
-    kend = min_of(part + call.chunk, of_last.end);
-    const bool plain = call.mask_kind == MASK_NONE && call.cap == 0.f && (call.flags & KEY_IN_FOURS) != 0 &&
-                       (call.flags & VALUE_IN_FOURS) != 0;
-    hot_from = (max_of(of_last.start, 0) + TILE - 1) & ~(TILE - 1);
-    hot_to = plain ? min_of(of_first.end, kend) & ~(TILE - 1) : 0;
-    past = seq.past;
+  static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
+  static INLINE int lane_row(int t) { return LANE_COLS == 8 ? (t & 1) | ((t >> 3) & 2) : t & 1; }
+  // Where column group g of the weights shifts its chunks of rows, so that a warp stores them without conflicts.
+  static INLINE int weight_shift(int g) {
+    return WARP_ROWS == 32 ? (g & 1) | ((g & 2) << 1) | ((g & 4) >> 1)
+           : WARP_ROWS == 8 ? 0
+           : TM == 8 ? (g >> 1) & 3 : (g & 2) | ((g >> 2) & 1);
   }
-  // End of the run of such tiles from k0 on that lies within the past or among the new keys.
-  auto run_from = [&](int k0) LAMBDA -> int {
-    return k0 < hot_from ? 0 : k0 < past ? min_of(hot_to, past & ~(TILE - 1)) : hot_to;
-  };
+  // The key, within its tile, of element e of group q of four neighbours among the transposed keys.
+  static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
+  // The dim of column j of W in lane group g.
+  static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
+  // The block's first row. Later rows have more keys when causal, and start first.
+  static INLINE int first_row(const Call& call, const Share& share) { return (call.row_blocks - 1 - share.row_block) * BM; }
+  // The lane's first row.
+  static INLINE int own_row(const Call& call, const Share& share, int t) {
+    return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
+  }
 
-  Four kr[K_ITEMS][4], vr[V_ITEMS];
-  // Where key zero of the run would lie, and bytes from one row to the next. The same for values.
-  Address key_base = 0, value_base = 0;
-  long long key_step = 0, value_step = 0;
-  auto aim = [&](int k0) LAMBDA {
-    const Share share = here();
-    const int kv_head = share.head / call.group;
-    key_step = (k0 < past ? call.past_key.token : call.key.token) * SIZE;
-    value_step = (k0 < past ? call.past_value.token : call.value.token) * SIZE;
-    key_base = cache_row(call, call.past_key, call.key, share.sequence, kv_head, k0) - k0 * key_step;
-    value_base = cache_row(call, call.past_value, call.value, share.sequence, kv_head, k0) - k0 * value_step;
-  };
+  static INLINE void run(SharedBytes sm, const Call& call) {
+    const int tid = thread_index();
+    auto here = [&]() LAMBDA -> Share { return share_of(call, opaque(block_index())); };
 
-  // Block (r, c) of keys: rows 4r .. 4r + 3 of the tile, dims 4c .. 4c + 3 of the chunk.
-  auto load_k = [&](int k0, int chunk) LAMBDA {
-    const int t = opaque(tid);
-    const Address tile = key_base + k0 * key_step + chunk * CHUNK * SIZE;
-    UNROLL for (int a = 0; a < K_ITEMS; a++) {
-      const int c = (t + a * NT) % KF, r = (t + a * NT) / KF;
-      Address p = tile + r * 4 * key_step + c * 4 * SIZE;
-      if (call.head_dim == D) {
-        UNROLL for (int e = 0; e < 4; e++) {
-          load_four(kr[a][e], p);
-          p += key_step;
+    int k0, end, full_from, full_to;  // keys that some row attends; keys that every row attends in full
+    const Share outset = share_of(call, block_index());
+    {
+      const Sequence& s = outset.sequence;
+      const int row0 = first_row(call, outset);
+      if (row0 >= s.queries) return;
+      const Range first = range_of(s, row0), last = range_of(s, min_of(row0 + BM, s.queries) - 1);
+      const int part = outset.split * call.chunk;
+      k0 = max_of(part, first.start & ~(TILE - 1));
+      end = min_of(part + call.chunk, last.end);
+      full_from = last.start;
+      full_to = call.mask_kind != MASK_NONE || call.cap != 0.f ? 0 : first.end;
+    }
+
+    // Keys and values on their way. Below key `near_to` rows are read plainly from `near_key` and `near_value`,
+    // where key zero would lie; `near_past` says whose strides hold.
+    Four kr[K_ITEMS * 4], vr[V_ITEMS];
+    int near_to = 0, plain_to = 0, key_step = 0, value_step = 0;
+    Address near_key = 0, near_value = 0;
+    auto approach = [&](const Share& share, int tile) LAMBDA {
+      const Sequence& s = share.sequence;
+      const int kv_head = share.head / call.group;
+      const bool old = tile < s.past;
+      const Tensor& k = old ? call.past_key : call.key;
+      const Tensor& v = old ? call.past_value : call.value;
+      const int origin = old ? 0 : s.key0 - s.past;
+      const int fours = KEY_IN_FOURS | VALUE_IN_FOURS;
+      const long long most = 1 << 24;
+      near_to = (call.flags & fours) == fours && call.head_dim == D && call.value_dim == D && k.token < most && v.token < most
+                    ? old ? min_of(s.past, s.reach) : s.reach
+                    : 0;
+      key_step = (int)k.token * SIZE;
+      value_step = (int)v.token * SIZE;
+      plain_to = min_of(full_to, near_to) - TILE + 1;
+      near_key = k.data + row_offset(k, s.batch, kv_head, origin) * SIZE;
+      near_value = v.data + row_offset(v, s.batch, kv_head, origin) * SIZE;
+    };
+    // Rows whose existence, and dims whose existence, is checked one by one: zero where there is none.
+    // `spot(n, key, dim)` says which key of the tile, and which dim, group n starts at.
+    auto gather = [&](const Share& share, auto& to, const Tensor& past, const Tensor& fresh, int dims, bool in_fours, int tile, auto spot) LAMBDA {
+      constexpr int COUNT = sizeof(to) / sizeof(Four);
+      const Sequence& s = share.sequence;
+      const int kv_head = share.head / call.group;
+      const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
+      const Address now = fresh.data + row_offset(fresh, s.batch, kv_head, s.key0 - s.past) * SIZE;
+      auto row = [&](int key) LAMBDA -> Address {
+        return key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
+      };
+      UNROLL for (int n = 0; n < COUNT; n++) clear(to[n]);
+      if (in_fours) {
+        UNROLL for (int n = 0; n < COUNT; n++) {
+          int key, dim;
+          spot(n, key, dim);
+          key += tile;
+          if (key < s.reach && dim < dims) load_four(to[n], row(key) + dim * SIZE);
         }
       } else {
-        const bool there = chunk * CHUNK + c * 4 < call.head_dim;
-        UNROLL for (int e = 0; e < 4; e++) {
-          clear(kr[a][e]);
-          if (there) load_four(kr[a][e], p);
-          p += key_step;
+        NO_UNROLL for (int n = 0; n < COUNT; n++) {
+          Four x;
+          clear(x);
+          int key, dim;
+          spot(n, key, dim);
+          key += tile;
+          if (key < s.reach) load_some(x, row(key), dim, dims, false);
+          UNROLL for (int i = 0; i + 1 < COUNT; i++) to[i] = to[i + 1];
+          to[COUNT - 1] = x;
+        }
+      }
+    };
+    auto drop_k = [&]() LAMBDA {
+      UNROLL for (int n = 0; n < K_ITEMS * 4; n++) clear(kr[n]);
+    };
+    auto load_k = [&](int tile, int chunk) LAMBDA {
+      const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = opaque(key_step);
+      const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
+      UNROLL for (int i = 0; i < K_ITEMS; i++)
+        UNROLL for (int e = 0; e < 4; e++)
+          load_four(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
+    };
+    auto load_v = [&](int tile, int stage) LAMBDA {
+      const int t = opaque(tid), step = opaque(value_step);
+      if constexpr (NT % DF == 0) {
+        const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
+        UNROLL for (int i = 0; i < V_ITEMS; i++) load_four(vr[i], a + (long long)(i * (NT / DF) * step));
+      } else {
+        const Address a = near_value + (long long)(tile + stage * VK) * step;
+        UNROLL for (int i = 0; i < V_ITEMS; i++) {
+          const int n = t + i * NT;
+          load_four(vr[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
+        }
+      }
+    };
+    auto gather_k = [&](const Share& share, int tile, int chunk) LAMBDA {
+      const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+      gather(share, kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_IN_FOURS) != 0, tile,
+             [&](int n, int& key, int& dim) LAMBDA {
+               key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
+               dim = chunk * KD + c * 4;
+             });
+    };
+    auto gather_v = [&](const Share& share, int tile, int stage) LAMBDA {
+      const int t = opaque(tid);
+      gather(share, vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_IN_FOURS) != 0, tile,
+             [&](int n, int& key, int& dim) LAMBDA {
+               key = stage * VK + (t + n * NT) / DF;
+               dim = (t + n * NT) % DF * 4;
+             });
+    };
+    // Keys go in transposed, [dim][key]; chunk (key / 4) lies at chunk ^ (dim / 4 & 7).
+    auto store_k = [&]() LAMBDA {
+      const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+      UNROLL for (int i = 0; i < K_ITEMS; i++) {
+        const SharedBytes p = sm + X + c * (TILE * 16) + (((q + i * K_STEP) ^ (c & 7)) << 4);
+        f4 x[4];
+        UNROLL for (int e = 0; e < 4; e++) x[e] = in_singles(kr[i * 4 + e], call.dtype);
+        UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * (TILE * 4), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
+      }
+    };
+    auto store_v = [&]() LAMBDA {
+      const int t = opaque(tid);
+      UNROLL for (int i = 0; i < V_ITEMS; i++)
+        store_shared(sm + X + (t + i * NT) * 16, in_singles(vr[i], call.dtype));
+    };
+
+    approach(outset, k0);
+    // Whether the first keys of tile k0 lie in the area.
+    bool ready = k0 < end && k0 >= full_from && k0 < plain_to;
+    if (ready) load_k(k0, 0);
+    else drop_k();
+    {  // Queries: scaled, transposed to [dim][row], permuted as the keys are.
+      const Sequence& s = outset.sequence;
+      const int row0 = first_row(call, outset);
+      const Address q = query_row(call, s, outset.head, row0);
+      const long long step = call.query.token * SIZE;
+      auto store_q = [&](int n, const f4 (&x)[4]) LAMBDA {
+        const int c = n % DF, r = n / DF;
+        const SharedBytes p = sm + c * 4 * Q_STRIDE + ((r ^ (c & 7)) << 4);
+        UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{x[0][e], x[1][e], x[2][e], x[3][e]});
+      };
+      constexpr int BATCH = Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
+      if (call.flags & QUERY_IN_FOURS) {
+        NO_UNROLL for (int i0 = 0; i0 < Q_ITEMS; i0 += BATCH) {
+          Four x[BATCH][4];
+          UNROLL for (int i = 0; i < BATCH; i++)
+            UNROLL for (int e = 0; e < 4; e++) {
+              const int n = tid + (i0 + i) * NT, c = n % DF, r = n / DF * 4 + e;
+              clear(x[i][e]);
+              if (row0 + r < s.queries && c * 4 < call.head_dim) load_four(x[i][e], q + r * step + c * (4 * SIZE));
+            }
+          UNROLL for (int i = 0; i < BATCH; i++) {
+            f4 y[4];
+            UNROLL for (int e = 0; e < 4; e++) y[e] = in_singles(x[i][e], call.dtype) * call.query_factor;
+            store_q(tid + (i0 + i) * NT, y);
+          }
+        }
+      } else {
+        NO_UNROLL for (int n = tid; n < BM * D; n += NT) {
+          const int dim = n % D, r = n / D;
+          float x = 0.f;
+          if (row0 + r < s.queries && dim < call.head_dim) x = element(q + r * step, dim, HALF ? call.dtype : TYPE_F32);
+          store_shared_f(sm + dim * Q_STRIDE + (((r >> 2) ^ (dim >> 2 & 7)) << 4) + (r & 3) * 4, x * call.query_factor);
         }
       }
     }
-  };
-  auto drop_k = [&]() LAMBDA {
-    UNROLL for (int a = 0; a < K_ITEMS; a++)
-      UNROLL for (int e = 0; e < 4; e++) clear(kr[a][e]);
-  };
-  // Transposed, [dim][key]; chunk key/4 of 16 bytes lies at chunk ^ (dim/4 & 7).
-  auto store_k = [&](int chunk) LAMBDA {
-    const int t = opaque(tid);
-    const SharedBytes keys = sm + X + (CHUNKS > 1 ? (chunk & 1) * (CHUNK * 256) : 0);
-    UNROLL for (int a = 0; a < K_ITEMS; a++) {
-      const int c = (t + a * NT) % KF, r = (t + a * NT) / KF;
-      const SharedBytes p = keys + c * 1024 + ((r ^ (c & 7)) << 4);
-      f4 row[4];
-      UNROLL for (int e = 0; e < 4; e++) row[e] = in_singles(kr[a][e], call.dtype);
-      UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * 256, f4{row[0][e], row[1][e], row[2][e], row[3][e]});
-    }
-  };
-  // Row r of a stage belongs to score column `stage * COLUMNS + r % COLUMNS` of column group r / COLUMNS.
-  auto key_of = [&](int stage, int r) LAMBDA -> int {
-    const int j = stage * COLUMNS + r % COLUMNS;
-    return (j >> 2) * 32 + r / COLUMNS * 4 + (j & 3);
-  };
-  auto load_v = [&](int k0, int stage) LAMBDA {
-    const int t = opaque(tid);
-    if (call.value_dim == D) {
-      UNROLL for (int a = 0; a < V_ITEMS; a++) {
-        const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
-        load_four(vr[a], value_base + (k0 + key_of(stage, r)) * value_step + c * 4 * SIZE);
-      }
-    } else {
-      UNROLL for (int a = 0; a < V_ITEMS; a++) {
-        const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
-        clear(vr[a]);
-        if (c * 4 < call.value_dim) load_four(vr[a], value_base + (k0 + key_of(stage, r)) * value_step + c * 4 * SIZE);
-      }
-    }
-  };
-  auto store_v = [&]() LAMBDA {
-    const int t = opaque(tid);
-    UNROLL for (int a = 0; a < V_ITEMS; a++) {
-      const int c = (t + a * NT) % VF, r = (t + a * NT) / VF;
-      store_shared(sm + X + r * V_STRIDE + c * 16, in_singles(vr[a], call.dtype));
-    }
-  };
-  // The same from memory, row by row; what does not exist is zero.
-  auto gather_k = [&](const Share& share, int k0, int chunk) LAMBDA {
-    NO_UNROLL for (int i = opaque(tid); i < TILE * KF; i += NT) {
-      const int c = i % KF, key = i / KF;
-      const SharedBytes p = sm + X + c * 1024 + (((key >> 2) ^ (c & 7)) << 4) + (key & 3) * 4;
-      Four raw;
-      clear(raw);
-      if (k0 + key < kend)
-        load_some(raw, cache_row(call, call.past_key, call.key, share.sequence, share.head / call.group, k0 + key),
-                  chunk * CHUNK + c * 4, call.head_dim, (call.flags & KEY_IN_FOURS) != 0);
-      const f4 x = in_singles(raw, call.dtype);
-      UNROLL for (int e = 0; e < 4; e++) store_shared_f(p + e * 256, x[e]);
-    }
-  };
-  auto gather_v = [&](const Share& share, int k0, int stage) LAMBDA {
-    NO_UNROLL for (int i = opaque(tid); i < VALUES * VF; i += NT) {
-      const int c = i % VF, r = i / VF, j = k0 + key_of(stage, r);
-      Four raw;
-      clear(raw);
-      if (j < kend)
-        load_some(raw, cache_row(call, call.past_value, call.value, share.sequence, share.head / call.group, j), c * 4,
-                  call.value_dim, (call.flags & VALUE_IN_FOURS) != 0);
-      store_shared(sm + X + r * V_STRIDE + c * 16, in_singles(raw, call.dtype));
-    }
-  };
+    store_k();
+    sync_block();
 
-  // Whether the first keys of the tile to come are in the exchange area.
-  bool ready = kbeg < kend && kbeg < run_from(kbeg);
-  if (ready) {
-    aim(kbeg);
-    load_k(kbeg, 0);
-  } else {
-    drop_k();
-  }
-  {  // Queries: scaled, transposed to [dim][row], permuted as keys are.
-    const bool in_fours = (call.flags & QUERY_IN_FOURS) != 0;
-    const Share share = here();
-    const int row0 = row_of(share);
-    auto stage_queries = [&](int i, auto load) LAMBDA {
-      const int c = i % VF, rc = i / VF;
-      f4 x[4];
-      UNROLL for (int e = 0; e < 4; e++) x[e] = in_singles(load(rc * 4 + e, c * 4), call.dtype) * call.query_factor;
-      const SharedBytes p = sm + c * 4 * Q_STRIDE + ((rc ^ (c & 7)) << 4);
-      UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{x[0][e], x[1][e], x[2][e], x[3][e]});
+    float acc[TM][AN], m[TM], sum[TM], s[TM][TN];
+    UNROLL for (int i = 0; i < TM; i++) {
+      m[i] = NO_KEY;
+      sum[i] = 0.f;
+      UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
+    }
+
+    // Where W of the lane's first row lies in memory, as singles: `step` bytes from row to row, `left` rows of `width`
+    // columns, and whether columns may be accessed in fours.
+    struct Home {
+      Address at;
+      long long step;
+      int left, width;
+      bool in_fours;
     };
-    if (in_fours && row0 + BM <= share.sequence.queries && call.head_dim == D) {
-      const Address first = query_row(call, share.sequence, share.head, row0);
-      _Pragma("unroll 4") for (int i = tid; i < BM / 4 * VF; i += NT)
-        stage_queries(i, [&](int row, int dim) LAMBDA -> Four {
-          Four raw;
-          load_four(raw, first + (row * call.query.token + dim) * SIZE);
-          return raw;
-        });
-    } else {
-      NO_UNROLL for (int i = tid; i < BM / 4 * VF; i += NT)
-        stage_queries(i, [&](int row, int dim) LAMBDA -> Four {
-          Four raw;
-          clear(raw);
-          if (row0 + row < share.sequence.queries)
-            load_some(raw, query_row(call, share.sequence, share.head, row0 + row), dim, call.head_dim, in_fours);
-          return raw;
-        });
-    }
-  }
-  if (ready) store_k(0);
-  sync_block();
-
-  float acc[TM][NV * 4], m[TM], sum[TM], s[TM][TN];
-  UNROLL for (int i = 0; i < TM; i++) {
-    m[i] = NO_KEY;
-    sum[i] = 0.f;
-    UNROLL for (int j = 0; j < NV * 4; j++) acc[i][j] = 0.f;
-  }
-
-  // Where the sums of the lane's rows live in memory: `left` rows from the first on, `stride` bytes apart, columns
-  // below `columns` of which the lane's start at `column`. Group h of four columns lies h * 32 columns further.
-  struct Place {
-    Address at;
-    long long stride;
-    int first_row, left, column, columns;
-  };
-  auto in_memory = [&](const Share& share) LAMBDA -> Place {
-    const int t = opaque(tid);
-    const Sequence& seq = share.sequence;
-    Place x;
-    x.first_row = row_of(share) + (t >> 5) * S::WARP_ROWS + lane_row(t) * TM;
-    x.left = seq.queries - x.first_row;
-    x.column = lane_col(t) * 4;
-    if (call.part_ms != 0) {
-      const long long row = row_number(call, seq, share.head, x.first_row);
-      x.at = call.part_w + ((row * call.splits + share.split) * call.part_dim + x.column) * 4;
-      x.stride = (long long)call.splits * call.part_dim * 4;
-      x.columns = call.part_dim;
-    } else {
-      x.at = output_row(call, seq.batch, share.head, seq.query0 + x.first_row) + x.column * SIZE;
-      x.stride = call.output.token * SIZE;
-      x.columns = call.value_dim;
-    }
-    return x;
-  };
-  bool flushed = false;
-
-  // s += Q K^T over a chunk of dims.
-  auto scores = [&](int chunk, SharedBytes keys) LAMBDA {
-    const int t = opaque(tid);
-    const int cg = lane_col(t);
-    const int qc = (t >> 5) * (S::WARP_ROWS / 4) + lane_row(t) * (TM / 4);
-    const SharedBytes queries = sm + chunk * (CHUNK * Q_STRIDE);
-    f4 qa[2][TM / 4], kb[2][2];
-    auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it*8 + kk of the chunk
-      const int odd = (kk >> 2) & 1, even = (it & 3) << 1;
-      if constexpr (TM == 8) {
-        const int base = ((qc ^ even) << 4) + it * 8 * Q_STRIDE;
-        UNROLL for (int h = 0; h < 2; h++) qa[b][h] = load_shared(queries + base + kk * Q_STRIDE + ((h ^ odd) << 4));
+    auto home = [&](const Share& share) LAMBDA -> Home {
+      const int row = own_row(call, share, opaque(tid));
+      const Sequence& q = share.sequence;
+      Home x;
+      x.left = q.queries - row;
+      if (call.part_ms != 0) {
+        x.step = (long long)call.splits * call.part_dim * 4;
+        x.at = call.part_w + row_number(call, q, share.head, row) * x.step + (long long)share.split * call.part_dim * 4;
+        x.width = call.part_dim;
+        x.in_fours = true;
       } else {
-        const int base = ((qc ^ (even | odd)) << 4) + it * 8 * Q_STRIDE;
-        qa[b][0] = load_shared(queries + base + kk * Q_STRIDE);
+        x.step = call.output.token * 4;
+        x.at = call.output.data + row_offset(call.output, q.batch, share.head, q.query0 + row) * 4;
+        x.width = call.value_dim;
+        x.in_fours = (call.flags & OUTPUT_IN_FOURS) != 0;
       }
-      const int base = ((cg ^ (even | odd)) << 4) + it * 2048;
-      UNROLL for (int h = 0; h < 2; h++) kb[b][h] = load_shared(keys + base + kk * 256 + h * 128);
+      return x;
     };
-    fragments(0, 0, 0);
-    NO_UNROLL for (int it = 0; it < CHUNK / 8; it++) {
-      UNROLL for (int kk = 0; kk < 8; kk++) {
-        const int b = kk & 1;
-        if (kk < 7) fragments(b ^ 1, it, kk + 1);
-        else fragments(b ^ 1, it + 1 < CHUNK / 8 ? it + 1 : 0, 0);
-        UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j < TN; j++)
-            s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
-      }
-    }
-  };
-  // References follow the maxima of a tile; what hangs on them is rescaled.
-  auto follow = [&]() LAMBDA {
-    float mx[TM];
-    bool need = false;
-    UNROLL for (int i = 0; i < TM; i++) {
-      mx[i] = s[i][0];
-      UNROLL for (int j = 1; j < TN; j++) mx[i] = max2(mx[i], s[i][j]);
-      need = need || mx[i] > m[i] + HEADROOM;
-    }
-    if (!any_of_warp(need)) return;
-    float corr[TM];
-    UNROLL for (int i = 0; i < TM; i++) {
-      float x = mx[i];
-      UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x = max2(x, shuffle_xor(x, w));
-      const Merge merge = merge_of(m[i], x > m[i] + HEADROOM ? __builtin_rintf(x) : m[i]);
-      corr[i] = merge.earlier;
-      m[i] = merge.m;
-      sum[i] *= corr[i];
-      UNROLL for (int j = 0; j < NV * 4; j++) acc[i][j] *= corr[i];
-    }
-    if (flushed) {
-      const Place p = in_memory(here());
-      UNROLL for (int i = 0; i < TM; i++)
-        if (i < p.left) {
-          UNROLL for (int h = 0; h < NV; h++)
-            if (p.column + h * 32 < p.columns) {
-              const Address a = p.at + i * p.stride + h * 128;
-              write_f4(a, read_f4(a) * corr[i]);
+    // acc = acc + memory where `add`; then memory = acc and acc = 0 where `give`.
+    auto exchange = [&](const Home& x, bool add, bool give) LAMBDA {
+      const int g = lane_col(opaque(tid));
+      if (HALF || x.in_fours) {
+        UNROLL for (int i0 = 0; i0 < TM; i0 += 4) {
+          f4 y[4][AF];
+          UNROLL for (int i = 0; i < 4; i++)
+            UNROLL for (int h = 0; h < AF; h++) {
+              clear(y[i][h]);
+              if (add && i0 + i < x.left && dim_of(g, h * 4) < x.width)
+                y[i][h] = read_f4(x.at + (i0 + i) * x.step + dim_of(g, h * 4) * 4);
+            }
+          UNROLL for (int i = 0; i < 4; i++)
+            UNROLL for (int h = 0; h < AF; h++) {
+              UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] += y[i][h][e];
+              if (give) {
+                const f4 w = {acc[i0 + i][h * 4], acc[i0 + i][h * 4 + 1], acc[i0 + i][h * 4 + 2], acc[i0 + i][h * 4 + 3]};
+                if (i0 + i < x.left && dim_of(g, h * 4) < x.width)
+                  write_f4(x.at + (i0 + i) * x.step + dim_of(g, h * 4) * 4, w);
+                UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] = 0.f;
+              }
             }
         }
-    }
-  };
-  auto add_weights = [&]() LAMBDA {
-    UNROLL for (int i = 0; i < TM; i++) {
-      float r = s[i][0];
-      UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
-      sum[i] += r;
-    }
-  };
-  // The weights of score columns j0 .. j0 + STEP - 1 of each lane, for the warp.
-  auto put_p = [&](int j0) LAMBDA {
-    const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
-    const SharedBytes weights = sm + XP + (t >> 5) * S::WEIGHT_BYTES;
-    UNROLL for (int jj = 0; jj < STEP; jj++)
-      UNROLL for (int h = 0; h < TM / 4; h++) {
-        const f4 x = {s[h * 4][j0 + jj], s[h * 4 + 1][j0 + jj], s[h * 4 + 2][j0 + jj], s[h * 4 + 3][j0 + jj]};
-        store_shared(weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift<TM>(cg)) << 4), x);
-      }
-  };
-  // The next columns become the first; `by` of them.
-  auto rotate = [&](int by) LAMBDA {
-    UNROLL for (int i = 0; i < TM; i++)
-      UNROLL for (int j = 0; j + by < TN; j++) s[i][j] = s[i][j + by];
-  };
-  // W += P V over the keys that put_p gave; with `choosy` a weight of zero skips its value.
-  auto product = [&](SharedBytes values, auto choosy) LAMBDA {
-    constexpr bool CHOOSY = decltype(choosy)::value;
-    const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
-    const SharedBytes weights = sm + XP + (t >> 5) * S::WEIGHT_BYTES;
-    constexpr int AHEAD = NV > 4 ? 0 : 1;  // wide rows leave no registers for a second set of fragments
-    f4 pa[1 + AHEAD][TM / 4], vv[1 + AHEAD][NV];
-    auto fragments = [&](int b, int jj, int g) LAMBDA {
-      const int f = weight_shift<TM>(g);
-      UNROLL for (int h = 0; h < TM / 4; h++) {
-        const int off = TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
-        pa[b][h] = load_shared(weights + (jj * LANE_COLS + g) * P_STRIDE + off);
-      }
-      UNROLL for (int h = 0; h < NV; h++)
-        vv[b][h] = load_shared(values + cg * 16 + (g * COLUMNS + jj) * V_STRIDE + h * 128);
-    };
-    auto multiply = [&](int b) LAMBDA {
-      UNROLL for (int i = 0; i < TM; i++) {
-        const float p = pa[b][i >> 2][i & 3];
-        if (!CHOOSY || p != 0.f) {
-          UNROLL for (int j = 0; j < NV * 4; j++) acc[i][j] = __builtin_fmaf(p, vv[b][j >> 2][j & 3], acc[i][j]);
-        }
-      }
-    };
-    auto column = [&](int jj, int following) LAMBDA {
-      if constexpr (AHEAD) {
-        UNROLL for (int g = 0; g < LANE_COLS; g++) {
-          if (g + 1 < LANE_COLS) fragments(~g & 1, jj, g + 1);
-          else fragments(~g & 1, following, 0);
-          multiply(g & 1);
-        }
       } else {
-        NO_UNROLL for (int g = 0; g < LANE_COLS; g++) {
-          fragments(0, jj, g);
-          multiply(0);
-        }
+        NO_UNROLL for (int i = 0; i < TM; i++)
+          UNROLL for (int j = 0; j < AN; j++) {
+            float w = acc[0][j];
+            if (i < x.left && dim_of(g, j) < x.width) {
+              const Address a = x.at + i * x.step + dim_of(g, j) * 4;
+              if (add) w += read_f32(a);
+              if (give) write_f32(a, w);
+            }
+            UNROLL for (int n = 0; n + 1 < TM; n++) acc[n][j] = acc[n + 1][j];
+            acc[TM - 1][j] = give ? 0.f : w;
+          }
       }
     };
-    if (AHEAD) fragments(0, 0, 0);
-    if constexpr (UNROLL_VALUES && !CHOOSY) {
-      UNROLL for (int jj = 0; jj < STEP; jj++) column(jj, jj + 1 < STEP ? jj + 1 : 0);
-    } else {
-      NO_UNROLL for (int jj = 0; jj < STEP; jj++) column(jj, jj + 1 < STEP ? jj + 1 : 0);
-    }
-  };
-  auto clear_scores = [&]() LAMBDA {
-    UNROLL for (int i = 0; i < TM; i++)
-      UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
-  };
 
-  // A tile that is not attended in full, or not to be had in fours. Nothing is on its way when it begins.
-  auto edge = [&](int k0) LAMBDA {
-    clear_scores();
-    NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
-      gather_k(here(), k0, chunk);
-      sync_block();
-      scores(chunk, sm + X);
-      sync_block();
-    }
-    {  // soft cap, mask, ranges
-      const Share share = here();
-      const Sequence& seq = share.sequence;
-      const int t = opaque(tid), cg = lane_col(t);
-      const int r = row_of(share) + (t >> 5) * S::WARP_ROWS + lane_row(t) * TM;
-      int from[TM], to[TM];
-      UNROLL for (int i = 0; i < TM; i++) {
-        const Range range = range_of(seq, r + i);
-        from[i] = range.start;
-        to[i] = r + i < seq.queries ? range.end : 0;
-      }
-      NO_UNROLL for (int j = 0; j < TN; j++) {
-        const int key = k0 + (j >> 2) * 32 + cg * 4 + (j & 3);
-        UNROLL for (int i = 0; i < TM; i++) {
-          float x = s[i][0];
-          UNROLL for (int o = 1; o < TN; o++) s[i][o - 1] = s[i][o];
-          if (call.cap != 0.f) x = call.cap * tanh_of(x);
-          if (key < from[i] || key >= to[i]) {
-            x = NEG_INF;
-          } else if (call.mask_kind != MASK_NONE) {
-            const float bias = mask_bias(call, mask_row(call, seq, share.head, r + i) + key * call.mask_key);
-            x = bias == NEG_INF ? NEG_INF : x + bias;
-          }
-          s[i][TN - 1] = x;
-        }
-      }
-    }
-    follow();
-    UNROLL for (int i = 0; i < TM; i++)
-      UNROLL for (int j = 0; j < TN; j++) {
-        const float x = s[i][j] - m[i];
-        const float weight = exp2_fast(x < WEIGHT_FLOOR ? WEIGHT_FLOOR : x);
-        s[i][j] = s[i][j] == NEG_INF ? 0.f : weight;
-      }
-    add_weights();
-    NO_UNROLL for (int st = 0; st < STAGES; st++) {
-      gather_v(here(), k0, st);
-      NO_UNROLL for (int c = 0; c < COLUMNS; c += STEP) {
-        put_p(0);
-        sync_block();
-        product(sm + X + c * V_STRIDE, Truth<true>());
-        rotate(STEP);
-        sync_block();
-      }
-    }
-  };
-
-  NO_UNROLL for (int kc = kbeg; kc < kend; kc += FLUSH * TILE) {
-    const int stop = kend - kc > FLUSH * TILE ? kc + FLUSH * TILE : kend;
-    int k0 = kc;
-    while (k0 < stop) {
-      const int run = run_from(k0);
-      if (k0 >= run) {
-        edge(k0);
-        k0 += TILE;
-        continue;
-      }
-      if (!ready) {
-        aim(k0);
-        load_k(k0, 0);
-        store_k(0);
-        sync_block();
-      }
-      const int until = min_of(run, stop);
-      NO_UNROLL for (; k0 < until; k0 += TILE) {
-        const int next = k0 + TILE;
-        clear_scores();
+    bool flushed = false;
+    auto attend = [&](auto how) LAMBDA {
+      constexpr bool EDGE = decltype(how)::EDGE;
+      Share share;
+      if constexpr (EDGE) share = here();
+        // Scores.
+        UNROLL for (int i = 0; i < TM; i++)
+          UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
         NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
-          if (CHUNKS > 1 && chunk + 1 < CHUNKS) {
-            load_k(k0, chunk + 1);
+          if constexpr (EDGE) {
+            gather_k(share, k0, chunk);
+            sync_block();
+            store_k();
+            sync_block();
           } else {
-            if (EARLY_VALUES) load_v(k0, 0);
-            if (CHUNKS > 1) drop_k();
+            if (chunk + 1 < CHUNKS) load_k(k0, chunk + 1);
+            else load_v(k0, 0);
           }
-          scores(chunk, sm + X + (CHUNKS > 1 ? (chunk & 1) * (CHUNK * 256) : 0));
-          if (CHUNKS > 1 && chunk + 1 < CHUNKS) {
-            store_k(chunk + 1);
+          {
+            const int t = opaque(tid), cg = lane_col(t);
+            const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
+            const SharedBytes queries = sm + chunk * KD * Q_STRIDE;
+            constexpr int DIMS = EDGE ? 2 : 8;  // of a loop body
+            f4 qa[2][TM / 4], kb[2][TN / 4];
+            auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it * DIMS + kk of the chunk
+              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it >> 1) & 7;
+              const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
+              UNROLL for (int h = 0; h < TM / 4; h++)
+                qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
+                                                                              : ((qc + h) ^ (high | low)) << 4));
+              UNROLL for (int h = 0; h < TN / 4; h++)
+                kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) + h * 128);
+            };
+            fragments(0, 0, 0);
+            NO_UNROLL for (int it = 0; it < KD / DIMS; it++) {
+              UNROLL for (int kk = 0; kk < DIMS; kk++) {
+                const int b = kk & 1;
+                if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
+                else fragments(b ^ 1, (it + 1) & (KD / DIMS - 1), 0);
+                UNROLL for (int i = 0; i < TM; i++)
+                  UNROLL for (int j = 0; j < TN; j++)
+                    s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
+              }
+            }
+          }
+          if constexpr (EDGE) {
+            if (chunk + 1 < CHUNKS) sync_block();
+          } else if (chunk + 1 < CHUNKS) {
+            sync_block();
+            store_k();
             sync_block();
           }
         }
-        follow();
-        UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j < TN; j++) s[i][j] = exp2_fast(s[i][j] - m[i]);
-        add_weights();
-        // W += P V in stages of values; weights are exchanged within the warp.
-        auto stage = [&]() LAMBDA {
-          UNROLL for (int c = 0; c < COLUMNS; c += STEP) {
-            if (c) {
-              sync_warp();
-              put_p(c);
-              sync_warp();
+
+        const bool partial = EDGE && (k0 < full_from || k0 + TILE > full_to);
+        if (partial) {
+          const int t = opaque(tid);
+          const Sequence& q = share.sequence;
+          const int row = own_row(call, share, t);
+          const long long diagonal = (long long)q.offset + row;
+          const long long mask_at = mask_row(call, q, share.head, row);
+          NO_UNROLL for (int j = 0; j < TN; j++) {
+            const int key = k0 + j * LANE_COLS + lane_col(t);
+            // Row i attends the key by length, causality and window when after < i <= before.
+            const int before = q.left < 0 ? TM : clamped(key - diagonal + q.left, -1, TM);
+            const int after = key >= q.reach ? TM : q.right < 0 ? -1 : clamped(key - diagonal - q.right - 1, -1, TM);
+            float x[TM];
+            bool out[TM];
+            UNROLL for (int i = 0; i < TM; i++) {
+              x[i] = s[i][0];
+              UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
+              out[i] = before < i || after >= i || row + i >= q.queries;
             }
-            product(sm + X + c * V_STRIDE, Truth<false>());
+            if (call.cap != 0.f) {
+              UNROLL for (int i = 0; i < TM; i++) x[i] = call.cap * tanh_of(x[i]);
+            }
+            if (call.mask_kind != MASK_NONE) {
+              // Elements are loaded before the first is looked at.
+              unsigned raw[TM];
+              const long long at = mask_at + key * call.mask_key;
+              UNROLL for (int i = 0; i < TM; i++) raw[i] = 0;
+              if (call.mask_kind == MASK_BOOL) {
+                UNROLL for (int i = 0; i < TM; i++)
+                  if (!out[i]) raw[i] = load_u8(call.mask + (at + i * call.mask_query));
+                UNROLL for (int i = 0; i < TM; i++) out[i] = raw[i] == 0;
+              } else {
+                if (call.mask_kind == MASK_F32) {
+                  UNROLL for (int i = 0; i < TM; i++)
+                    if (!out[i]) raw[i] = bits_of(load_f32(call.mask + (at + i * call.mask_query) * 4));
+                } else {
+                  UNROLL for (int i = 0; i < TM; i++)
+                    if (!out[i]) raw[i] = load_u16(call.mask + (at + i * call.mask_query) * 2);
+                  UNROLL for (int i = 0; i < TM; i++)
+                    raw[i] = bits_of(call.mask_kind == MASK_F16 ? half_to_float(raw[i]) : brain_to_float(raw[i]));
+                }
+                UNROLL for (int i = 0; i < TM; i++) {
+                  const float bias = float_of_bits(raw[i]);
+                  out[i] = out[i] || bias == NEG_INF;
+                  x[i] = __builtin_fmaf(bias, LOG2E, x[i]);
+                }
+              }
+            }
+            UNROLL for (int i = 0; i < TM; i++) s[i][TN - 1] = out[i] ? NEG_INF : x[i];
           }
-        };
-        auto give_v = [&](int st) LAMBDA {
-          if (EARLY_VALUES) store_v();
-          else gather_v(here(), k0, st);
-        };
-        sync_block();  // the keys are dead
-        give_v(0);
-        put_p(0);
-        NO_UNROLL for (int st = 1; st < STAGES; st++) {
-          if (EARLY_VALUES) load_v(k0, st);
-          sync_block();
-          stage();
-          sync_block();  // these values are dead
-          give_v(st);
-          rotate(COLUMNS);
-          put_p(0);
         }
-        if (EARLY_KEYS && next < run) load_k(next, 0);
-        else drop_k();
-        sync_block();
-        stage();
-        sync_block();  // the values are dead
-        if (!EARLY_KEYS && next < run) load_k(next, 0);
-        if (next < run) store_k(0);
-        sync_block();
-      }
-      ready = k0 < run;
-    }
 
-    const bool flushes = call.part_ms != 0 || (!HALF && (call.flags & OUTPUT_IN_FOURS) != 0);
-    if (flushes && stop < kend) {
-      const Place p = in_memory(here());
-      constexpr int GROUP = NV > 4 ? 1 : 4;  // rows whose sums are on their way at once
-      UNROLL for (int g = 0; g < TM; g += GROUP) {
-        f4 x[GROUP][NV];
-        UNROLL for (int i = 0; i < GROUP; i++)
-          UNROLL for (int h = 0; h < NV; h++) {
-            x[i][h] = zero4();
-            if (flushed && g + i < p.left && p.column + h * 32 < p.columns)
-              x[i][h] = read_f4(p.at + (g + i) * p.stride + h * 128);
+        // Weights.
+        {
+          float mx[TM];
+          bool need = false;
+          UNROLL for (int i = 0; i < TM; i++) {
+            mx[i] = s[i][0];
+            UNROLL for (int j = 1; j < TN; j++) mx[i] = max2(mx[i], s[i][j]);
+            need = need || mx[i] > m[i] + HEADROOM;
           }
-        UNROLL for (int i = 0; i < GROUP; i++)
-          UNROLL for (int h = 0; h < NV; h++) {
-            UNROLL for (int e = 0; e < 4; e++) {
-              x[i][h][e] += acc[g + i][h * 4 + e];
-              acc[g + i][h * 4 + e] = 0.f;
+          if (any_of_warp(need)) {
+            float scale[TM];
+            UNROLL for (int i = 0; i < TM; i++) {
+              float x = mx[i];
+              UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x = max2(x, shuffle_xor(x, w));
+              x = max2(__builtin_rintf(x), m[i]);
+              scale[i] = factor(m[i], x);
+              m[i] = x;
+              sum[i] *= scale[i];
+              UNROLL for (int j = 0; j < AN; j++) acc[i][j] *= scale[i];
             }
-            if (g + i < p.left && p.column + h * 32 < p.columns)
-              write_f4(p.at + (g + i) * p.stride + h * 128, x[i][h]);
+            if (flushed) {  // what lies in memory has the old reference
+              const Home x = home(here());
+              const int g = lane_col(opaque(tid));
+              NO_UNROLL for (int i = 0; i < TM; i++) {
+                if (i < x.left) {
+                  NO_UNROLL for (int j = 0; j < AN; j++) {
+                    const Address a = x.at + i * x.step + dim_of(g, j) * 4;
+                    if (dim_of(g, j) < x.width) write_f32(a, read_f32(a) * scale[0]);
+                  }
+                }
+                UNROLL for (int n = 0; n + 1 < TM; n++) scale[n] = scale[n + 1];
+              }
+            }
           }
-      }
-      flushed = true;
-    }
-  }
-
-  const Share share = here();
-  const Sequence& seq = share.sequence;
-  const Place p = in_memory(share);
-  UNROLL for (int i = 0; i < TM; i++)
-    UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) sum[i] += shuffle_xor(sum[i], w);
-  if (flushed) {
-    UNROLL for (int i = 0; i < TM; i++)
-      if (i < p.left) {
-        UNROLL for (int h = 0; h < NV; h++)
-          if (p.column + h * 32 < p.columns) {
-            const f4 x = read_f4(p.at + i * p.stride + h * 128);
-            UNROLL for (int e = 0; e < 4; e++) acc[i][h * 4 + e] += x[e];
+          if (partial) {
+            NO_UNROLL for (int j = 0; j < TN; j++)
+              UNROLL for (int i = 0; i < TM; i++) {
+                const float low = m[i] + WEIGHT_FLOOR, x = s[i][0];
+                UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
+                s[i][TN - 1] = x < low && x != NEG_INF ? low : x;
+              }
           }
-      }
-  }
-  const long long row = row_number(call, seq, share.head, p.first_row);
-  if (call.part_ms != 0) {
-    UNROLL for (int i = 0; i < TM; i++)
-      if (i < p.left) {
-        const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
-        UNROLL for (int h = 0; h < NV; h++)
-          if (!empty && p.column + h * 32 < p.columns)
-            write_f4(p.at + i * p.stride + h * 128,
-                     f4{acc[i][h * 4], acc[i][h * 4 + 1], acc[i][h * 4 + 2], acc[i][h * 4 + 3]});
-        if (p.column == 0)
-          write_f2(call.part_ms + ((row + i) * call.splits + share.split) * 8,
-                   f2{m[i] == NO_KEY ? NEG_INF : m[i], sum[i]});
-      }
-    return;
-  }
-  if (!HALF && (call.flags & OUTPUT_IN_FOURS) != 0 && call.lse == 0) {
-    UNROLL for (int i = 0; i < TM; i++)
-      if (i < p.left) {
-        const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
-        UNROLL for (int h = 0; h < NV; h++)
-          if (p.column + h * 32 < p.columns)
-            write_f4(p.at + i * p.stride + h * 128,
-                     quotient(f4{acc[i][h * 4], acc[i][h * 4 + 1], acc[i][h * 4 + 2], acc[i][h * 4 + 3]}, sum[i], empty));
-      }
-    return;
-  }
-  // Finished rows, one after the other: the sums of the next become those of the first.
-  NO_UNROLL for (int i = 0; i < TM; i++) {
-    if (i < p.left) {
-      const bool empty = m[0] == NO_KEY && sum[0] == 0.f;
-      const Address out = output_row(call, seq.batch, share.head, seq.query0 + p.first_row + i);
-      UNROLL for (int h = 0; h < NV; h++) {
-        const f4 w = {acc[0][h * 4], acc[0][h * 4 + 1], acc[0][h * 4 + 2], acc[0][h * 4 + 3]};
-        write_output4(call, out, p.column + h * 32, quotient(w, sum[0], empty), HALF ? call.dtype : TYPE_F32);
-      }
-      if (p.column == 0 && call.lse != 0)
-        write_f32(call.lse + (row + i) * 4, log_sum_exp(m[0] == NO_KEY ? NEG_INF : m[0], sum[0]));
-    }
-    UNROLL for (int o = 1; o < TM; o++) {
-      sum[o - 1] = sum[o];
-      m[o - 1] = m[o];
-      UNROLL for (int j = 0; j < NV * 4; j++) acc[o - 1][j] = acc[o][j];
-    }
-  }
-}
+          UNROLL for (int i = 0; i < TM; i++) {
+            UNROLL for (int j = 0; j < TN; j++) s[i][j] = exp2_fast(s[i][j] - m[i]);
+            float r = s[i][0];
+            UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
+            sum[i] += r;
+          }
+        }
 
-// name, halves, head size, warps, rows of a lane, straight-line values, tiles between flushes, blocks of an SM
-#define ATTENTION(name, HALF, D, WARPS, TM, UNROLL_VALUES, FLUSH, BLOCKS)                          \
+        // W += P V, UK keys at a time.
+        bool odd_values = false;
+        const int t = opaque(tid), cg = lane_col(t), rg = lane_row(t) * (TM / 4);
+        const SharedBytes weights = sm + XP + (t >> 5) * P_BYTES;
+        // Brings in a stage of values, and sends for the next.
+        auto open = [&](int stage) LAMBDA {
+          if constexpr (EDGE) {
+            gather_v(share, k0, stage);
+            sync_block();  // what the area held is dead
+            store_v();
+          } else {
+            sync_block();
+            store_v();
+            if (stage + 1 < STAGES) load_v(k0, stage + 1);
+            else if (ready) load_k(k0 + TILE, 0);
+            else drop_k();
+          }
+          sync_block();
+          if (partial) {
+            bool odd = false;
+            NO_UNROLL for (int n = opaque(tid) & 31; n < VK * DF; n += 32) {
+              const f4 x = load_shared(sm + X + n * 16);
+              UNROLL for (int e = 0; e < 4; e++) odd = odd || x[e] - x[e] != 0.f;
+            }
+            odd_values = any_of_warp(odd);
+          }
+        };
+        // Exchanges the weights of PC columns from `first` on, and turns the columns up to `last`.
+        auto put = [&](int first, int last) LAMBDA {
+          sync_warp();
+          UNROLL for (int jj = 0; jj < PC; jj++)
+            UNROLL for (int h = 0; h < TM / 4; h++)
+              store_shared(weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
+                           f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj], s[h * 4 + 3][first + jj]});
+          UNROLL for (int i = 0; i < TM; i++)
+            UNROLL for (int j = first; j + PC < last; j++) s[i][j] = s[i][j + PC];
+          sync_warp();
+        };
+        auto multiply = [&](SharedBytes pu, SharedBytes vu) LAMBDA {
+          f4 pa[2][TM / 4];
+          float vb[2][AN];
+          constexpr int KEYS = EDGE ? 2 : BODY;
+          auto fragments = [&](int b, int from, int key) LAMBDA {
+            const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
+            UNROLL for (int h = 0; h < TM / 4; h++) {
+              const int off = TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
+              pa[b][h] = load_shared(pu + from * P_STRIDE + key * P_STRIDE + off);
+            }
+            UNROLL for (int h = 0; h < AF; h++) {
+              const f4 x = load_shared(vu + from * V_STRIDE + key * V_STRIDE + cg * 16 + h * (LANE_COLS * 16));
+              UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
+            }
+          };
+          if (EDGE && odd_values) {  // a weight of zero is a key that is not attended: its value is not looked at
+            NO_UNROLL for (int key = 0; key < UK; key++) {
+              const int f = weight_shift(key & (LANE_COLS - 1));
+              UNROLL for (int h = 0; h < TM / 4; h++) pa[0][h] = load_shared(pu + key * P_STRIDE + (((rg + h) ^ f) << 4));
+              UNROLL for (int j = 0; j < AN; j++) vb[0][j] = load_shared_f(vu + key * V_STRIDE + dim_of(cg, j) * 4);
+              UNROLL for (int i = 0; i < TM; i++) {
+                const float p = pa[0][i >> 2][i & 3];
+                UNROLL for (int j = 0; j < AN; j++)
+                  acc[i][j] = p != 0.f ? __builtin_fmaf(p, vb[0][j], acc[i][j]) : acc[i][j];
+              }
+            }
+            return;
+          }
+          fragments(0, 0, 0);
+          NO_UNROLL for (int from = 0; from < UK; from += KEYS) {
+            UNROLL for (int key = 0; key < KEYS; key++) {
+              const int b = key & 1;
+              if (key + 1 < KEYS) fragments(b ^ 1, from, key + 1);
+              else if (KEYS < UK) fragments(b ^ 1, (from + KEYS) & (UK - 1), 0);
+              UNROLL for (int i = 0; i < TM; i++)
+                UNROLL for (int j = 0; j < AN; j++)
+                  acc[i][j] = __builtin_fmaf(pa[b][i >> 2][i & 3], vb[b][j], acc[i][j]);
+            }
+          }
+        };
+        if constexpr (!EDGE && STRAIGHT) {
+          UNROLL for (int stage = 0; stage < STAGES; stage++) {
+            open(stage);
+            auto unit_of = [&](int unit) LAMBDA {
+              put(stage * (UNITS_V * PC), (stage + 1) * (UNITS_V * PC));
+              multiply(weights, sm + X + unit * (UK * V_STRIDE));
+            };
+            if constexpr (STRAIGHT == 2) {
+              UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
+            } else {
+              NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
+            }
+          }
+        } else {
+          NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
+            if (unit % UNITS_V == 0) open(unit / UNITS_V);
+            if (unit % UNITS_P == 0) put(0, TN);
+            multiply(weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE));
+          }
+        }
+        sync_block();  // the values are dead
+        if constexpr (!EDGE) {
+          if (ready) store_k();
+          sync_block();
+        }
+    };
+
+    NO_UNROLL while (k0 < end) {
+      const bool flushes = !HALF || call.part_ms != 0;
+      const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
+      NO_UNROLL while (k0 < stop) {
+        if (k0 + TILE > near_to) approach(here(), k0);
+        if (k0 >= full_from && k0 < plain_to) {
+          if (!ready) {
+            load_k(k0, 0);
+            store_k();
+            sync_block();
+          }
+          const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
+          NO_UNROLL do {
+            ready = k0 < latest;
+            attend(Plain());
+            k0 += TILE;
+          } while (k0 < halt);
+        } else {
+          attend(Edge());
+          k0 += TILE;
+        }
+      }
+      const bool more = stop < end, parts = call.part_ms != 0;
+      if (more || parts || flushed) {
+        exchange(home(here()), flushed, more || parts);
+        flushed = true;
+      }
+    }
+
+    // Finished rows. The sums of the next row become those of the first.
+    UNROLL for (int i = 0; i < TM; i++)
+      UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) sum[i] += shuffle_xor(sum[i], w);
+    const Share share = here();
+    const Sequence& q = share.sequence;
+    const Home x = home(share);
+    const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
+    if (call.part_ms != 0) {
+      UNROLL for (int i = 0; i < TM; i++) {
+        const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
+        const float reference = m[i] != NO_KEY ? m[i] : empty ? NEG_INF : 0.f;
+        const long long r = row_number(call, q, share.head, row + i);
+        if (g == 0 && i < x.left) write_f2(call.part_ms + (r * call.splits + share.split) * 8, f2{reference, sum[i]});
+      }
+      return;
+    }
+    NO_UNROLL for (int i = 0; i < TM; i++) {
+      const float total = sum[0];
+      const bool empty = m[0] == NO_KEY && total == 0.f;
+      if (i < x.left) {
+        const Address out = output_row(call, q.batch, share.head, q.query0 + row + i);
+        UNROLL for (int h = 0; h < AF; h++) {
+          const f4 y = {acc[0][h * 4], acc[0][h * 4 + 1], acc[0][h * 4 + 2], acc[0][h * 4 + 3]};
+          write_output4(call, out, dim_of(g, h * 4), quotient(y, total, empty), HALF ? call.dtype : TYPE_F32);
+        }
+        if (g == 0 && call.lse != 0) {
+          const float reference = m[0] != NO_KEY ? m[0] : empty ? NEG_INF : 0.f;
+          write_f32(call.lse + row_number(call, q, share.head, row + i) * 4, log_sum_exp(reference, total));
+        }
+      }
+      UNROLL for (int n = 0; n + 1 < TM; n++) {
+        sum[n] = sum[n + 1];
+        m[n] = m[n + 1];
+        UNROLL for (int j = 0; j < AN; j++) acc[n][j] = acc[n + 1][j];
+      }
+    }
+  }
+};
+
+// name, halves, head size, warps, rows and columns of scores of a lane, dims of keys, values, columns of an exchange, tiles
+// between additions to memory, blocks of an SM
+#define ATTENTION(name, HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
-    typedef Shape<D, WARPS, TM> S;                                                                 \
-    SHARED(memory, S::SHARED_BYTES);                                                               \
-    attention<HALF, D, WARPS, TM, UNROLL_VALUES, FLUSH>(memory, call);                             \
+    typedef Attention<HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
+    SHARED(memory, A::SHARED_BYTES);                                                               \
+    A::run(memory, call);                                                                          \
   }

@@ -48,8 +48,9 @@ INLINE void write_scalars(const Call& call, long long row, float m, float s, int
 
 // Columns x .. x + 3 of a row's output and state.
 INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
-  const long long of_heads = row / call.tokens;
-  const int token = (int)(row % call.tokens), head = (int)(of_heads % call.heads), batch = (int)(of_heads / call.heads);
+  const unsigned of_heads = (unsigned)row / (unsigned)call.tokens;  // rows are counted in 31 bits
+  const int token = (int)((unsigned)row % (unsigned)call.tokens);
+  const int head = (int)(of_heads % (unsigned)call.heads), batch = (int)(of_heads / (unsigned)call.heads);
   const bool empty = state_is_empty(m, s);
   write_output4(call, output_row(call, batch, head, token), x, quotient(w, s, empty), call.dtype);
   if (call.state_w != 0) {

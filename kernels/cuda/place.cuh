@@ -9,14 +9,14 @@ struct Share {
   int head, split, row_block;
 };
 
-INLINE Share share_of(const Call& call, int block) {
+INLINE Share share_of(const Call& call, unsigned block) {
   Share x;
-  x.row_block = block % call.row_blocks;
-  block /= call.row_blocks;
-  x.split = block % call.splits;
-  block /= call.splits;
-  x.head = block % call.heads;
-  const int index = block / call.heads;
+  x.row_block = (int)(block % (unsigned)call.row_blocks);
+  block /= (unsigned)call.row_blocks;
+  x.split = (int)(block % (unsigned)call.splits);
+  block /= (unsigned)call.splits;
+  x.head = (int)(block % (unsigned)call.heads);
+  const int index = (int)(block / (unsigned)call.heads);
   x.sequence = call.sequence;
   x.sequence.batch = index;
   if (call.sequences != 0) {
