@@ -150,8 +150,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 
 /// Runs cargo; returns the folder of what it made.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
-    let library = if has_library(tree) { "-p elsa-capi" } else { "" };
-    let packages = format!("--profile {PROFILE} -p elsa-cli {library}");
+    let packages = format!("--profile {PROFILE} -p elsa-cli -p elsa-capi");
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -209,11 +208,6 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
-/// Whether the tree holds the C library.
-pub fn has_library(tree: &Tree) -> bool {
-    tree.root.join("runtime/capi/Cargo.toml").is_file()
-}
-
 /// Puts the folder together.
 fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String> {
     let dist = target.dist(tree);
@@ -221,16 +215,14 @@ fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String>
         fs::remove_dir_all(&dist).map_err(at(&dist))?;
     }
     strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
-    if has_library(tree) {
-        strip(tree, &products.join("libelsa.so"), &dist.join("lib/libelsa.so"), "--strip-all")?;
-        strip(tree, &products.join("libelsa.a"), &dist.join("lib/libelsa.a"), "--strip-debug")?;
-        let capi = tree.root.join("runtime/capi");
-        copy(&capi.join("include"), &dist.join("include"))?;
-        for (template, to) in PACKAGES {
-            let path = capi.join(template);
-            let text = fs::read_to_string(&path).map_err(at(&path))?;
-            write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
-        }
+    strip(tree, &products.join("libelsa.so"), &dist.join("lib/libelsa.so"), "--strip-all")?;
+    strip(tree, &products.join("libelsa.a"), &dist.join("lib/libelsa.a"), "--strip-debug")?;
+    let capi = tree.root.join("runtime/capi");
+    copy(&capi.join("include"), &dist.join("include"))?;
+    for (template, to) in PACKAGES {
+        let path = capi.join(template);
+        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
     }
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
@@ -339,7 +331,7 @@ fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf])
         Target::Host(_) => None,
     };
     let files = [("elsa", "bin/elsa"), ("libelsa.so", "lib/libelsa.so")];
-    for (file, path) in files.into_iter().take(if has_library(tree) { 2 } else { 1 }) {
+    for (file, path) in files {
         let bytes = read(&dist.join(path))?;
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
@@ -356,9 +348,7 @@ fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf])
             note(file, "instructions", check::instructions(tree, &products.join(file), &exceptions));
         }
     }
-    if has_library(tree) {
-        note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
-        note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
-    }
+    note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
+    note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
     Ok(ran)
 }

@@ -75,8 +75,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         ran.failed += checked.failed;
         ran.faults.extend(checked.faults);
         let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
-        let of_library = if build::has_library(tree) { &OF_LIBRARY[..] } else { &[] };
-        let files = HANDED_OUT.iter().chain(of_library).map(|file| (*file).to_owned()).chain(of_board);
+        let files = HANDED_OUT.iter().chain(&OF_LIBRARY).map(|file| (*file).to_owned()).chain(of_board);
         let dist = target.dist(tree);
         let absent: Vec<String> = files.filter(|file| !dist.join(file).is_file()).collect();
         let found = if absent.is_empty() { Ok("complete".to_owned()) } else { Err(absent.join(", ")) };
@@ -84,9 +83,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     }
     let board = Board::named("jetson-tx2").map_err(|error| error.to_string())?;
     let dist = Target::named(tree, &board.name)?.dist(tree);
-    if build::has_library(tree) {
-        consumer(tree, ran, &dist)?;
-    }
+    consumer(tree, ran, &dist)?;
     emulate(tree, ran, &board, &dist);
     Ok(())
 }
