@@ -16,8 +16,10 @@
 //     meet many multiply-adds. A warp owns its rows alone, so its weights never leave it.
 //  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: in turn the keys of a
 //     tile (transposed, KD dims at a time), then stages of VK values beside the weights that meet them.
-//  3. What the area takes next travels through registers one step early (`staged`). Every path writes them: on a path
-//     that left them alone they would count as live round the loop.
+//  3. Tiles that every row attends in full, and whose rows lie side by side in memory, are plain. They have a loop of
+//     their own, in which nothing is asked: what the area takes next travels through registers one step early, and
+//     every path writes those registers, since on a path that left them alone they would count as live round the
+//     loop. All other tiles are edges: less code, each row and dim checked, loaded when it is stored.
 //  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
 //     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
 //  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
@@ -28,10 +30,10 @@
 //     number, so that rescaling is exact.
 //  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
 //     output row or the partial state. A lane owns what it touches there.
-//  9. Masks, ranges and the soft cap are a pass of their own over the scores of a tile that is not attended in full. It
-//     walks the columns by turning registers, which keeps it small. A key that is not attended has the score -inf by
-//     selection, and weighs zero; a key that is attended weighs at least 2^WEIGHT_FLOOR there. Where a stage of values
-//     holds a NaN or an infinity, its product passes over weights of zero.
+//  9. Masks, ranges and the soft cap are a pass of their own over the scores of an edge. It walks the columns by turning
+//     registers, which keeps it small. A key that is not attended has the score -inf by selection, and weighs zero; a
+//     key that is attended weighs at least 2^WEIGHT_FLOOR there. Where a stage of values holds a NaN or an infinity,
+//     its product passes over weights of zero.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
@@ -43,13 +45,20 @@ constexpr int TILE = 64;  // keys of a tile
 
 INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
-// HALF: elements are 16 bits wide. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in the
-// exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. FLUSH:
-// tiles from one addition to memory to the next.
-struct Plain { static constexpr bool EDGE = false; };
-struct Edge { static constexpr bool EDGE = true; };
+// The two kinds of tiles.
+struct Plain {
+  static constexpr bool EDGE = false;
+};
+struct Edge {
+  static constexpr bool EDGE = true;
+};
 
-template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH> struct Attention {
+// HALF: elements are 16 bits wide. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in
+// the exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. STRAIGHT:
+// how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the exchanges too.
+// BODY: keys of a loop body there. FLUSH: tiles from one addition to memory to the next.
+template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH>
+struct Attention {
   typedef typename Raw<HALF>::Type Four;
   static constexpr int SIZE = HALF ? 2 : 4;
   static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;
@@ -88,7 +97,9 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
   // The dim of column j of W in lane group g.
   static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
   // The block's first row. Later rows have more keys when causal, and start first.
-  static INLINE int first_row(const Call& call, const Share& share) { return (call.row_blocks - 1 - share.row_block) * BM; }
+  static INLINE int first_row(const Call& call, const Share& share) {
+    return (call.row_blocks - 1 - share.row_block) * BM;
+  }
   // The lane's first row.
   static INLINE int own_row(const Call& call, const Share& share, int t) {
     return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
@@ -112,8 +123,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
       full_to = call.mask_kind != MASK_NONE || call.cap != 0.f ? 0 : first.end;
     }
 
-    // Keys and values on their way. Below key `near_to` rows are read plainly from `near_key` and `near_value`,
-    // where key zero would lie; `near_past` says whose strides hold.
+    // Keys and values on their way. Below key `near_to` rows are read plainly from `near_key` and `near_value`, where
+    // key zero would lie, with so many bytes from row to row. Tiles from `full_from` to below `plain_to` are plain.
     Four kr[K_ITEMS * 4], vr[V_ITEMS];
     int near_to = 0, plain_to = 0, key_step = 0, value_step = 0;
     Address near_key = 0, near_value = 0;
@@ -125,10 +136,10 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
       const Tensor& v = old ? call.past_value : call.value;
       const int origin = old ? 0 : s.key0 - s.past;
       const int fours = KEY_IN_FOURS | VALUE_IN_FOURS;
-      const long long most = 1 << 24;
-      near_to = (call.flags & fours) == fours && call.head_dim == D && call.value_dim == D && k.token < most && v.token < most
-                    ? old ? min_of(s.past, s.reach) : s.reach
-                    : 0;
+      const long long most = 1 << 22;  // bytes of a tile's rows are counted in 31 bits
+      near_to = old ? min_of(s.past, s.reach) : s.reach;
+      if ((call.flags & fours) != fours || call.head_dim != D || call.value_dim != D) near_to = 0;
+      if (k.token >= most || v.token >= most) near_to = 0;
       key_step = (int)k.token * SIZE;
       value_step = (int)v.token * SIZE;
       plain_to = min_of(full_to, near_to) - TILE + 1;
@@ -137,7 +148,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
     };
     // Rows whose existence, and dims whose existence, is checked one by one: zero where there is none.
     // `spot(n, key, dim)` says which key of the tile, and which dim, group n starts at.
-    auto gather = [&](const Share& share, auto& to, const Tensor& past, const Tensor& fresh, int dims, bool in_fours, int tile, auto spot) LAMBDA {
+    auto gather = [&](const Share& share, auto& to, const Tensor& past, const Tensor& fresh, int dims, bool in_fours,
+                      int tile, auto spot) LAMBDA {
       constexpr int COUNT = sizeof(to) / sizeof(Four);
       const Sequence& s = share.sequence;
       const int kv_head = share.head / call.group;
@@ -314,7 +326,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
             UNROLL for (int h = 0; h < AF; h++) {
               UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] += y[i][h][e];
               if (give) {
-                const f4 w = {acc[i0 + i][h * 4], acc[i0 + i][h * 4 + 1], acc[i0 + i][h * 4 + 2], acc[i0 + i][h * 4 + 3]};
+                const float* a = acc[i0 + i] + h * 4;
+                const f4 w = {a[0], a[1], a[2], a[3]};
                 if (i0 + i < x.left && dim_of(g, h * 4) < x.width)
                   write_f4(x.at + (i0 + i) * x.step + dim_of(g, h * 4) * 4, w);
                 UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] = 0.f;
@@ -367,7 +380,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
                 qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
                                                                               : ((qc + h) ^ (high | low)) << 4));
               UNROLL for (int h = 0; h < TN / 4; h++)
-                kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) + h * 128);
+                kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) +
+                                       h * 128);
             };
             fragments(0, 0, 0);
             NO_UNROLL for (int it = 0; it < KD / DIMS; it++) {
@@ -525,7 +539,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
           UNROLL for (int jj = 0; jj < PC; jj++)
             UNROLL for (int h = 0; h < TM / 4; h++)
               store_shared(weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
-                           f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj], s[h * 4 + 3][first + jj]});
+                           f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj],
+                              s[h * 4 + 3][first + jj]});
           UNROLL for (int i = 0; i < TM; i++)
             UNROLL for (int j = first; j + PC < last; j++) s[i][j] = s[i][j + PC];
           sync_warp();
@@ -548,7 +563,8 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
           if (EDGE && odd_values) {  // a weight of zero is a key that is not attended: its value is not looked at
             NO_UNROLL for (int key = 0; key < UK; key++) {
               const int f = weight_shift(key & (LANE_COLS - 1));
-              UNROLL for (int h = 0; h < TM / 4; h++) pa[0][h] = load_shared(pu + key * P_STRIDE + (((rg + h) ^ f) << 4));
+              UNROLL for (int h = 0; h < TM / 4; h++)
+                pa[0][h] = load_shared(pu + key * P_STRIDE + (((rg + h) ^ f) << 4));
               UNROLL for (int j = 0; j < AN; j++) vb[0][j] = load_shared_f(vu + key * V_STRIDE + dim_of(cg, j) * 4);
               UNROLL for (int i = 0; i < TM; i++) {
                 const float p = pa[0][i >> 2][i & 3];
@@ -665,8 +681,7 @@ template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, i
   }
 };
 
-// name, halves, head size, warps, rows and columns of scores of a lane, dims of keys, values, columns of an exchange, tiles
-// between additions to memory, blocks of an SM
+// The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
 #define ATTENTION(name, HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     typedef Attention<HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
