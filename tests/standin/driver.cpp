@@ -189,10 +189,11 @@ struct Driver {
   unsigned primary_flags = 0;
 };
 
-Driver& driver() {
-  static Driver& d = *new Driver;
-  return d;
-}
+// Made when the library is loaded, before any thread can call: a guard inside a function is a race to a sanitizer
+// that does not know the C++ library.
+Driver& the_driver = *new Driver;
+
+Driver& driver() { return the_driver; }
 
 std::vector<Context*>& stack() {
   thread_local std::vector<Context*> s;
