@@ -50,7 +50,10 @@ public:
     const T &value() const & noexcept { return value_; }
     T &&value() && noexcept { return std::move(value_); }
     T &operator*() & noexcept { return value_; }
+    const T &operator*() const & noexcept { return value_; }
+    T &&operator*() && noexcept { return std::move(value_); }
     T *operator->() noexcept { return &value_; }
+    const T *operator->() const noexcept { return &value_; }
 
 private:
     elsa::status status_;

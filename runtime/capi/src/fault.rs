@@ -64,16 +64,22 @@ pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |text| text.as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Why a call does nothing.
+/// Why a call does nothing. Its message is the thread's [`last`] from the moment that it is made.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub status: elsa_status,
-    text: Text<{ MESSAGE + 1 }>,
 }
 
 impl Fault {
     pub(crate) fn new(status: elsa_status, what: &dyn fmt::Display) -> Fault {
-        Fault { status, text: Text::of(what) }
+        // Written first and kept then, since a Display may call back.
+        let text = Text::of(what);
+        let _ = LAST.try_with(|last| {
+            if let Ok(mut last) = last.try_borrow_mut() {
+                *last = text;
+            }
+        });
+        Fault { status }
     }
 
     pub(crate) fn argument(what: fmt::Arguments<'_>) -> Fault {
@@ -166,9 +172,9 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
         }
         body()
     }));
-    let fault = match caught {
-        Ok(Ok(())) => return ELSA_STATUS_OK,
-        Ok(Err(fault)) => fault,
+    match caught {
+        Ok(Ok(())) => ELSA_STATUS_OK,
+        Ok(Err(fault)) => fault.status,
         Err(payload) => {
             let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
                 (Some(text), _) => *text,
@@ -176,16 +182,11 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
                 _ => "of an unknown kind",
             };
             let fault = Fault::new(ELSA_STATUS_PANIC, &format_args!("panic: {text}"));
-            // A payload whose drop panics must not do so here.
-            std::mem::forget(payload);
-            fault
+            // A payload whose drop panics must not do so here; what that gives is left alone.
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                std::mem::forget(second);
+            }
+            fault.status
         }
-    };
-    let status = fault.status;
-    let _ = LAST.try_with(|last| {
-        if let Ok(mut last) = last.try_borrow_mut() {
-            *last = fault.text;
-        }
-    });
-    status
+    }
 }

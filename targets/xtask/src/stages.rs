@@ -1,5 +1,6 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
+use crate::capi;
 use crate::count::{self, Ran};
 use crate::cross;
 use crate::ptx;
@@ -24,7 +25,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 19] = [
+pub const STAGES: [Stage; 20] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
@@ -54,6 +55,7 @@ pub const STAGES: [Stage; 19] = [
         run: asan,
     },
     Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
+    Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
     Stage { name: "cuda", about: "CUDA back end through a stand-in driver", fast: false, run: cuda },

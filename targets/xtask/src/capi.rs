@@ -1,0 +1,154 @@
+//! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
+//!
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
+//! static and the shared library, through CMake and pkg-config and by hand; run as they are, under valgrind, and with
+//! AddressSanitizer and UndefinedBehaviorSanitizer against a library that can be told to panic. Each program ends
+//! with the number of its checks.
+
+use crate::build::{self, Target};
+use crate::count::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::path::Path;
+
+const SOURCES: &str = "tests/capi";
+const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
+/// What a static link needs beside the library, as the packages say.
+const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+
+/// A program of `tests/capi` and the flags that make variants of it.
+const PROGRAMS: [(&str, &str); 3] = [("plain.c", ""), ("whole.cpp", ""), ("whole.cpp", "-DELSA_THROW")];
+
+/// The stage `capi`.
+pub fn capi(tree: &Tree) -> Ran {
+    let mut ran = Ran::none("checks");
+    if let Err(fault) = go(tree, &mut ran) {
+        ran.faults.push(fault);
+    }
+    ran
+}
+
+fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    for name in ["cmake", "make", "g++", "valgrind", "pkg-config", "clang++-19"] {
+        let package = if name == "clang++-19" { "clang-19" } else { name };
+        setup::program(tree, name, package)?;
+    }
+    let target = Target::named(tree, build::HOST)?;
+    let built = build::build(tree, &target, false)?;
+    ran.passed += built.passed;
+    ran.failed += built.failed;
+    ran.faults.extend(built.faults);
+    let dist = target.dist(tree);
+    let home = tree.target.join("capi");
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    let archive = dist.join("lib/libelsa.a").display().to_string();
+
+    for (source, flags) in PROGRAMS {
+        for clang in [false, true] {
+            let program = home.join(format!("{source}{flags}-{}", if clang { "clang" } else { "gcc" }));
+            let link = format!("-O1 {flags} {archive} {BESIDE}");
+            if compile(tree, ran, source, clang, &dist, &link, &program) {
+                checks(ran, source, Run::new(tree, "").arg(&program));
+                if clang && flags.is_empty() {
+                    let valgrind = "valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite";
+                    checks(ran, &format!("{source} under valgrind"), Run::new(tree, valgrind).arg(&program));
+                }
+            }
+        }
+    }
+    packages(tree, ran, &dist, &home)?;
+
+    // A library with debugging information, which panics when it is told to.
+    let inject =
+        Run::new(tree, "cargo build -p elsa-capi --features inject --target-dir").arg(home.join("inject"));
+    if !inject.run().ok {
+        return Err("elsa-capi with the feature inject: does not build".to_owned());
+    }
+    let archive = home.join("inject/debug/libelsa.a").display().to_string();
+    for (source, flags) in PROGRAMS {
+        let program = home.join(format!("{source}{flags}-sanitized"));
+        let sanitize = "-g -fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
+        let link = format!("{sanitize} {flags} {archive} {BESIDE}");
+        if compile(tree, ran, source, false, &dist, &link, &program) {
+            let run = Run::new(tree, "").arg(&program).env("ASAN_OPTIONS", "detect_leaks=1");
+            checks(ran, &format!("{source} {flags} with sanitizers"), run);
+        }
+    }
+    Ok(())
+}
+
+/// Compiles a program; says whether there is one.
+fn compile(
+    tree: &Tree,
+    ran: &mut Ran,
+    source: &str,
+    clang: bool,
+    dist: &Path,
+    link: &str,
+    program: &Path,
+) -> bool {
+    let (compiler, standard) = match (source.ends_with(".c"), clang) {
+        (true, false) => ("gcc", "c99"),
+        (true, true) => ("clang-19", "c99"),
+        (false, false) => ("g++", "c++14"),
+        (false, true) => ("clang++-19", "c++14"),
+    };
+    let run = Run::new(tree, &format!("{compiler} -std={standard} {WARNINGS} -I"))
+        .arg(dist.join("include"))
+        .arg("-o")
+        .arg(program)
+        .arg(tree.root.join(SOURCES).join(source))
+        .args(link);
+    let line = run.line();
+    let ok = run.run().ok;
+    ran.add(&line, ok, u64::from(ok), u64::from(!ok));
+    ok
+}
+
+/// Runs a program that ends with the number of its checks.
+fn checks(ran: &mut Ran, what: &str, run: Run) {
+    let line = run.line();
+    let out = run.run();
+    let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());
+    let good = out.ok && count.is_some_and(|n| n > 0);
+    ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
+}
+
+/// The same program through CMake and through pkg-config, static and shared.
+fn packages(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
+    let says_ok = |ran: &mut Ran, run: Run| {
+        let line = run.line();
+        let out = run.run();
+        let ok = out.ok && out.stdout.trim() == "ok";
+        ran.add(&line, ok, u64::from(ok), u64::from(!ok));
+    };
+    for shared in ["OFF", "ON"] {
+        let dir = home.join(format!("cmake-{shared}"));
+        let make = Run::new(tree, "cmake -S targets/xtask/consumer -DCMAKE_BUILD_TYPE=Release -B")
+            .arg(&dir)
+            .arg(format!("-DELSA_SHARED={shared}"))
+            .arg(format!("-DCMAKE_PREFIX_PATH={}", dist.display()));
+        if !make.machine().run().ok || !Run::new(tree, "cmake --build").arg(&dir).machine().run().ok {
+            return Err(format!("{}: CMake does not find or link the package", dir.display()));
+        }
+        says_ok(ran, Run::new(tree, "").arg(dir.join("with")));
+    }
+    let ask = |what: &str| {
+        let run = Run::new(tree, &format!("pkg-config {what} elsa"));
+        let out = run.env("PKG_CONFIG_PATH", dist.join("lib/pkgconfig")).quiet().run();
+        if out.ok { Ok(out.stdout.trim().to_owned()) } else { Err(format!("pkg-config: {}", out.stderr)) }
+    };
+    let (flags, libraries, all) = (ask("--cflags")?, ask("--libs")?, ask("--static --libs")?);
+    // A static link names the archive: with the shared library beside it, -lelsa would take that.
+    let all = all.replace("-lelsa", "-l:libelsa.a");
+    for (name, link) in [("shared", libraries), ("static", all)] {
+        let program = home.join(format!("pkg-config-{name}"));
+        let run =
+            Run::new(tree, &format!("gcc -std=c99 {WARNINGS} {flags} targets/xtask/consumer/with.c -o"));
+        if !run.arg(&program).args(&link).args("-lm").run().ok {
+            return Err(format!("the {name} link that pkg-config gives does not work"));
+        }
+        says_ok(ran, Run::new(tree, "").arg(&program).env("LD_LIBRARY_PATH", dist.join("lib")));
+    }
+    Ok(())
+}
