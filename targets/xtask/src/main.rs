@@ -20,7 +20,7 @@
 //! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
 //! | `deploy` | deploys over ssh to this machine, and what must be refused is | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
-//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, and the same built for the board | `cargo test -p elsa-robot` |
+//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that dies, PyTorch's answers, and the same built for the board | `cargo test -p elsa-robot` |
 //! | `vision` | `examples/cpp-vision` beside what PyTorch answered: here, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
 //! | `tsan` | the tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: every semantic, every fault, the tool | `cargo xtask test --only cuda` |

@@ -195,6 +195,25 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
 }
 
+/// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
+pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
+    let folder = tree.target.join("digits");
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
+    let bin = environment(tree, "digits-venv", "scikit-learn", &["numpy", "pillow", "scikit-learn"], &works)?;
+    // Whole or not at all.
+    let part = tree.target.join("digits-part");
+    let export = tree.root.join("examples/cpp-vision/train/export.py");
+    let done = Run::new(tree, "").arg(bin.join("python")).arg("-B").arg(export).arg(&part).run();
+    if !done.ok {
+        return Err(format!("the pictures of examples/cpp-vision: {}", done.how));
+    }
+    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
 /// The Python of a private environment with the libraries that the benchmark compares with.
 pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     let works = |bin: &Path| {

@@ -243,21 +243,27 @@ fn aarch64(tree: &Tree) -> Ran {
 
 fn robot(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
-    let run = Run::new(tree, "cargo test -p elsa-robot --test robot --no-fail-fast -- --nocapture")
-        .env_default("ELSA_ROBOT_FRAMES", "1000");
+    let set_up = || Ok((setup::digits(tree)?, standin::build(tree, Variant::Plain)?, setup::board(tree)?));
+    let (digits, folder, bin) = match set_up() {
+        Ok(all) => all,
+        Err(fault) => return Ran::fault(ran.unit, fault),
+    };
+    let long = |line: &str| {
+        let run = Run::new(tree, line).args("--no-fail-fast -- --include-ignored --nocapture");
+        run.env("ELSA_DIGITS", &digits).env_default("ELSA_ROBOT_FRAMES", "1000")
+    };
+    let run = long("cargo test -p elsa-robot --test robot --test heldout");
     let misses = count::value(&tests(&mut ran, run).stdout, "deadline_misses");
     ran.note =
         misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
-    match setup::board(tree) {
-        Ok(bin) => {
-            let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot")
-                .args(&format!("--target {BOARD}.2.27 every_frame"))
-                .front(bin)
-                .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
-            tests(&mut ran, run);
-        }
-        Err(fault) => ran.faults.push(fault),
-    }
+    let run = long("cargo test -p elsa-robot --test gpu --test heldout --test model --test no_allocation");
+    tests(&mut ran, with_standin(run, &folder));
+    let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot --test heldout")
+        .args(&format!("--target {BOARD}.2.27 -- --include-ignored every_ the_program"))
+        .front(bin)
+        .env("ELSA_DIGITS", &digits)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
+    tests(&mut ran, run);
     ran
 }
 

@@ -11,6 +11,7 @@ pub use pipe::Pipe;
 pub use queue::Keep;
 
 use crate::frame::{BrokenFrame, Frame};
+use rustix::io::Errno;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -136,10 +137,9 @@ impl SourceError {
 /// Whether opening failed because of what was named.
 pub(crate) fn named_wrongly(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
-    // A file that is no device of the kind, or a device that does not do this.
+    // A file that is no device of the kind, or a device or a system that does not do this.
     let no_such_device = error.raw_os_error().is_some_and(|code| {
-        [rustix::io::Errno::NOTTY, rustix::io::Errno::INVAL]
-            .contains(&rustix::io::Errno::from_raw_os_error(code))
+        [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].contains(&Errno::from_raw_os_error(code))
     });
     no_such_device
         || matches!(error.kind(), NotFound | PermissionDenied | InvalidInput | IsADirectory | NotADirectory)

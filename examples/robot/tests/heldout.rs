@@ -1,0 +1,100 @@
+//! The trained model: what PyTorch answered for the pictures held out, this program answers too.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use elsa_robot::model::Model;
+use elsa_robot::source::{Folder, Next, Source};
+use elsa_runtime::{EngineOptions, backends};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cpp-vision/model");
+
+/// A picture as PyTorch saw it: its file, its label, PyTorch's class and scores.
+struct Recorded {
+    file: String,
+    label: u64,
+    class: u64,
+    scores: Vec<f64>,
+}
+
+/// What was recorded, in the order of the files, and PyTorch's accuracy.
+fn recorded() -> (Vec<Recorded>, f64) {
+    let text = std::fs::read_to_string(Path::new(MODEL).join("heldout.json")).unwrap();
+    let all: Value = serde_json::from_str(&text).unwrap();
+    let number = |name: &str, i: usize| all[name][i].as_u64().unwrap();
+    let count = all["indices"].as_array().unwrap().len();
+    let mut recorded: Vec<Recorded> = (0..count)
+        .map(|i| Recorded {
+            file: format!("{}-{:04}.png", number("labels", i), number("indices", i)),
+            label: number("labels", i),
+            class: number("classes", i),
+            scores: all["scores"][i].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect(),
+        })
+        .collect();
+    recorded.sort_by(|a, b| a.file.cmp(&b.file));
+    (recorded, all["accuracy"].as_f64().unwrap())
+}
+
+/// The folder of pictures that `train/export.py` has written, with exactly those that were recorded.
+fn pictures(recorded: &[Recorded]) -> PathBuf {
+    let folder =
+        std::env::var_os("ELSA_DIGITS").expect("ELSA_DIGITS: absent; allowed: the folder of export.py");
+    let folder = PathBuf::from(folder);
+    let names = std::fs::read_dir(&folder).unwrap().map(|x| x.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    assert!(names.iter().eq(recorded.iter().map(|x| &x.file)));
+    folder
+}
+
+/// Scores are recorded with six digits; sums of at most 96 terms, each 1.2e-7 wide, follow one another sixteen
+/// times on either side, and the normalisations between them magnify what came before by less than ten.
+const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
+
+#[test]
+#[ignore = "needs the pictures of examples/cpp-vision: cargo xtask test --only robot"]
+fn scores_are_those_of_pytorch_on_every_back_end() {
+    let (recorded, accuracy) = recorded();
+    let folder = pictures(&recorded);
+    for present in backends().iter().filter(|p| p.present) {
+        let options =
+            EngineOptions { backend: Some(present.backend), threads: Some(1), ..Default::default() };
+        let mut model = Model::open(&Path::new(MODEL).join("digits.safetensors"), &options).unwrap();
+        let mut source = Folder::open(&folder, false).unwrap();
+        let (mut right, mut worst) = (0, 0.0f64);
+        for wanted in &recorded {
+            let Next::Frame(frame) = source.next().unwrap() else { panic!("{}: no frame", wanted.file) };
+            let class = model.classify(&frame).unwrap();
+            assert!(!class.fallback && class.backend == present.backend);
+            assert_eq!(class.class as u64, wanted.class, "{}", wanted.file);
+            right += u64::from(wanted.class == wanted.label);
+            let largest = wanted.scores.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            for (score, wanted) in model.scores().iter().zip(&wanted.scores) {
+                worst = worst.max((f64::from(*score) - wanted).abs() / largest);
+            }
+        }
+        println!("{}: {right} of {} right, scores within {worst:e}", present.backend, recorded.len());
+        assert!(worst < TOLERANCE, "{worst:e}");
+        assert!((right as f64 / recorded.len() as f64 - accuracy).abs() < 1e-6 && accuracy >= 0.97);
+    }
+}
+
+#[test]
+#[ignore = "needs the pictures of examples/cpp-vision: cargo xtask test --only robot"]
+fn the_program_answers_as_pytorch_did() {
+    let (recorded, _) = recorded();
+    let folder = pictures(&recorded);
+    let output = common::robot(&format!("--model {MODEL}/digits.safetensors --rate 200 --json"))
+        .arg("--images")
+        .arg(&folder)
+        .output()
+        .unwrap();
+    let (answers, summary) = common::account(&output);
+    assert_eq!(summary["frames"], recorded.len());
+    for (answer, wanted) in answers.iter().zip(&recorded) {
+        assert_eq!(answer["class"], wanted.class, "{}", wanted.file);
+    }
+}
