@@ -98,8 +98,8 @@ SafeTensors::SafeTensors(std::string name, std::vector<std::uint8_t> bytes)
         throw bad("a header of " + std::to_string(length) + " bytes in " + std::to_string(bytes_.size()));
     }
     data_ = 8 + static_cast<std::size_t>(length);
-    const json header = json::parse(bytes_.begin() + 8, bytes_.begin() + static_cast<std::ptrdiff_t>(data_), nullptr,
-                                    false);
+    const char *start = reinterpret_cast<const char *>(bytes_.data());
+    const json header = json::parse(start + 8, start + data_, nullptr, false);
     if (!header.is_object()) {
         throw bad("a header that is no JSON object");
     }
