@@ -100,6 +100,17 @@ pub enum PlanError {
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
+    /// Memory of the caller's that is too short for a workspace.
+    #[error("workspace: {found} bytes; allowed: at least {needed}, not null")]
+    Room {
+        /// Its bytes.
+        found: usize,
+        /// Bytes that the plan needs.
+        needed: usize,
+    },
+    /// Memory of the caller's for a plan whose workspace lies on a device.
+    #[error("workspace: memory of the host for a plan on a GPU; allowed: one that the plan allocates")]
+    OnDevice,
 }
 
 impl From<DeviceError> for PlanError {

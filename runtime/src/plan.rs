@@ -230,6 +230,26 @@ impl Plan {
         Ok(Workspace { cpu, gpu })
     }
 
+    /// A workspace in memory of the caller's, of at least [`Plan::workspace_bytes`] bytes and any alignment. It is
+    /// cleared; only small tables are allocated besides.
+    ///
+    /// # Errors
+    /// Memory that is too short or null; a plan on a GPU; tables that the system does not give.
+    ///
+    /// # Safety
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
+    pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace, PlanError> {
+        let (None, Some(cpu)) = (&self.gpu, &self.cpu) else { return Err(PlanError::OnDevice) };
+        let needed = self.workspace_bytes();
+        if memory.is_null() || bytes < needed {
+            return Err(PlanError::Room { found: if memory.is_null() { 0 } else { bytes }, needed });
+        }
+        // SAFETY: *lent*.
+        let workspace = unsafe { CpuWorkspace::lent(&cpu.layout, self.problem.sequences(), memory, bytes) };
+        let cpu = Some(workspace.ok_or(elsa_core::plan::PlanError::Memory { needed })?);
+        Ok(Workspace { cpu, gpu: Room::None })
+    }
+
     /// What a workspace of another plan lacks.
     fn lacking(&self, found: usize, needed: usize) -> BindError {
         BindError::Workspace { found, needed, found_sequences: 0, sequences: self.problem.sequences() }

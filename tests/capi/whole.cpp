@@ -150,6 +150,24 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
     const elsa::result<elsa_plan_info> info = plan->describe();
     CHECK(info.ok() && info.value().workspace_bytes > 0);
+    // The same bits in memory of the caller's, wherever it starts; a byte less is refused.
+    const std::size_t bytes = info.value().workspace_bytes;
+    for (std::size_t shift = 0; shift < 5; shift += 3) {
+        if (report.backend == ELSA_BACKEND_CUDA) {
+            std::vector<unsigned char> memory(bytes);
+            CHECK(plan->workspace_in(memory.data(), bytes).status().code() == ELSA_STATUS_UNSUPPORTED);
+            break;
+        }
+        std::vector<unsigned char> memory(bytes + shift, 0xff);
+        CHECK(plan->workspace_in(memory.data() + shift, bytes - 1).status().code() == ELSA_STATUS_ARGUMENT);
+        CHECK(plan->workspace_in(nullptr, bytes).status().code() == ELSA_STATUS_ARGUMENT);
+        CHECK(memory[shift] == 0xff);
+        elsa::result<elsa::workspace> own = plan->workspace_in(memory.data() + shift, bytes);
+        CHECK(own.ok());
+        std::fill(out.begin(), out.end(), 0.0f);
+        CHECK(plan->run(*own, in, to).ok());
+        CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
+    }
     const elsa::result<elsa_certificate> certificate = plan->certificate();
     CHECK(certificate.ok() && certificate.value().keys == tokens && certificate.value().published_bound > 0);
 }

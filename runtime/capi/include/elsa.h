@@ -878,6 +878,19 @@ elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
 
 /*
+ A workspace in memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any alignment. It is
+ cleared. The memory must stay as it is, and be used by nobody else, until the handle is destroyed and the calls and
+ bound frames that use it have ended. Plans on a GPU give ELSA_STATUS_UNSUPPORTED.
+
+ # Safety
+ *write*; memory is writable for bytes bytes, for as long as said above.
+ */
+elsa_status elsa_workspace_create_in(elsa_plan plan,
+                                     void *memory,
+                                     size_t bytes,
+                                     elsa_workspace *workspace);
+
+/*
  Ends a workspace's handle. Its memory is given back once no call and no bound frame uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);

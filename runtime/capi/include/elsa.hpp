@@ -186,6 +186,16 @@ public:
         return elsa::workspace(handle);
     }
 
+    // In memory of the caller's, which outlives the workspace.
+    result<elsa::workspace> workspace_in(void *memory, std::size_t bytes) const {
+        elsa_workspace handle = elsa_workspace();
+        const elsa_status code = elsa_workspace_create_in(get(), memory, bytes, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return status(code);
+        }
+        return elsa::workspace(handle);
+    }
+
     result<elsa::bound> bind(const elsa::workspace &room, const elsa_inputs &inputs,
                              const elsa_outputs &outputs) const {
         elsa_bound handle = elsa_bound();

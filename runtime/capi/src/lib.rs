@@ -428,6 +428,30 @@ pub unsafe extern "C" fn elsa_workspace_create(
     })
 }
 
+/// A workspace in memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any alignment. It is
+/// cleared. The memory must stay as it is, and be used by nobody else, until the handle is destroyed and the calls and
+/// bound frames that use it have ended. Plans on a GPU give ELSA_STATUS_UNSUPPORTED.
+///
+/// # Safety
+/// *write*; memory is writable for bytes bytes, for as long as said above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_create_in(
+    plan: elsa_plan,
+    memory: *mut c_void,
+    bytes: usize,
+    workspace: *mut elsa_workspace,
+) -> elsa_status {
+    call(|| {
+        aligned("workspace", workspace)?;
+        // SAFETY: the memory is the caller's promise (# Safety).
+        let made = unsafe { PLANS.get(plan.id)?.workspace_in(memory.cast(), bytes) }?;
+        let id = WORKSPACES.insert(Mutex::new(made))?;
+        // SAFETY: *write*.
+        unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
 /// Ends a workspace's handle. Its memory is given back once no call and no bound frame uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
