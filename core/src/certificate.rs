@@ -33,6 +33,8 @@ pub struct Executed {
     pub merge_depth: usize,
     /// Additions on the longest path from a key to the output, those of the merges included.
     pub additions: usize,
+    /// Longest chain of products in a score that is summed in halves; zero where all are summed in singles.
+    pub half_chain: usize,
 }
 
 /// The published claim for a run, beside what was executed.
@@ -92,7 +94,7 @@ impl Certificate {
     /// # Errors
     /// Those of `out`.
     pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let Executed { block, segment_blocks, merge_depth, additions } = self.executed;
+        let Executed { block, segment_blocks, merge_depth, additions, half_chain } = self.executed;
         write!(out, r#"{{"claim":"published","source":"ELSA Theorem 1","rigorous":false,"#)?;
         write!(
             out,
@@ -104,7 +106,7 @@ impl Certificate {
         write!(out, r#""published_bound":{:e},"#, self.published_bound)?;
         write!(out, r#""output_rounding":{:e},"#, self.output_rounding)?;
         write!(out, r#""executed":{{"block":{block},"segment_blocks":{segment_blocks},"#)?;
-        write!(out, r#""merge_depth":{merge_depth},"additions":{additions}}},"#)?;
+        write!(out, r#""merge_depth":{merge_depth},"additions":{additions},"half_chain":{half_chain}}},"#)?;
         write!(out, r#""covers_additions":{}}}"#, self.covers_additions())
     }
 }
@@ -119,7 +121,8 @@ impl fmt::Display for Certificate {
 mod tests {
     use super::*;
 
-    const EXECUTED: Executed = Executed { block: 128, segment_blocks: 4, merge_depth: 7, additions: 519 };
+    const EXECUTED: Executed =
+        Executed { block: 128, segment_blocks: 4, merge_depth: 7, additions: 519, half_chain: 0 };
 
     #[test]
     fn published_values_by_hand() {

@@ -35,6 +35,13 @@
 //     key that is attended weighs at least 2^WEIGHT_FLOOR there. Where a stage of values holds a NaN or an infinity,
 //     its product passes over weights of zero.
 //
+// 10. PAIRED takes halves alone and multiplies them in plain tiles without widening: a word of shared memory holds
+//     two neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
+//     to the score, so that a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| is added to what
+//     singles leave. Queries stay as they were given; the factor comes in when sums are widened. A sum beyond the halves is
+//     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks like a right one. Edges
+//     widen before they multiply.
+//
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 
@@ -45,6 +52,9 @@ constexpr int TILE = 64;  // keys of a tile
 
 INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
 
+// What comes in, and how queries meet keys: singles; halves or brains, widened; halves, two dims at a time.
+enum Elements { SINGLES, WIDENED, PAIRED };
+
 // The two kinds of tiles.
 struct Plain {
   static constexpr bool EDGE = false;
@@ -53,12 +63,13 @@ struct Edge {
   static constexpr bool EDGE = true;
 };
 
-// HALF: elements are 16 bits wide. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in
+// IN: elements. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in
 // the exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. STRAIGHT:
 // how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the exchanges too.
 // BODY: keys of a loop body there. FLUSH: tiles from one addition to memory to the next.
-template <bool HALF, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH>
+template <Elements IN, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH>
 struct Attention {
+  static constexpr bool HALF = IN != SINGLES, PAIRS = IN == PAIRED;
   typedef typename Raw<HALF>::Type Four;
   static constexpr int SIZE = HALF ? 2 : 4;
   static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;
@@ -66,6 +77,8 @@ struct Attention {
   static constexpr int AN = D / LANE_COLS, AF = AN / 4;  // columns of W of a lane, and fours of them
   static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
   static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
+  static constexpr int WORD = PAIRS ? 2 : 1, SD = D / WORD, KS = KD / WORD;  // dims of a word; words of a row, of a chunk
+  static constexpr int CHAIN = 16;                       // words of PAIRED whose products are summed in halves
   static constexpr int Q_ITEMS = BM / 4 * DF / NT;       // 4 x 4 blocks of queries that a thread stages
   static constexpr int K_STEP = NT / KF;                 // groups of four keys that the block stages at once
   static constexpr int K_ITEMS = TILE / 4 / K_STEP;      // 4 x 4 blocks of keys that a thread stages
@@ -75,14 +88,15 @@ struct Attention {
   static constexpr int PK = PC * LANE_COLS;              // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;           // keys of a product
   static constexpr int UNITS = TILE / UK, UNITS_V = VK / UK, UNITS_P = PK / UK;
-  static constexpr int X = D * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
-  static constexpr int K_AREA = KD * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
+  static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
+  static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
   static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
   static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
   static_assert(SHARED_BYTES <= 49152, "");
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
   static_assert(!STRAIGHT || UNITS_P == 1, "");
+  static_assert(KS % 32 == 0 || CHUNKS == 1, "");
 
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
   static INLINE int lane_row(int t) { return LANE_COLS == 8 ? (t & 1) | ((t >> 3) & 2) : t & 1; }
@@ -222,6 +236,12 @@ struct Attention {
     auto store_k = [&]() LAMBDA {
       const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
       UNROLL for (int i = 0; i < K_ITEMS; i++) {
+        if constexpr (PAIRS) {
+          const SharedBytes p = sm + X + c * (TILE * 8) + (((q + i * K_STEP) ^ (c >> 1 & 7)) << 4);
+          const Four* x = kr + i * 4;
+          UNROLL for (int e = 0; e < 2; e++) store_shared(p + e * (TILE * 4), in_a_row(x[0][e], x[1][e], x[2][e], x[3][e]));
+          continue;
+        }
         const SharedBytes p = sm + X + c * (TILE * 16) + (((q + i * K_STEP) ^ (c & 7)) << 4);
         f4 x[4];
         UNROLL for (int e = 0; e < 4; e++) x[e] = in_singles(kr[i * 4 + e], call.dtype);
@@ -250,7 +270,17 @@ struct Attention {
         UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{x[0][e], x[1][e], x[2][e], x[3][e]});
       };
       constexpr int BATCH = Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
-      if (call.flags & QUERY_IN_FOURS) {
+      if constexpr (PAIRS) {
+        NO_UNROLL for (int i = 0; i < Q_ITEMS; i++) {
+          const int n = tid + i * NT, c = n % DF, r = n / DF;
+          Four x[4];
+          UNROLL for (int e = 0; e < 4; e++)
+            load_some(x[e], q + (r * 4 + e) * step, c * 4, row0 + r * 4 + e < s.queries ? call.head_dim : 0,
+                      (call.flags & QUERY_IN_FOURS) != 0);
+          const SharedBytes p = sm + c * 2 * Q_STRIDE + ((r ^ (c >> 1 & 7)) << 4);
+          UNROLL for (int e = 0; e < 2; e++) store_shared(p + e * Q_STRIDE, in_a_row(x[0][e], x[1][e], x[2][e], x[3][e]));
+        }
+      } else if (call.flags & QUERY_IN_FOURS) {
         NO_UNROLL for (int i0 = 0; i0 < Q_ITEMS; i0 += BATCH) {
           Four x[BATCH][4];
           UNROLL for (int i = 0; i < BATCH; i++)
@@ -349,6 +379,7 @@ struct Attention {
       }
     };
 
+    unsigned odd_sums = 0;  // of PAIRED: two halves, NaN once a sum was no number
     bool flushed = false;
     auto attend = [&](auto how) LAMBDA {
       constexpr bool EDGE = decltype(how)::EDGE;
@@ -370,10 +401,10 @@ struct Attention {
           {
             const int t = opaque(tid), cg = lane_col(t);
             const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
-            const SharedBytes queries = sm + chunk * KD * Q_STRIDE;
-            constexpr int DIMS = EDGE ? 2 : 8;  // of a loop body
+            const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
+            constexpr int DIMS = EDGE ? 2 : 8;  // words of a loop body
             f4 qa[2][TM / 4], kb[2][TN / 4];
-            auto fragments = [&](int b, int it, int kk) LAMBDA {  // dim it * DIMS + kk of the chunk
+            auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
               const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it >> 1) & 7;
               const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
               UNROLL for (int h = 0; h < TM / 4; h++)
@@ -384,14 +415,48 @@ struct Attention {
                                        h * 128);
             };
             fragments(0, 0, 0);
-            NO_UNROLL for (int it = 0; it < KD / DIMS; it++) {
+            constexpr bool IN_HALVES = PAIRS && !EDGE;
+            unsigned pair[TM][TN];
+            if constexpr (IN_HALVES) {
+              UNROLL for (int i = 0; i < TM; i++)
+                UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
+            }
+            NO_UNROLL for (int it = 0; it < KS / DIMS; it++) {
               UNROLL for (int kk = 0; kk < DIMS; kk++) {
                 const int b = kk & 1;
                 if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
-                else fragments(b ^ 1, (it + 1) & (KD / DIMS - 1), 0);
-                UNROLL for (int i = 0; i < TM; i++)
-                  UNROLL for (int j = 0; j < TN; j++)
-                    s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
+                else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
+                if constexpr (IN_HALVES) {
+                  UNROLL for (int i = 0; i < TM; i++)
+                    UNROLL for (int j = 0; j < TN; j++)
+                      pair[i][j] = half2_fma(bits_of(qa[b][i >> 2][i & 3]), bits_of(kb[b][j >> 2][j & 3]), pair[i][j]);
+                } else if constexpr (PAIRS) {
+                  NO_UNROLL for (int shift = 0; shift < 32; shift += 16) {
+                    float k[TN];
+                    UNROLL for (int j = 0; j < TN; j++) k[j] = half_to_float(bits_of(kb[b][j >> 2][j & 3]) >> shift & 0xffff);
+                    UNROLL for (int i = 0; i < TM; i++) {
+                      const float x = half_to_float(bits_of(qa[b][i >> 2][i & 3]) >> shift & 0xffff) * call.query_factor;
+                      UNROLL for (int j = 0; j < TN; j++) s[i][j] = __builtin_fmaf(x, k[j], s[i][j]);
+                    }
+                  }
+                } else {
+                  UNROLL for (int i = 0; i < TM; i++)
+                    UNROLL for (int j = 0; j < TN; j++)
+                      s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
+                }
+              }
+              if constexpr (IN_HALVES) {
+                static_assert(CHAIN % DIMS == 0 && KS % CHAIN == 0, "");
+                if ((it + 1) % (CHAIN / DIMS) == 0) {
+                  const float by = call.query_factor;
+                  UNROLL for (int i = 0; i < TM; i++)
+                    UNROLL for (int j = 0; j < TN; j++) {
+                      const unsigned x = pair[i][j];
+                      s[i][j] = __builtin_fmaf(half_to_float(x & 0xffff) + half_to_float(x >> 16), by, s[i][j]);
+                      odd_sums = half2_fma(x, 0, odd_sums);
+                      pair[i][j] = 0;
+                    }
+                }
               }
             }
           }
@@ -643,6 +708,10 @@ struct Attention {
     }
 
     // Finished rows. The sums of the next row become those of the first.
+    if constexpr (PAIRS) {
+      const float odd = half_to_float(odd_sums & 0xffff) + half_to_float(odd_sums >> 16);
+      UNROLL for (int i = 0; i < TM; i++) sum[i] += odd;
+    }
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) sum[i] += shuffle_xor(sum[i], w);
     const Share share = here();
@@ -682,9 +751,9 @@ struct Attention {
 };
 
 // The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
-#define ATTENTION(name, HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
+#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
-    typedef Attention<HALF, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
+    typedef Attention<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
     SHARED(memory, A::SHARED_BYTES);                                                               \
     A::run(memory, call);                                                                          \
   }

@@ -37,3 +37,8 @@ INLINE void load_some(u2& x, Address row, int first, int dim, bool in_fours) {
       if (first + e < dim) x[e >> 1] |= load_u16(row + (first + e) * 2) << (16 * (e & 1));
   }
 }
+
+// Four words as a vector for shared memory.
+INLINE f4 in_a_row(unsigned a, unsigned b, unsigned c, unsigned d) {
+  return f4{float_of_bits(a), float_of_bits(b), float_of_bits(c), float_of_bits(d)};
+}

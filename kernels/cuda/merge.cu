@@ -1,39 +1,21 @@
 // Phase two: the partial states of each row merge in the balanced tree over split numbers, and the merged state
 // gives everything that a row gives.
 //
-// The tree is the up-sweep of Blelloch's scan, in place: at stride 1, 2, 4, ... state i takes in state
-// i + stride for every i that is a multiple of twice the stride. A row asks for the total alone, so there is no
-// down-sweep. Empty states are the identity; their W was never written and is never read. Of few splits a warp holds
-// the whole tree in registers; of many, the warps of a block share the pairs of a level.
+//   for stride = 1, 2, 4, ... < splits      the up-sweep of Blelloch's scan, in place
+//     for i = 0, 2 stride, 4 stride, ...
+//       state i <- state i (+) state (i + stride)
+//
+// A row asks for the total alone, so there is no down-sweep. Empty states are the identity; their W was never
+// written, and what is read there is not looked at.
+//
+// Level by level, every merge would go through memory. Here a team of lanes, four columns each, takes in GROUP
+// neighbouring states at once and merges them in registers, which is a subtree of three levels. GROUP splits or fewer
+// are one such subtree, and a block has a row for each of its teams. Of more, the teams of a block share the subtrees
+// of one row, the merged state takes the place of the first, and the next pass goes on with strides GROUP times as long.
 #include "finish.cuh"
 
-constexpr int WARPS = 4;
-constexpr int FEW = 8;  // splits that a warp merges in registers; of more, the warps of a block share a row
-
-// state i <- state i (+) state j, by one warp. ms and w are those of the row's split zero.
-INLINE void merge_pair(Address ms, Address w, int part_dim, int i, int j, int lane) {
-  const f2 a = read_f2(ms + i * 8ll), b = read_f2(ms + j * 8ll);
-  sync_warp();
-  if (state_is_empty(b[0], b[1])) return;
-  const bool fresh = state_is_empty(a[0], a[1]);
-  const Merge merge = merge_of(a[0], b[0]);
-  const Address to = w + (long long)i * part_dim * 4, from = w + (long long)j * part_dim * 4;
-  NO_UNROLL for (int x = lane * 4; x < part_dim; x += 128) {
-    f4 y = read_f4(from + x * 4);
-    if (!fresh) {
-      const f4 z = read_f4(to + x * 4);
-      UNROLL for (int e = 0; e < 4; e++) y[e] = merge_apply(merge, z[e], y[e]);
-    }
-    write_f4(to + x * 4, y);
-  }
-  if (lane == 0) {
-    f2 y;
-    y[0] = merge.m;
-    y[1] = merge_apply(merge, a[1], b[1]);
-    write_f2(ms + i * 8ll, y);
-  }
-  sync_warp();
-}
+constexpr int THREADS = 128;
+constexpr int GROUP = 8;
 
 // Log-sum-exp and state of a row with reference m and sum s.
 INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane) {
@@ -61,65 +43,75 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
   }
 }
 
-// The whole tree of a row with few splits, by one warp: its leaves are read at once and merge in registers.
-INLINE void merge_few(const Call& call, long long row, int lane) {
+// The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
+// some columns. Its state gives what the row gives where `last`, else it takes the place of the first. All lanes of a
+// warp come here; a team without `own` work writes nothing.
+INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last, bool own) {
   const Address ms = call.part_ms + row * call.splits * 8;
-  float m[FEW], s[FEW];
-  UNROLL for (int i = 0; i < FEW; i++) {
-    f2 x = {NEG_INF, 0.f};
-    if (i < call.splits) x = read_f2(ms + i * 8);
-    m[i] = x[0];
-    s[i] = x[1];
+  const long long part = row * call.splits;
+  auto column = [&](int i, int x) LAMBDA -> Address {
+    return call.part_w + ((part + first + i * opaque(stride)) * call.part_dim + x) * 4;
+  };
+  int x = lane * 4;
+  float m[GROUP], s[GROUP];
+  f4 w[GROUP];
+  UNROLL for (int i = 0; i < GROUP; i++) {
+    f2 y = {NEG_INF, 0.f};
+    w[i] = f4{0.f, 0.f, 0.f, 0.f};
+    if (own && first + i * stride < call.splits) {
+      y = read_f2(ms + (first + i * stride) * 8ll);
+      if (x < call.part_dim) w[i] = read_f4(column(i, x));
+    }
+    m[i] = y[0];
+    s[i] = y[1];
   }
-  bool there[FEW];
-  UNROLL for (int i = 0; i < FEW; i++) there[i] = !state_is_empty(m[i], s[i]);
+  unsigned there = 0;
+  UNROLL for (int i = 0; i < GROUP; i++)
+    if (!state_is_empty(m[i], s[i])) there |= 1u << i;
   // Merge k of a level is kept at place k of its first leaf.
-  Merge merges[FEW];
-  UNROLL for (int stride = 1; stride < FEW; stride *= 2)
-    UNROLL for (int i = 0; i + stride < FEW; i += 2 * stride) {
-      merges[i + stride] = merge_of(m[i], m[i + stride]);
-      m[i] = merges[i + stride].m;
-      s[i] = merge_apply(merges[i + stride], s[i], s[i + stride]);
+  Merge merges[GROUP];
+  UNROLL for (int step = 1; step < GROUP; step *= 2)
+    UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
+      merges[i + step] = merge_of(m[i], m[i + step]);
+      m[i] = merges[i + step].m;
+      s[i] = merge_apply(merges[i + step], s[i], s[i + step]);
     }
-  write_scalars(call, row, m[0], s[0], lane);
-  NO_UNROLL for (int x = lane * 4; x < call.part_dim; x += 128) {
-    f4 w[FEW];
-    UNROLL for (int i = 0; i < FEW; i++) {
-      w[i] = f4{0.f, 0.f, 0.f, 0.f};
-      if (there[i]) w[i] = read_f4(call.part_w + ((row * call.splits + i) * call.part_dim + x) * 4);
-    }
-    UNROLL for (int stride = 1; stride < FEW; stride *= 2)
-      UNROLL for (int i = 0; i + stride < FEW; i += 2 * stride)
-        UNROLL for (int e = 0; e < 4; e++)
-          w[i][e] = merge_apply(merges[i + stride], w[i][e], w[i + stride][e]);
-    write_columns(call, row, x, w[0], m[0], s[0]);
-  }
-}
-
-KERNEL LAUNCH_BOUNDS(WARPS * 32, 4) void merge(const Call call) {
-  const int warp = thread_index() >> 5, lane = thread_index() & 31;
-  const long long rows = (long long)call.query_rows;
-  const long long row0 = (long long)block_index() * WARPS;
-  if (call.splits <= FEW) {
-    if (row0 + warp < rows) merge_few(call, row0 + warp, lane);
+  sync_warp();  // every lane has read the references
+  if (!own) {
     return;
   }
-  NO_UNROLL for (long long row = row0; row < row0 + WARPS && row < rows; row++) {
-    const Address ms = call.part_ms + row * call.splits * 8;
-    const Address w = call.part_w + row * call.splits * call.part_dim * 4;
-    NO_UNROLL for (int stride = 1; stride < call.splits; stride *= 2) {
-      NO_UNROLL for (int i = 2 * stride * warp; i + stride < call.splits; i += 2 * stride * WARPS)
-        merge_pair(ms, w, call.part_dim, i, i + stride, lane);
-      sync_block();
-    }
-    if (warp == 0) {
-      const f2 state = read_f2(ms);
-      write_scalars(call, row, state[0], state[1], lane);
-      NO_UNROLL for (int x = lane * 4; x < call.part_dim; x += 128) {
-        f4 y = {0.f, 0.f, 0.f, 0.f};
-        if (!state_is_empty(state[0], state[1])) y = read_f4(w + x * 4);
-        write_columns(call, row, x, y, state[0], state[1]);
-      }
-    }
+  NO_UNROLL while (x < call.part_dim) {
+    UNROLL for (int i = 0; i < GROUP; i++)
+      if (!(there >> i & 1)) w[i] = f4{0.f, 0.f, 0.f, 0.f};
+    UNROLL for (int step = 1; step < GROUP; step *= 2)
+      UNROLL for (int i = 0; i + step < GROUP; i += 2 * step)
+        UNROLL for (int e = 0; e < 4; e++) w[i][e] = merge_apply(merges[i + step], w[i][e], w[i + step][e]);
+    if (last) write_columns(call, row, x, w[0], m[0], s[0]);
+    else write_f4(column(0, x), w[0]);
+    x += lanes * 4;
+    UNROLL for (int i = 0; i < GROUP; i++)
+      if (x < call.part_dim && (there >> i & 1)) w[i] = read_f4(column(i, x));
+  }
+  if (last) write_scalars(call, row, m[0], s[0], lane);
+  else if (lane == 0) write_f2(ms + first * 8ll, f2{m[0], s[0]});
+}
+
+KERNEL LAUNCH_BOUNDS(THREADS, 4) void merge(const Call call) {
+  const int lanes = call.part_dim <= 32 ? 8 : call.part_dim <= 64 ? 16 : 32;
+  const int teams = THREADS / lanes, team = thread_index() / lanes, lane = thread_index() % lanes;
+  const bool many = call.splits > GROUP;
+  const long long row = many ? block_index() : (long long)block_index() * teams + team;
+  const bool there = row < call.query_rows;
+  int stride = 1;
+  NO_UNROLL while (true) {
+    const bool last = (long long)stride * GROUP >= call.splits;
+    int first = many ? team * GROUP * stride : 0;
+    NO_UNROLL do {
+      merge_group(call, row, first, stride, lane, lanes, last, there && first < call.splits);
+      first += teams * GROUP * stride;
+    } while (!last && any_of_warp(first < call.splits));
+    if (last) return;
+    sync_block();
+    stride *= GROUP;
   }
 }

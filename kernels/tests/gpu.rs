@@ -56,7 +56,7 @@ fn both_widths_and_any_number_of_queries_have_kernels() {
         let largest = GPU_KERNELS
             .iter()
             .filter_map(|kernel| match kernel.role {
-                Role::Attention { head_dim, half, most_queries, half_scores: false } => {
+                Role::Attention { head_dim, half, most_queries, half_scores: false, .. } => {
                     (half == wide && (most_queries == usize::MAX) != few).then_some(head_dim)
                 }
                 _ => None,

@@ -6,7 +6,7 @@ use crate::cuda::plan::GpuPlan;
 use crate::cuda::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::error::{DeviceError, EngineError, PlanError};
 use crate::plan::{CpuPlan, Plan, PlanOptions};
-use elsa_core::plan::{InstructionSet, Layout, Method, Options, choose};
+use elsa_core::plan::{GpuOptions, InstructionSet, Layout, Method, Options, choose};
 use elsa_core::problem::Problem;
 use elsa_core::profile::DeviceProfile;
 use elsa_kernels::kernel::Kernel;
@@ -346,7 +346,11 @@ impl Engine {
         let (mut gpu, mut refusal) = (None, self.inner.absence.clone().map(PlanError::Device));
         if let Some(device) = &self.inner.gpu {
             let planned = match options.method {
-                Method::Elsa => GpuPlan::new(device, problem, options.budget),
+                Method::Elsa => GpuPlan::new(
+                    device,
+                    problem,
+                    GpuOptions { budget: options.budget, half_scores: options.half_scores },
+                ),
                 Method::Math => Err(elsa_core::plan::PlanError::Math.into()),
             };
             match (planned, self.inner.fallback) {

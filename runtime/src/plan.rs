@@ -29,11 +29,15 @@ pub struct PlanOptions {
     /// Whether all threads take part however little there is to do; otherwise as many as pay for being woken.
     /// It changes no bit of the answer.
     pub all_workers: bool,
+    /// Whether a GPU may sum short chains of products of halves in halves, where it has a kernel that does: the scores
+    /// of f16 inputs take less time and are less exact, as the certificate's [`Executed::half_chain`] says, and a
+    /// sum beyond the range of halves makes its row NaN. Inputs of other types are not touched by it.
+    pub half_scores: bool,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        PlanOptions { method: Method::Elsa, block: 64, budget: None, all_workers: false }
+        PlanOptions { method: Method::Elsa, block: 64, budget: None, all_workers: false, half_scores: false }
     }
 }
 
@@ -154,9 +158,11 @@ impl Plan {
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match (&self.gpu, &self.cpu) {
-            (Some(gpu), _) if backend == Backend::Cuda => Plan::executed_on_gpu(&gpu.choice),
+            (Some(gpu), _) if backend == Backend::Cuda => Plan::executed_on_gpu(gpu),
             (_, Some(cpu)) => self.executed_on_cpu(&cpu.choice),
-            _ => Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: usize::MAX },
+            _ => {
+                Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: usize::MAX, half_chain: 0 }
+            }
         };
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
@@ -172,10 +178,11 @@ impl Plan {
             Method::Math => keys,
         };
         let segment_blocks = c.segment / c.block;
-        Executed { block: c.block, segment_blocks, merge_depth, additions: leaf + merge_depth }
+        Executed { block: c.block, segment_blocks, merge_depth, additions: leaf + merge_depth, half_chain: 0 }
     }
 
-    fn executed_on_gpu(c: &GpuChoice) -> Executed {
+    fn executed_on_gpu(gpu: &GpuPlan) -> Executed {
+        let c = &gpu.choice;
         let depth = c.depth(false);
         let block = c.kernel.keys.max(1);
         Executed {
@@ -183,6 +190,7 @@ impl Plan {
             segment_blocks: c.chunk / block,
             merge_depth: depth.merges,
             additions: depth.additions,
+            half_chain: gpu.attention.half_chain,
         }
     }
 

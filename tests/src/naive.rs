@@ -22,6 +22,9 @@ pub struct Answer {
     pub size: Vec<f64>,
     /// Keys that every row attends.
     pub attended: Vec<usize>,
+    /// Products of halves that a kernel sums in halves, at most; zero where it sums in singles. Tolerances allow it.
+    pub half_chain: usize,
+    scale: f64,
     output: View,
     dtype: DType,
     depth: usize,
@@ -46,6 +49,8 @@ pub fn attention(case: &Case) -> Answer {
         mass: vec![0.0; extent],
         size: vec![0.0; rows],
         attended: vec![0; rows],
+        half_chain: 0,
+        scale: scale.abs(),
         output: spec.output,
         dtype: spec.dtype,
         depth: d,
@@ -202,6 +207,9 @@ impl Answer {
     /// `exp(±δ)(1 ± 8u)`, and quotients of sums by `exp(2δ) (1 + 2 (additions + 8) u)`, relative to
     /// `Σ p|v|`. Weights far below the largest may count as `2^-100` of a reference that lies within `2^9`
     /// of it, and products may underflow by `2^-150` each. The output is rounded to its own type.
+    ///
+    /// A chain of `c` products in halves adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product
+    /// in case a sum is subnormal.
     #[must_use]
     pub fn tolerance(&self, at: usize, x: usize, additions: usize) -> f64 {
         let index = self.index(at, x);
@@ -226,7 +234,10 @@ impl Answer {
     }
 
     fn relative(&self, at: usize, additions: usize) -> f64 {
-        let delta = (self.depth as f64 + 16.0) * (U * self.size[at] + 2f64.powi(-149));
+        let steps = self.half_chain as f64 * 2f64.powi(-11);
+        let lost = if self.half_chain > 0 { self.scale * self.depth as f64 * 2f64.powi(-25) } else { 0.0 };
+        let halves = steps / (1.0 - steps) * self.size[at] + lost;
+        let delta = (self.depth as f64 + 16.0) * (U * self.size[at] + 2f64.powi(-149)) + halves;
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 

@@ -9,7 +9,7 @@ use elsa_core::view::DType;
 fn json_is_what_the_certificate_holds() {
     // The parser may be off by the last digit of a double.
     let same = |json: &serde_json::Value, want: f64| (json.as_f64().unwrap() - want).abs() <= 4e-16 * want;
-    let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 7, additions: 519 };
+    let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 7, additions: 519, half_chain: 16 };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for keys in [0, 1, 64, 900, 65_536] {
             let c = Certificate::new(dtype, keys, executed);
@@ -30,6 +30,7 @@ fn json_is_what_the_certificate_holds() {
             assert_eq!(json["executed"]["segment_blocks"], 8);
             assert_eq!(json["executed"]["merge_depth"], 7);
             assert_eq!(json["executed"]["additions"], 519);
+            assert_eq!(json["executed"]["half_chain"], 16);
             assert_eq!(json["covers_additions"], false);
         }
     }

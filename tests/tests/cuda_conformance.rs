@@ -7,8 +7,8 @@
 use elsa_core::problem::Alignment;
 use elsa_core::view::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, Role};
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
-use elsa_tests::cases::{Case, Params, any_case, hard_cases};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
+use elsa_tests::cases::{Buffers, Case, Data, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
 fn engine() -> Engine {
@@ -23,10 +23,21 @@ fn engine() -> Engine {
 
 /// Runs for the output, and log-sum-exp if wanted. Gives the share of the tolerance that was used.
 fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
-    let problem = case.problem();
-    let plan = engine.plan(&problem, &PlanOptions::default()).map_err(|e| format!("{case:?}: {e}"))?;
-    let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
+    run(engine, case, lse, PlanOptions::default(), &mut buffers).map(|(share, _)| share)
+}
+
+/// The same with options, into `buffers`. Names the kernel too.
+fn run(
+    engine: &Engine,
+    case: &Case,
+    lse: bool,
+    options: PlanOptions,
+    buffers: &mut Buffers,
+) -> Result<(f64, &'static str), String> {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &options).map_err(|e| format!("{case:?}: {e}"))?;
+    let mut workspace = plan.workspace().unwrap();
     let mut outputs = buffers.outputs();
     outputs.state = None;
     if !lse {
@@ -36,8 +47,10 @@ fn check(engine: &Engine, case: &Case, lse: bool) -> Result<f64, String> {
     assert_eq!(report.backend, Backend::Cuda);
     let additions = case.spec.key.tokens() + case.spec.past_key.map_or(0, |view| view.tokens());
     let lse = lse.then_some(&buffers.lse[..]);
-    let answer = case.naive().check(&buffers.output, lse, additions.max(64));
-    answer.map_err(|e| format!("{} {case:?}: {e}", plan.kernel()))
+    let mut naive = case.naive();
+    naive.half_chain = plan.certificate().executed.half_chain;
+    let share = naive.check(&buffers.output, lse, additions.max(64));
+    share.map(|share| (share, plan.kernel())).map_err(|e| format!("{} {case:?}: {e}", plan.kernel()))
 }
 
 #[test]
@@ -86,13 +99,57 @@ fn every_kernel_runs() {
     let loaded = engine.loaded_kernels();
     let idle: Vec<&str> = GPU_KERNELS
         .iter()
-        .filter(|k| {
-            k.score_relative == 0.0 && k.name != "present" && !loaded.iter().any(|l| l.name == k.name)
-        })
+        .filter(|k| k.half_chain == 0 && k.name != "present" && !loaded.iter().any(|l| l.name == k.name))
         .map(|k| k.name)
         .collect();
     assert!(idle.is_empty(), "no problem had these run: {idle:?}");
     println!("{ran} problems, {} kernels", loaded.len());
+}
+
+const HALF_SCORES: PlanOptions =
+    PlanOptions { half_scores: true, method: Method::Elsa, block: 64, budget: None, all_workers: false };
+
+/// Scores of halves summed in halves: other bits, an error within the declared one, and NaN where a sum leaves the
+/// halves.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn half_scores_keep_their_declared_error() {
+    let engine = engine();
+    let sizes = [(70, 130, 64), (33, 513, 64), (200, 200, 17), (1000, 70, 33), (130, 300, 64)];
+    let causals = [None, Some(Alignment::BottomRight)];
+    let mut differ = 0;
+    let mut largest = 0.0f64;
+    for ((queries, keys, d), causal) in sizes.into_iter().flat_map(|s| causals.map(|c| (s, c))) {
+        let case = Params { dtype: DType::F16, causal, ..Params::plain(queries, keys, d, d) }.build("halves");
+        let [mut exact, mut halves] = [case.buffers(), case.buffers()];
+        let (_, kernel) = run(&engine, &case, true, PlanOptions::default(), &mut exact).unwrap();
+        assert_eq!(kernel, "attention_b16_d64_r64");
+        let (share, kernel) =
+            run(&engine, &case, true, HALF_SCORES, &mut halves).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(kernel, "attention_f16_d64_r64");
+        largest = largest.max(share);
+        differ += usize::from(exact.lse != halves.lse);
+    }
+    // Edges alone are as exact as singles: short or causal problems may have nothing else.
+    assert!(differ >= 5, "{differ} of 10 problems have other bits");
+    println!("10 problems, {differ} with other bits, {largest:.3} of the tolerance");
+
+    // Other types never come here.
+    for dtype in [DType::F32, DType::Bf16] {
+        let case = Params { dtype, ..Params::plain(70, 130, 64, 64) }.build("no halves");
+        let (_, kernel) = run(&engine, &case, true, HALF_SCORES, &mut case.buffers()).unwrap();
+        assert_ne!(kernel, "attention_f16_d64_r64");
+    }
+
+    // 64 products of 40,000: finite in singles, beyond any half.
+    let mut case = Params { dtype: DType::F16, ..Params::plain(64, 128, 64, 64) }.build("large");
+    case.q = Data::filled(DType::F16, case.q.len(), 200.0);
+    case.k = Data::filled(DType::F16, case.k.len(), 200.0);
+    let mut buffers = case.buffers();
+    run(&engine, &case, true, PlanOptions::default(), &mut buffers).unwrap_or_else(|e| panic!("{e}"));
+    let refused = run(&engine, &case, true, HALF_SCORES, &mut buffers);
+    assert!(refused.is_err() && buffers.lse.iter().all(|x| x.is_nan()), "{refused:?}");
+    assert!((0..buffers.output.len()).all(|i| buffers.output.get(i).is_nan()));
 }
 
 proptest! {

@@ -18,6 +18,11 @@
 //! `|ln p_j| + 8 ln 2` away ([`HEADROOM`]); the approximations of exponential and hyperbolic tangent. A weight is
 //! thereby off by a factor within `1 ± E_j`, `E_j = exp(δ_j) − 1`.
 //!
+//! Where a kernel sums chains of `c` products in halves (`u_h = 2^-11`, `η = c u_h / (1 − c u_h)`), each step
+//! also loses up to `2^-25` to subnormal halves: `δ_j` grows by `η (1 + γ_(d+6)) M_j + |scale| d 2^-25`, and
+//! `σ_j²` below by `c (u_h / u)² M_j² + (|scale| d 2^-25 / u)²`. A sum beyond the halves is not in this
+//! bound: such a kernel answers it with NaN.
+//!
 //! **Sums.** `A` additions at most on the way of a weight into either sum put factors `1 + θ`, `|θ| ≤ γ_A`, on the
 //! terms of `S`, and with the product by the value `|θ| ≤ γ_(A+1)` on those of `W`. So
 //! `ŷ = Σ p_j a_j v_j / Σ p_j b_j` with
@@ -69,6 +74,9 @@ const U: f64 = DType::F32.unit_roundoff();
 /// Error of the approximations of exponential and hyperbolic tangent, in unit roundoffs.
 pub const APPROXIMATION: f64 = 8.0;
 
+/// What a sum of halves loses at most where it is subnormal, `2^-25`.
+const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
+
 /// Distance of a score above its reference, in natural-log units, at most.
 const ABOVE: f64 = 6.0;
 const _: () = assert!(HEADROOM as f64 * core::f64::consts::LN_2 < ABOVE);
@@ -97,6 +105,10 @@ pub struct Arithmetic {
     pub additions: usize,
     /// Type of the output.
     pub dtype: DType,
+    /// Longest chain of products that is summed in halves; zero where all are summed in singles.
+    pub half_chain: usize,
+    /// `|scale|`, by which sums of products become scores.
+    pub scale: f64,
 }
 
 /// What rounding may do to the weight of one attended key.
@@ -117,6 +129,16 @@ pub struct Key {
 }
 
 impl Arithmetic {
+    /// What sums in halves add to the error of a score: relative to `M_j`, and in natural-log units.
+    fn in_halves(&self) -> (f64, f64) {
+        if self.half_chain == 0 {
+            return (0.0, 0.0);
+        }
+        let x = self.half_chain as f64 * DType::F16.unit_roundoff();
+        let relative = if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY };
+        (relative, self.scale.abs() * self.head_dim as f64 * SUBNORMAL)
+    }
+
     /// The key of probability `p` whose score has `M_j = magnitude` and the mask `bias`.
     #[must_use]
     pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
@@ -129,10 +151,17 @@ impl Arithmetic {
         let distance = if p == 0.0 { 0.0 } else { libm::fabs(libm::log(p)) } + ABOVE;
         let dot = self.head_dim as f64 + 6.0;
         let approximation = APPROXIMATION * (1.0 + self.softcap);
-        let delta = gamma(dot) * magnitude + U * (5.0 * bias.abs() + 2.0 * distance + approximation);
+        let (halves, lost) = self.in_halves();
+        let rounded = gamma(dot) + halves * (1.0 + gamma(dot));
+        let delta = rounded * magnitude + lost + U * (5.0 * bias.abs() + 2.0 * distance + approximation);
         let excess = if p == 0.0 { 0.0 } else { libm::expm1(delta) };
         let sums = gamma(self.additions as f64);
-        let variance = dot * magnitude * magnitude + 5.0 * bias * bias + 2.0 * distance * distance;
+        let steps = DType::F16.unit_roundoff() / U;
+        let dots = dot + self.half_chain as f64 * steps * steps;
+        let variance = dots * magnitude * magnitude
+            + 5.0 * bias * bias
+            + 2.0 * distance * distance
+            + (lost / U) * (lost / U);
         let change = p * (excess + sums + excess * sums);
         Key {
             p,
@@ -237,7 +266,14 @@ impl Row {
 mod tests {
     use super::*;
 
-    const PLAIN: Arithmetic = Arithmetic { head_dim: 64, softcap: 0.0, additions: 10, dtype: DType::F32 };
+    const PLAIN: Arithmetic = Arithmetic {
+        head_dim: 64,
+        softcap: 0.0,
+        additions: 10,
+        dtype: DType::F32,
+        half_chain: 0,
+        scale: 0.125,
+    };
 
     fn bounds(arithmetic: Arithmetic, keys: &[(f64, f64, f64)]) -> Bounds {
         let y = keys.iter().map(|(p, _, v)| p * v).sum();
@@ -325,6 +361,21 @@ mod tests {
         assert!(bounds(PLAIN, &[(f64::NAN, 1.0, 1.0)]).worst.is_nan());
         // An empty row is exact, but for what may underflow.
         assert_eq!(bounds(PLAIN, &[]).worst, f64::from(f32::MIN_POSITIVE));
+    }
+
+    #[test]
+    fn sums_in_halves_widen_the_bound_by_their_chain() {
+        let halves = |half_chain| Arithmetic { half_chain, ..PLAIN }.key(0.5, 3.0, 0.0);
+        let (none, short, long) = (halves(0), halves(8), halves(16));
+        // 16 roundings of 2^-11 each of a magnitude of 3, and a little more.
+        let more = (long.delta - none.delta) / (3.0 * 16.0 / 2048.0);
+        assert!((1.0..1.02).contains(&more), "{more}");
+        assert!(none.delta < short.delta && short.delta < long.delta && none.squares < short.squares);
+        assert_eq!(halves(2048).delta, f64::INFINITY);
+        // Subnormal halves lose what has nothing to do with the magnitude.
+        let lost =
+            Arithmetic { half_chain: 16, ..PLAIN }.key(0.5, 0.0, 0.0).delta - PLAIN.key(0.5, 0.0, 0.0).delta;
+        assert!((lost / (0.125 * 64.0 * SUBNORMAL) - 1.0).abs() < 1e-6, "{lost}");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct GpuSpec {
     pub half_scores: bool,
     /// Most query rows of a sequence that it is meant for.
     pub most_queries: usize,
+    /// The same where the window ends at the diagonal: short blocks of rows waste less on it.
+    pub most_causal: usize,
     /// Threads of a block.
     pub threads: usize,
     /// Query rows of a block.
@@ -66,6 +68,10 @@ const MOST_BLOCKS: usize = 16;
 const SHARED: usize = 64 << 10;
 /// Blocks of an SM that the division aims at.
 const FILL: usize = 2;
+/// Parts of the keys where rows differ in their keys, while the blocks would fill the device fewer than
+/// `CAUSAL_FILL` times.
+const CAUSAL_SPLITS: usize = 4;
+const CAUSAL_FILL: usize = 8;
 /// Partial states of a sequence may take this many bytes, or as many as its output does.
 const PARTS: usize = 16 << 20;
 /// Tokens, rows and blocks are counted in 32 bits on the device, and sums of two lengths must not overflow.
@@ -205,11 +211,14 @@ pub fn choose_gpu<'a>(
     let half = s.dtype != DType::F32;
     let packed = s.packed.is_some();
     let at_once = if packed { usize::MAX } else { queries };
+    // Rows differ in their keys, the last having most.
+    let causal = s.causal.is_some() || s.window.right.is_some();
     let mut widest = 0;
     let mut best = None;
     for k in kernels {
         let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
-        if k.half != half || at_once > k.most_queries || !scores {
+        let most = if causal { k.most_causal } else { k.most_queries };
+        if k.half != half || at_once > most || !scores {
             continue;
         }
         widest = widest.max(k.head_dim);
@@ -217,7 +226,7 @@ pub fn choose_gpu<'a>(
         let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
         let work = rows.saturating_mul(k.head_dim);
         // Among equals, sums in halves are what was asked for.
-        let rank = (work, k.most_queries, k.head_dim, !k.half_scores);
+        let rank = (work, most, k.head_dim, k.rows, !k.half_scores);
         if k.head_dim >= d.max(dv) && best.is_none_or(|(least, _)| rank < least) {
             best = Some((rank, *k));
         }
@@ -260,7 +269,9 @@ pub fn choose_gpu<'a>(
         let fill = device.sms.max(1) * kernel.resident(device).min(FILL);
         let blocks = row_blocks.saturating_mul(heads).max(1);
         // As many as come nearest to filling the device.
-        let wanted = (fill + blocks / 2) / blocks;
+        let even = (fill + blocks / 2) / blocks;
+        // The blocks of the last rows take longest, and end last unless they are cut.
+        let wanted = if causal && blocks < CAUSAL_FILL * fill { even.max(CAUSAL_SPLITS) } else { even };
         let least = least(keys);
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
         let part = heads.saturating_mul(queries).saturating_mul(4 * (part_dim + 2));
@@ -296,7 +307,7 @@ pub fn choose_gpu<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Spec;
+    use crate::problem::{Alignment, Spec};
     use crate::view::{Layout, View};
 
     const H200: GpuProfile = GpuProfile {
@@ -319,6 +330,7 @@ mod tests {
             half,
             half_scores: false,
             most_queries: most,
+            most_causal: most,
             threads: 128,
             rows,
             keys: 64,
@@ -436,6 +448,29 @@ mod tests {
             let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
             assert_eq!((c.kernel.rows, c.splits), (rows, splits), "{c:?}");
         }
+    }
+
+    #[test]
+    fn causal_rows_have_short_blocks_and_parts() {
+        let tall = GpuSpec { most_causal: ALL, ..spec("d64r64", 64, false, 960, 64) };
+        let kernels = [tall, spec("d64r128", 64, false, ALL, 128), spec("rows", 64, false, 8, 4)];
+        let of = |n, causal: bool, device: &GpuProfile| {
+            let mut spec = problem(DType::F32, 1, 8, n, n, [64, 64]);
+            spec.causal = causal.then_some(Alignment::TopLeft);
+            choose_gpu(&spec.check().unwrap(), device, &kernels, &GpuOptions::default()).unwrap()
+        };
+        let shape = |n, causal| {
+            let c = of(n, causal, &H200);
+            (c.kernel.name, c.splits)
+        };
+        assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
+        assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 3)]);
+        // Whole where partial states of four parts would take too much memory.
+        assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
+        assert_eq!(shape(8, true), ("rows", 1));
+        // A small device is full of blocks, and their order evens them out.
+        assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
+        assert!(GpuLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
     }
 
     #[test]

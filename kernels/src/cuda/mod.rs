@@ -35,8 +35,31 @@ pub struct GpuKernel {
     pub chain: usize,
     /// Largest relative error of a weight against `2^x`, as the instruction set promises it.
     pub exp2_relative: f64,
-    /// Relative error of a product sum of eight dims beyond that of singles: zero unless halves multiply.
-    pub score_relative: f64,
+    /// Longest chain of products of halves that is summed in halves before singles take over; zero where singles
+    /// multiply.
+    pub half_chain: usize,
+}
+
+/// Partial states of a row that the merge takes in at once (`GROUP` in `kernels/cuda/merge.cu`).
+const MERGE_GROUP: usize = 8;
+/// Threads of its block there.
+const MERGE_THREADS: usize = 128;
+
+/// Blocks of the merge for `rows` rows of `splits` partial states with `part_dim` columns each.
+///
+/// Of few splits a team of lanes has a row, four columns a lane, so that a block has several; of more, a block has
+/// one.
+#[must_use]
+pub const fn merge_blocks(rows: usize, splits: usize, part_dim: usize) -> usize {
+    if splits > MERGE_GROUP {
+        return rows;
+    }
+    let lanes = match part_dim {
+        0..=32 => 8,
+        33..=64 => 16,
+        _ => 32,
+    };
+    rows.div_ceil(MERGE_THREADS / lanes)
 }
 
 /// What a GPU kernel is for.
@@ -48,10 +71,12 @@ pub enum Role {
         head_dim: usize,
         /// Whether it takes 16-bit types instead of singles.
         half: bool,
-        /// Whether products of halves are summed eight at a time in halves.
+        /// Whether products of halves are summed in halves, [`GpuKernel::half_chain`] at a time: halves alone.
         half_scores: bool,
         /// Most query rows of a sequence that it is meant for.
         most_queries: usize,
+        /// The same where the window ends at the diagonal.
+        most_causal: usize,
     },
     /// Merge of partial states in the tree over splits, and everything that a finished row gives.
     Merge,

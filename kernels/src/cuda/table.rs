@@ -23,6 +23,7 @@ macro_rules! attention {
                 half: $half,
                 half_scores: false,
                 most_queries: $most,
+                most_causal: ANY,
             },
             threads: $threads,
             rows: $rows,
@@ -32,7 +33,24 @@ macro_rules! attention {
             flush: $flush * TILE,
             chain: $head_dim,
             exp2_relative: EXP2_RELATIVE,
-            score_relative: 0.0,
+            half_chain: 0,
+        }
+    };
+}
+
+/// The same as an attention kernel for 16-bit types, of halves alone and with their products summed in halves.
+macro_rules! in_halves {
+    ($chain:literal, $name:literal, $head_dim:literal, $($rest:tt)*) => {
+        GpuKernel {
+            role: Role::Attention {
+                head_dim: $head_dim,
+                half: true,
+                half_scores: true,
+                most_queries: ANY,
+                most_causal: ANY,
+            },
+            half_chain: $chain,
+            ..attention!($name, true, $head_dim, ANY, $($rest)*)
         }
     };
 }
@@ -50,6 +68,7 @@ macro_rules! rows {
                 half: $half,
                 half_scores: false,
                 most_queries: ROWS,
+                most_causal: ROWS,
             },
             threads: 128,
             rows: 4,
@@ -59,7 +78,7 @@ macro_rules! rows {
             flush: 256,
             chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 },
             exp2_relative: EXP2_RELATIVE,
-            score_relative: 0.0,
+            half_chain: 0,
         }
     };
 }
@@ -80,7 +99,7 @@ macro_rules! helper {
             flush: 0,
             chain: 0,
             exp2_relative: 0.0,
-            score_relative: 0.0,
+            half_chain: 0,
         }
     };
 }
@@ -129,6 +148,7 @@ pub static GPU_KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 238, 4),
     attention!("attention_f32_d256_r32", false, 256, ANY, 128 x 32, 49152, 213, 4),
     attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 168, 4),
+    in_halves!(16, "attention_f16_d64_r64", 64, 128 x 64, 24576, 198, 4),
     attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 213, 4),
     attention!("attention_b16_d256_r32", true, 256, ANY, 128 x 32, 49152, 196, 4),
     rows!("rows_f32_d64", false, 64, 8960, 155),
@@ -137,6 +157,6 @@ pub static GPU_KERNELS: &[GpuKernel] = &[
     rows!("rows_b16_d64", true, 64, 8960, 146),
     rows!("rows_b16_d128", true, 128, 8832, 145),
     rows!("rows_b16_d256", true, 256, 17024, 192),
-    helper!("merge", Role::Merge, 80),
+    helper!("merge", Role::Merge, 128),
     helper!("present", Role::Present, 54),
 ];

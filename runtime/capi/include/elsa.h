@@ -105,6 +105,11 @@ typedef struct {
    Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
    */
   size_t budget;
+  /*
+   Not zero: a GPU may sum short chains of products of halves in halves, for f16 inputs: faster, less exact,
+   and NaN where such a sum leaves the range of halves.
+   */
+  int32_t half_scores;
 } elsa_plan_options;
 
 /*
@@ -320,6 +325,10 @@ typedef struct {
    */
   size_t merge_depth;
   /*
+   Longest chain of products in a score that is summed in halves; zero where all are summed in singles.
+   */
+  size_t half_chain;
+  /*
    Additions on the longest path from a key to the output.
    */
   size_t additions;
@@ -404,7 +413,7 @@ typedef struct {
    */
   elsa_input mask;
   /*
-   Valid keys of each sequence, [batch].
+   Valid keys, one number for each sequence.
    */
   elsa_integers key_lengths;
   /*
@@ -508,11 +517,11 @@ typedef struct {
  */
 typedef struct {
   /*
-   References, [rows]; minus infinity for a row with no key.
+   References, one a row; minus infinity for a row with no key.
    */
   const float *m;
   /*
-   Sums, [rows].
+   Sums, one a row.
    */
   const float *s;
   /*
@@ -526,11 +535,11 @@ typedef struct {
  */
 typedef struct {
   /*
-   References, [rows].
+   References, one a row.
    */
   float *m;
   /*
-   Sums, [rows].
+   Sums, one a row.
    */
   float *s;
   /*
@@ -981,7 +990,7 @@ elsa_status elsa_states_merge(size_t rows,
                               const elsa_states_out *merged);
 
 /*
- Makes states the output, out = W / S as singles [rows, dim], and the log-sum-exp, singles [rows], which may be null.
+ Makes states the output, out = W / S as singles [rows, dim], and the log-sum-exp, one single a row, which may be null.
  A row with no key gives zeros and minus infinity.
 
  # Safety

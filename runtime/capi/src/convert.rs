@@ -60,7 +60,13 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         found => return unknown("method", found, "one of ELSA_METHOD_*"),
     };
     let budget = (o.budget != 0).then_some(o.budget);
-    Ok(PlanOptions { method, block: o.block, budget, ..PlanOptions::default() })
+    Ok(PlanOptions {
+        method,
+        block: o.block,
+        budget,
+        half_scores: o.half_scores != 0,
+        ..PlanOptions::default()
+    })
 }
 
 fn dtype(value: elsa_dtype) -> Result<DType, Fault> {

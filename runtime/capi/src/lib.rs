@@ -392,6 +392,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
             block: c.executed.block,
             segment_blocks: c.executed.segment_blocks,
             merge_depth: c.executed.merge_depth,
+            half_chain: c.executed.half_chain,
             additions: c.executed.additions,
             published_depth: c.published_depth,
             published_bound: c.published_bound,
@@ -625,7 +626,7 @@ pub unsafe extern "C" fn elsa_states_merge(
     })
 }
 
-/// Makes states the output, out = W / S as singles [rows, dim], and the log-sum-exp, singles [rows], which may be null.
+/// Makes states the output, out = W / S as singles [rows, dim], and the log-sum-exp, one single a row, which may be null.
 /// A row with no key gives zeros and minus infinity.
 ///
 /// # Safety

@@ -174,6 +174,9 @@ pub struct elsa_plan_options {
     pub block: usize,
     /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
     pub budget: usize,
+    /// Not zero: a GPU may sum short chains of products of halves in halves, for f16 inputs: faster, less exact,
+    /// and NaN where such a sum leaves the range of halves.
+    pub half_scores: i32,
 }
 
 /// Shape and strides of a tensor.
@@ -293,7 +296,7 @@ pub struct elsa_inputs {
     pub past_v: elsa_input,
     /// The mask.
     pub mask: elsa_input,
-    /// Valid keys of each sequence, [batch].
+    /// Valid keys, one number for each sequence.
     pub key_lengths: elsa_integers,
     /// Bounds of the packed sequences among the queries, [packed + 1].
     pub cu_seqlens_q: elsa_integers,
@@ -327,9 +330,9 @@ pub struct elsa_outputs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_in {
-    /// References, [rows]; minus infinity for a row with no key.
+    /// References, one a row; minus infinity for a row with no key.
     pub m: *const f32,
-    /// Sums, [rows].
+    /// Sums, one a row.
     pub s: *const f32,
     /// Weighted sums, [rows, d_v].
     pub w: *const f32,
@@ -339,9 +342,9 @@ pub struct elsa_states_in {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_states_out {
-    /// References, [rows].
+    /// References, one a row.
     pub m: *mut f32,
-    /// Sums, [rows].
+    /// Sums, one a row.
     pub s: *mut f32,
     /// Weighted sums, [rows, d_v].
     pub w: *mut f32,
@@ -397,6 +400,8 @@ pub struct elsa_certificate {
     pub segment_blocks: usize,
     /// Merges of states on the longest path.
     pub merge_depth: usize,
+    /// Longest chain of products in a score that is summed in halves; zero where all are summed in singles.
+    pub half_chain: usize,
     /// Additions on the longest path from a key to the output.
     pub additions: usize,
     /// L(n, B), ELSA equation 6.

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::{DType, Layout};
-use elsa_runtime::{Backend, Fallback, Method};
+use elsa_runtime::{Backend, Fallback, Method, PlanOptions};
 use std::path::PathBuf;
 
 /// Exact softmax attention: run it, verify it, measure it.
@@ -117,6 +117,22 @@ pub struct EngineArgs {
     #[arg(long, default_value = "64",
         value_parser = PossibleValuesParser::new(["64", "128", "256"]).try_map(|s| s.parse::<usize>()))]
     pub block: usize,
+    /// Let a GPU sum short chains of products of f16 inputs in halves: faster and less exact; `verify` says how much
+    #[arg(long)]
+    pub half_scores: bool,
+}
+
+impl EngineArgs {
+    /// The options of a plan that its flags ask for.
+    #[must_use]
+    pub fn plan_options(&self) -> PlanOptions {
+        PlanOptions {
+            block: self.block,
+            budget: self.budget,
+            half_scores: self.half_scores,
+            ..PlanOptions::default()
+        }
+    }
 }
 
 /// `elsa run`.

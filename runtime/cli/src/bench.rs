@@ -284,12 +284,7 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
     let mut loading = Vec::new();
     for &method in &methods {
         let before = engine.loaded_kernels().len();
-        let options = PlanOptions {
-            method,
-            block: args.engine.block,
-            budget: args.engine.budget,
-            ..PlanOptions::default()
-        };
+        let options = PlanOptions { method, ..args.engine.plan_options() };
         plans.push(engine.plan(&problem, &options)?);
         loading.push(engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>());
     }
@@ -311,10 +306,10 @@ fn measure(engine: &Engine, args: &BenchArgs, shape: Shape) -> Result<Vec<(Recor
         let report = bound.run()?;
         colds.push(loading[i] + start.elapsed().as_secs_f64() * 1e3);
         let found = output.elements();
-        let additions = plan.certificate_of(report.backend).executed.additions;
+        let executed = plan.certificate_of(report.backend).executed;
         compared.push(for_rows(
             &checked,
-            || Oracle::new(&problem, inputs, additions),
+            || Oracle::new(&problem, inputs, &executed),
             |oracle, row| {
                 oracle.row(row);
                 let at = output_row(&problem, &inputs, row);

@@ -228,8 +228,7 @@ pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
         engine.load_kernels()?;
     }
     for shape in &args.shape {
-        let options = PlanOptions { budget: args.engine.budget, ..PlanOptions::default() };
-        let plan = engine.plan(&problem(args.dtype, *shape)?, &options)?;
+        let plan = engine.plan(&problem(args.dtype, *shape)?, &args.engine.plan_options())?;
         fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
     }
     let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();

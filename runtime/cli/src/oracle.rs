@@ -1,6 +1,7 @@
 //! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::bound::rounding`].
 
 use elsa_core::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
+use elsa_core::certificate::Executed;
 use elsa_core::drift::{Drift, Metrics, RowDrift};
 use elsa_core::problem::{Inputs, Problem, Sequence};
 use elsa_core::reference;
@@ -64,9 +65,9 @@ pub struct Oracle<'a> {
 }
 
 impl<'a> Oracle<'a> {
-    /// For runs with at most `additions` additions on the way from a key to the output.
+    /// For runs that execute `executed`.
     #[must_use]
-    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, additions: usize) -> Oracle<'a> {
+    pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         let spec = problem.spec();
         Oracle {
             problem,
@@ -74,8 +75,10 @@ impl<'a> Oracle<'a> {
             arithmetic: Arithmetic {
                 head_dim: problem.head_dim(),
                 softcap: spec.softcap.map_or(0.0, f64::from),
-                additions,
+                additions: executed.additions,
                 dtype: spec.dtype,
+                half_chain: executed.half_chain,
+                scale: f64::from(problem.scale()),
             },
             p: Vec::new(),
             delta: Vec::new(),
@@ -328,6 +331,9 @@ mod tests {
     use elsa_core::problem::Spec;
     use elsa_core::view::{DType, Layout, View};
 
+    const EXECUTED: Executed =
+        Executed { block: 64, segment_blocks: 1, merge_depth: 0, additions: 20, half_chain: 0 };
+
     fn with_problem(test: impl Fn(&Problem, Inputs<'_>)) {
         let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
         let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
@@ -339,7 +345,7 @@ mod tests {
     #[test]
     fn what_lies_beyond_the_bound_is_noticed() {
         with_problem(|problem, inputs| {
-            let mut oracle = Oracle::new(problem, inputs, 20);
+            let mut oracle = Oracle::new(problem, inputs, &EXECUTED);
             oracle.row(RowId { sequence: 1, head: 2, query: 7 });
             let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
             assert!(judge(&|c| oracle.y[c]).holds());
@@ -367,7 +373,7 @@ mod tests {
         with_problem(|problem, inputs| {
             let all = rows(problem, &inputs);
             assert_eq!(all.len(), 120);
-            let back = for_rows(&all, || Oracle::new(problem, inputs, 20), |_, row| row, |_| {});
+            let back = for_rows(&all, || Oracle::new(problem, inputs, &EXECUTED), |_, row| row, |_| {});
             assert_eq!(back, all);
             let few = sample(&all, 7);
             assert_eq!((few.len(), few[0], few[6]), (7, all[0], all[119]));

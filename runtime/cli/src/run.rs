@@ -6,7 +6,6 @@ use crate::job::{self, Job};
 use crate::tensor::Source;
 use crate::tensor::output::{Buffer, Content, Output, Writer};
 use elsa_core::problem::{Outputs, StateOut};
-use elsa_runtime::PlanOptions;
 use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
@@ -51,9 +50,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = job::engine(&args.engine)?;
-    let options =
-        PlanOptions { block: args.engine.block, budget: args.engine.budget, ..PlanOptions::default() };
-    let plan = engine.plan(&problem, &options)?;
+    let plan = engine.plan(&problem, &args.engine.plan_options())?;
     let writer = targets(args)?;
 
     let dtype = problem.spec().dtype;

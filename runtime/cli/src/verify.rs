@@ -25,7 +25,7 @@ use crate::job::{self, Job};
 use crate::oracle::{Comparison, Explained, Oracle, RowId, Total, for_rows, output_row, rows, sample};
 use crate::tensor::output::Buffer;
 use elsa_core::bound::rounding::UNLIKELY;
-use elsa_core::certificate::Certificate;
+use elsa_core::certificate::{Certificate, Executed};
 use elsa_core::drift::{Drift, Metrics, RowDrift, percentile};
 use elsa_core::mask::{MaskElements, MaskKind, MaskView};
 use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, Spec, Window};
@@ -43,6 +43,7 @@ The answer is compared with attention in f64. Verification fails (exit status 4)
   |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(A+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
   with u = 2^-24, g(k) = k u / (1 - k u), A the additions on the way of a weight, E_j = exp(delta_j) - 1,
   delta_j = g(d+6) |scale| sum |q||k_j| + u [5 |mask_j| + 2 (|ln p_j| + 6) + 8 (1 + softcap)],
+  and where f16 is summed in halves, chains of c: + c 2^-11 / (1 - c 2^-11) of that magnitude + |scale| d 2^-25;
   F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of a half output, t its least normal;
 - a component is finite where the oracle's is not, or the reverse;
 - the most likely key differs from the oracle's, and the two lie further apart than their errors allow;
@@ -160,8 +161,7 @@ fn line<S: Serializer>(certificate: &Certificate, serializer: S) -> Result<S::Ok
 /// Wrong requests, failing devices, and answers that rounding does not explain.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
     let engine = job::engine(&args.engine)?;
-    let options =
-        PlanOptions { block: args.engine.block, budget: args.engine.budget, ..PlanOptions::default() };
+    let options = args.engine.plan_options();
     let mut failed = Vec::new();
     let mut show = |name: &str, problem: &Problem, inputs: Inputs<'_>| -> Result<(), Error> {
         let verdict = case(&engine, &options, name, problem, inputs, args.scenario.is_some())?;
@@ -308,12 +308,12 @@ fn case(
     };
     let all = rows(problem, &inputs);
     let certificate = plan.certificate_of(report.backend);
-    let additions = certificate.executed.additions;
+    let executed = certificate.executed;
     let bar = progress(all.len() as u64, oracle_seconds(problem, all.len()));
     let found = output.elements();
     let compared: Vec<(Comparison, f64)> = for_rows(
         &all,
-        || Oracle::new(problem, inputs, additions),
+        || Oracle::new(problem, inputs, &executed),
         |oracle, row| {
             oracle.row(row);
             let at = output_row(problem, &inputs, row);
@@ -333,7 +333,7 @@ fn case(
 
     // A GPU's kernel takes so many values; others might be another kernel's.
     let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
-    let extraction = Extraction { engine, options, additions, widest };
+    let extraction = Extraction { engine, options, executed, widest };
     let p = extraction.probabilities(problem, inputs, &all)?;
     let mut p_drift = Drift::new();
     let p_rows: Vec<Metrics> = p.iter().map(|row| p_drift.finish_row(&row.drift)).collect();
@@ -419,7 +419,7 @@ struct Extraction<'a> {
     engine: &'a Engine,
     options: &'a PlanOptions,
     /// Of the run whose P it is.
-    additions: usize,
+    executed: Executed,
     /// Most values that its kernel takes.
     widest: Option<usize>,
 }
@@ -468,7 +468,7 @@ impl Extraction<'_> {
     }
 
     fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Vec<PRow>, Error> {
-        let Extraction { engine, options, additions, widest } = *self;
+        let Extraction { engine, options, executed, widest } = *self;
         let spec = *problem.spec();
         let (total, past) = (problem.keys(), problem.past());
         let new = total - past;
@@ -534,7 +534,7 @@ impl Extraction<'_> {
         let u_out = spec.dtype.unit_roundoff();
         Ok(for_rows(
             rows,
-            || Oracle::new(problem, inputs, additions),
+            || Oracle::new(problem, inputs, &executed),
             |oracle, row| {
                 oracle.row(row);
                 let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
@@ -616,7 +616,11 @@ mod tests {
     use elsa_core::view::Elements;
 
     fn oracle_with<'a>(problem: &'a Problem, inputs: Inputs<'a>, p: &[f64], delta: f64) -> Oracle<'a> {
-        let mut oracle = Oracle::new(problem, inputs, 1);
+        let mut oracle = Oracle::new(
+            problem,
+            inputs,
+            &Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 1, half_chain: 0 },
+        );
         oracle.p = p.to_vec();
         oracle.delta = vec![delta; p.len()];
         oracle

@@ -17,9 +17,10 @@ use elsa_core::plan::GpuLayout;
 use elsa_core::problem::{self, Inputs, Problem};
 use elsa_core::view::{DType, Elements, View};
 use elsa_kernels::cuda::call::{self, Call, Present, Sequence, Tensor};
+use elsa_kernels::cuda::merge_blocks;
 use std::marker::PhantomData;
 
-/// Rows of the merge and of the present that a block of their kernels takes: one a warp.
+/// Rows of the present that a block of its kernel takes: one a warp.
 const WARP: u32 = 32;
 /// Blocks of the kernel that writes the present, for each SM; they stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
@@ -231,7 +232,7 @@ fn prepare(
         presents,
         attention_blocks: blocks as u32,
         attention_threads: plan.attention.threads,
-        merge_blocks: rows(problem.rows(), merge_threads) as u32,
+        merge_blocks: merge_blocks(problem.rows(), c.splits, c.part_dim) as u32,
         merge_threads,
         present_blocks: rows(present_rows, present_threads).min(most) as u32,
         present_threads,

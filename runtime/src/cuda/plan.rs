@@ -33,12 +33,13 @@ pub struct Functions {
 /// What the chooser sees of an attention kernel.
 fn spec(kernel: &GpuKernel) -> Option<GpuSpec> {
     match kernel.role {
-        Role::Attention { head_dim, half, half_scores, most_queries } => Some(GpuSpec {
+        Role::Attention { head_dim, half, half_scores, most_queries, most_causal } => Some(GpuSpec {
             name: kernel.name,
             head_dim,
             half,
             half_scores,
             most_queries,
+            most_causal,
             threads: kernel.threads as usize,
             rows: kernel.rows,
             keys: kernel.keys,
@@ -63,9 +64,8 @@ impl GpuPlan {
     pub fn new(
         gpu: &Arc<Gpu>,
         problem: &Problem,
-        budget: Option<usize>,
+        options: GpuOptions,
     ) -> Result<GpuPlan, crate::error::PlanError> {
-        let options = GpuOptions { budget, half_scores: false };
         let specs = GPU_KERNELS.iter().filter_map(spec).collect::<Vec<_>>();
         let choice = choose_gpu(problem, gpu.profile(), &specs, &options)?;
         let attention = GPU_KERNELS
@@ -74,7 +74,7 @@ impl GpuPlan {
             .ok_or(elsa_core::plan::PlanError::NoKernel)?;
         let layout =
             GpuLayout::of(&choice, false).ok_or(elsa_core::plan::PlanError::Memory { needed: usize::MAX })?;
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget: options.budget };
         plan.functions(&gpu.context()?, problem, false)?;
         Ok(plan)
     }
@@ -363,7 +363,7 @@ mod tests {
             let Some(spec) = spec(kernel) else { continue };
             attention += 1;
             assert!(kernel.exp2_relative <= APPROXIMATION * DType::F32.unit_roundoff(), "{}", kernel.name);
-            assert!(spec.half_scores || kernel.score_relative == 0.0, "{}", kernel.name);
+            assert_eq!(spec.half_scores, kernel.half_chain > 0, "{}", kernel.name);
             assert!(spec.rows > 0 && spec.keys > 0 && spec.threads.is_multiple_of(32), "{}", kernel.name);
         }
         assert!(attention > 0);

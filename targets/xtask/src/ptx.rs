@@ -9,6 +9,7 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -128,7 +129,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
             return Err(format!("{name}: {}\n{}", run.how, run.stderr));
         }
         let text = std::fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-        let text = pack(&text);
+        let text = pack(kernel, &text);
         std::fs::write(&out, &text).map_err(|error| format!("{}: {error}", out.display()))?;
         made.faults.extend(refuse(kernel, &text));
         let takes = assemble(tree, &ptxas, kernel, &out, &text)?;
@@ -182,8 +183,9 @@ fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// The same instructions in fewer bytes: no comments, no optional spaces, short names of registers and labels.
-fn pack(text: &str) -> String {
+/// The same instructions in fewer bytes: no comments, no optional spaces, short names of registers, of labels, of the
+/// parameter and of the shared memory of the only entry point, `kernel`.
+fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
         let line = line.split("//").next().unwrap_or_default().trim();
@@ -201,25 +203,53 @@ fn pack(text: &str) -> String {
         }
         packed.push('\n');
     }
-    short_names(&packed.replace("$L__BB0_", "L"))
+    let shared = format!("_ZZ{}{kernel}E12memory_array", kernel.len());
+    let packed =
+        packed.replace("$L__BB0_", "L").replace(&format!("{kernel}_param_0"), "P").replace(&shared, "S");
+    short_names(&packed)
 }
 
-/// Registers of the compiler's classes by one letter and their number.
+/// Registers of the compiler's classes by one letter and a number, the more frequent ones by shorter numbers.
 fn short_names(text: &str) -> String {
     const CLASSES: [(&str, char); 6] =
         [("rd", 'd'), ("rs", 'h'), ("fd", 'g'), ("f", 'f'), ("r", 'r'), ("p", 'p')];
+    // A piece that follows a percent sign: class, number where it is a register's, what follows.
+    let register = |piece: &str| {
+        CLASSES.iter().enumerate().find_map(|(class, (name, _))| {
+            let rest = piece.strip_prefix(name)?;
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            let declared = rest.starts_with('<');
+            (digits > 0 || declared)
+                .then(|| (class, rest[..digits].parse::<usize>().ok(), rest[digits..].to_owned()))
+        })
+    };
+    let mut uses = CLASSES.map(|_| BTreeMap::<usize, usize>::new());
+    for piece in text.split('%').skip(1) {
+        if let Some((class, Some(number), _)) = register(piece) {
+            *uses[class].entry(number).or_default() += 1;
+        }
+    }
+    let numbers = uses.map(|uses| {
+        let mut order: Vec<(usize, usize)> =
+            uses.into_iter().map(|(number, uses)| (usize::MAX - uses, number)).collect();
+        order.sort_unstable();
+        order.into_iter().enumerate().map(|(new, (_, old))| (old, new)).collect::<BTreeMap<_, _>>()
+    });
     let mut short = String::with_capacity(text.len());
     let mut pieces = text.split('%');
     short.push_str(pieces.next().unwrap_or_default());
     for piece in pieces {
-        let class = CLASSES.iter().find_map(|(name, letter)| {
-            let rest = piece.strip_prefix(name)?;
-            rest.starts_with(|c: char| c.is_ascii_digit() || c == '<').then_some((*letter, rest))
-        });
-        match class {
-            Some((letter, rest)) => {
-                short.push(letter);
-                short.push_str(rest);
+        match register(piece) {
+            Some((class, Some(number), rest)) => {
+                short.push(CLASSES[class].1);
+                short.push_str(&numbers[class][&number].to_string());
+                short.push_str(&rest);
+            }
+            // The declaration, `<count>`.
+            Some((class, None, rest)) => {
+                short.push(CLASSES[class].1);
+                let after = rest.split_once('>').map_or("", |(_, after)| after);
+                short.push_str(&format!("<{}>{after}", numbers[class].len().max(1)));
             }
             None => {
                 short.push('%');
@@ -280,10 +310,10 @@ mod tests {
 
     #[test]
     fn packing_keeps_every_word() {
-        let text = "//\n// made by\n.version 6.5\n.target sm_62\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 p\n)\n{\n\tfma.rn.f32 \t%f1, %f2, %f3, %f4;  // note\n\tmov.u32 \t%r1, %tid.x;\n$L__BB0_2:\n\t.reg .b64 \t%rd<5>;\n}\n";
-        let want = ".version 6.5\n.target sm_62\n.visible .entry x(\n.param .u64 p\n)\n{\nfma.rn.f32 f1,f2,f3,f4;\nmov.u32 r1,%tid.x;\nL2:\n.reg .b64 d<5>;\n}\n";
-        assert_eq!(pack(text), want);
-        assert_eq!(pack(want), want);
+        let text = "//\n// made by\n.version 6.5\n.target sm_62\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 x_param_0\n)\n{\n\t.reg .f32 \t%f<9>;\n\t.reg .b64 \t%rd<5>;\n\tfma.rn.f32 \t%f1, %f8, %f8, %f4;  // note\n\tmov.u32 \t%r1, %tid.x;\n$L__BB0_2:\n\tld.param.u64 \t%rd3, [x_param_0+8];\n}\n";
+        let want = ".version 6.5\n.target sm_62\n.visible .entry x(\n.param .u64 P\n)\n{\n.reg .f32 f<3>;\n.reg .b64 d<1>;\nfma.rn.f32 f1,f0,f0,f2;\nmov.u32 r0,%tid.x;\nL2:\nld.param.u64 d0,[P+8];\n}\n";
+        assert_eq!(pack("x", text), want);
+        assert_eq!(pack("x", want), want);
     }
 
     #[test]
