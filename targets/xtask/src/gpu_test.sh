@@ -64,7 +64,8 @@ step conformance ./conformance $all
 step outputs-alone ./cuda_conformance $all
 step determinism ./cuda_determinism $all
 step no-allocation ./no_allocation $all
-step device-tensors ./elsa_runtime cuda:: $all
+# One at a time: a test asks for memory that was just freed, which another would take.
+step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1
 step scale ./cuda_scale scale_ --include-ignored --nocapture --test-threads 1
 tool bench ./elsa bench --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json
 

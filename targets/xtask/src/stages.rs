@@ -408,7 +408,7 @@ fn cuda(tree: &Tree) -> Ran {
     for line in [
         "cargo test -p elsa-tests --test conformance --test determinism --test no_allocation --test cuda_* \
          --no-fail-fast -- --include-ignored --skip scale_",
-        "cargo test -p elsa-runtime --lib --no-fail-fast -- --include-ignored cuda::",
+        "cargo test -p elsa-runtime --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
     }
@@ -431,7 +431,7 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
     for line in [
-        "-p elsa-runtime --lib -- --include-ignored cuda::",
+        "-p elsa-runtime --lib -- --include-ignored cuda:: --test-threads 1",
         "-p elsa-tests --test cuda_conformance -- --include-ignored random",
         "-p elsa-tests --test cuda_sanitized -- --include-ignored",
     ] {
