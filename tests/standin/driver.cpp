@@ -584,8 +584,8 @@ EXPORT(cuGetErrorName, int code, const char** text) {
     const auto found = NAMES.find(code);
     *text = nullptr;
     if (found == NAMES.end()) return INVALID_VALUE;
-    std::string& name = names[code];
-    name = std::string("CUDA_") + found->second;
+    // What was handed out stays as it is: callers take it for a constant.
+    const std::string& name = names.emplace(code, std::string("CUDA_") + found->second).first->second;
     *text = name.c_str();
     return SUCCESS;
   });

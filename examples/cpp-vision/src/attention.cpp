@@ -64,7 +64,12 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     wanted.backend = backend_named(options.backend);
     wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
     wanted.threads = options.threads;
-    engine_ = take(elsa::engine::create(wanted));
+    elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
+    // An instruction set that the machine lacks is a wrong request; a GPU that cannot be used is a system that fails.
+    if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
+        throw Error(Fault::system, "attention: " + engine.message());
+    }
+    engine_ = take(std::move(engine));
 
     const std::size_t width = heads * dim;
     elsa_problem problem = elsa::problem();

@@ -4,13 +4,27 @@
 #include <cmath>
 #include <utility>
 
+#ifdef VISION_BLAS
+#include <cblas.h>
+#endif
+
 namespace vision {
 namespace {
 
+const float epsilon = 1e-5f;
+
+#ifdef VISION_BLAS
+
+/// y += x W for the rows of x.
+void product(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
+    const int m = static_cast<int>(rows), n = static_cast<int>(outputs), k = static_cast<int>(inputs);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0f, x, k, weight, n, 1.0f, y, n);
+}
+
+#else
+
 /// Rows of x that share one pass over the weights, so that a weight is read from the cache once for all of them.
 const std::size_t block = 4;
-
-const float epsilon = 1e-5f;
 
 /// y[r] += x[r] W for `rows` rows, at most `block`.
 void rows_of(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
@@ -25,6 +39,15 @@ void rows_of(const float *x, std::size_t rows, const float *weight, std::size_t 
         }
     }
 }
+
+/// y += x W for the rows of x.
+void product(const float *x, std::size_t rows, const float *weight, std::size_t inputs, std::size_t outputs, float *y) {
+    for (std::size_t r = 0; r < rows; r += block) {
+        rows_of(x + r * inputs, std::min(block, rows - r), weight, inputs, outputs, y + r * outputs);
+    }
+}
+
+#endif
 
 } // namespace
 
@@ -43,9 +66,7 @@ void Linear::apply(const float *x, std::size_t rows, float *y) const {
     for (std::size_t r = 0; r < rows; ++r) {
         std::copy(bias_.begin(), bias_.end(), y + r * outputs);
     }
-    for (std::size_t r = 0; r < rows; r += block) {
-        rows_of(x + r * inputs, std::min(block, rows - r), weight_.data(), inputs, outputs, y + r * outputs);
-    }
+    product(x, rows, weight_.data(), inputs, outputs, y);
 }
 
 Norm::Norm(std::vector<float> weight, std::vector<float> bias) : weight_(std::move(weight)), bias_(std::move(bias)) {}

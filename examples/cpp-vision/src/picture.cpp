@@ -63,6 +63,9 @@ Picture read_picture(const std::string &path) {
     int width = 0, height = 0, channels = 0;
     std::unique_ptr<stbi_uc, void (*)(void *)> pixels(
         stbi_load_from_file(file.get(), &width, &height, &channels, 1), stbi_image_free);
+    if (std::ferror(file.get())) {
+        throw file_error(path, errno, allowed);
+    }
     if (!pixels) {
         throw refused(path, stbi_failure_reason(), allowed);
     }

@@ -1,4 +1,4 @@
-"""Writes the pictures that were held out as PNG files, LABEL-INDEX.png, into the folder given."""
+"""Writes the pictures that were held out as LABEL-INDEX.png, or .jpg of the best quality, into the folder given."""
 
 import pathlib
 import sys
@@ -9,14 +9,16 @@ from data import digits, split
 
 
 def main():
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: export.py FOLDER")
+    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["png"], ["jpg"]):
+        raise SystemExit("usage: export.py FOLDER [png|jpg]")
+    kind = sys.argv[2] if len(sys.argv) == 3 else "png"
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     pictures, labels = digits()
     _, held_out = split()
     for index in held_out:
-        Image.fromarray(pictures[index]).save(folder / f"{labels[index]}-{index:04}.png")
+        options = {"quality": 100} if kind == "jpg" else {}
+        Image.fromarray(pictures[index]).save(folder / f"{labels[index]}-{index:04}.{kind}", **options)
     print(f"{len(held_out)} pictures in {folder}")
 
 

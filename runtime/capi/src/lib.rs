@@ -11,6 +11,9 @@
 //! - *tensors*: memory named in `elsa_inputs` and `elsa_outputs` is as those structs say, and keeps to *read* and
 //!   *write*, until the run is done.
 
+// Comments are those of elsa.h, plain text: [rows] is a shape and no link.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 mod convert;
 mod fault;
 mod handles;

@@ -1,12 +1,13 @@
 //! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
 //!
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
-//! static and the shared library, through CMake and pkg-config and by hand; run as they are, under valgrind, and with
-//! AddressSanitizer and UndefinedBehaviorSanitizer against a library that can be told to panic. Each program ends
-//! with the number of its checks.
+//! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
+//! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that can be told to
+//! panic. Each program ends with the number of its checks. The README's quick start of C++ is followed, too.
 
 use crate::build::{self, Target};
 use crate::count::Ran;
+use crate::readme;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
@@ -56,7 +57,11 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
             }
         }
     }
-    packages(tree, ran, &dist, &home)?;
+    for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
+        with_cmake(tree, ran, &dist, &home, cmake.as_deref())?;
+        readme::cpp(tree, ran, cmake.as_deref())?;
+    }
+    with_pkg_config(tree, ran, &dist, &home)?;
 
     // A library with debugging information, which panics when it is told to.
     let inject =
@@ -114,25 +119,45 @@ fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// The same program through CMake and through pkg-config, static and shared.
-fn packages(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
-    let says_ok = |ran: &mut Ran, run: Run| {
-        let line = run.line();
-        let out = run.run();
-        let ok = out.ok && out.stdout.trim() == "ok";
-        ran.add(&line, ok, u64::from(ok), u64::from(!ok));
-    };
+/// Counts a program that must print `ok`.
+fn says_ok(ran: &mut Ran, run: Run) {
+    let line = run.line();
+    let out = run.run();
+    let ok = out.ok && out.stdout.trim() == "ok";
+    ran.add(&line, ok, u64::from(ok), u64::from(!ok));
+}
+
+/// A program through the CMake package, static and shared, by the `cmake` of that folder or the system's.
+fn with_cmake(
+    tree: &Tree,
+    ran: &mut Ran,
+    dist: &Path,
+    home: &Path,
+    cmake: Option<&Path>,
+) -> Result<(), String> {
+    let program = cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake"));
+    let name = if cmake.is_some() { "oldest-cmake" } else { "cmake" };
     for shared in ["OFF", "ON"] {
-        let dir = home.join(format!("cmake-{shared}"));
-        let make = Run::new(tree, "cmake -S targets/xtask/consumer -DCMAKE_BUILD_TYPE=Release -B")
-            .arg(&dir)
+        let dir = home.join(format!("{name}-{shared}"));
+        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let make = Run::new(tree, "")
+            .arg(&program)
+            .arg(tree.root.join("targets/xtask/consumer"))
+            .arg("-DCMAKE_BUILD_TYPE=Release")
             .arg(format!("-DELSA_SHARED={shared}"))
-            .arg(format!("-DCMAKE_PREFIX_PATH={}", dist.display()));
-        if !make.machine().run().ok || !Run::new(tree, "cmake --build").arg(&dir).machine().run().ok {
+            .arg(format!("-DCMAKE_PREFIX_PATH={}", dist.display()))
+            .dir(&dir);
+        let build = Run::new(tree, "").arg(&program).args("--build").arg(&dir);
+        if !make.machine().run().ok || !build.machine().run().ok {
             return Err(format!("{}: CMake does not find or link the package", dir.display()));
         }
         says_ok(ran, Run::new(tree, "").arg(dir.join("with")));
     }
+    Ok(())
+}
+
+/// The same through pkg-config.
+fn with_pkg_config(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
     let ask = |what: &str| {
         let run = Run::new(tree, &format!("pkg-config {what} elsa"));
         let out = run.env("PKG_CONFIG_PATH", dist.join("lib/pkgconfig")).quiet().run();

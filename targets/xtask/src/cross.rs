@@ -6,6 +6,7 @@ use crate::build::{self, HOST, Target};
 use crate::check::{self, Found};
 use crate::count::Ran;
 use crate::deploy;
+use crate::readme;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
 use elsa_targets::{Board, NAMES};
@@ -84,6 +85,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let board = Board::named("jetson-tx2").map_err(|error| error.to_string())?;
     let dist = Target::named(tree, &board.name)?.dist(tree);
     consumer(tree, ran, &dist)?;
+    readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
     emulate(tree, ran, &board, &dist);
     Ok(())
 }

@@ -10,7 +10,7 @@
 //! | `fmt` | formatting of the three workspaces | `cargo fmt --all --check` |
 //! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
 //! | `host` | every test on this machine | `cargo test --workspace` |
-//! | `docs` | documentation, warnings denied | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
+//! | `docs` | documentation, warnings denied; the README's quick start of Rust | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
 //! | `ptx` | the device code compiled again and compared; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
@@ -68,6 +68,7 @@ mod gpu_test;
 mod neon;
 mod peers;
 mod ptx;
+mod readme;
 mod seeds;
 mod setup;
 mod shell;

@@ -15,6 +15,14 @@ const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
+const OLDEST_CMAKE: [&str; 6] = [
+    "cmake==3.10.3",
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=36",
+    "--abi=cp36m",
+    "--platform=manylinux1_x86_64",
+];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -136,7 +144,7 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// A private Python environment, `name` in the build folder, with `packages`; `works` tells from the folder of
+/// A private Python environment, `name` in the build folder, with `packages`, as pip's words; `works` tells from the folder of
 /// its programs whether it is complete, `what` says what is missing when it cannot be made.
 fn environment(
     tree: &Tree,
@@ -157,7 +165,8 @@ fn environment(
         let pip = || make() && bin.join("pip").is_file();
         debian(tree, "the Python module venv", "python3-venv", &pip)?;
     }
-    let pip = Run::new(tree, "").arg(bin.join("pip")).args("install --quiet").args(&packages.join(" "));
+    let pip = Run::new(tree, "").arg(bin.join("pip")).args("install --quiet");
+    let pip = packages.iter().fold(pip, |pip, word| pip.arg(*word));
     let line = pip.line();
     if pip.run().ok && works(&bin) {
         Ok(bin)
@@ -181,6 +190,25 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
+/// The folder of the oldest CMake that the packages are for, from a private Python environment; nothing where none
+/// is published for this machine.
+pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(None);
+    }
+    // Published for Pythons of its time; the programs in it need none.
+    let folder = tree.target.join("cmake/oldest");
+    let to = format!("--target={}", folder.display());
+    let words = [&OLDEST_CMAKE[..], &[to.as_str()]].concat();
+    let programs = folder.join("cmake/data/bin");
+    let works = |_: &Path| {
+        let out = Run::new(tree, "").arg(programs.join("cmake")).arg("--version").quiet().run();
+        out.stdout.starts_with("cmake version 3.10.")
+    };
+    environment(tree, "cmake", "CMake 3.10", &words, &works)?;
+    Ok(Some(programs))
+}
+
 /// NVIDIA's assembler for PTX, from a private Python environment.
 pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     // The package has no programs of its own; its files lie in the library folder of whatever Python it is.
@@ -197,16 +225,22 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
 
 /// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
 pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
-    let folder = tree.target.join("digits");
+    digits_as(tree, "png")
+}
+
+/// The same in files of one kind, `png` or `jpg`.
+pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
+    let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
+    let folder = tree.target.join(&name);
     if folder.is_dir() {
         return Ok(folder);
     }
     let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
     let bin = environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)?;
     // Whole or not at all.
-    let part = tree.target.join("digits-part");
+    let part = tree.target.join(format!("{name}-part"));
     let export = tree.root.join("examples/cpp-vision/train/export.py");
-    let done = Run::new(tree, "").arg(bin.join("python")).arg("-B").arg(export).arg(&part).run();
+    let done = Run::new(tree, "").arg(bin.join("python")).arg("-B").arg(export).arg(&part).arg(kind).run();
     if !done.ok {
         return Err(format!("the pictures of examples/cpp-vision: {}", done.how));
     }

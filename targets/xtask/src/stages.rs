@@ -4,6 +4,7 @@ use crate::capi;
 use crate::count::{self, Ran};
 use crate::cross;
 use crate::ptx;
+use crate::readme;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
 use crate::shell::{Output, Run, Tree};
@@ -29,7 +30,7 @@ pub const STAGES: [Stage; 20] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
-    Stage { name: "docs", about: "documentation, warnings denied", fast: false, run: docs },
+    Stage { name: "docs", about: "documentation, and what the README shows", fast: false, run: docs },
     Stage { name: "ptx", about: "device code, regenerated and assembled", fast: false, run: ptx::check },
     Stage { name: "no_std", about: "core and kernels linked without std", fast: false, run: no_std },
     Stage { name: "bare-metal", about: "bits of an emulated Cortex-M4F", fast: false, run: bare_metal },
@@ -172,6 +173,9 @@ fn docs(tree: &Tree) -> Ran {
     let mut ran = Ran::none("targets");
     let run = Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON).env("RUSTDOCFLAGS", "-D warnings");
     builds(&mut ran, run);
+    if let Err(fault) = readme::rust(tree, &mut ran) {
+        ran.faults.push(fault);
+    }
     ran
 }
 

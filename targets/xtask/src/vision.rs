@@ -115,10 +115,19 @@ fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     Ok((lines, all))
 }
 
-/// The line of a picture, by the index in its name, LABEL-INDEX.png.
+/// The line of a picture, by the index in its name, LABEL-INDEX.png or LABEL-INDEX.jpg.
 fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
-    let end = format!("-{index:04}.png");
-    lines.iter().find(|line| line["file"].as_str().is_some_and(|file| file.ends_with(&end)))
+    let ends = [format!("-{index:04}.png"), format!("-{index:04}.jpg")];
+    let named = |file: &str| ends.iter().any(|end| file.ends_with(end));
+    lines.iter().find(|line| line["file"].as_str().is_some_and(named))
+}
+
+/// How many of the classes that the program told are those of the record.
+fn same_classes(record: &Record, lines: &[Value]) -> usize {
+    let same = |wanted: &&Wanted| {
+        line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
+    };
+    record.pictures.iter().filter(same).count()
 }
 
 /// Compares what the program said with the record. `backend` must have computed, where it is given.
@@ -187,20 +196,27 @@ fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     fs::write(to, bytes).map_err(|error| at(to, error))
 }
 
-/// Configures and builds the example in `dir` against the folder `dist`.
-fn make(tree: &Tree, dir: &Path, dist: &Path, more: &[String]) -> Result<(), String> {
-    let mut run = Run::new(tree, "cmake -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror -S")
-        .arg(EXAMPLE)
-        .arg("-B")
-        .arg(dir)
-        .arg(format!("-Delsa_DIR={}", dist.join("lib/cmake/elsa").display()));
+/// Configures and builds the example in `dir` against the folder `dist`, with the CMake of a folder or the system's.
+fn make(tree: &Tree, cmake: Option<&Path>, dir: &Path, dist: &Path, more: &[String]) -> Result<(), String> {
+    fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let cmake = cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake"));
+    let mut run = Run::new(tree, "")
+        .arg(&cmake)
+        .arg(tree.root.join(EXAMPLE))
+        .args("-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror")
+        .arg(format!("-Delsa_DIR={}", dist.join("lib/cmake/elsa").display()))
+        .dir(dir);
     for define in more {
         run = run.arg(define);
     }
     let ends = |out: Output, what: &str| if out.ok { Ok(()) } else { Err(format!("{what}: {}", out.how)) };
     ends(run.machine().run(), "configuring")?;
-    let run = Run::new(tree, "cmake --build").arg(dir).args("--target elsa-vision vision-tests -- -j2");
-    ends(run.run(), "building")
+    // One target at a time is what CMake takes before 3.15.
+    for target in ["elsa-vision", "vision-tests"] {
+        let run = Run::new(tree, "").arg(&cmake).arg("--build").arg(dir).arg("--target").arg(target);
+        ends(run.args("-- -j2").run(), "building")?;
+    }
+    Ok(())
 }
 
 /// The program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
@@ -243,7 +259,8 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     note(ran, "the model", if good { Ok(found) } else { Err(found) });
 
     let native = home.join(HOST);
-    make(tree, &native, &dist(tree, HOST)?, &[])?;
+    let here = dist(tree, HOST)?;
+    make(tree, setup::oldest_cmake(tree)?.as_deref(), &native, &here, &[])?;
     parts(tree, ran, "", &native);
     for backend in ["auto", "scalar"] {
         let out = classify(tree, "", &native, &model, &pictures, &format!("--backend {backend}")).run();
@@ -261,6 +278,22 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let out = classify(tree, "", &native, &broken, &pictures, "").run();
     note(ran, "without attention", differs(&record, &out));
     refusals(tree, ran, &native, &pictures);
+    failures(tree, ran, &native, &pictures, &folder);
+    let photographs = setup::digits_as(tree, "jpg")?;
+    let out = classify(tree, "", &native, &model, &photographs, "").run();
+    note(ran, "JPEG", as_png(&record, &out));
+    note(ran, "JPEG, truncated", truncated(tree, &native, &photographs, &home.join("truncated")));
+
+    let blas = home.join("blas");
+    let header = format!("/usr/include/{}-linux-gnu/cblas.h", std::env::consts::ARCH);
+    setup::file(tree, &header, "libopenblas-dev")?;
+    make(tree, None, &blas, &here, &["-DVISION_BLAS=ON".to_owned()])?;
+    let needs = Run::new(tree, "ldd").arg(blas.join("elsa-vision")).quiet().run();
+    let linked = needs.stdout.contains("blas");
+    note(ran, "a BLAS is linked", if linked { Ok("yes".to_owned()) } else { Err(needs.stdout) });
+    parts(tree, ran, "", &blas);
+    let out = classify(tree, "", &blas, &model, &pictures, "").run();
+    note(ran, "linear maps by a BLAS", compare(&record, &out, None));
 
     setup::board(tree)?;
     let zig = setup::zig(tree)?.join("python");
@@ -268,6 +301,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let dist = dist(tree, BOARD)?;
     make(
         tree,
+        None,
         &cross,
         &dist,
         &[
@@ -300,14 +334,71 @@ fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
 /// Some classes must differ from the record: otherwise attention would not matter to what is compared.
 fn differs(record: &Record, out: &Output) -> Result<String, String> {
     let (lines, _) = lines(out)?;
-    let same = |wanted: &&Wanted| {
-        line_of(&lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
-    };
-    let same = record.pictures.iter().filter(same).count();
+    let same = same_classes(record, &lines);
     if lines.len() == record.pictures.len() && same < record.pictures.len() {
         Ok(format!("{same} of {} classes are the same", record.pictures.len()))
     } else {
         Err(format!("{same} classes of {} pictures are the same; allowed: fewer", lines.len()))
+    }
+}
+
+/// Every picture must have the class that it has as PNG.
+fn as_png(record: &Record, out: &Output) -> Result<String, String> {
+    let (lines, _) = lines(out)?;
+    let (same, all) = (same_classes(record, &lines), record.pictures.len());
+    let found = format!("{same} of {all} classes as PNG");
+    if same == all && lines.len() == all { Ok(found) } else { Err(found) }
+}
+
+/// Every beginning of a JPEG file must be refused, each by its name, and the whole file not.
+fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<String, String> {
+    let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let first = fs::read_dir(pictures).map_err(|error| at(pictures, error))?.flatten().next();
+    let path = first.ok_or_else(|| format!("{}: empty", pictures.display()))?.path();
+    let bytes = fs::read(&path).map_err(|error| at(&path, error))?;
+    fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
+    for length in 0..=bytes.len() {
+        let part = folder.join(format!("{length:05}.jpg"));
+        fs::write(&part, &bytes[..length]).map_err(|error| at(&part, error))?;
+    }
+    let run = program(tree, "", dir, "elsa-vision").args("--json --model").arg(MODEL).arg(folder);
+    let out = run.quiet().run();
+    let last = out.stdout.lines().last().unwrap_or_default();
+    let all: Value = serde_json::from_str(last).map_err(|error| format!("no JSON: {error}: {}", out.how))?;
+    let told = (0..bytes.len()).filter(|length| out.stderr.contains(&format!("{length:05}.jpg: "))).count();
+    let found = format!("{}, {told} of {} beginnings told, {last}", out.how, bytes.len());
+    let good = out.code == Some(2) && told == bytes.len() && all["broken"] == told && all["pictures"] == 1;
+    if good { Ok(found) } else { Err(found) }
+}
+
+/// Failures of the device and of the system, which are no fault of the request; and a GPU that fails while the CPU
+/// may take its place.
+fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &Path) {
+    let ask = |rest: &str| {
+        let run =
+            Run::new(tree, "").arg(dir.join("elsa-vision")).args(&format!("--model {MODEL}")).args(rest);
+        run.env("LD_LIBRARY_PATH", standin)
+            .env("ELSA_STANDIN", standin)
+            .limit(Duration::from_secs(60))
+            .quiet()
+    };
+    let fail = "--backend cuda --fallback fail";
+    let lost = "cuLaunchKernel:5+:719";
+    let full = Run::new(tree, "sh -c").arg("exec \"$@\" > /dev/full").arg("sh").arg(dir.join("elsa-vision"));
+    let cases = [
+        ("no GPU", 3, "cuda", ask(fail).arg(pictures).env("ELSA_STANDIN_DEVICE", "none")),
+        ("a GPU that is lost", 3, "CUDA_ERROR_LAUNCH_FAILED", ask(fail).arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
+        ("the CPU instead", 0, "", ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
+        ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
+        // Reading there fails; opening does not.
+        ("a disk that fails", 3, "/proc/self/mem", ask("/proc/self/mem")),
+    ];
+    for (what, status, names, run) in cases {
+        let out = run.run();
+        let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
+        let instead = out.stdout.lines().last().is_some_and(|line| line.contains("in place of the GPU"));
+        let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0);
+        note(ran, what, if good { Ok(found) } else { Err(found) });
     }
 }
 

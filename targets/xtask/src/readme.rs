@@ -1,0 +1,126 @@
+//! The quick starts of README.md, followed from empty folders outside the tree: what a fenced block of the page shows
+//! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
+//! the one that the page promises.
+
+use crate::count::Ran;
+use crate::shell::{Run, Tree};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const PAGE: &str = "README.md";
+
+/// The fenced block whose first line is `first`.
+fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
+    let fault = || format!("{PAGE}: no fenced block that starts with the line '{first}'");
+    // Between two fences, with the language in front: every second piece.
+    let blocks = page.split("```").skip(1).step_by(2).filter_map(|piece| piece.split_once('\n'));
+    blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
+}
+
+/// What the page says that the last command of a block prints: the comment behind it.
+fn promise(script: &str) -> Result<&str, String> {
+    let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
+    comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
+}
+
+/// A folder with what the blocks of the page say is in its files.
+fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
+    let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+    for (name, first) in files {
+        let path = dir.path().join(name);
+        fs::write(&path, block(page, first)?).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(dir)
+}
+
+fn page(tree: &Tree) -> Result<String, String> {
+    let path = tree.root.join(PAGE);
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Runs a block of the page as a script in `dir`. The page calls the checkout `$ELSA`.
+fn script(tree: &Tree, dir: &Path, text: &str) -> Run {
+    let text = text.replace("$ELSA/target", &tree.target.display().to_string());
+    Run::new(tree, "sh -euc").arg(text).dir(dir).env("ELSA", &tree.root)
+}
+
+/// Runs `run` and compares the last line that it prints.
+fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
+    let out = run.run();
+    let last = out.stdout.lines().last().unwrap_or_default();
+    let good = out.ok && last == wanted;
+    if !good {
+        let found = if out.ok { last } else { &out.how };
+        ran.faults.push(format!("{PAGE}, {what}: {found}; the page says: {wanted}"));
+    }
+    ran.passed += u64::from(good);
+    ran.failed += u64::from(!good);
+}
+
+/// The quick start of Rust. Dependencies are of the versions of the tree.
+pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    let page = page(tree)?;
+    let dir = folder(&page, &[])?;
+    let at = |error: std::io::Error| format!("{}: {error}", dir.path().display());
+    fs::copy(tree.root.join("rust-toolchain.toml"), dir.path().join("rust-toolchain.toml")).map_err(at)?;
+    if !Run::new(tree, "cargo new --quiet --vcs none pipeline").dir(dir.path()).run().ok {
+        return Err("cargo new: failed".to_owned());
+    }
+    let package = dir.path().join("pipeline");
+    fs::copy(tree.root.join("Cargo.lock"), package.join("Cargo.lock")).map_err(at)?;
+    let manifest = package.join("Cargo.toml");
+    let added =
+        block(&page, "# Cargo.toml, at its end")?.replace("../elsa-edge", &tree.root.display().to_string());
+    let text = fs::read_to_string(&manifest).map_err(at)? + &added;
+    fs::write(&manifest, text).map_err(at)?;
+    fs::write(package.join("src/main.rs"), block(&page, "// src/main.rs")?).map_err(at)?;
+    let text = block(&page, "# in pipeline")?;
+    let run = script(tree, &package, text).env("CARGO_TARGET_DIR", tree.target.join("readme"));
+    prints(ran, "Rust", run, promise(text)?);
+    Ok(())
+}
+
+/// The quick start of C++ against the folder for this machine, which is there; `cmake` is a folder of programs to
+/// look in first.
+pub fn cpp(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>) -> Result<(), String> {
+    let page = page(tree)?;
+    let dir = folder(&page, &CPP)?;
+    let text = block(&page, "# the same machine")?;
+    let run = script(tree, dir.path(), text);
+    let run = if let Some(cmake) = cmake { run.front(cmake.to_owned()) } else { run };
+    prints(ran, "C++", run, promise(text)?);
+    Ok(())
+}
+
+/// The same for the board, whose folder is there, and run by `emulator`.
+pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
+    let page = page(tree)?;
+    let dir = folder(&page, &CPP)?;
+    let run = script(tree, dir.path(), &format!("{}{emulator} ./pipeline\n", block(&page, "# a board")?));
+    let run = if let Some(cmake) = cmake { run.front(cmake.to_owned()) } else { run };
+    prints(ran, "C++ for a board", run, promise(block(&page, "# the same machine")?)?);
+    Ok(())
+}
+
+/// Files of the quick start of C++, and the first lines of their blocks.
+const CPP: [(&str, &str); 2] = [("CMakeLists.txt", "# CMakeLists.txt"), ("main.cpp", "// main.cpp")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_by_their_first_line() {
+        let page = "text\n```sh\na b\n```\n```cpp\n// a.cpp\nint x;\n```\nend\n";
+        assert_eq!(block(page, "// a.cpp"), Ok("// a.cpp\nint x;\n"));
+        assert_eq!(block(page, "a b"), Ok("a b\n"));
+        assert!(block(page, "end").is_err() && block(page, "int x;").is_err());
+    }
+
+    #[test]
+    fn a_promise_is_the_last_comment() {
+        assert_eq!(promise("# sh\nmake && ./a    # 1 # 2\n\n"), Ok("2"));
+        assert!(promise("make\n").is_err());
+    }
+}
