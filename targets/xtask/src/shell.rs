@@ -149,7 +149,7 @@ impl Run {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
-            if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" {
+            if own.iter().any(|own| name.starts_with(own)) || name == "RUSTUP_TOOLCHAIN" || name == "CARGO" {
                 command.env_remove(&name);
             }
         }
