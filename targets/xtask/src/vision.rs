@@ -387,7 +387,12 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
     let full = Run::new(tree, "sh -c").arg("exec \"$@\" > /dev/full").arg("sh").arg(dir.join("elsa-vision"));
     let cases = [
         ("no GPU", 3, "cuda", ask(fail).arg(pictures).env("ELSA_STANDIN_DEVICE", "none")),
-        ("a GPU that is lost", 3, "CUDA_ERROR_LAUNCH_FAILED", ask(fail).arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
+        (
+            "a GPU that is lost",
+            3,
+            "CUDA_ERROR_LAUNCH_FAILED",
+            ask(fail).arg(pictures).env("ELSA_STANDIN_FAIL", lost),
+        ),
         ("the CPU instead", 0, "", ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
         ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
         // Reading there fails; opening does not.
