@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Where things lie.
@@ -181,6 +182,27 @@ impl Run {
     }
 }
 
+/// Does `work` for every item, as many at a time as there are cores; what it gave, in the order of the items.
+pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let count = items.len();
+    let waiting = Mutex::new(items.into_iter().enumerate());
+    let done = Mutex::new(Vec::with_capacity(count));
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(count) {
+            scope.spawn(|| {
+                while let Some((i, item)) = next() {
+                    let result = work(item);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((i, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(i, _)| *i);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 /// Reads `from` to its end, showing it on `to` as it comes.
 fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
     let mut all = Vec::new();
@@ -221,6 +243,13 @@ fn wait(child: &mut Child, limit: Option<Duration>) -> Result<ExitStatus, String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_item_is_worked_on_and_results_keep_their_order() {
+        let squares = side_by_side((0..100u64).collect(), |n| n * n);
+        assert_eq!(squares, (0..100).map(|n| n * n).collect::<Vec<u64>>());
+        assert!(side_by_side(Vec::<u64>::new(), |n| n).is_empty());
+    }
 
     #[test]
     fn output_status_and_limit_are_told() {

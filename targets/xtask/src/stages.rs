@@ -1,4 +1,7 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
+//!
+//! Cargo builds a crate again when other packages are selected beside it, since features of what it depends on then
+//! differ. Stages that share a folder of products therefore select the same packages, and pick tests by name.
 
 use crate::capi;
 use crate::count::{self, Ran};
@@ -7,7 +10,7 @@ use crate::ptx;
 use crate::readme;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
-use crate::shell::{Output, Run, Tree};
+use crate::shell::{Output, Run, Tree, side_by_side};
 use crate::standin::{self, Variant};
 use crate::vision;
 use std::path::Path;
@@ -58,7 +61,7 @@ pub const STAGES: [Stage; 20] = [
     Stage { name: "robot", about: "the robot: 1,000 frames at 100 Hz under load", fast: false, run: robot },
     Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
-    Stage { name: "tsan", about: "runtime, ThreadSanitizer", fast: false, run: tsan },
+    Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: tsan },
     Stage { name: "cuda", about: "CUDA back end through a stand-in driver", fast: false, run: cuda },
     Stage { name: "cuda-asan", about: "the same, AddressSanitizer", fast: false, run: cuda_asan },
     Stage { name: "cuda-tsan", about: "the same, ThreadSanitizer", fast: false, run: cuda_tsan },
@@ -90,10 +93,26 @@ fn widest() -> &'static str {
 fn tests(ran: &mut Ran, run: Run) -> Output {
     let line = run.line();
     let out = run.run();
+    add_tests(ran, &line, &out);
+    out
+}
+
+/// Adds the counts of a command of libtest's.
+fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
     let (passed, failed, ignored) = count::libtest(&out.stdout);
     ran.ignored += ignored;
-    ran.add(&line, out.ok, passed, failed);
-    out
+    ran.add(line, out.ok, passed, failed);
+}
+
+/// Runs commands side by side, and shows what each wrote when it has ended.
+fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
+    side_by_side(runs, |run| {
+        let line = run.line();
+        println!("$ {line}");
+        let out = run.quiet().run();
+        println!("{}{}", out.stderr, out.stdout);
+        (line, out)
+    })
 }
 
 /// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
@@ -258,13 +277,13 @@ fn robot(tree: &Tree) -> Ran {
         let run = Run::new(tree, line).args("--no-fail-fast -- --include-ignored --nocapture");
         run.env("ELSA_DIGITS", &digits).env_default("ELSA_ROBOT_FRAMES", "1000")
     };
-    let run = long("cargo test -p elsa-robot --test robot --test heldout");
+    let run = long("cargo test --workspace --test robot --test heldout");
     let misses = count::value(&tests(&mut ran, run).stdout, "deadline_misses");
     ran.note =
         misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
-    let run = long("cargo test -p elsa-robot --test gpu --test heldout --test model --test no_allocation");
+    let run = long("cargo test --workspace --test heldout --test model --test robot_*");
     tests(&mut ran, with_standin(run, &folder));
-    let run = Run::new(tree, "cargo-zigbuild test -p elsa-robot --test robot --test heldout")
+    let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --test robot --test heldout")
         .args(&format!("--target {BOARD}.2.27 -- --include-ignored every_ the_program"))
         .front(bin)
         .env("ELSA_DIGITS", &digits)
@@ -278,21 +297,29 @@ fn miri(tree: &Tree) -> Ran {
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {
         return Ran::fault(ran.unit, fault);
     }
-    for line in [
+    // Made once, before several commands want it.
+    if !Run::new(tree, "cargo +nightly miri setup").run().ok {
+        return Ran::fault(ran.unit, "cargo +nightly miri setup: failed".to_owned());
+    }
+    // Each is one thread; the longest first.
+    let lines = [
+        // Whole calls through the engine.
+        "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast",
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
         "cargo +nightly miri test -p elsa-kernels --lib --tests --no-fail-fast",
         // Miri maps no files.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
-        // Whole calls through the engine.
-        "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast",
-    ] {
+    ];
+    let run = |line: &str| {
         // Without isolation the variables below reach the tests, and proptest finds its folder.
-        let run = Run::new(tree, line)
+        Run::new(tree, line)
             .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-deterministic-floats")
             .env("ELSA_REQUIRE", "scalar")
             .env("ELSA_BACKEND", "scalar")
-            .env_default("PROPTEST_CASES", "4");
-        tests(&mut ran, run);
+            .env_default("PROPTEST_CASES", "4")
+    };
+    for (line, out) in together(lines.map(run).into()) {
+        add_tests(&mut ran, &line, &out);
     }
     ran
 }
@@ -325,7 +352,7 @@ fn fuzz(tree: &Tree) -> Ran {
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
     let seconds = std::env::var("ELSA_FUZZ_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(10u64);
-    let mut executions = 0;
+    let (mut ready, mut runs) = (Vec::new(), Vec::new());
     for name in names {
         let folder = |what: &str| tree.target.join("fuzz").join(what).join(&name);
         let (corpus, start) = (folder("corpus"), folder("seeds"));
@@ -346,34 +373,39 @@ fn fuzz(tree: &Tree) -> Ran {
         }
         let mut prefix = std::ffi::OsString::from("-artifact_prefix=");
         prefix.push(artifacts.join(""));
-        let out = Run::new(tree, "")
+        let run = Run::new(tree, "")
             .arg(tree.target.join("fuzz").join(&host).join("release").join(&name))
             .args(&format!("-max_total_time={seconds} -max_len=4096 -timeout=20 -rss_limit_mb=2048 -seed=1"))
             .args("-print_final_stats=1 -verbosity=0")
             .arg(prefix)
             .arg(&corpus)
             .arg(&start)
-            .limit(Duration::from_secs(seconds + 120))
-            .run();
+            .limit(Duration::from_secs(seconds + 120));
+        ready.push(name);
+        runs.push(run);
+    }
+    let mut executions = 0;
+    for (name, (_, out)) in ready.iter().zip(together(runs)) {
         let done = count::executions(&out.stderr);
         executions += done;
-        ran.add(&name, out.ok, u64::from(out.ok && done > 0), u64::from(!out.ok));
+        ran.add(name, out.ok, u64::from(out.ok && done > 0), u64::from(!out.ok));
     }
     ran.note = format!("{executions} executions");
     ran
 }
 
-/// A command of cargo's with a sanitizer of the nightly compiler. Its functions are exported, so that the stand-in
-/// driver, when it is opened, finds them.
+/// A command of cargo's with a sanitizer of the nightly compiler, for the packages that work with raw memory. Its
+/// functions are exported, so that the stand-in driver, when it is opened, finds them.
 fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
     // What follows the two dashes is for the tests.
     let (for_cargo, for_tests) = options.split_once(" -- ").unwrap_or((options, ""));
-    let run = Run::new(tree, "cargo +nightly test --no-fail-fast")
-        .args(for_cargo)
-        .args(&format!("--target {host} --target-dir"))
-        .arg(tree.target.join(sanitizer))
-        .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic"))
-        .env_default("PROPTEST_CASES", "16");
+    let run =
+        Run::new(tree, "cargo +nightly test --no-fail-fast -p elsa-kernels -p elsa-runtime -p elsa-tests")
+            .args(for_cargo)
+            .args(&format!("--target {host} --target-dir"))
+            .arg(tree.target.join(sanitizer))
+            .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic"))
+            .env_default("PROPTEST_CASES", "16");
     if for_tests.is_empty() { run } else { run.args("--").args(for_tests) }
 }
 
@@ -384,18 +416,18 @@ fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
         Ok(host) => host,
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
-    let run = sanitized(tree, sanitizer, &format!("--lib --tests {options}"), &host);
+    let run = sanitized(tree, sanitizer, options, &host);
     tests(&mut ran, run.env_default("ELSA_REQUIRE", widest()));
     ran
 }
 
 fn asan(tree: &Tree) -> Ran {
-    sanitize(tree, "address", "-p elsa-kernels -p elsa-runtime -p elsa-tests")
+    sanitize(tree, "address", "--lib --tests")
 }
 
 fn tsan(tree: &Tree) -> Ran {
     // The standard library must be instrumented too, or its locks are taken for races.
-    sanitize(tree, "thread", "-Zbuild-std -p elsa-runtime")
+    sanitize(tree, "thread", "-Zbuild-std --lib")
 }
 
 /// The environment in which a program finds the stand-in driver of `folder`, and no other.
@@ -410,15 +442,15 @@ fn cuda(tree: &Tree) -> Ran {
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
     for line in [
-        "cargo test -p elsa-tests --test conformance --test determinism --test no_allocation --test cuda_* \
+        "cargo test --workspace --test conformance --test determinism --test no_allocation --test cuda_* \
          --no-fail-fast -- --include-ignored --skip scale_",
-        "cargo test -p elsa-runtime --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
+        "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
     }
     // Every flag of the tool, with the GPU in the place of the CPU.
     let tool =
-        Run::new(tree, "cargo test -p elsa-cli --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
+        Run::new(tree, "cargo test --workspace --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
     ran
 }
@@ -435,9 +467,9 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
     for line in [
-        "-p elsa-runtime --lib -- --include-ignored cuda:: --test-threads 1",
-        "-p elsa-tests --test cuda_conformance -- --include-ignored random",
-        "-p elsa-tests --test cuda_sanitized -- --include-ignored",
+        "--lib -- --include-ignored cuda:: --test-threads 1",
+        "--test cuda_conformance -- --include-ignored random",
+        "--test cuda_sanitized -- --include-ignored",
     ] {
         let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
         tests(&mut ran, with_standin(run, &folder));

@@ -2,7 +2,7 @@
 //! `libcuda.so.1`.
 
 use crate::setup;
-use crate::shell::{Run, Tree};
+use crate::shell::{Run, Tree, side_by_side};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -85,35 +85,39 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
          -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
         variant.flags()
     );
-    let mut objects = Vec::new();
-    let mut made = 0;
-    let mut compile = |source: &Path, object: PathBuf, kernel: Option<&Path>| -> Result<(), String> {
+    // Says whether it compiled anything.
+    let compile = |source: &Path, object: &Path, kernel: Option<&Path>| -> Result<bool, String> {
         let mut inputs = headers.clone();
         inputs.push(source.to_owned());
         inputs.extend(kernel.map(Path::to_owned));
-        if youngest(std::slice::from_ref(&object)) < youngest(&inputs) || !object.exists() {
+        let stale = youngest(&[object.to_owned()]) < youngest(&inputs) || !object.exists();
+        if stale {
             let mut run = Run::new(tree, "clang++-19 -x c++ -c").args(&common);
             if let Some(kernel) = kernel {
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
                 run = run.arg(format!("-DSOURCE=\"{name}.cu\"")).arg(format!("-DENTRY={name}"));
             }
-            let run = run.arg(source).arg("-o").arg(&object).quiet();
+            let run = run.arg(source).arg("-o").arg(object).quiet();
             let line = run.line();
             let done = run.run();
             if !done.ok {
                 return Err(format!("$ {line}\n{}", done.stderr));
             }
-            made += 1;
         }
-        objects.push(object);
-        Ok(())
+        Ok(stale)
     };
+    let mut jobs: Vec<(PathBuf, PathBuf, Option<&Path>)> = Vec::new();
     for name in ["driver", "block"] {
-        compile(&sources.join(format!("{name}.cpp")), out.join(format!("{name}.o")), None)?;
+        jobs.push((sources.join(format!("{name}.cpp")), out.join(format!("{name}.o")), None));
     }
     for kernel in &kernels {
         let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
-        compile(&sources.join("instance.cpp"), out.join(format!("kernel_{name}.o")), Some(kernel))?;
+        jobs.push((sources.join("instance.cpp"), out.join(format!("kernel_{name}.o")), Some(kernel)));
+    }
+    let objects: Vec<PathBuf> = jobs.iter().map(|(_, object, _)| object.clone()).collect();
+    let mut made = 0;
+    for compiled in side_by_side(jobs, |(source, object, kernel)| compile(&source, &object, kernel)) {
+        made += usize::from(compiled?);
     }
     let library = out.join("libcuda.so.1");
     let program = out.join("states");
