@@ -2,7 +2,10 @@
 //! before a launch.
 
 use super::driver::{Context, DeviceBuffer, RawStream, Stream};
-use crate::{BindError, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan, PlanOptions};
+use crate::{
+    BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
+    PlanOptions,
+};
 use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
 use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
 use std::sync::Arc;
@@ -262,4 +265,47 @@ fn streams_and_workspaces_of_others_are_refused() {
     // SAFETY: as above.
     let bound = unsafe { cpu.bind_device(&desk.inputs(), &desk.outputs(), None, &mut workspace).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::NotOnDevice { .. })), "{bound:?}");
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn the_current_context_of_the_caller_is_used_and_kept() {
+    let theirs = {
+        let (device, _) = super::Gpu::probe(&CudaOptions::default()).unwrap();
+        device.fresh().unwrap()
+    };
+    let current = |fallback| EngineOptions {
+        backend: Some(crate::Backend::Cuda),
+        threads: Some(1),
+        fallback,
+        cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
+    };
+    // Nobody's context is current: an error, or the CPU.
+    let absent = Engine::new(&current(Fallback::Fail)).unwrap_err().to_string();
+    assert!(absent.contains("context"), "{absent}");
+    assert!(Engine::new(&current(Fallback::Cpu)).unwrap().gpu().is_none());
+
+    let engine = {
+        let _entered = theirs.enter().unwrap();
+        Engine::new(&current(Fallback::Fail)).unwrap()
+    };
+    let problem = problem(QUERIES);
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    // Memory of that context, without any other being current.
+    let desk = Desk::new(&theirs);
+    let mut workspace = plan.workspace().unwrap();
+    // SAFETY: the desk outlives the wait below, and nobody else uses its tensors.
+    let mut bound =
+        unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), Some(desk.stream.raw()), &mut workspace) }
+            .unwrap();
+    // SAFETY: as above.
+    unsafe { bound.run() }.unwrap();
+    bound.wait().unwrap();
+    drop(bound);
+    let found = desk.read(&theirs);
+    let want = by_host(&self::engine().plan(&problem, &PlanOptions::default()).unwrap(), &desk.host);
+    assert_eq!(bits(&found), bits(&want));
+    // It is still theirs when the engine is gone.
+    drop((workspace, plan, engine));
+    assert_eq!(bits(&desk.read(&theirs)), bits(&want));
 }
