@@ -232,7 +232,8 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let options = elsa_plan_options {
                     method: u.int_in_range(0..=2)?,
                     block: *u.choose(&[64, 128, 256, 0, 65])?,
-                    budget: if u.ratio(1, 4)? { u.int_in_range(0..=1 << 20)?, half_scores: u.arbitrary::<bool>()?.into() } else { 0 },
+                    budget: if u.ratio(1, 4)? { u.int_in_range(0..=1 << 20)? } else { 0 },
+                    half_scores: u.arbitrary::<bool>()?.into(),
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
                 let options: *const _ = if u.arbitrary()? { &options } else { null() };
