@@ -65,9 +65,9 @@ fn both_widths_and_any_number_of_queries_have_kernels() {
         let least = if few { 256 } else { 128 };
         assert!(largest >= Some(least), "halves {wide}, few queries {few}: {largest:?}");
     }
-    for role in [Role::Merge, Role::Present] {
-        assert_eq!(GPU_KERNELS.iter().filter(|kernel| kernel.role == role).count(), 1, "{role:?}");
-    }
+    let count = |is: fn(&Role) -> bool| GPU_KERNELS.iter().filter(|kernel| is(&kernel.role)).count();
+    assert_eq!(count(|role| *role == Role::Present), 1);
+    assert!(count(|role| matches!(role, Role::Merge { .. })) >= 1);
 }
 
 #[test]

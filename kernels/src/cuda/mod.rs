@@ -40,18 +40,17 @@ pub struct GpuKernel {
     pub half_chain: usize,
 }
 
-/// Partial states of a row that the merge takes in at once (`GROUP` in `kernels/cuda/merge.cu`).
-const MERGE_GROUP: usize = 8;
-/// Threads of its block there.
+/// Threads of a block of the merge (`kernels/cuda/merge.cuh`).
 const MERGE_THREADS: usize = 128;
 
-/// Blocks of the merge for `rows` rows of `splits` partial states with `part_dim` columns each.
+/// Blocks of a merge that takes in `states` at once, for `rows` rows of `splits` partial states with `part_dim` columns
+/// each.
 ///
 /// Of few splits a team of lanes has a row, four columns a lane, so that a block has several; of more, a block has
 /// one.
 #[must_use]
-pub const fn merge_blocks(rows: usize, splits: usize, part_dim: usize) -> usize {
-    if splits > MERGE_GROUP {
+pub const fn merge_blocks(states: usize, rows: usize, splits: usize, part_dim: usize) -> usize {
+    if splits > states {
         return rows;
     }
     let lanes = match part_dim {
@@ -79,7 +78,12 @@ pub enum Role {
         most_causal: usize,
     },
     /// Merge of partial states in the tree over splits, and everything that a finished row gives.
-    Merge,
+    Merge {
+        /// Partial states of a row that it takes in at once.
+        states: usize,
+        /// Partial states that a row may have.
+        most: usize,
+    },
     /// Earlier and new rows one after the other.
     Present,
 }

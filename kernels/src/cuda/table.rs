@@ -157,6 +157,7 @@ pub static GPU_KERNELS: &[GpuKernel] = &[
     rows!("rows_b16_d64", true, 64, 8960, 146),
     rows!("rows_b16_d128", true, 128, 8832, 145),
     rows!("rows_b16_d256", true, 256, 17024, 192),
-    helper!("merge", Role::Merge, 128),
+    helper!("merge_few", Role::Merge { states: 4, most: 4 }, 76),
+    helper!("merge", Role::Merge { states: 8, most: ANY }, 137),
     helper!("present", Role::Present, 54),
 ];

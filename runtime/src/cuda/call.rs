@@ -17,7 +17,7 @@ use elsa_core::plan::GpuLayout;
 use elsa_core::problem::{self, Inputs, Problem};
 use elsa_core::view::{DType, Elements, View};
 use elsa_kernels::cuda::call::{self, Call, Present, Sequence, Tensor};
-use elsa_kernels::cuda::merge_blocks;
+use elsa_kernels::cuda::{Role, merge_blocks};
 use std::marker::PhantomData;
 
 /// Rows of the present that a block of its kernel takes: one a warp.
@@ -220,9 +220,8 @@ fn prepare(
     ];
     // The chooser has found this product to fit, with the blocks of the longest sequence that there can be.
     let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
-    let threads = |role, name| super::plan::of_role(role, name).map_or(4 * WARP, |k| k.threads.max(WARP));
-    let merge_threads = threads(elsa_kernels::cuda::Role::Merge, "merging");
-    let present_threads = threads(elsa_kernels::cuda::Role::Present, "the present");
+    let (merge, at_once) = super::plan::merging(c.splits)?;
+    let present_threads = super::plan::of_role(Role::Present, "the present")?.threads.max(WARP);
     let rows = |rows: usize, threads: u32| rows.div_ceil((threads / WARP) as usize);
     let present_rows = s.key.batch() * s.key.heads() * problem.keys();
     let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
@@ -232,8 +231,8 @@ fn prepare(
         presents,
         attention_blocks: blocks as u32,
         attention_threads: plan.attention.threads,
-        merge_blocks: merge_blocks(problem.rows(), c.splits, c.part_dim) as u32,
-        merge_threads,
+        merge_blocks: merge_blocks(at_once, problem.rows(), c.splits, c.part_dim) as u32,
+        merge_threads: merge.threads,
         present_blocks: rows(present_rows, present_threads).min(most) as u32,
         present_threads,
         table,

@@ -47,13 +47,27 @@ fn spec(kernel: &GpuKernel) -> Option<GpuSpec> {
             registers: kernel.registers,
             flush: kernel.flush,
         }),
-        Role::Merge | Role::Present => None,
+        Role::Merge { .. } | Role::Present => None,
     }
 }
 
 /// The kernel of a role that has one.
 pub fn of_role(role: Role, name: &'static str) -> Result<&'static GpuKernel, DeviceError> {
     GPU_KERNELS.iter().find(|k| k.role == role).ok_or(DeviceError::NoKernel { role: name })
+}
+
+/// The kernel that merges `splits` partial states of a row, and how many it takes in at once: of those that suffice
+/// the one for the fewest.
+///
+/// # Errors
+/// None that suffices.
+pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError> {
+    let suffices = |k: &'static GpuKernel| match k.role {
+        Role::Merge { states, most } if splits <= most => Some((most, states, k)),
+        _ => None,
+    };
+    let least = GPU_KERNELS.iter().filter_map(suffices).min_by_key(|(most, ..)| *most);
+    least.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
 }
 
 impl GpuPlan {
@@ -90,7 +104,7 @@ impl GpuPlan {
         states: bool,
     ) -> Result<Functions, DeviceError> {
         let merge = match self.choice.divided() || states {
-            true => Some(self.gpu.function(context, of_role(Role::Merge, "merging")?)?),
+            true => Some(self.gpu.function(context, merging(self.choice.splits)?.0)?),
             false => None,
         };
         let s = problem.spec();
@@ -367,9 +381,10 @@ mod tests {
             assert!(spec.rows > 0 && spec.keys > 0 && spec.threads.is_multiple_of(32), "{}", kernel.name);
         }
         assert!(attention > 0);
-        for (role, name) in [(Role::Merge, "merging"), (Role::Present, "the present")] {
-            assert!(of_role(role, name).is_ok());
-        }
+        assert!(of_role(Role::Present, "the present").is_ok());
+        // The one for few states where it suffices, and one for any number.
+        let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
+        assert_eq!(names, ["merge_few", "merge_few", "merge_few", "merge", "merge", "merge", "merge"]);
     }
 
     #[test]
