@@ -15,7 +15,8 @@
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME gives CODE (N+ for that one and all later ones); the
 //                                       codes after which a context is lost are kept by the context
-//   ELSA_STANDIN_DEVICE=none|old|new    no device; one of compute capability 5.3; one of 7.2
+//   ELSA_STANDIN_DEVICE=none|old|new|large    no device; one of compute capability 5.3; one of 7.2; one of 48
+//                                       multiprocessors instead of two
 //   ELSA_STANDIN_PTX=refuse             no PTX is taken
 //   ELSA_STANDIN_MEMORY=BYTES           what the device has
 //   ELSA_STANDIN_LOG=FILE               a line for every call: its name and what it gave
@@ -215,8 +216,9 @@ std::string variable(const char* name) {
 void configure(Driver& d) {
   d.configured = true;
   d.device = variable("ELSA_STANDIN_DEVICE");
-  if (!d.device.empty() && d.device != "none" && d.device != "old" && d.device != "new") {
-    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, new");
+  static const std::set<std::string> DEVICES = {"", "none", "old", "new", "large"};
+  if (DEVICES.count(d.device) == 0) {
+    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, new, large");
   }
   const std::string ptx = variable("ELSA_STANDIN_PTX");
   if (!ptx.empty() && ptx != "refuse") stop("ELSA_STANDIN_PTX: " + ptx + "; allowed: refuse");
@@ -662,6 +664,7 @@ EXPORT(cuDeviceGetAttribute, int* value, int attribute, int device) {
     const auto found = VALUES.find(attribute);
     *value = attribute == 75   ? capability(d) / 10
              : attribute == 76 ? capability(d) % 10
+             : attribute == 16 && d.device == "large" ? 48
              : found == VALUES.end() ? 0
                                      : found->second;
     return SUCCESS;

@@ -448,6 +448,13 @@ fn cuda(tree: &Tree) -> Ran {
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
     }
+    // A device with room for many parts of the keys.
+    let large = Run::new(
+        tree,
+        "cargo test --workspace --test cuda_conformance --no-fail-fast -- --include-ignored every_kernel",
+    )
+    .env("ELSA_STANDIN_DEVICE", "large");
+    tests(&mut ran, with_standin(large, &folder));
     // Every flag of the tool, with the GPU in the place of the CPU.
     let tool =
         Run::new(tree, "cargo test --workspace --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
@@ -466,12 +473,14 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
         Ok(both) => both,
         Err(fault) => return Ran::fault(ran.unit, fault),
     };
-    for line in [
-        "--lib -- --include-ignored cuda:: --test-threads 1",
-        "--test cuda_conformance -- --include-ignored random",
-        "--test cuda_sanitized -- --include-ignored",
+    // The larger device divides keys into more parts.
+    for (line, device) in [
+        ("--lib -- --include-ignored cuda:: --test-threads 1", ""),
+        ("--test cuda_conformance -- --include-ignored random", "large"),
+        ("--test cuda_sanitized -- --include-ignored", ""),
     ] {
         let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
+        let run = run.env("ELSA_STANDIN_DEVICE", device);
         tests(&mut ran, with_standin(run, &folder));
     }
     ran
