@@ -261,7 +261,7 @@ fn aarch64(tree: &Tree) -> Ran {
         .front(bin)
         .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator())
         .env("ELSA_REQUIRE", "neon")
-        .env_default("PROPTEST_CASES", "32");
+        .env_default("PROPTEST_CASES", "12");
     tests(&mut ran, run);
     ran
 }
