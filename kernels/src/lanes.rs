@@ -67,7 +67,12 @@ pub trait Lanes: Number {
     /// - `q` comes from [`Lanes::quad`], and scalar `I` of it is still readable.
     /// - `I` is below four.
     unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: Self::Quad) -> Self;
-    /// Writes the transpose of the 4×4 block at `src` (rows `src_stride` apart) to `dst`.
+    /// `self · q[I]`.
+    ///
+    /// # Safety
+    /// - As for [`Lanes::mul_add_quad`].
+    unsafe fn mul_quad<const I: i32>(self, q: Self::Quad) -> Self;
+    /// Writes the transpose of the 4×4 block at `src` (rows `src_stride` apart), times `factor`, to `dst`.
     ///
     /// # Safety
     /// - Four rows of four singles are readable at `src` and writable at `dst`.
@@ -75,6 +80,7 @@ pub trait Lanes: Number {
         isa: Self::Isa,
         src: *const f32,
         src_stride: usize,
+        factor: f32,
         dst: *mut f32,
         dst_stride: usize,
     );

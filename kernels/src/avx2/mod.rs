@@ -16,12 +16,18 @@ instance!(
     exp2_relative: 1.7e-7, fused: true,
 );
 
-/// Transposes the 4×4 block at `src` to `dst`, which any x86-64 processor can.
+/// Transposes the 4×4 block at `src`, times `factor`, to `dst`, which any x86-64 processor can.
 ///
 /// # Safety
 /// - Four rows of four singles are readable at `src` and writable at `dst`.
 #[inline(always)]
-pub(crate) unsafe fn transpose4_sse(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+pub(crate) unsafe fn transpose4_sse(
+    src: *const f32,
+    src_stride: usize,
+    factor: f32,
+    dst: *mut f32,
+    dst_stride: usize,
+) {
     // SAFETY: the rows are readable and writable by this function's clause; SSE is part of x86-64.
     unsafe {
         let a = _mm_loadu_ps(src);
@@ -30,9 +36,10 @@ pub(crate) unsafe fn transpose4_sse(src: *const f32, src_stride: usize, dst: *mu
         let d = _mm_loadu_ps(src.add(3 * src_stride));
         let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
         let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-        _mm_storeu_ps(dst, _mm_movelh_ps(ab_low, cd_low));
-        _mm_storeu_ps(dst.add(dst_stride), _mm_movehl_ps(cd_low, ab_low));
-        _mm_storeu_ps(dst.add(2 * dst_stride), _mm_movelh_ps(ab_high, cd_high));
-        _mm_storeu_ps(dst.add(3 * dst_stride), _mm_movehl_ps(cd_high, ab_high));
+        let by = _mm_set1_ps(factor);
+        _mm_storeu_ps(dst, _mm_mul_ps(_mm_movelh_ps(ab_low, cd_low), by));
+        _mm_storeu_ps(dst.add(dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_low, ab_low), by));
+        _mm_storeu_ps(dst.add(2 * dst_stride), _mm_mul_ps(_mm_movelh_ps(ab_high, cd_high), by));
+        _mm_storeu_ps(dst.add(3 * dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_high, ab_high), by));
     }
 }

@@ -97,9 +97,21 @@ impl Lanes for Eight {
         Eight(unsafe { _mm256_fmadd_ps(_mm256_set1_ps(q.add(I as usize).read()), b.0, self.0) })
     }
     #[inline(always)]
-    unsafe fn transpose4(_: Avx2, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+    unsafe fn mul_quad<const I: i32>(self, q: *const f32) -> Self {
+        // SAFETY: scalar `I` is readable at `q` (clauses of `mul_quad`).
+        Eight(unsafe { _mm256_mul_ps(_mm256_set1_ps(q.add(I as usize).read()), self.0) })
+    }
+    #[inline(always)]
+    unsafe fn transpose4(
+        _: Avx2,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) {
         // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
-        unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+        unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn prefetch(_: Avx2, p: *const f32) {

@@ -96,9 +96,21 @@ impl Lanes for Sixteen {
         Sixteen(unsafe { _mm512_fmadd_ps(_mm512_set1_ps(q.add(I as usize).read()), b.0, self.0) })
     }
     #[inline(always)]
-    unsafe fn transpose4(_: Avx512, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+    unsafe fn mul_quad<const I: i32>(self, q: *const f32) -> Self {
+        // SAFETY: scalar `I` is readable at `q` (clauses of `mul_quad`).
+        Sixteen(unsafe { _mm512_mul_ps(_mm512_set1_ps(q.add(I as usize).read()), self.0) })
+    }
+    #[inline(always)]
+    unsafe fn transpose4(
+        _: Avx512,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) {
         // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
-        unsafe { crate::avx2::transpose4_sse(src, src_stride, dst, dst_stride) }
+        unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn prefetch(_: Avx512, p: *const f32) {

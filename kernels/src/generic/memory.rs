@@ -26,26 +26,19 @@ pub unsafe fn transpose_in<L: Lanes>(
     unsafe {
         for i in (0..whole_rows).step_by(4) {
             for x in (0..whole_dims).step_by(4) {
-                L::transpose4(isa, src.add(i * stride + x), stride, dst.add(x * w + i), w);
+                L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
-        for x in 0..padded {
-            let from = if x < whole_dims { whole_rows } else { 0 };
-            for i in from..w {
+        // What blocks of four left: the last rows of all dims, and the last dims of the rows before.
+        for i in whole_rows..w {
+            for x in 0..padded {
                 let inside = i < rows && x < dim;
-                dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() } else { 0.0 });
+                dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() * factor } else { 0.0 });
             }
         }
-        if factor != 1.0 {
-            let by = L::splat(isa, factor);
-            let mut o = 0;
-            while o + L::N <= padded * w {
-                L::load(isa, dst.add(o)).times(by).store(dst.add(o));
-                o += L::N;
-            }
-            while o < padded * w {
-                *dst.add(o) *= factor;
-                o += 1;
+        for x in whole_dims..padded {
+            for i in 0..whole_rows {
+                dst.add(x * w + i).write(if x < dim { src.add(i * stride + x).read() * factor } else { 0.0 });
             }
         }
     }
@@ -71,7 +64,7 @@ pub unsafe fn transpose_out<L: Lanes>(
     unsafe {
         for i in (0..whole_rows).step_by(4) {
             for x in (0..whole_dims).step_by(4) {
-                L::transpose4(isa, src.add(x * w + i), w, dst.add(i * stride + x), stride);
+                L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
         for i in 0..rows {

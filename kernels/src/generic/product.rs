@@ -30,6 +30,43 @@ macro_rules! for_quad {
     }};
 }
 
+/// Four steps of [`along_rows`]. With `FIRST` the first of them writes the sums, the others add to them.
+///
+/// # Safety
+/// - `R` rows of four singles, `stride` apart, are readable at `a`, and `4 · V · N` singles at `b`.
+#[inline(always)]
+unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    // SAFETY: row `r` of `a`, vector `v` of step `J` of `b` (both clauses).
+    unsafe {
+        let mut x = [L::quad(isa, a); R];
+        for r in 1..R {
+            x[r] = L::quad(isa, a.add(r * stride));
+        }
+        for_quad!(|J| {
+            let b = b.add(J as usize * V * L::N);
+            let mut y = [L::load(isa, b); V];
+            for v in 1..V {
+                y[v] = L::load(isa, b.add(v * L::N));
+            }
+            for r in 0..R {
+                for v in 0..V {
+                    acc[r][v] = if FIRST && J == 0 {
+                        y[v].mul_quad::<J>(x[r])
+                    } else {
+                        acc[r][v].mul_add_quad::<J>(y[v], x[r])
+                    };
+                }
+            }
+        });
+    }
+}
+
 /// `Σ_k a[r · stride + k] · B[k]` over `steps` values of `k`, a multiple of four.
 ///
 /// # Safety
@@ -44,37 +81,33 @@ pub unsafe fn along_rows<L: Lanes, const R: usize, const V: usize>(
     mut b: *const f32,
 ) -> [[L; V]; R] {
     let mut acc = [[L::splat(isa, 0.0); V]; R];
-    for _ in 0..steps / 4 {
-        // SAFETY: `a` has four more singles in each of its rows, `b` four more steps (both clauses).
-        unsafe {
-            let mut x = [L::quad(isa, a); R];
-            for r in 1..R {
-                x[r] = L::quad(isa, a.add(r * stride));
-            }
-            for_quad!(|J| {
-                let mut y = [L::load(isa, b); V];
-                for v in 1..V {
-                    y[v] = L::load(isa, b.add(v * L::N));
-                }
-                for r in 0..R {
-                    for v in 0..V {
-                        acc[r][v] = acc[r][v].mul_add_quad::<J>(y[v], x[r]);
-                    }
-                }
-                b = b.add(V * L::N);
-            });
-            a = a.add(4);
+    let w = 4 * V * L::N;
+    let mut quads = steps / 4;
+    // SAFETY: as many quads as are counted down are left in every row of `a` and in `b` (both clauses).
+    unsafe {
+        if quads > 0 {
+            row_steps::<L, R, V, true>(isa, &mut acc, a, stride, b);
+            (a, b, quads) = (a.add(4), b.add(w), quads - 1);
+        }
+        if !quads.is_multiple_of(2) {
+            row_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.add(4), b.add(w));
+        }
+        for _ in 0..quads / 2 {
+            row_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            row_steps::<L, R, V, false>(isa, &mut acc, a.add(4), stride, b.add(w));
+            (a, b) = (a.add(8), b.add(2 * w));
         }
     }
     acc
 }
 
-/// One step of [`down_columns`].
+/// One step of [`down_columns`]. With `FIRST` it writes the sums, otherwise it adds to them.
 ///
 /// # Safety
 /// - `R` singles are readable at `a`, and `V · N` at `b`.
 #[inline(always)]
-unsafe fn column_step<L: Lanes, const R: usize, const V: usize>(
+unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: *const f32,
@@ -94,11 +127,37 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize>(
                 let r = 4 * r4 + J as usize;
                 if r < R {
                     for v in 0..V {
-                        acc[r][v] = acc[r][v].mul_add_quad::<J>(y[v], x);
+                        acc[r][v] = if FIRST {
+                            y[v].mul_quad::<J>(x)
+                        } else {
+                            acc[r][v].mul_add_quad::<J>(y[v], x)
+                        };
                     }
                 }
             });
         }
+    }
+}
+
+/// Four steps of [`down_columns`]. With `FIRST` the first of them writes the sums.
+///
+/// # Safety
+/// - Four rows, `stride` apart, of `R` singles are readable at `a`, and `4 · V · N` singles at `b`.
+#[inline(always)]
+unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = V * L::N;
+    // SAFETY: step `k` reads row `k` of `a` and of `b`, which both clauses cover.
+    unsafe {
+        column_step::<L, R, V, FIRST>(isa, acc, a, b);
+        column_step::<L, R, V, false>(isa, acc, a.add(stride), b.add(w));
+        column_step::<L, R, V, false>(isa, acc, a.add(2 * stride), b.add(2 * w));
+        column_step::<L, R, V, false>(isa, acc, a.add(3 * stride), b.add(3 * w));
     }
 }
 
@@ -117,21 +176,26 @@ pub unsafe fn down_columns<L: Lanes, const R: usize, const V: usize>(
 ) -> [[L; V]; R] {
     let mut acc = [[L::splat(isa, 0.0); V]; R];
     let w = V * L::N;
-    // SAFETY: step `k` reads row `k` of `a` and of `b`, which both clauses cover.
+    let mut quads = steps / 4;
+    // SAFETY: as many steps as are counted down are left in `a` and in `b` (both clauses). After the last row
+    // `a` may point beyond the last element, where nothing is read.
     unsafe {
-        for _ in 0..steps / 4 {
-            column_step(isa, &mut acc, a, b);
-            column_step(isa, &mut acc, a.add(stride), b.add(w));
-            column_step(isa, &mut acc, a.add(2 * stride), b.add(2 * w));
-            column_step(isa, &mut acc, a.add(3 * stride), b.add(3 * w));
-            // After the last row this may point beyond the last element, where nothing is read.
-            a = a.wrapping_add(4 * stride);
-            b = b.add(4 * w);
+        if quads > 0 {
+            column_steps::<L, R, V, true>(isa, &mut acc, a, stride, b);
+            (a, b, quads) = (a.wrapping_add(4 * stride), b.add(4 * w), quads - 1);
+        }
+        if !quads.is_multiple_of(2) {
+            column_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.wrapping_add(4 * stride), b.add(4 * w));
+        }
+        for _ in 0..quads / 2 {
+            column_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            column_steps::<L, R, V, false>(isa, &mut acc, a.add(4 * stride), stride, b.add(4 * w));
+            (a, b) = (a.wrapping_add(8 * stride), b.add(8 * w));
         }
         for _ in 0..steps % 4 {
-            column_step(isa, &mut acc, a, b);
-            a = a.wrapping_add(stride);
-            b = b.add(w);
+            column_step::<L, R, V, false>(isa, &mut acc, a, b);
+            (a, b) = (a.wrapping_add(stride), b.add(w));
         }
     }
     acc

@@ -68,6 +68,19 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     }
 }
 
+/// Writes a key's scores to `at` and takes them into the largest.
+///
+/// # Safety
+/// - `V · N` singles are writable at `at`.
+#[inline(always)]
+unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mut [L; V]) {
+    for v in 0..V {
+        // SAFETY: vector `v` of `V` (clause).
+        unsafe { scores[v].store(at.add(v * L::N)) };
+        top[v] = top[v].larger(scores[v]);
+    }
+}
+
 /// Writes the block's scores to `dst` and gives the largest of each row, `−∞` where no key is attended.
 ///
 /// # Safety
@@ -89,11 +102,14 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
             let at = dst.add(key * w);
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
-            for r in 0..R {
-                if r < rows {
-                    for v in 0..V {
-                        acc[r][v].store(at.add((r * V + v) * L::N));
-                        top[v] = top[v].larger(acc[r][v]);
+            if rows >= R {
+                for r in 0..R {
+                    keep::<L, V>(&acc[r], at.add(r * w), &mut top);
+                }
+            } else {
+                for r in 0..R {
+                    if r < rows {
+                        keep::<L, V>(&acc[r], at.add(r * w), &mut top);
                     }
                 }
             }

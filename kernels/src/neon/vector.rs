@@ -1,7 +1,7 @@
 //! The NEON vector.
 
 use crate::isa::Neon;
-use crate::lanes::{EXP2_MONIC, EXPONENT_MAGIC, Lanes};
+use crate::lanes::{EXP2_MONIC, Lanes};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
@@ -95,7 +95,18 @@ impl Lanes for Four {
         Four(op!(vfmaq_laneq_f32::<I>(self.0, b.0, q)))
     }
     #[inline(always)]
-    unsafe fn transpose4(_: Neon, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+    unsafe fn mul_quad<const I: i32>(self, q: float32x4_t) -> Self {
+        Four(op!(vmulq_laneq_f32::<I>(self.0, q)))
+    }
+    #[inline(always)]
+    unsafe fn transpose4(
+        _: Neon,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) {
         // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
         unsafe {
             let a = vld1q_f32(src);
@@ -104,10 +115,10 @@ impl Lanes for Four {
             let d = vld1q_f32(src.add(3 * src_stride));
             let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
             let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
-            vst1q_f32(dst, vzip1q_f32(ac_low, bd_low));
-            vst1q_f32(dst.add(dst_stride), vzip2q_f32(ac_low, bd_low));
-            vst1q_f32(dst.add(2 * dst_stride), vzip1q_f32(ac_high, bd_high));
-            vst1q_f32(dst.add(3 * dst_stride), vzip2q_f32(ac_high, bd_high));
+            vst1q_f32(dst, vmulq_n_f32(vzip1q_f32(ac_low, bd_low), factor));
+            vst1q_f32(dst.add(dst_stride), vmulq_n_f32(vzip2q_f32(ac_low, bd_low), factor));
+            vst1q_f32(dst.add(2 * dst_stride), vmulq_n_f32(vzip1q_f32(ac_high, bd_high), factor));
+            vst1q_f32(dst.add(3 * dst_stride), vmulq_n_f32(vzip2q_f32(ac_high, bd_high), factor));
         }
     }
     #[inline(always)]
@@ -147,17 +158,18 @@ impl Lanes for Four {
         // FMLA overwrites its addend, so each step of Horner's form would copy a coefficient first. The
         // monic form, evaluated in pairs, copies two.
         let isa = self.isa();
-        let magic = Self::splat(isa, EXPONENT_MAGIC);
         let c = EXP2_MONIC;
-        let t = self.plus(magic);
-        let r = self.minus(t.minus(magic));
+        let whole = self.round();
+        let r = self.minus(whole);
         let r2 = r.times(r);
         let low = r.plus(Self::splat(isa, c[0]));
         let middle = r.mul_add(Self::splat(isa, c[3]), Self::splat(isa, c[2]));
         let high = r.mul_add(Self::splat(isa, c[5]), Self::splat(isa, c[4]));
         let p = r2.mul_add(r2.mul_add(high, middle), low);
-        let power = op!(vreinterpretq_f32_u32(vshlq_n_u32::<23>(vreinterpretq_u32_f32(t.0))));
-        p.times(Four(power))
+        // FCVTZS puts the whole number where the exponent is, so that adding the bits multiplies by the power of two.
+        // It makes zero of NaN, and so a NaN stays one.
+        let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
+        Four(op!(vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p.0), power))))
     }
     #[inline(always)]
     fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {

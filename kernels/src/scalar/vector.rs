@@ -74,11 +74,23 @@ impl Lanes for Single {
         Single(self.0 + b.0 * unsafe { q.add(I as usize).read() })
     }
     #[inline(always)]
-    unsafe fn transpose4(_: Scalar, src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+    unsafe fn mul_quad<const I: i32>(self, q: *const f32) -> Self {
+        // SAFETY: scalar `I` is readable at `q` (clauses of `mul_quad`).
+        Single(self.0 * unsafe { q.add(I as usize).read() })
+    }
+    #[inline(always)]
+    unsafe fn transpose4(
+        _: Scalar,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) {
         for i in 0..4 {
             for j in 0..4 {
                 // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
-                unsafe { dst.add(j * dst_stride + i).write(src.add(i * src_stride + j).read()) }
+                unsafe { dst.add(j * dst_stride + i).write(src.add(i * src_stride + j).read() * factor) }
             }
         }
     }
