@@ -24,6 +24,9 @@ pub trait Lanes: Number {
     type Quad: Copy;
     /// Whether making a quad reads all four scalars, and not only those that are broadcast.
     const QUAD_IN_REGISTER: bool;
+    /// Fours of steps in a turn of the product loops: 1, or 4 where counting turns costs issue slots that the
+    /// products need.
+    const TURN: usize;
     /// The factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen so that the largest relative error is
     /// least. It cancels in `W / S`.
     const UNIT: f64;
@@ -61,6 +64,15 @@ pub trait Lanes: Number {
     /// - The scalars that are broadcast are readable at `p`, and stay so while the result is used; all four
     ///   are where [`Lanes::QUAD_IN_REGISTER`].
     unsafe fn quad(isa: Self::Isa, p: *const f32) -> Self::Quad;
+    /// Prepares eight scalars for broadcasting, as two quads.
+    ///
+    /// # Safety
+    /// - As for two calls of [`Lanes::quad`].
+    #[inline(always)]
+    unsafe fn two_quads(isa: Self::Isa, p: *const f32) -> [Self::Quad; 2] {
+        // SAFETY: the same clauses.
+        unsafe { [Self::quad(isa, p), Self::quad(isa, p.add(4))] }
+    }
     /// `self + b · q[I]`.
     ///
     /// # Safety

@@ -2,6 +2,9 @@
 //!
 //! `B` is read as `V` vectors a step; `a` is a broadcast scalar. Scores read `a` along its rows (a key's
 //! dims), the weighted sum down its columns (a dim's keys), hence the two forms.
+//!
+//! The first step multiplies where the others multiply and add, so that no sum needs to be set to zero. Steps are
+//! taken by fours, which is what a broadcast operand in a register holds, and fours by turns of [`Lanes::TURN`].
 
 use crate::lanes::Lanes;
 
@@ -26,6 +29,27 @@ macro_rules! for_quad {
         {
             const $j: i32 = 3;
             $body
+        }
+    }};
+}
+
+/// Runs `$body` for the fours of a turn after the first. A loop would not always be unrolled.
+macro_rules! for_rest {
+    ($lanes:ident, |$j:ident| $body:expr) => {{
+        const { assert!(matches!($lanes::TURN, 1 | 4)) };
+        if $lanes::TURN == 4 {
+            {
+                const $j: usize = 1;
+                $body;
+            }
+            {
+                const $j: usize = 2;
+                $body;
+            }
+            {
+                const $j: usize = 3;
+                $body;
+            }
         }
     }};
 }
@@ -67,6 +91,26 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     }
 }
 
+/// As many fours of steps as a turn of the product loops has, by [`row_steps`].
+///
+/// # Safety
+/// - `R` rows of `4 · TURN` singles, `stride` apart, are readable at `a`, and `4 · TURN · V · N` at `b`.
+#[inline(always)]
+unsafe fn row_turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = 4 * V * L::N;
+    // SAFETY: four `j` of `TURN` (both clauses).
+    unsafe {
+        row_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+        for_rest!(L, |J| row_steps::<L, R, V, false>(isa, acc, a.add(4 * J), stride, b.add(J * w)));
+    }
+}
+
 /// `Σ_k a[r · stride + k] · B[k]` over `steps` values of `k`, a multiple of four.
 ///
 /// # Safety
@@ -82,21 +126,20 @@ pub unsafe fn along_rows<L: Lanes, const R: usize, const V: usize>(
 ) -> [[L; V]; R] {
     let mut acc = [[L::splat(isa, 0.0); V]; R];
     let w = 4 * V * L::N;
-    let mut quads = steps / 4;
-    // SAFETY: as many quads as are counted down are left in every row of `a` and in `b` (both clauses).
+    let mut fours = steps / 4;
+    // SAFETY: as many steps as are counted down are left in every row of `a` and in `b` (both clauses).
     unsafe {
-        if quads > 0 {
-            row_steps::<L, R, V, true>(isa, &mut acc, a, stride, b);
-            (a, b, quads) = (a.add(4), b.add(w), quads - 1);
+        if fours >= L::TURN {
+            row_turn::<L, R, V, true>(isa, &mut acc, a, stride, b);
+            (a, b, fours) = (a.add(4 * L::TURN), b.add(L::TURN * w), fours - L::TURN);
         }
-        if !quads.is_multiple_of(2) {
+        for _ in 0..fours / L::TURN {
+            row_turn::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.add(4 * L::TURN), b.add(L::TURN * w));
+        }
+        for _ in 0..fours % L::TURN {
             row_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
             (a, b) = (a.add(4), b.add(w));
-        }
-        for _ in 0..quads / 2 {
-            row_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            row_steps::<L, R, V, false>(isa, &mut acc, a.add(4), stride, b.add(w));
-            (a, b) = (a.add(8), b.add(2 * w));
         }
     }
     acc
@@ -121,17 +164,18 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
         for v in 1..V {
             y[v] = L::load(isa, b.add(v * L::N));
         }
+        let mut quads = [L::quad(isa, a); 2];
+        if R == 8 {
+            quads = L::two_quads(isa, a);
+        }
         for r4 in 0..R.div_ceil(4) {
-            let x = L::quad(isa, a.add(4 * r4));
+            let x = if r4 < 2 && (R == 8 || r4 == 0) { quads[r4] } else { L::quad(isa, a.add(4 * r4)) };
             for_quad!(|J| {
                 let r = 4 * r4 + J as usize;
                 if r < R {
                     for v in 0..V {
-                        acc[r][v] = if FIRST {
-                            y[v].mul_quad::<J>(x)
-                        } else {
-                            acc[r][v].mul_add_quad::<J>(y[v], x)
-                        };
+                        acc[r][v] =
+                            if FIRST { y[v].mul_quad::<J>(x) } else { acc[r][v].mul_add_quad::<J>(y[v], x) };
                     }
                 }
             });
@@ -161,6 +205,32 @@ unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bo
     }
 }
 
+/// As many fours of steps as a turn of the product loops has, by [`column_steps`].
+///
+/// # Safety
+/// - `4 · TURN` rows, `stride` apart, of `R` singles are readable at `a`, and `4 · TURN · V · N` at `b`.
+#[inline(always)]
+unsafe fn column_turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = 4 * V * L::N;
+    // SAFETY: four `j` of `TURN` (both clauses).
+    unsafe {
+        column_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+        for_rest!(L, |J| column_steps::<L, R, V, false>(
+            isa,
+            acc,
+            a.add(4 * J * stride),
+            stride,
+            b.add(J * w)
+        ));
+    }
+}
+
 /// `Σ_k a[k · stride + r] · B[k]` over `steps` values of `k`.
 ///
 /// # Safety
@@ -176,24 +246,24 @@ pub unsafe fn down_columns<L: Lanes, const R: usize, const V: usize>(
 ) -> [[L; V]; R] {
     let mut acc = [[L::splat(isa, 0.0); V]; R];
     let w = V * L::N;
-    let mut quads = steps / 4;
-    // SAFETY: as many steps as are counted down are left in `a` and in `b` (both clauses). After the last row
-    // `a` may point beyond the last element, where nothing is read.
+    let turn = 4 * L::TURN;
+    let mut left = steps;
+    // SAFETY: as many steps as are left are readable in `a` and in `b` (both clauses). After the last row `a`
+    // may point beyond the last element, where nothing is read.
     unsafe {
-        if quads > 0 {
-            column_steps::<L, R, V, true>(isa, &mut acc, a, stride, b);
-            (a, b, quads) = (a.wrapping_add(4 * stride), b.add(4 * w), quads - 1);
+        if left >= turn {
+            column_turn::<L, R, V, true>(isa, &mut acc, a, stride, b);
+            (a, b, left) = (a.wrapping_add(turn * stride), b.add(turn * w), left - turn);
         }
-        if !quads.is_multiple_of(2) {
+        for _ in 0..left / turn {
+            column_turn::<L, R, V, false>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.wrapping_add(turn * stride), b.add(turn * w));
+        }
+        for _ in 0..left % turn / 4 {
             column_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
             (a, b) = (a.wrapping_add(4 * stride), b.add(4 * w));
         }
-        for _ in 0..quads / 2 {
-            column_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            column_steps::<L, R, V, false>(isa, &mut acc, a.add(4 * stride), stride, b.add(4 * w));
-            (a, b) = (a.wrapping_add(8 * stride), b.add(8 * w));
-        }
-        for _ in 0..steps % 4 {
+        for _ in 0..left % 4 {
             column_step::<L, R, V, false>(isa, &mut acc, a, b);
             (a, b) = (a.wrapping_add(stride), b.add(w));
         }

@@ -56,6 +56,32 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
+/// One row of [`weigh`].
+///
+/// # Safety
+/// - `V · N` singles are readable and writable at `at`.
+#[inline(always)]
+unsafe fn weigh_row<L: Lanes, const V: usize, const MASKED: bool>(
+    isa: L::Isa,
+    at: *mut f32,
+    reference: &[L; V],
+    sum: &mut [L; V],
+) {
+    // SAFETY: vector `v` of `V` (clause).
+    unsafe {
+        let mut s = [L::load(isa, at); V];
+        for v in 1..V {
+            s[v] = L::load(isa, at.add(v * L::N));
+        }
+        for v in 0..V {
+            let weight = s[v].minus(reference[v]).weight(isa);
+            let e = if MASKED { s[v].if_present(weight, L::splat(isa, 0.0)) } else { weight };
+            e.store(at.add(v * L::N));
+            sum[v] = sum[v].plus(e);
+        }
+    }
+}
+
 /// Turns `count` rows of scores at `p` into weights in place and gives their sums. With `masked`, a score of
 /// `−∞` becomes an exact zero; attended weights are never zero.
 ///
@@ -72,30 +98,18 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
     let zero = L::splat(isa, 0.0);
     let mut sum = [zero; V];
     let mut reference = [zero; V];
-    let mut at = p;
     // SAFETY: row `i` of `count` rows of `W` (clause).
     unsafe {
         for v in 0..V {
             reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
         }
         if masked {
-            for _ in 0..count {
-                for v in 0..V {
-                    let s = L::load(isa, at);
-                    let e = s.if_present(s.minus(reference[v]).weight(isa), zero);
-                    e.store(at);
-                    sum[v] = sum[v].plus(e);
-                    at = at.add(L::N);
-                }
+            for i in 0..count {
+                weigh_row::<L, V, true>(isa, p.add(i * V * L::N), &reference, &mut sum);
             }
         } else {
-            for _ in 0..count {
-                for v in 0..V {
-                    let e = L::load(isa, at).minus(reference[v]).weight(isa);
-                    e.store(at);
-                    sum[v] = sum[v].plus(e);
-                    at = at.add(L::N);
-                }
+            for i in 0..count {
+                weigh_row::<L, V, false>(isa, p.add(i * V * L::N), &reference, &mut sum);
             }
         }
     }

@@ -54,6 +54,7 @@ impl Lanes for Four {
     type Isa = Neon;
     type Quad = float32x4_t;
     const QUAD_IN_REGISTER: bool = true;
+    const TURN: usize = 4;
     const UNIT: f64 = 1.442_695_507;
 
     #[inline(always)]
@@ -89,6 +90,12 @@ impl Lanes for Four {
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
         // SAFETY: `p` is readable for four singles (clause of `quad`); the token was shown.
         unsafe { vld1q_f32(p) }
+    }
+    #[inline(always)]
+    unsafe fn two_quads(_: Neon, p: *const f32) -> [float32x4_t; 2] {
+        // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
+        let float32x4x2_t(low, high) = unsafe { vld1q_f32_x2(p) };
+        [low, high]
     }
     #[inline(always)]
     unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: float32x4_t) -> Self {

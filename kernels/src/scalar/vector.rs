@@ -33,6 +33,7 @@ impl Lanes for Single {
     type Isa = Scalar;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
+    const TURN: usize = 1;
     const UNIT: f64 = 1.000_000_057;
 
     #[inline(always)]
