@@ -129,27 +129,31 @@ macro_rules! instance {
         }
 
         $(#[target_feature(enable = $features)])?
-        unsafe fn widen_f16(src: *const u16, n: usize, dst: *mut f32) {
+        unsafe fn widen_f16(
+            src: *const u16, stride: usize, rows: usize, dim: usize, dst: *mut f32, to_stride: usize,
+        ) {
             // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-            unsafe { memory::widen::<$lanes, false>(<$isa>::assume(), src, n, dst) }
+            unsafe { memory::widen::<$lanes, false>(<$isa>::assume(), src, stride, rows, dim, dst, to_stride) }
         }
 
         $(#[target_feature(enable = $features)])?
-        unsafe fn widen_bf16(src: *const u16, n: usize, dst: *mut f32) {
+        unsafe fn widen_bf16(
+            src: *const u16, stride: usize, rows: usize, dim: usize, dst: *mut f32, to_stride: usize,
+        ) {
             // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-            unsafe { memory::widen::<$lanes, true>(<$isa>::assume(), src, n, dst) }
+            unsafe { memory::widen::<$lanes, true>(<$isa>::assume(), src, stride, rows, dim, dst, to_stride) }
         }
 
         $(#[target_feature(enable = $features)])?
-        unsafe fn narrow_f16(src: *const f32, n: usize, dst: *mut u16) {
+        unsafe fn narrow_f16(src: *const f32, rows: usize, dim: usize, dst: *mut u16, to_stride: usize) {
             // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-            unsafe { memory::narrow::<$lanes, false>(<$isa>::assume(), src, n, dst) }
+            unsafe { memory::narrow::<$lanes, false>(<$isa>::assume(), src, rows, dim, dst, to_stride) }
         }
 
         $(#[target_feature(enable = $features)])?
-        unsafe fn narrow_bf16(src: *const f32, n: usize, dst: *mut u16) {
+        unsafe fn narrow_bf16(src: *const f32, rows: usize, dim: usize, dst: *mut u16, to_stride: usize) {
             // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-            unsafe { memory::narrow::<$lanes, true>(<$isa>::assume(), src, n, dst) }
+            unsafe { memory::narrow::<$lanes, true>(<$isa>::assume(), src, rows, dim, dst, to_stride) }
         }
 
         $(#[target_feature(enable = $features)])?

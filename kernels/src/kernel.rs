@@ -88,6 +88,11 @@ pub struct Entries {
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
 }
 
+/// [`crate::generic::memory::widen`]: source, its stride, rows, dims, target, its stride.
+pub type Widen = unsafe fn(*const u16, usize, usize, usize, *mut f32, usize);
+/// [`crate::generic::memory::narrow`]: source, rows, dims, target, its stride.
+pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
+
 /// A micro-kernel: what it is, and how it is entered.
 #[derive(Debug)]
 pub struct Kernel {
@@ -104,13 +109,13 @@ pub struct Kernel {
     /// [`crate::generic::memory::pack`] into panels of the kernel's rows.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// [`crate::generic::memory::widen`] from halves.
-    pub widen_f16: unsafe fn(*const u16, usize, *mut f32),
+    pub widen_f16: Widen,
     /// [`crate::generic::memory::widen`] from brain floats.
-    pub widen_bf16: unsafe fn(*const u16, usize, *mut f32),
+    pub widen_bf16: Widen,
     /// [`crate::generic::memory::narrow`] to halves.
-    pub narrow_f16: unsafe fn(*const f32, usize, *mut u16),
+    pub narrow_f16: Narrow,
     /// [`crate::generic::memory::narrow`] to brain floats.
-    pub narrow_bf16: unsafe fn(*const f32, usize, *mut u16),
+    pub narrow_bf16: Narrow,
     /// Exponential of `n` singles in units of `log 2`, for measuring its error: `UNIT · 2^x`.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
@@ -118,7 +123,7 @@ pub struct Kernel {
 impl Kernel {
     /// The conversion from a 16-bit type, or none for singles.
     #[must_use]
-    pub fn widen(&self, dtype: DType) -> Option<unsafe fn(*const u16, usize, *mut f32)> {
+    pub fn widen(&self, dtype: DType) -> Option<Widen> {
         match dtype {
             DType::F32 => None,
             DType::F16 => Some(self.widen_f16),
@@ -128,7 +133,7 @@ impl Kernel {
 
     /// The conversion to a 16-bit type, or none for singles.
     #[must_use]
-    pub fn narrow(&self, dtype: DType) -> Option<unsafe fn(*const f32, usize, *mut u16)> {
+    pub fn narrow(&self, dtype: DType) -> Option<Narrow> {
         match dtype {
             DType::F32 => None,
             DType::F16 => Some(self.narrow_f16),

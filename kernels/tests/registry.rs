@@ -22,7 +22,7 @@ fn present() -> Vec<&'static Kernel> {
 fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; x.len()];
     // SAFETY: the kernel is present, both slices have `x.len()` singles.
-    unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+    unsafe { (kernel.exp2)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
     y
 }
 
@@ -115,14 +115,14 @@ fn halves_widen_exactly() {
         for n in [0usize, 1, 3, 4, 5, 15, 16, 17, 33] {
             let bits: Vec<u16> = (0..n as u16).map(|i| i.wrapping_mul(2047).wrapping_add(5)).collect();
             let mut y = vec![0.0f32; n];
-            // SAFETY: the kernel is present; both slices have `n` elements.
-            unsafe { (kernel.widen_f16)(bits.as_ptr(), n, y.as_mut_ptr()) }
+            // SAFETY: the kernel is present; both slices have `n` elements, one row.
+            unsafe { (kernel.widen_f16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
             for (b, y) in bits.iter().zip(&y) {
                 let want = half::f16::from_bits(*b).to_f32();
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
             }
             // SAFETY: as above.
-            unsafe { (kernel.widen_bf16)(bits.as_ptr(), n, y.as_mut_ptr()) }
+            unsafe { (kernel.widen_bf16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
             for (b, y) in bits.iter().zip(&y) {
                 let want = half::bf16::from_bits(*b).to_f32();
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
@@ -132,10 +132,52 @@ fn halves_widen_exactly() {
         let bits: Vec<u16> = (0..=u16::MAX).step_by(if cfg!(miri) { 997 } else { 1 }).collect();
         let mut y = vec![0.0f32; bits.len()];
         // SAFETY: as above.
-        unsafe { (kernel.widen_f16)(bits.as_ptr(), bits.len(), y.as_mut_ptr()) }
+        unsafe { (kernel.widen_f16)(bits.as_ptr(), 0, 1, bits.len(), y.as_mut_ptr(), 0) }
         for (b, y) in bits.iter().zip(&y) {
             let want = half::f16::from_bits(*b).to_f32();
             assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}: {y} {want}");
+        }
+    }
+}
+
+/// Rows apart from each other: every element comes from its place and goes to its place, and nothing else is
+/// written.
+#[test]
+fn rows_are_converted_where_they_lie() {
+    const LEFT: f32 = 77.0;
+    for kernel in present() {
+        for (rows, dim, stride, to_stride) in [(0, 5, 5, 5), (1, 3, 3, 4), (3, 16, 20, 16), (5, 33, 33, 40)] {
+            let value = |row: usize, i: usize| (row * stride + i) as f32 * 0.5;
+            let bits: Vec<u16> =
+                (0..rows * stride).map(|i| half::f16::from_f32(i as f32 * 0.5).to_bits()).collect();
+            let mut wide = vec![LEFT; rows * to_stride];
+            // SAFETY: the kernel is present; rows lie within both slices.
+            unsafe { (kernel.widen_f16)(bits.as_ptr(), stride, rows, dim, wide.as_mut_ptr(), to_stride) }
+            for (at, got) in wide.iter().enumerate() {
+                let (row, i) = (at / to_stride, at % to_stride);
+                assert_eq!(
+                    *got,
+                    if i < dim { value(row, i) } else { LEFT },
+                    "{} {row} {i}",
+                    kernel.spec.name
+                );
+            }
+            let tight: Vec<f32> = (0..rows * dim).map(|i| i as f32 * 0.5).collect();
+            for (narrow, left) in [(kernel.narrow_f16, 0x1234u16), (kernel.narrow_bf16, 0x4321)] {
+                let mut y = vec![left; rows * to_stride];
+                // SAFETY: as above.
+                unsafe { narrow(tight.as_ptr(), rows, dim, y.as_mut_ptr(), to_stride) }
+                for (at, got) in y.iter().enumerate() {
+                    let (row, i) = (at / to_stride, at % to_stride);
+                    let x = (row * dim + i) as f32 * 0.5;
+                    let want = match left {
+                        _ if i >= dim => left,
+                        0x1234 => half::f16::from_f32(x).to_bits(),
+                        _ => half::bf16::from_f32(x).to_bits(),
+                    };
+                    assert_eq!(*got, want, "{} {row} {i}", kernel.spec.name);
+                }
+            }
         }
     }
 }
@@ -158,7 +200,7 @@ fn singles_narrow_to_the_nearest_half() {
         for x in [&x[..], &x[..5], &x[..1], &x[..0], &x[3..36]] {
             let mut y = vec![0u16; x.len()];
             // SAFETY: the kernel is present; both slices have `x.len()` elements.
-            unsafe { (kernel.narrow_f16)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+            unsafe { (kernel.narrow_f16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
             for (x, y) in x.iter().zip(&y) {
                 let (got, want) = (half::f16::from_bits(*y), half::f16::from_f32(*x));
                 assert!(
@@ -167,7 +209,7 @@ fn singles_narrow_to_the_nearest_half() {
                 );
             }
             // SAFETY: as above.
-            unsafe { (kernel.narrow_bf16)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+            unsafe { (kernel.narrow_bf16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
             for (x, y) in x.iter().zip(&y) {
                 let (got, want) = (half::bf16::from_bits(*y), half::bf16::from_f32(*x));
                 assert!(

@@ -100,62 +100,86 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     }
 }
 
-/// Converts `n` 16-bit elements to singles.
+/// Converts `rows` rows of `dim` 16-bit elements, `stride` apart, to singles, `to_stride` apart.
 ///
 /// # Safety
-/// - `n` elements are readable at `src`, `n` singles writable at `dst`.
+/// - `rows` rows of `dim` elements are readable at `src`, and of `dim` singles writable at `dst`.
 #[inline(always)]
-pub unsafe fn widen<L: Lanes, const BF16: bool>(isa: L::Isa, src: *const u16, n: usize, dst: *mut f32) {
-    let mut i = 0;
-    // SAFETY: vectors end at or before `n`; the rest goes through a buffer of one vector (clause).
-    unsafe {
-        while i + L::N <= n {
-            let x = if BF16 { L::load_bf16(isa, src.add(i)) } else { L::load_f16(isa, src.add(i)) };
-            x.store(dst.add(i));
-            i += L::N;
-        }
-        if i < n {
-            let mut tail = [0u16; 16];
-            let mut wide = [0f32; 16];
-            tail.as_mut_ptr().copy_from_nonoverlapping(src.add(i), n - i);
-            let p = tail.as_ptr();
-            let x = if BF16 { L::load_bf16(isa, p) } else { L::load_f16(isa, p) };
-            x.store(wide.as_mut_ptr());
-            dst.add(i).copy_from_nonoverlapping(wide.as_ptr(), n - i);
+pub unsafe fn widen<L: Lanes, const BF16: bool>(
+    isa: L::Isa,
+    src: *const u16,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+    to_stride: usize,
+) {
+    let whole = dim / L::N * L::N;
+    for row in 0..rows {
+        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
+        // one vector (clause).
+        unsafe {
+            let (src, dst) = (src.add(row * stride), dst.add(row * to_stride));
+            let mut i = 0;
+            while i < whole {
+                let x = if BF16 { L::load_bf16(isa, src.add(i)) } else { L::load_f16(isa, src.add(i)) };
+                x.store(dst.add(i));
+                i += L::N;
+            }
+            if i < dim {
+                let mut tail = [0u16; 16];
+                let mut wide = [0f32; 16];
+                tail.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
+                let p = tail.as_ptr();
+                let x = if BF16 { L::load_bf16(isa, p) } else { L::load_f16(isa, p) };
+                x.store(wide.as_mut_ptr());
+                dst.add(i).copy_from_nonoverlapping(wide.as_ptr(), dim - i);
+            }
         }
     }
 }
 
-/// Converts `n` singles to 16-bit elements, rounded to the nearest, ties to even.
+/// Converts `rows` rows of `dim` singles, side by side, to 16-bit elements, `to_stride` apart, rounded to the
+/// nearest, ties to even.
 ///
 /// # Safety
-/// - `n` singles are readable at `src`, `n` elements writable at `dst`.
+/// - `rows · dim` singles are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
 #[inline(always)]
-pub unsafe fn narrow<L: Lanes, const BF16: bool>(isa: L::Isa, src: *const f32, n: usize, dst: *mut u16) {
-    let mut i = 0;
-    // SAFETY: vectors end at or before `n`; the rest goes through a buffer of one vector (clause).
-    unsafe {
-        if BF16 {
-            for i in 0..n {
-                let bits = src.add(i).read().to_bits();
-                let even = bits >> 16 & 1;
-                let rounded = (bits.wrapping_add(0x7fff + even) >> 16) as u16;
-                // Rounding could carry a NaN into infinity; it keeps its sign and upper payload instead.
-                let quiet = (bits >> 16) as u16 | 0x40;
-                dst.add(i).write(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded });
+pub unsafe fn narrow<L: Lanes, const BF16: bool>(
+    isa: L::Isa,
+    src: *const f32,
+    rows: usize,
+    dim: usize,
+    dst: *mut u16,
+    to_stride: usize,
+) {
+    let whole = if BF16 { 0 } else { dim / L::N * L::N };
+    for row in 0..rows {
+        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
+        // one vector (clause).
+        unsafe {
+            let (src, dst) = (src.add(row * dim), dst.add(row * to_stride));
+            let mut i = 0;
+            while i < whole {
+                L::load(isa, src.add(i)).store_f16(dst.add(i));
+                i += L::N;
             }
-            return;
-        }
-        while i + L::N <= n {
-            L::load(isa, src.add(i)).store_f16(dst.add(i));
-            i += L::N;
-        }
-        if i < n {
-            let mut wide = [0f32; 16];
-            let mut tail = [0u16; 16];
-            wide.as_mut_ptr().copy_from_nonoverlapping(src.add(i), n - i);
-            L::load(isa, wide.as_ptr()).store_f16(tail.as_mut_ptr());
-            dst.add(i).copy_from_nonoverlapping(tail.as_ptr(), n - i);
+            if BF16 {
+                for i in 0..dim {
+                    let bits = src.add(i).read().to_bits();
+                    let even = bits >> 16 & 1;
+                    let rounded = (bits.wrapping_add(0x7fff + even) >> 16) as u16;
+                    // Rounding could carry a NaN into infinity; it keeps its sign and upper payload instead.
+                    let quiet = (bits >> 16) as u16 | 0x40;
+                    dst.add(i).write(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded });
+                }
+            } else if i < dim {
+                let mut wide = [0f32; 16];
+                let mut tail = [0u16; 16];
+                wide.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
+                L::load(isa, wide.as_ptr()).store_f16(tail.as_mut_ptr());
+                dst.add(i).copy_from_nonoverlapping(tail.as_ptr(), dim - i);
+            }
         }
     }
 }

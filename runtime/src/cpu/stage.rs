@@ -29,13 +29,15 @@ unsafe fn to_singles(
     dst: *mut f32,
     to_stride: usize,
 ) {
-    for i in 0..count {
-        let (from, to) = (src.wrapping_add(i * stride * c.dtype.size()), dst.wrapping_add(i * to_stride));
-        // SAFETY: row `i` on both sides (clauses).
-        unsafe {
-            match c.kernel.widen(c.dtype) {
-                Some(widen) => widen(from.cast(), dim, to),
-                None => to.copy_from_nonoverlapping(from.cast(), dim),
+    // SAFETY: `count` rows on both sides (clauses).
+    unsafe {
+        match c.kernel.widen(c.dtype) {
+            Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
+            None => {
+                for i in 0..count {
+                    let from = src.cast::<f32>().add(i * stride);
+                    dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
+                }
             }
         }
     }
@@ -212,9 +214,7 @@ pub(super) unsafe fn store_output(
             }
         } else if let Some(narrow) = c.kernel.narrow(c.dtype) {
             (c.kernel.transpose_out)(src, w, rows.len(), dim, scratch, dim);
-            for i in 0..rows.len() {
-                narrow(scratch.add(i * dim), dim, to.add(i * stride * size).cast());
-            }
+            narrow(scratch, rows.len(), dim, to.cast(), stride);
         } else {
             (c.kernel.transpose_out)(src, w, rows.len(), dim, to.cast(), stride);
         }
