@@ -238,10 +238,10 @@ pub fn choose<'a>(
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
-    // As many tiles share a block as keep four units for every worker, and their states half of L2.
+    // As many tiles share a block as keep eight units for every worker, and their states half of L2.
     let even = match workers {
         1 => usize::MAX,
-        _ => (tiles.saturating_mul(heads) / (4 * workers)).max(1),
+        _ => (tiles.saturating_mul(heads) / (8 * workers)).max(1),
     };
     let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
     let cached = (device.l2 / 2 / state).max(1);

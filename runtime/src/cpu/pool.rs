@@ -1,17 +1,24 @@
 //! The worker pool: standing threads that wake for a job and divide it among them.
 //!
 //! A job is a function of the worker's number that every worker calls once. The caller is worker zero. A
-//! worker that waits first spins for some microseconds, because the next frame of a pipeline or the next
-//! phase of a call often follows at once, and then sleeps. Nothing is allocated per job.
+//! worker that waits first spins for [`SPIN`], because the next layer of a network or the next phase of a call
+//! often follows at once and waking a sleeper can take longer than a small call, and then sleeps. Nothing is
+//! allocated per job.
 
 use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Rounds of spinning before a thread sleeps.
-const SPINS: u32 = 2000;
+/// How long a thread spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
+/// How long it keeps its processor to itself while it spins. From then on it offers the processor to others, among
+/// them the thread that it waits for where the system has put both on one.
+const ALONE: Duration = Duration::from_micros(20);
+/// Rounds of spinning between two looks at the clock.
+const ROUNDS: u32 = 32;
 
 type Task = *const (dyn Fn(usize) + Sync);
 
@@ -48,6 +55,26 @@ pub struct Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool").field("threads", &self.threads()).finish()
+    }
+}
+
+/// Spins until `ready`, for [`SPIN`] at most, and tells whether it is.
+fn spin(ready: impl Fn() -> bool) -> bool {
+    let mut start = None;
+    loop {
+        for _ in 0..ROUNDS {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let spun = start.get_or_insert_with(Instant::now).elapsed();
+        if spun >= SPIN {
+            return false;
+        }
+        if spun >= ALONE {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -116,8 +143,10 @@ impl Pool {
             let mut job = lock(&shared.job);
             job.0 += 1;
             job.1 = Some(Job { task, workers });
-            shared.generation.store(job.0, Ordering::Release);
+            let generation = job.0;
             drop(job);
+            // Whoever spins takes the lock next, so it is free by now.
+            shared.generation.store(generation, Ordering::Release);
             shared.start.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| task(0)));
@@ -133,11 +162,8 @@ impl Pool {
 
     fn wait(&self) {
         let shared = &*self.shared;
-        for _ in 0..SPINS {
-            if shared.pending.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            std::hint::spin_loop();
+        if spin(|| shared.pending.load(Ordering::Acquire) == 0) {
+            return;
         }
         let mut guard = lock(&shared.done_lock);
         while shared.pending.load(Ordering::Acquire) != 0 {
@@ -168,12 +194,7 @@ impl Drop for Pool {
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
-        for _ in 0..SPINS {
-            if shared.generation.load(Ordering::Acquire) != seen {
-                break;
-            }
-            std::hint::spin_loop();
-        }
+        spin(|| shared.generation.load(Ordering::Acquire) != seen);
         let job = {
             let mut guard = lock(&shared.job);
             while guard.0 == seen {
