@@ -97,9 +97,6 @@ pub trait Lanes: Number {
         dst_stride: usize,
     );
 
-    /// Asks for the cache line at `p`, which need not be readable.
-    fn prefetch(isa: Self::Isa, p: *const f32);
-
     /// Difference.
     #[must_use]
     fn minus(self, other: Self) -> Self;

@@ -6,8 +6,9 @@
 //!   the first call. The benchmark starts itself anew for each sample.
 //! - `plan`: making a plan, by shape.
 //! - `threads`: one head with several threads against one thread. Both answers must be equal bit by bit.
-//! - `decode`: one query against a long cache, in bytes per second, against a copy of as many bytes. A copy counts
-//!   the bytes that it reads and those that it writes.
+//! - `decode`: one query against a long cache, in bytes per second, against a copy, which counts the bytes that it
+//!   reads and those that it writes, and against adding up the same keys and values as whole numbers, which reads
+//!   as attention does and computes next to nothing.
 //! - `error`: relative L2 error of 48 rows against f64, by number of keys, beside the additions on the longest path
 //!   from a key to the output.
 //!
@@ -259,6 +260,27 @@ fn threads(request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Adds up the bits of `x`, whatever they mean, with `threads` threads.
+fn read(x: &[f32], threads: usize) -> u32 {
+    let part = x.len().div_ceil(threads);
+    let add = |x: &[f32]| {
+        let mut sums = [0u32; 64];
+        for line in x.chunks_exact(64) {
+            for (sum, x) in sums.iter_mut().zip(line) {
+                *sum = sum.wrapping_add(x.to_bits());
+            }
+        }
+        sums.into_iter().fold(0, u32::wrapping_add)
+    };
+    if threads == 1 {
+        return add(x);
+    }
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = x.chunks(part).map(|x| scope.spawn(move || add(x))).collect();
+        parts.into_iter().filter_map(|part| part.join().ok()).fold(0, u32::wrapping_add)
+    })
+}
+
 /// Copies `from` to `to` with `threads` threads.
 fn copy(from: &[f32], to: &mut [f32], threads: usize) {
     if threads == 1 {
@@ -286,7 +308,7 @@ fn decode(request: &Request) -> Result<(), Failure> {
             let mut to = vec![0.0f32; data.k.len()];
             // Attention reads keys and values, a copy reads and writes as much.
             let bytes = 8.0 * data.k.len() as f64;
-            let (mut rates, mut copies) = (Vec::new(), Vec::new());
+            let (mut rates, mut copies, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..request.rounds {
                 rates.push(bytes / slice(|| Ok(bound.run().map(drop)?))? / 1e9);
                 copies.push(
@@ -297,16 +319,29 @@ fn decode(request: &Request) -> Result<(), Failure> {
                         })?
                         / 1e9,
                 );
+                reads.push(
+                    bytes
+                        / slice(|| {
+                            std::hint::black_box(read(&data.k, n).wrapping_add(read(&data.v, n)));
+                            Ok(())
+                        })?
+                        / 1e9,
+                );
             }
+            let of_read = quartiles(rates.iter().zip(&reads).map(|(a, b)| a / b).collect());
             let [low, middle, high] = quartiles(rates.iter().zip(&copies).map(|(a, b)| a / b).collect());
-            let (rate, copied) = (quartiles(rates)[1], quartiles(copies)[1]);
+            let (rate, copied, added) = (quartiles(rates)[1], quartiles(copies)[1], quartiles(reads)[1]);
             request.tell(
                 &format!(
-                    "{keys:>6} keys, {:>7.1} MB: attention {rate:>6.1}, copy {copied:>6.1}, of copy {middle:.2} ({low:.2}-{high:.2})",
-                    bytes / 1e6
+                    "{keys:>6} keys, {:>6.1} MB: attention {rate:>6.1}, copy {copied:>6.1}, read {added:>6.1}; \
+                     of copy {middle:.2} ({low:.2}-{high:.2}), of read {:.2} ({:.2}-{:.2})",
+                    bytes / 1e6,
+                    of_read[1],
+                    of_read[0],
+                    of_read[2]
                 ),
                 json!({"what": "decode", "threads": n, "keys": keys, "bytes": bytes, "gbytes": rate,
-                    "copy": copied, "of_copy": [low, middle, high]}),
+                    "copy": copied, "of_copy": [low, middle, high], "read": added, "of_read": of_read}),
             );
         }
     }

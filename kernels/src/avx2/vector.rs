@@ -115,10 +115,6 @@ impl Lanes for Eight {
         unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
-    fn prefetch(_: Avx2, p: *const f32) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
-    }
-    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Eight(op!(_mm256_sub_ps(self.0, other.0)))
     }

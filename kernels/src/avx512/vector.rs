@@ -114,10 +114,6 @@ impl Lanes for Sixteen {
         unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
-    fn prefetch(_: Avx512, p: *const f32) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
-    }
-    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Sixteen(op!(_mm512_sub_ps(self.0, other.0)))
     }

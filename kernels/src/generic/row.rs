@@ -2,8 +2,9 @@
 //!
 //! With a single query a tile would leave all lanes but one empty. Here a score is a dot product along the
 //! key's dims with one sum across lanes, weights are taken for `N` keys at once, and a value is added along
-//! its dims. The work for a key is its loads, so long caches are read at the speed of memory. The interface is
-//! that of a tile one row wide, so plans, states and merges are the same.
+//! its dims. The work for a key is its loads, so a long cache is read at the speed of memory: rows are read one
+//! after the other and from their beginning to their end, which is what the processor's own prefetching follows.
+//! The interface is that of a tile one row wide, so plans, states and merges are the same.
 
 use crate::generic::product::CHAIN;
 use crate::generic::scores::tanh;
@@ -11,24 +12,10 @@ use crate::kernel::{Block, Sums, Tile};
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge};
 
-/// Bytes ahead of the loads at which rows are asked for: a few rows of a usual head size.
-const AHEAD: usize = 4096;
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// Keys whose dot products run side by side.
 const TOGETHER: usize = 4;
 /// Most lanes of any instruction set.
 pub const MOST: usize = 16;
-
-/// Asks for what lies [`AHEAD`] of a row of `n` singles. Rows usually follow each other; where they do not, it
-/// is in vain and harms nothing.
-#[inline(always)]
-fn ask_ahead<L: Lanes>(isa: L::Isa, row: *const f32, n: usize) {
-    for line in 0..n * 4 / LINE {
-        L::prefetch(isa, row.wrapping_byte_add(AHEAD + line * LINE));
-    }
-}
 
 /// Dot products of the query with `K` keys from `keys` on, in chains of at most [`CHAIN`] dims a lane.
 ///
@@ -51,16 +38,18 @@ unsafe fn dots<L: Lanes, const K: usize>(
         while x < whole {
             let end = whole.min(x + CHAIN * L::N);
             let mut acc = [zero; K];
-            while x < end {
-                let q = L::load(isa, query.add(x));
-                for k in 0..K {
-                    acc[k] = L::load(isa, keys.add(k * stride + x)).mul_add(q, acc[k]);
+            for k in 0..K {
+                let row = keys.add(k * stride);
+                let mut i = x;
+                while i < end {
+                    acc[k] = L::load(isa, row.add(i)).mul_add(L::load(isa, query.add(i)), acc[k]);
+                    i += L::N;
                 }
-                x += L::N;
             }
             for k in 0..K {
                 total[k] += acc[k].lane_sum();
             }
+            x = end;
         }
         while x < d {
             for k in 0..K {
@@ -85,9 +74,6 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
     unsafe {
         while j + TOGETHER <= n {
             let keys = block.keys.add(j * block.key_stride);
-            for k in 0..TOGETHER {
-                ask_ahead::<L>(isa, keys.wrapping_add(k * block.key_stride), d);
-            }
             let s = dots::<L, TOGETHER>(isa, tile.query, keys, block.key_stride, d);
             dst.add(j).cast::<[f32; TOGETHER]>().write_unaligned(s);
             j += TOGETHER;
@@ -229,7 +215,6 @@ unsafe fn strip<L: Lanes, const S: usize>(
             }
             let weight = L::splat(isa, weight);
             let row = block.values.add(j * block.value_stride + x);
-            ask_ahead::<L>(isa, row, S * L::N);
             for i in 0..S {
                 acc[i] = L::load(isa, row.add(i * L::N)).mul_add(weight, acc[i]);
             }

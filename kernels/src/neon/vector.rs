@@ -129,13 +129,6 @@ impl Lanes for Four {
         }
     }
     #[inline(always)]
-    fn prefetch(_: Neon, p: *const f32) {
-        // SAFETY: a prefetch has no effect that a program could see, wherever it points.
-        unsafe {
-            core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, preserves_flags, readonly))
-        }
-    }
-    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Four(op!(vsubq_f32(self.0, other.0)))
     }

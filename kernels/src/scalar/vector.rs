@@ -96,10 +96,6 @@ impl Lanes for Single {
         }
     }
     #[inline(always)]
-    fn prefetch(_: Scalar, p: *const f32) {
-        let _ = p;
-    }
-    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Single(self.0 - other.0)
     }
