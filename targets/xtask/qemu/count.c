@@ -4,6 +4,12 @@
 // nothing on real hardware. Each marked stretch prints one line on the plugin log:
 //
 //     counted: <instructions> <vector FMAs> <loads and stores> <vector loads and stores through sp>
+//              <vector operations> <loads> <stores> <lines from L2> <lines from memory>
+//
+// on one line. Vector operations, loads and stores are in the units of a Cortex-A57's pipes: an operation on
+// 16-byte vectors takes both vector pipes for a cycle, one on less takes half of that (counted in halves), a load or
+// store moves one register. Lines are the misses of data caches like that processor's: 32 KB in two ways, then 2 MB in
+// sixteen, lines of 64 bytes, the least recently used goes, nothing is fetched ahead, addresses are virtual.
 //
 // QEMU translates blocks of instructions and tells when one starts, so whole blocks are added up, and what
 // lies in the markers' own blocks outside the stretch is taken off: the count is exact, and markers do not
@@ -26,6 +32,9 @@ typedef void (*on_execution)(unsigned int cpu, void *data);
 extern void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, on_translation);
 extern void qemu_plugin_register_vcpu_tb_exec_cb(struct block *, on_execution, enum registers, void *);
 extern void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *, on_execution, enum registers, void *);
+typedef void (*on_access)(unsigned int cpu, uint32_t info, uint64_t address, void *data);
+enum accesses { READS = 1, WRITES = 2 };
+extern void qemu_plugin_register_vcpu_mem_cb(struct instruction *, on_access, enum registers, enum accesses, void *);
 extern size_t qemu_plugin_tb_n_insns(const struct block *);
 extern struct instruction *qemu_plugin_tb_get_insn(const struct block *, size_t);
 extern const void *qemu_plugin_insn_data(const struct instruction *);
@@ -35,7 +44,7 @@ extern void qemu_plugin_outs(const char *);
 
 PUBLIC int qemu_plugin_version = 1;
 
-enum { ALL, FMA, MEMORY, STACK, KINDS };
+enum { ALL, FMA, MEMORY, STACK, VECTOR_HALVES, LOADS, STORES, LINES, FAR_LINES, KINDS };
 typedef struct { int64_t of[KINDS]; } counts;
 
 static const uint32_t START = 0xd5032fdf, STOP = 0xd5032fff;
@@ -55,6 +64,36 @@ static void classify(counts *to, uint32_t word) {
     to->of[FMA] += vector_fma;
     to->of[MEMORY] += memory;
     to->of[STACK] += memory && vector && base == 31;
+    if (memory) {
+        int pair = (word & 0x3a000000) == 0x28000000;
+        // Bit 22 tells loads; of single vector registers, 16 bytes wide or less, too.
+        to->of[word >> 22 & 1 ? LOADS : STORES] += pair ? 2 : 1;
+    } else if ((word & 0x0e000000) == 0x0e000000) {
+        int wide = (word & 0x50000000) == 0x40000000;  // of vectors, all 16 bytes
+        to->of[VECTOR_HALVES] += wide ? 2 : 1;
+    }
+}
+
+// The ways of a set, most recently used first.
+enum { LINE_BITS = 6, NEAR_SETS = 256, NEAR_WAYS = 2, FAR_SETS = 2048, FAR_WAYS = 16 };
+static uint64_t near_lines[NEAR_SETS][NEAR_WAYS], far_lines[FAR_SETS][FAR_WAYS];
+
+// Looks for `line` among the `n` ways, puts it first, and tells whether it was there.
+static int touch(uint64_t *ways, int n, uint64_t line) {
+    int at = 0;
+    while (at < n - 1 && ways[at] != line) at++;
+    int found = ways[at] == line;
+    memmove(ways + 1, ways, (size_t)at * sizeof *ways);
+    ways[0] = line;
+    return found;
+}
+
+static void on_memory(unsigned int cpu, uint32_t info, uint64_t address, void *data) {
+    (void)cpu, (void)info, (void)data;
+    uint64_t line = (address >> LINE_BITS) + 1;
+    if (touch(near_lines[line % NEAR_SETS], NEAR_WAYS, line)) return;
+    total.of[LINES]++;
+    if (!touch(far_lines[line % FAR_SETS], FAR_WAYS, line)) total.of[FAR_LINES]++;
 }
 
 static void on_block(unsigned int cpu, void *block) {
@@ -75,10 +114,11 @@ static void on_stop(unsigned int cpu, void *rest) {
     counts x = total;
     add(&x, rest, -1);
     add(&x, &before, -1);
-    char line[160];
-    snprintf(line, sizeof line, "counted: %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 "\n", x.of[ALL], x.of[FMA],
-             x.of[MEMORY], x.of[STACK]);
-    qemu_plugin_outs(line);
+    char line[320] = "counted:";
+    size_t end = strlen(line);
+    for (int kind = 0; kind < KINDS; kind++)
+        end += (size_t)snprintf(line + end, sizeof line - end, " %" PRId64, x.of[kind]);
+    qemu_plugin_outs(strcat(line, "\n"));
 }
 
 // Translated blocks live as long as the process, and so does what is told of them.
@@ -98,6 +138,8 @@ static void on_translate(plugin_id id, struct block *block) {
         memcpy(&word, qemu_plugin_insn_data(instruction), sizeof word);
         if (word == START) qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_start, NO_REGISTERS, keep(&rest));
         classify(&rest, word);
+        if ((word & 0x0a000000) == 0x08000000)
+            qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, NO_REGISTERS, READS | WRITES, NULL);
         if (word == STOP) qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_stop, NO_REGISTERS, keep(&rest));
     }
     qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, NO_REGISTERS, keep(&rest));
