@@ -144,21 +144,17 @@ struct Attention {
     Address near_key = 0, near_value = 0;
     auto approach = [&](const Share& share, int tile) LAMBDA {
       const Sequence& s = share.sequence;
-      const int kv_head = share.head / call.group;
+      const int kv_head = quotient_of(share.head, call.by_group);
       const bool old = tile < s.past;
       const Tensor& k = old ? call.past_key : call.key;
       const Tensor& v = old ? call.past_value : call.value;
       const int origin = old ? 0 : s.key0 - s.past;
-      const int fours = KEY_IN_FOURS | VALUE_IN_FOURS;
-      const long long most = 1 << 22;  // bytes of a tile's rows are counted in 31 bits
-      near_to = old ? min_of(s.past, s.reach) : s.reach;
-      if ((call.flags & fours) != fours || call.head_dim != D || call.value_dim != D) near_to = 0;
-      if (k.token >= most || v.token >= most) near_to = 0;
+      near_to = call.flags & WHOLE_ROWS ? old ? min_of(s.past, s.reach) : s.reach : 0;
       key_step = (int)k.token * SIZE;
       value_step = (int)v.token * SIZE;
+      near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * key_step;
+      near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * value_step;
       plain_to = min_of(full_to, near_to) - TILE + 1;
-      near_key = k.data + row_offset(k, s.batch, kv_head, origin) * SIZE;
-      near_value = v.data + row_offset(v, s.batch, kv_head, origin) * SIZE;
     };
     // Rows whose existence, and dims whose existence, is checked one by one: zero where there is none.
     // `spot(n, key, dim)` says which key of the tile, and which dim, group n starts at.
@@ -166,7 +162,7 @@ struct Attention {
                       int tile, auto spot) LAMBDA {
       constexpr int COUNT = sizeof(to) / sizeof(Four);
       const Sequence& s = share.sequence;
-      const int kv_head = share.head / call.group;
+      const int kv_head = quotient_of(share.head, call.by_group);
       const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
       const Address now = fresh.data + row_offset(fresh, s.batch, kv_head, s.key0 - s.past) * SIZE;
       auto row = [&](int key) LAMBDA -> Address {
@@ -254,7 +250,7 @@ struct Attention {
         store_shared(sm + X + (t + i * NT) * 16, in_singles(vr[i], call.dtype));
     };
 
-    approach(outset, k0);
+    if (k0 >= outset.sequence.past) approach(outset, outset.sequence.past);  // the past is left to the loop
     // Whether the first keys of tile k0 lie in the area.
     bool ready = k0 < end && k0 >= full_from && k0 < plain_to;
     if (ready) load_k(k0, 0);
@@ -262,45 +258,46 @@ struct Attention {
     {  // Queries: scaled, transposed to [dim][row], permuted as the keys are.
       const Sequence& s = outset.sequence;
       const int row0 = first_row(call, outset);
-      const Address q = query_row(call, s, outset.head, row0);
-      const long long step = call.query.token * SIZE;
-      auto store_q = [&](int n, const f4 (&x)[4]) LAMBDA {
+      const Address q = query_row(call, s, outset.head, row0, SIZE);
+      const int last = s.queries - 1 - row0;
+      // The four rows, of which c is the four of dims, of item n.
+      auto store_q = [&](int n, const Four (&x)[4]) LAMBDA {
         const int c = n % DF, r = n / DF;
-        const SharedBytes p = sm + c * 4 * Q_STRIDE + ((r ^ (c & 7)) << 4);
-        UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{x[0][e], x[1][e], x[2][e], x[3][e]});
-      };
-      constexpr int BATCH = Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
-      if constexpr (PAIRS) {
-        NO_UNROLL for (int i = 0; i < Q_ITEMS; i++) {
-          const int n = tid + i * NT, c = n % DF, r = n / DF;
-          Four x[4];
-          UNROLL for (int e = 0; e < 4; e++)
-            load_some(x[e], q + (r * 4 + e) * step, c * 4, row0 + r * 4 + e < s.queries ? call.head_dim : 0,
-                      (call.flags & QUERY_IN_FOURS) != 0);
+        if constexpr (PAIRS) {
           const SharedBytes p = sm + c * 2 * Q_STRIDE + ((r ^ (c >> 1 & 7)) << 4);
           UNROLL for (int e = 0; e < 2; e++) store_shared(p + e * Q_STRIDE, in_a_row(x[0][e], x[1][e], x[2][e], x[3][e]));
+        } else {
+          const SharedBytes p = sm + c * 4 * Q_STRIDE + ((r ^ (c & 7)) << 4);
+          f4 y[4];
+          UNROLL for (int e = 0; e < 4; e++) y[e] = in_singles(x[e], call.dtype) * call.query_factor;
+          UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * Q_STRIDE, f4{y[0][e], y[1][e], y[2][e], y[3][e]});
         }
-      } else if (call.flags & QUERY_IN_FOURS) {
-        NO_UNROLL for (int i0 = 0; i0 < Q_ITEMS; i0 += BATCH) {
+      };
+      if (call.flags & QUERY_IN_FOURS) {  // past the last row stands the last
+        constexpr int BATCH = NT % DF ? 1 : Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
+        const int step = (int)call.query.token * SIZE;
+        NO_UNROLL for (int n = tid; n < Q_ITEMS * NT; n += BATCH * NT) {
           Four x[BATCH][4];
-          UNROLL for (int i = 0; i < BATCH; i++)
-            UNROLL for (int e = 0; e < 4; e++) {
-              const int n = tid + (i0 + i) * NT, c = n % DF, r = n / DF * 4 + e;
-              clear(x[i][e]);
-              if (row0 + r < s.queries && c * 4 < call.head_dim) load_four(x[i][e], q + r * step + c * (4 * SIZE));
-            }
-          UNROLL for (int i = 0; i < BATCH; i++) {
-            f4 y[4];
-            UNROLL for (int e = 0; e < 4; e++) y[e] = in_singles(x[i][e], call.dtype) * call.query_factor;
-            store_q(tid + (i0 + i) * NT, y);
+          const int c = n % DF;
+          if (c * 4 < call.head_dim) {
+            UNROLL for (int i = 0; i < BATCH; i++)
+              UNROLL for (int e = 0; e < 4; e++)
+                load_four(x[i][e], q + (long long)min_of((n + i * NT) / DF * 4 + e, last) * step + c * (4 * SIZE));
+          } else {
+            UNROLL for (int i = 0; i < BATCH; i++)
+              UNROLL for (int e = 0; e < 4; e++) clear(x[i][e]);
           }
+          UNROLL for (int i = 0; i < BATCH; i++) store_q(n + i * NT, x[i]);
         }
       } else {
-        NO_UNROLL for (int n = tid; n < BM * D; n += NT) {
-          const int dim = n % D, r = n / D;
-          float x = 0.f;
-          if (row0 + r < s.queries && dim < call.head_dim) x = element(q + r * step, dim, HALF ? call.dtype : TYPE_F32);
-          store_shared_f(sm + dim * Q_STRIDE + (((r >> 2) ^ (dim >> 2 & 7)) << 4) + (r & 3) * 4, x * call.query_factor);
+        NO_UNROLL for (int n = tid; n < Q_ITEMS * NT; n += NT) {
+          Four x[4];
+          NO_UNROLL for (int e = 0; e < 4; e++) {
+            const int r = n / DF * 4 + e;
+            UNROLL for (int i = 0; i + 1 < 4; i++) x[i] = x[i + 1];
+            load_some(x[3], q + r * call.query.token * SIZE, n % DF * 4, r <= last ? call.head_dim : 0, false);
+          }
+          store_q(n, x);
         }
       }
     }
@@ -344,38 +341,42 @@ struct Attention {
     auto exchange = [&](const Home& x, bool add, bool give) LAMBDA {
       const int g = lane_col(opaque(tid));
       if (HALF || x.in_fours) {
+        const Address at = x.at + g * 16;
+        auto there = [&](int i, int h) LAMBDA { return (int)(i < x.left) & (int)(dim_of(g, h * 4) < x.width); };
         UNROLL for (int i0 = 0; i0 < TM; i0 += 4) {
           f4 y[4][AF];
           UNROLL for (int i = 0; i < 4; i++)
             UNROLL for (int h = 0; h < AF; h++) {
               clear(y[i][h]);
-              if (add && i0 + i < x.left && dim_of(g, h * 4) < x.width)
-                y[i][h] = read_f4(x.at + (i0 + i) * x.step + dim_of(g, h * 4) * 4);
+              if ((int)add & there(i0 + i, h)) y[i][h] = read_f4(at + (i0 + i) * x.step + dim_of(0, h * 4) * 4);
             }
           UNROLL for (int i = 0; i < 4; i++)
             UNROLL for (int h = 0; h < AF; h++) {
-              UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] += y[i][h][e];
-              if (give) {
-                const float* a = acc[i0 + i] + h * 4;
-                const f4 w = {a[0], a[1], a[2], a[3]};
-                if (i0 + i < x.left && dim_of(g, h * 4) < x.width)
-                  write_f4(x.at + (i0 + i) * x.step + dim_of(g, h * 4) * 4, w);
-                UNROLL for (int e = 0; e < 4; e++) acc[i0 + i][h * 4 + e] = 0.f;
-              }
+              float* a = acc[i0 + i] + h * 4;
+              UNROLL for (int e = 0; e < 4; e++) a[e] += y[i][h][e];
+              if ((int)give & there(i0 + i, h))
+                write_f4(at + (i0 + i) * x.step + dim_of(0, h * 4) * 4, f4{a[0], a[1], a[2], a[3]});
+              UNROLL for (int e = 0; e < 4; e++) a[e] = give ? 0.f : a[e];
             }
         }
       } else {
-        NO_UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j < AN; j++) {
-            float w = acc[0][j];
+        NO_UNROLL for (int i = 0; i < TM; i++) {
+          NO_UNROLL for (int j = 0; j < AN; j++) {
+            float w = acc[0][0];
             if (i < x.left && dim_of(g, j) < x.width) {
               const Address a = x.at + i * x.step + dim_of(g, j) * 4;
               if (add) w += read_f32(a);
               if (give) write_f32(a, w);
             }
-            UNROLL for (int n = 0; n + 1 < TM; n++) acc[n][j] = acc[n + 1][j];
-            acc[TM - 1][j] = give ? 0.f : w;
+            UNROLL for (int n = 0; n + 1 < AN; n++) acc[0][n] = acc[0][n + 1];
+            acc[0][AN - 1] = give ? 0.f : w;
           }
+          UNROLL for (int j = 0; j < AN; j++) {
+            const float w = acc[0][j];
+            UNROLL for (int n = 0; n + 1 < TM; n++) acc[n][j] = acc[n + 1][j];
+            acc[TM - 1][j] = w;
+          }
+        }
       }
     };
 
@@ -489,7 +490,11 @@ struct Attention {
               out[i] = before < i || after >= i || row + i >= q.queries;
             }
             if (call.cap != 0.f) {
-              UNROLL for (int i = 0; i < TM; i++) x[i] = call.cap * tanh_of(x[i]);
+              NO_UNROLL for (int i = 0; i < TM; i++) {
+                const float y = call.cap * tanh_of(x[0]);
+                UNROLL for (int n = 0; n + 1 < TM; n++) x[n] = x[n + 1];
+                x[TM - 1] = y;
+              }
             }
             if (call.mask_kind != MASK_NONE) {
               // Elements are loaded before the first is looked at.
@@ -719,11 +724,11 @@ struct Attention {
     const Home x = home(share);
     const int t = opaque(tid), g = lane_col(t), row = own_row(call, share, t);
     if (call.part_ms != 0) {
+      const Address at = call.part_ms + (row_number(call, q, share.head, row) * call.splits + share.split) * 8;
       UNROLL for (int i = 0; i < TM; i++) {
         const bool empty = m[i] == NO_KEY && sum[i] == 0.f;
         const float reference = m[i] != NO_KEY ? m[i] : empty ? NEG_INF : 0.f;
-        const long long r = row_number(call, q, share.head, row + i);
-        if (g == 0 && i < x.left) write_f2(call.part_ms + (r * call.splits + share.split) * 8, f2{reference, sum[i]});
+        if ((int)(g == 0) & (int)(i < x.left)) write_f2(at + (long long)i * call.splits * 8, f2{reference, sum[i]});
       }
       return;
     }
@@ -732,8 +737,9 @@ struct Attention {
       const bool empty = m[0] == NO_KEY && total == 0.f;
       if (i < x.left) {
         const Address out = output_row(call, q.batch, share.head, q.query0 + row + i);
-        UNROLL for (int h = 0; h < AF; h++) {
-          const f4 y = {acc[0][h * 4], acc[0][h * 4 + 1], acc[0][h * 4 + 2], acc[0][h * 4 + 3]};
+        NO_UNROLL for (int h = 0; h < AF; h++) {
+          const f4 y = {acc[0][0], acc[0][1], acc[0][2], acc[0][3]};
+          UNROLL for (int j = 0; j + 4 < AN; j++) acc[0][j] = acc[0][j + 4];
           write_output4(call, out, dim_of(g, h * 4), quotient(y, total, empty), HALF ? call.dtype : TYPE_F32);
         }
         if (g == 0 && call.lse != 0) {

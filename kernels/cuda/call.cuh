@@ -29,32 +29,44 @@ struct Sequence {
 enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2 };
 enum { MASK_NONE = 0, MASK_BOOL = 1, MASK_F32 = 2, MASK_F16 = 3, MASK_BF16 = 4 };
 // Rows of the tensor may be read or written four elements at a time: its data are aligned to four elements and
-// its strides, and the head size, are multiples of four.
+// its strides, and the head size, are multiples of four, and rows follow one another at less than 2^22 elements.
 enum {
   QUERY_IN_FOURS = 1,
   KEY_IN_FOURS = 2,
   VALUE_IN_FOURS = 4,
   OUTPUT_IN_FOURS = 8,
 };
+// Query, key and value rows, those of the past too, are read four elements at a time and have the head size of the
+// kernel.
+enum { WHOLE_ROWS = 16 };
+
+// A divisor d > 0 of numbers n below 2^31: n / d = (2 n * multiplier >> 32) >> shift, with the least shift for which
+// 2^shift >= d, and multiplier = 2^(31 + shift) / d, rounded up.
+struct Divisor {
+  unsigned multiplier, shift;
+};
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
-// counted in the query view.
+// counted in the query view. What every block asks for comes first: what lies together arrives together.
 struct Call {
-  Tensor query, key, value, past_key, past_value, output;
-  Address mask;                                           // element (b, h, q, k) at the sum of index * stride
-  long long mask_batch, mask_head, mask_query, mask_key;  // in elements; zero where broadcast
+  Divisor by_row_blocks, by_splits, by_heads, by_group;  // of the fields of those names
+  int row_blocks, splits, heads, chunk; // blocks of rows of the longest sequence; parts of the keys; query heads; keys of a part
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
+  Sequence sequence;
+  int mask_kind, flags;
+  float query_factor, cap;              // scores in units of log 2: factor * (q . k), or cap * tanh(factor * (q . k))
+  Tensor query, key, value;
+  Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
+  int part_dim, tokens, dtype, group;   // tokens of the query view; query heads of a key head
+  Tensor output;
+  Divisor by_tokens;
+  int head_dim, value_dim;
+  int query_rows, sequence_count;       // batch * heads * tokens
   Address lse;                          // [row], natural logarithm; zero: not wanted
   Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not wanted
-  Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
-  Sequence sequence;
-  int sequence_count;
-  int dtype, mask_kind, flags;
-  int heads, group, tokens;             // query heads; query heads of a key head; tokens of the query view
-  int head_dim, value_dim, part_dim;
-  int row_blocks, splits, chunk;        // blocks of rows of the longest sequence; parts of the keys; keys of a part
-  float query_factor, cap;              // scores in units of log 2: factor * (q . k), or cap * tanh(factor * (q . k))
-  int query_rows;                       // batch * heads * tokens
+  Tensor past_key, past_value;
+  Address mask;                                           // element (b, h, q, k) at the sum of index * stride
+  long long mask_batch, mask_head, mask_query, mask_key;  // in elements; zero where broadcast
 };
 
 // Writes earlier and new rows one after the other: present[b][h][0 .. past + fresh].
@@ -65,8 +77,8 @@ struct Present {
 };
 
 static_assert(sizeof(Tensor) == 32 && sizeof(Sequence) == 40, "");
-static_assert(__builtin_offsetof(Call, mask) == 192, "");
-static_assert(__builtin_offsetof(Call, part_w) == 280, "");
-static_assert(__builtin_offsetof(Call, sequence) == 288, "");
-static_assert(__builtin_offsetof(Call, query_factor) == 380, "");
-static_assert(sizeof(Call) == 392 && sizeof(Present) == 120, "");
+static_assert(__builtin_offsetof(Call, sequences) == 48 && __builtin_offsetof(Call, mask_kind) == 96, "");
+static_assert(__builtin_offsetof(Call, query) == 112 && __builtin_offsetof(Call, part_dim) == 224, "");
+static_assert(__builtin_offsetof(Call, output) == 240 && __builtin_offsetof(Call, lse) == 296, "");
+static_assert(__builtin_offsetof(Call, past_key) == 328 && __builtin_offsetof(Call, mask) == 392, "");
+static_assert(sizeof(Call) == 432 && sizeof(Present) == 120, "");

@@ -20,29 +20,31 @@
 
 constexpr int THREADS = 128;
 
-// Log-sum-exp and state of a row with reference m and sum s.
-INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane) {
-  if (lane != 0) return;
-  if (call.lse != 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
-  if (call.state_m != 0) {
-    const NaturalReference natural = natural_reference(m);
+// Log-sum-exp and state of a row with reference m and sum s. W has been written in units of m by the same lanes.
+INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane, int lanes) {
+  if (call.lse != 0 && lane == 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
+  if (call.state_m == 0) return;
+  const NaturalReference natural = natural_reference(m);
+  if (lane == 0) {
     write_f32(call.state_m + row * 4, natural.m);
     write_f32(call.state_s + row * 4, state_is_empty(m, s) ? 0.f : (float)((double)s * natural.factor));
   }
+  NO_UNROLL for (int x = lane * 4; x < call.value_dim; x += lanes * 4)
+    NO_UNROLL for (int e = x; e < min_of(x + 4, call.value_dim); e++) {
+      const Address a = call.state_w + (row * call.value_dim + e) * 4;
+      write_f32(a, (float)((double)read_f32(a) * natural.factor));
+    }
 }
 
-// Columns x .. x + 3 of a row's output and state.
+// Columns x .. x + 3 of a row's output, and of its W in units of m.
 INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
-  const unsigned of_heads = (unsigned)row / (unsigned)call.tokens;  // rows are counted in 31 bits
-  const int token = (int)((unsigned)row % (unsigned)call.tokens);
-  const int head = (int)(of_heads % (unsigned)call.heads), batch = (int)(of_heads / (unsigned)call.heads);
+  const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
+  const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
   const bool empty = state_is_empty(m, s);
   write_output4(call, output_row(call, batch, head, token), x, quotient(w, s, empty), call.dtype);
   if (call.state_w != 0) {
-    const NaturalReference natural = natural_reference(m);
     UNROLL for (int e = 0; e < 4; e++)
-      if (x + e < call.value_dim)
-        write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : (float)((double)w[e] * natural.factor));
+      if (x + e < call.value_dim) write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : w[e]);
   }
 }
 
@@ -59,52 +61,42 @@ INLINE void merge_group(const Call& call, long long row, int first, int stride, 
   auto column = [&](int i, int x) LAMBDA -> Address {
     return part + ((long long)min_of(i * pace, count - 1) * call.part_dim + x) * 4;
   };
-  int x = lane * 4;
   float m[GROUP], s[GROUP];
-  f4 w[GROUP];
-  const int at = x < call.part_dim ? x : 0;
-  UNROLL for (int i = 0; i < GROUP; i++) {
-    m[i] = NEG_INF;
-    s[i] = 0.f;
-    w[i] = f4{0.f, 0.f, 0.f, 0.f};
-  }
-  if (own) {
+  int x = lane * 4;
+  NO_UNROLL do {  // beyond 128 columns the references are read again
+    f4 w[GROUP];
     UNROLL for (int i = 0; i < GROUP; i++) {
-      const f2 y = read_f2(ms + min_of(i * pace, count - 1) * 8ll);
-      w[i] = read_f4(column(i, at));
-      m[i] = i * pace < count ? y[0] : NEG_INF;
-      s[i] = i * pace < count ? y[1] : 0.f;
+      m[i] = NEG_INF;
+      s[i] = 0.f;
+      w[i] = f4{0.f, 0.f, 0.f, 0.f};
     }
-  }
-  unsigned there = 0;
-  UNROLL for (int i = 0; i < GROUP; i++)
-    if (!state_is_empty(m[i], s[i])) there |= 1u << i;
-  // Merge k of a level is kept at place k of its first leaf.
-  Merge merges[GROUP];
-  UNROLL for (int step = 1; step < GROUP; step *= 2)
-    UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
-      merges[i + step] = merge_of(m[i], m[i + step]);
-      m[i] = merges[i + step].m;
-      s[i] = merge_apply(merges[i + step], s[i], s[i + step]);
+    if (own) {
+      const int at = x < call.part_dim ? x : 0;
+      UNROLL for (int i = 0; i < GROUP; i++) {
+        const f2 y = read_f2(ms + min_of(i * pace, count - 1) * 8ll);
+        w[i] = read_f4(column(i, at));
+        m[i] = i * pace < count ? y[0] : NEG_INF;
+        s[i] = i * pace < count ? y[1] : 0.f;
+      }
     }
-  if constexpr (MANY) sync_warp();  // every lane has read the references
-  const int late = opaque((int)row);
-  if (!own) {
-    return;
-  }
-  NO_UNROLL while (x < call.part_dim) {
     UNROLL for (int i = 0; i < GROUP; i++)
-      if (!(there >> i & 1)) w[i] = f4{0.f, 0.f, 0.f, 0.f};
+      if (state_is_empty(m[i], s[i])) w[i] = f4{0.f, 0.f, 0.f, 0.f};
     UNROLL for (int step = 1; step < GROUP; step *= 2)
-      UNROLL for (int i = 0; i + step < GROUP; i += 2 * step)
-        UNROLL for (int e = 0; e < 4; e++) w[i][e] = merge_apply(merges[i + step], w[i][e], w[i + step][e]);
-    if (last) write_columns(call, late, x, w[0], m[0], s[0]);
-    else write_f4(column(0, x), w[0]);
+      UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
+        const Merge merge = merge_of(m[i], m[i + step]);
+        m[i] = merge.m;
+        s[i] = merge_apply(merge, s[i], s[i + step]);
+        UNROLL for (int e = 0; e < 4; e++) w[i][e] = merge_apply(merge, w[i][e], w[i + step][e]);
+      }
+    if (own && x < call.part_dim) {
+      if (last) write_columns(call, row, x, w[0], m[0], s[0]);
+      else write_f4(column(0, x), w[0]);
+    }
     x += lanes * 4;
-    UNROLL for (int i = 0; i < GROUP; i++)
-      if (x < call.part_dim && (there >> i & 1)) w[i] = read_f4(column(i, x));
-  }
-  if (last) write_scalars(call, late, m[0], s[0], lane);
+  } while (own && x < call.part_dim);
+  if constexpr (MANY) sync_warp();  // every lane has read the references
+  if (!own) return;
+  if (last) write_scalars(call, opaque((int)row), m[0], s[0], lane, lanes);
   else if (lane == 0) write_f2(ms, f2{m[0], s[0]});
 }
 

@@ -1,3 +1,3 @@
 #include "merge.cuh"
 
-MERGE(merge_few, 4, false, 6)
+MERGE(merge_few, 4, false, 8)

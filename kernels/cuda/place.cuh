@@ -9,14 +9,18 @@ struct Share {
   int head, split, row_block;
 };
 
-INLINE Share share_of(const Call& call, unsigned block) {
+// n / d for n below 2^31: a device has no instruction for it.
+INLINE int quotient_of(int n, const Divisor& d) {
+  return (int)((unsigned)((unsigned long long)((unsigned)n * 2) * d.multiplier >> 32) >> d.shift);
+}
+
+INLINE Share share_of(const Call& call, int block) {
   Share x;
-  x.row_block = (int)(block % (unsigned)call.row_blocks);
-  block /= (unsigned)call.row_blocks;
-  x.split = (int)(block % (unsigned)call.splits);
-  block /= (unsigned)call.splits;
-  x.head = (int)(block % (unsigned)call.heads);
-  const int index = (int)(block / (unsigned)call.heads);
+  const int of_rows = quotient_of(block, call.by_row_blocks), of_splits = quotient_of(of_rows, call.by_splits);
+  const int index = quotient_of(of_splits, call.by_heads);
+  x.row_block = block - of_rows * call.row_blocks;
+  x.split = of_rows - of_splits * call.splits;
+  x.head = of_splits - index * call.heads;
   x.sequence = call.sequence;
   x.sequence.batch = index;
   if (call.sequences != 0) {
@@ -41,28 +45,25 @@ struct Range {
 };
 
 INLINE Range range_of(const Sequence& s, int row) {
-  const long long diagonal = (long long)s.offset + row;
-  long long start = 0, end = s.reach;
-  if (s.left >= 0) start = diagonal - s.left > 0 ? diagonal - s.left : 0;
-  if (s.right >= 0) {
-    const long long past_right = diagonal + s.right + 1;
-    end = past_right < 0 ? 0 : past_right < end ? past_right : end;
-  }
-  return Range{(int)(start < end ? start : end), (int)end};
+  const int diagonal = s.offset + row;  // no step below leaves 32 bits
+  int start = 0, end = s.reach;
+  if (s.left >= 0 && diagonal > s.left) start = diagonal - s.left;
+  if (s.right >= 0 && diagonal < end - s.right) end = max_of(diagonal + s.right + 1, 0);
+  return Range{min_of(start, end), end};
 }
 
 // Number of a query row among all of the call.
 INLINE long long row_number(const Call& call, const Sequence& s, int head, int row) {
-  return ((long long)s.batch * call.heads + head) * call.tokens + s.query0 + row;
+  return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // counted in 31 bits
 }
 
 // First element of a row, in elements from the tensor's first.
 INLINE long long row_offset(const Tensor& t, int batch, int head, int token) {
-  return batch * t.batch + head * t.head + token * t.token;
+  return (long long)((unsigned)batch * (Address)t.batch + (unsigned)head * (Address)t.head) + token * t.token;
 }
 
-INLINE Address query_row(const Call& call, const Sequence& s, int head, int row) {
-  return call.query.data + row_offset(call.query, s.batch, head, s.query0 + row) * element_size(call.dtype);
+INLINE Address query_row(const Call& call, const Sequence& s, int head, int row, int size) {
+  return call.query.data + row_offset(call.query, s.batch, head, s.query0 + row) * size;
 }
 
 // Row of key `j`, which lies in the past or among the new keys. The same for values.

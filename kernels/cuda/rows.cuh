@@ -54,7 +54,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
   const Sequence& seq = share.sequence;
   const int row0 = share.row_block * ROWS;
   if (row0 >= seq.queries) return;
-  const int last = min_of(row0 + ROWS, seq.queries) - 1, kv_head = share.head / call.group;
+  const int last = min_of(row0 + ROWS, seq.queries) - 1, kv_head = quotient_of(share.head, call.by_group);
   const int first = share.split * call.chunk;
   const int kbeg = max_of(first, range_of(seq, row0).start);
   const int kend = min_of(first + call.chunk, range_of(seq, last).end);
@@ -72,7 +72,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
   NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
     UNROLL for (int o = 1; o < ROWS; o++)
       UNROLL for (int h = 0; h < FOURS; h++) query[o - 1][h] = query[o][h];
-    const Address at = query_row(call, seq, share.head, min_of(row0 + r, last));
+    const Address at = query_row(call, seq, share.head, min_of(row0 + r, last), SIZE);
     UNROLL for (int h = 0; h < FOURS; h++) {
       Four raw;
       load_some(raw, at, lane * 4 + h * LANES * 4, call.head_dim, (call.flags & QUERY_IN_FOURS) != 0);

@@ -66,7 +66,7 @@ pub const MASK_F16: i32 = 3;
 /// [`Call::mask_kind`]: added, brain floats.
 pub const MASK_BF16: i32 = 4;
 /// [`Call::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
-/// head size multiples of four.
+/// head size multiples of four, and rows less than [`NEAR`] elements apart.
 pub const QUERY_IN_FOURS: i32 = 1;
 /// [`Call::flags`]: key rows, past ones too, may be read four elements at a time.
 pub const KEY_IN_FOURS: i32 = 2;
@@ -74,24 +74,107 @@ pub const KEY_IN_FOURS: i32 = 2;
 pub const VALUE_IN_FOURS: i32 = 4;
 /// [`Call::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_IN_FOURS: i32 = 8;
+/// [`Call::flags`]: query, key and value rows, those of the past too, are read four elements at a time and have the
+/// head size of the kernel.
+pub const WHOLE_ROWS: i32 = 16;
+/// Elements from one row to the next, below which the bytes of a tile are counted in 31 bits.
+pub const NEAR: i64 = 1 << 22;
+
+/// A divisor `d` of numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, with the least `shift` for which
+/// `2^shift ≥ d`, and `multiplier = 2^(31 + shift) / d`, rounded up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Divisor {
+    /// What is multiplied with.
+    pub multiplier: u32,
+    /// Bits that then go.
+    pub shift: u32,
+}
+
+impl Divisor {
+    /// The divisor `d`; of zero, one.
+    pub fn new(d: i32) -> Divisor {
+        let d = d.max(1) as u64;
+        let shift = d.next_power_of_two().trailing_zeros();
+        Divisor { multiplier: (1u64 << (31 + shift)).div_ceil(d) as u32, shift }
+    }
+}
 
 /// A whole attention call. Row `r = (batch · heads + head) · tokens + token` numbers the query rows, with the
-/// token counted in the query view.
+/// token counted in the query view. What every block asks for comes first: what lies together arrives together.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Call {
+    /// Of [`Call::row_blocks`].
+    pub by_row_blocks: Divisor,
+    /// Of [`Call::splits`].
+    pub by_splits: Divisor,
+    /// Of [`Call::heads`].
+    pub by_heads: Divisor,
+    /// Of [`Call::group`].
+    pub by_group: Divisor,
+    /// Blocks of rows of the longest sequence.
+    pub row_blocks: i32,
+    /// Parts into which the keys are divided.
+    pub splits: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Keys of a part, a multiple of the kernel's tile of keys.
+    pub chunk: i32,
+    /// Table of `sequence_count` sequences, or zero: [`Call::sequence`] for each index of the batch.
+    pub sequences: u64,
+    /// The sequence of every index of the batch when there is no table; its `batch` is not looked at.
+    pub sequence: Sequence,
+    /// What the mask's elements are.
+    pub mask_kind: i32,
+    /// Which tensors may be accessed four elements at a time.
+    pub flags: i32,
+    /// Factor that makes `q · k` a score in units of `log 2`, or what the soft cap's tangent takes.
+    pub query_factor: f32,
+    /// Soft cap in units of `log 2`: a score becomes `cap · tanh(score)`. Zero is off.
+    pub cap: f32,
     /// `[batch, heads, tokens, head_dim]`.
     pub query: Tensor,
     /// New keys, `[batch, kv_heads, tokens, head_dim]`.
     pub key: Tensor,
     /// New values, `[batch, kv_heads, tokens, value_dim]`.
     pub value: Tensor,
+    /// References and sums of partial states, `[row][split][2]`; zero when the attention kernel finishes itself.
+    pub part_ms: u64,
+    /// Weighted sums of partial states, `[row][split][part_dim]`.
+    pub part_w: u64,
+    /// Singles from one partial weighted sum to the next: `value_dim` rounded up to a multiple of four.
+    pub part_dim: i32,
+    /// Tokens of the query view.
+    pub tokens: i32,
+    /// Type of query, key, value, output, past.
+    pub dtype: i32,
+    /// Query heads of a key head.
+    pub group: i32,
+    /// `[batch, heads, tokens, value_dim]`.
+    pub output: Tensor,
+    /// Of [`Call::tokens`].
+    pub by_tokens: Divisor,
+    /// Head size of queries and keys.
+    pub head_dim: i32,
+    /// Head size of values.
+    pub value_dim: i32,
+    /// Query rows: `batch · heads · tokens`.
+    pub query_rows: i32,
+    /// Sequences.
+    pub sequence_count: i32,
+    /// Log-sum-exp of each row, natural logarithm.
+    pub lse: u64,
+    /// References of the states, natural units, `[row]`.
+    pub state_m: u64,
+    /// Sums of the states, `[row]`.
+    pub state_s: u64,
+    /// Weighted sums of the states, `[row][value_dim]`.
+    pub state_w: u64,
     /// Earlier keys.
     pub past_key: Tensor,
     /// Earlier values.
     pub past_value: Tensor,
-    /// `[batch, heads, tokens, value_dim]`.
-    pub output: Tensor,
     /// The mask; element `(b, h, q, k)` lies at the sum of index times stride.
     pub mask: u64,
     /// Stride in elements; zero where broadcast. So are the next three.
@@ -102,54 +185,6 @@ pub struct Call {
     pub mask_query: i64,
     /// Stride of keys.
     pub mask_key: i64,
-    /// Table of `sequence_count` sequences, or zero: [`Call::sequence`] for each index of the batch.
-    pub sequences: u64,
-    /// Log-sum-exp of each row, natural logarithm.
-    pub lse: u64,
-    /// References of the states, natural units, `[row]`.
-    pub state_m: u64,
-    /// Sums of the states, `[row]`.
-    pub state_s: u64,
-    /// Weighted sums of the states, `[row][value_dim]`.
-    pub state_w: u64,
-    /// References and sums of partial states, `[row][split][2]`; zero when the attention kernel finishes itself.
-    pub part_ms: u64,
-    /// Weighted sums of partial states, `[row][split][part_dim]`.
-    pub part_w: u64,
-    /// The sequence of every index of the batch when there is no table; its `batch` is not looked at.
-    pub sequence: Sequence,
-    /// Sequences.
-    pub sequence_count: i32,
-    /// Type of query, key, value, output, past.
-    pub dtype: i32,
-    /// What the mask's elements are.
-    pub mask_kind: i32,
-    /// Which tensors may be accessed four elements at a time.
-    pub flags: i32,
-    /// Query heads.
-    pub heads: i32,
-    /// Query heads of a key head.
-    pub group: i32,
-    /// Tokens of the query view.
-    pub tokens: i32,
-    /// Head size of queries and keys.
-    pub head_dim: i32,
-    /// Head size of values.
-    pub value_dim: i32,
-    /// Singles from one partial weighted sum to the next: `value_dim` rounded up to a multiple of four.
-    pub part_dim: i32,
-    /// Blocks of rows of the longest sequence.
-    pub row_blocks: i32,
-    /// Parts into which the keys are divided.
-    pub splits: i32,
-    /// Keys of a part, a multiple of the kernel's tile of keys.
-    pub chunk: i32,
-    /// Factor that makes `q · k` a score in units of `log 2`, or what the soft cap's tangent takes.
-    pub query_factor: f32,
-    /// Soft cap in units of `log 2`: a score becomes `cap · tanh(score)`. Zero is off.
-    pub cap: f32,
-    /// Query rows: `batch · heads · tokens`.
-    pub query_rows: i32,
 }
 
 /// A copy of earlier and new rows one after the other: `present[b][h][0 .. past + fresh]`.
@@ -179,9 +214,35 @@ pub struct Present {
 // The offsets that `kernels/cuda/call.cuh` asserts too.
 const _: () = {
     assert!(size_of::<Tensor>() == 32 && size_of::<Sequence>() == 40);
-    assert!(core::mem::offset_of!(Call, mask) == 192);
-    assert!(core::mem::offset_of!(Call, part_w) == 280);
-    assert!(core::mem::offset_of!(Call, sequence) == 288);
-    assert!(core::mem::offset_of!(Call, query_factor) == 380);
-    assert!(size_of::<Call>() == 392 && size_of::<Present>() == 120);
+    assert!(core::mem::offset_of!(Call, sequences) == 48 && core::mem::offset_of!(Call, mask_kind) == 96);
+    assert!(core::mem::offset_of!(Call, query) == 112 && core::mem::offset_of!(Call, part_dim) == 224);
+    assert!(core::mem::offset_of!(Call, output) == 240 && core::mem::offset_of!(Call, lse) == 296);
+    assert!(core::mem::offset_of!(Call, past_key) == 328 && core::mem::offset_of!(Call, mask) == 392);
+    assert!(size_of::<Call>() == 432 && size_of::<Present>() == 120);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::Divisor;
+
+    #[test]
+    fn divisors_divide() {
+        let most = i32::MAX as u32;
+        for d in (1..=1000).chain([4095, 4096, 4097, 1 << 30, (1 << 30) + 1, i32::MAX]) {
+            let Divisor { multiplier, shift } = Divisor::new(d);
+            let d = d as u32;
+            for n in (0..200)
+                .chain([most, most - 1])
+                .chain((1..200).map(|k| most / d * d / 199 * k))
+                .flat_map(|n| {
+                    let near = n / d * d;
+                    [n, near, near.saturating_sub(1), (near + (d - 1)).min(most)]
+                })
+            {
+                let product = u64::from(2 * n) * u64::from(multiplier);
+                assert_eq!(((product >> 32) as u32) >> shift, n / d, "{n} / {d}");
+            }
+        }
+        assert_eq!(Divisor::new(0), Divisor::new(1));
+    }
+}

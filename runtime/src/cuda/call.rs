@@ -16,7 +16,7 @@ use elsa_core::mask::{MaskElements, MaskKind};
 use elsa_core::plan::GpuLayout;
 use elsa_core::problem::{self, Inputs, Problem};
 use elsa_core::view::{DType, Elements, View};
-use elsa_kernels::cuda::call::{self, Call, Present, Sequence, Tensor};
+use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
 use elsa_kernels::cuda::{Role, merge_blocks};
 use std::marker::PhantomData;
 
@@ -67,6 +67,7 @@ fn in_fours(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
         && strides.iter().all(|stride| stride % 4 == 0)
+        && tensor.token < call::NEAR
         && dim.is_multiple_of(4)
 }
 
@@ -191,6 +192,11 @@ fn prepare(
         query_factor,
         cap,
         query_rows: int(problem.rows()),
+        by_row_blocks: Divisor::new(int(row_blocks)),
+        by_splits: Divisor::new(int(c.splits)),
+        by_heads: Divisor::new(int(problem.heads())),
+        by_group: Divisor::new(int(problem.heads() / problem.kv_heads())),
+        by_tokens: Divisor::new(int(s.query.tokens())),
     };
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let fours = |tensors: [&Tensor; 2], dim, flag| match tensors.iter().all(|t| in_fours(t, dim, size)) {
@@ -201,6 +207,10 @@ fn prepare(
         | fours([&filled.key, &filled.past_key], d, call::KEY_IN_FOURS)
         | fours([&filled.value, &filled.past_value], dv, call::VALUE_IN_FOURS)
         | fours([&filled.output, &filled.output], dv, call::OUTPUT_IN_FOURS);
+    let inputs = call::QUERY_IN_FOURS | call::KEY_IN_FOURS | call::VALUE_IN_FOURS;
+    if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
+        filled.flags |= call::WHOLE_ROWS;
+    }
     let present = |past: Tensor, fresh: &View, data, view: &Option<View>, to| {
         view.as_ref().map(|view| Present {
             past,
