@@ -137,6 +137,22 @@ pub trait Lanes: Number {
     }
 }
 
+// The exponential, and how far it can be off.
+//
+// `2^x = 2^n · 2^r` with a whole `n` and a small `r`. With `n` the nearest whole number `r = x − n` is exact: it is a
+// multiple of the last place of `x` and not larger than `x`. With `n` the floor `r` lies in [0, 1], and for negative
+// `x` above −1/2 it may be rounded, by at most 2^-25, which moves `2^r` by at most `ln 2 · 2^-25` of itself. The
+// multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
+//
+// What remains is a polynomial `p` for `UNIT · 2^r`. Its coefficients are those of the minimax polynomial, rounded to
+// singles, so the distance of `p`, evaluated exactly, from `UNIT · 2^r` is a function of `r` that can be looked at. To
+// that comes the rounding of its evaluation. An operation whose operands are off by `δa`, `δb`, `δc` gives
+//
+//   fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
+//
+// and so along the steps of each form. `kernels/tests/exponential.rs` follows both over a fine grid of `r`, finds the
+// sum below what each kernel declares, and finds what the kernels really give below that.
+
 /// Minimax polynomial of `2^x` on [−1/2, 1/2] for the relative error, degree 5, lowest power first.
 pub const EXP2_NEAREST: [f32; 6] =
     [1.000_000_1, 0.693_146_94, 0.240_221_2, 0.055_507_13, 0.009_675_541, 0.001_327_647_2];

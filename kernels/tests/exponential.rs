@@ -1,0 +1,132 @@
+//! The exponential of every kernel: the error that its arithmetic can make, followed step by step, and the error
+//! that it makes. `kernels/src/lanes.rs` derives what is computed here.
+
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::plan::InstructionSet;
+use elsa_core::state::WEIGHT_FLOOR;
+use elsa_kernels::kernel::Kernel;
+use elsa_kernels::lanes::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
+use elsa_kernels::registry::KERNELS;
+
+/// Points of the reduced argument at which the analysis looks; between neighbours nothing changes by more than a
+/// millionth of the bound.
+const POINTS: u32 = 1 << 18;
+
+/// A number that is known up to `off`.
+#[derive(Clone, Copy)]
+struct Near {
+    x: f64,
+    off: f64,
+}
+
+impl Near {
+    fn exactly(x: f32) -> Near {
+        Near { x: x.into(), off: 0.0 }
+    }
+
+    /// After rounding to a single: half a unit in the last place of the largest value that it may have.
+    fn rounded(self) -> Near {
+        let largest = self.x.abs() + self.off;
+        let half = if largest == 0.0 { 0.0 } else { (largest.log2().floor() - 24.0).exp2() };
+        Near { off: self.off + half, ..self }
+    }
+
+    fn times(self, b: Near) -> Near {
+        let off = self.x.abs() * b.off + b.x.abs() * self.off + self.off * b.off;
+        Near { x: self.x * b.x, off }
+    }
+
+    fn plus(self, b: Near) -> Near {
+        Near { x: self.x + b.x, off: self.off + b.off }
+    }
+
+    fn fma(self, b: Near, c: Near) -> Near {
+        self.times(b).plus(c).rounded()
+    }
+}
+
+/// Horner's form, with multiply-adds that round once, or twice.
+fn horner(c: [f32; 6], r: Near, fused: bool) -> Near {
+    let step = |p: Near, c: f32| match fused {
+        true => p.fma(r, Near::exactly(c)),
+        false => p.times(r).rounded().plus(Near::exactly(c)).rounded(),
+    };
+    c[..5].iter().rev().fold(Near::exactly(c[5]), |p, c| step(p, *c))
+}
+
+/// The form in pairs, whose linear coefficient is one.
+fn pairs(c: [f32; 6], r: Near) -> Near {
+    let c = c.map(Near::exactly);
+    let r2 = r.times(r).rounded();
+    let low = r.plus(c[0]).rounded();
+    let high = r.fma(c[5], c[4]);
+    r2.fma(r2.fma(high, r.fma(c[3], c[2])), low)
+}
+
+/// The largest relative error that a kernel's exponential can have.
+fn possible(kernel: &Kernel) -> f64 {
+    let s = &kernel.spec;
+    let floor = s.set == InstructionSet::Avx512;
+    let first = if floor { 0.0 } else { -0.5 };
+    let error = |i: u32| {
+        let r = Near { x: first + f64::from(i) / f64::from(POINTS), off: 0.0 };
+        let p = match s.set {
+            InstructionSet::Neon => pairs(EXP2_MONIC, r),
+            InstructionSet::Avx512 => horner(EXP2_FLOOR, r, s.fused),
+            InstructionSet::Avx2 | InstructionSet::Scalar => horner(EXP2_NEAREST, r, s.fused),
+        };
+        let exact = r.x.exp2() * s.unit;
+        ((p.x - exact).abs() + p.off) / exact
+    };
+    let worst = (0..=POINTS).map(error).fold(0.0, f64::max);
+    // The rounding of the fraction above the floor.
+    worst + if floor { std::f64::consts::LN_2 * (-25.0f64).exp2() } else { 0.0 }
+}
+
+#[test]
+fn declared_errors_follow_from_the_arithmetic() {
+    for kernel in KERNELS {
+        let (s, possible) = (&kernel.spec, possible(kernel));
+        println!("{}: at most {possible:.3e}, declared {:.2e}", s.name, s.exp2_relative);
+        assert!(possible <= s.exp2_relative, "{}: {possible:.3e}", s.name);
+        assert!(possible >= 0.9 * s.exp2_relative, "{}: only {possible:.3e}", s.name);
+    }
+}
+
+/// Units in the last place of the single nearest to `exact`.
+fn ulps(got: f32, exact: f64) -> f64 {
+    let exponent = exact.abs().log2().floor().max(-126.0);
+    (f64::from(got) - exact).abs() / (exponent - 23.0).exp2()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "millions of exponentials")]
+fn exponentials_keep_their_declared_errors() {
+    let mut ran = 0;
+    for kernel in KERNELS.iter().filter(|kernel| (kernel.present)()) {
+        let s = &kernel.spec;
+        // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range.
+        let dense = (0..3_000_000).map(|i| -1.5 + i as f32 * 1e-6);
+        let wide = (0..1_000_000).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);
+        let x: Vec<f32> = dense.chain(wide).filter(|x| *x <= 119.0).collect();
+        let mut y = vec![0.0f32; x.len()];
+        // SAFETY: the kernel is present, both slices have `x.len()` singles.
+        unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+        let (mut relative, mut at, mut units) = (0.0f64, 0.0f32, 0.0f64);
+        for (x, y) in x.iter().zip(y) {
+            let exact = f64::from(*x).exp2() * s.unit;
+            let error = (f64::from(y) / exact - 1.0).abs();
+            if error > relative {
+                (relative, at) = (error, *x);
+            }
+            units = units.max(ulps(y, exact));
+        }
+        println!("{}: {relative:.3e} at {at}, {units:.2} ULP", s.name);
+        assert!(relative <= s.exp2_relative, "{}: {relative:.3e} at {at}", s.name);
+        // Declared within a factor of two of what is seen, or the declaration says nothing.
+        assert!(relative >= s.exp2_relative / 2.0, "{}: only {relative:.3e}", s.name);
+        ran += 1;
+    }
+    assert!(ran > 0);
+}
