@@ -22,11 +22,7 @@ const PROGRAMS: [(&str, &str); 3] = [("plain.c", ""), ("whole.cpp", ""), ("whole
 
 /// The stage `capi`.
 pub fn capi(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("checks");
-    if let Err(fault) = go(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("checks", |ran| go(tree, ran))
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
@@ -35,10 +31,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         setup::program(tree, name, package)?;
     }
     let target = Target::named(tree, build::HOST)?;
-    let built = build::build(tree, &target, false)?;
-    ran.passed += built.passed;
-    ran.failed += built.failed;
-    ran.faults.extend(built.faults);
+    ran.join(build::build(tree, &target, false)?);
     let dist = target.dist(tree);
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;

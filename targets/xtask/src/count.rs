@@ -31,6 +31,23 @@ impl Ran {
         Ran { unit, faults: vec![fault], ..Ran::default() }
     }
 
+    /// What `stage` ran. Where it cannot go on, it has failed.
+    pub fn of(unit: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
+        let mut ran = Ran::none(unit);
+        if let Err(fault) = stage(&mut ran) {
+            ran.faults.push(fault);
+        }
+        ran
+    }
+
+    /// Takes in what another account holds.
+    pub fn join(&mut self, other: Ran) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.faults.extend(other.faults);
+    }
+
     /// Takes in what one command ran. A command that passed without running anything is a fault.
     pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
         self.passed += passed;

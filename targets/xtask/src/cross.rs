@@ -57,11 +57,7 @@ fn text(out: &Output, what: &str) -> Result<String, String> {
 
 /// The stage `cross`.
 pub fn cross(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("checks");
-    if let Err(fault) = go(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("checks", |ran| go(tree, ran))
 }
 
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
@@ -71,10 +67,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     }
     for name in NAMES {
         let target = Target::named(tree, name)?;
-        let checked = build::build(tree, &target, false)?;
-        ran.passed += checked.passed;
-        ran.failed += checked.failed;
-        ran.faults.extend(checked.faults);
+        ran.join(build::build(tree, &target, false)?);
         let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
         let files = HANDED_OUT.iter().chain(&OF_LIBRARY).map(|file| (*file).to_owned()).chain(of_board);
         let dist = target.dist(tree);
@@ -262,11 +255,7 @@ const SSHD: &str = "/usr/sbin/sshd";
 
 /// The stage `deploy`.
 pub fn deploy(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("checks");
-    if let Err(fault) = loopback(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("checks", |ran| loopback(tree, ran))
 }
 
 fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {

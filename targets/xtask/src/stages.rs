@@ -189,13 +189,12 @@ fn host(tree: &Tree) -> Ran {
 }
 
 fn docs(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("targets");
-    let run = Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON).env("RUSTDOCFLAGS", "-D warnings");
-    builds(&mut ran, run);
-    if let Err(fault) = readme::rust(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("targets", |ran| {
+        let run =
+            Run::new(tree, "cargo doc --no-deps --workspace").arg(JSON).env("RUSTDOCFLAGS", "-D warnings");
+        builds(ran, run);
+        readme::rust(tree, ran)
+    })
 }
 
 /// Builds the program of `tests/bare-metal` for the Cortex-M.
@@ -214,11 +213,7 @@ fn bare_metal_build(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 }
 
 fn no_std(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("targets");
-    if let Err(fault) = bare_metal_build(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("targets", |ran| bare_metal_build(tree, ran))
 }
 
 fn bare_metal(tree: &Tree) -> Ran {

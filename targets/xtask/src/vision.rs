@@ -35,11 +35,7 @@ const MOST_BYTES: u64 = 400_000;
 
 /// The stage `vision`.
 pub fn vision(tree: &Tree) -> Ran {
-    let mut ran = Ran::none("checks");
-    if let Err(fault) = go(tree, &mut ran) {
-        ran.faults.push(fault);
-    }
-    ran
+    Ran::of("checks", |ran| go(tree, ran))
 }
 
 /// Counts one check.
