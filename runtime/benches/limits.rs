@@ -17,6 +17,9 @@
 
 #![forbid(unsafe_code)]
 
+mod common;
+
+use common::{noise, quartiles};
 use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
 use elsa_core::reference;
 use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
@@ -88,26 +91,6 @@ impl Request {
     }
 }
 
-/// Lower quartile, median and upper quartile.
-fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
-    x.sort_by(f64::total_cmp);
-    let at =
-        |quarter: usize| x.get((x.len().saturating_sub(1) * quarter + 2) / 4).copied().unwrap_or(f64::NAN);
-    [at(1), at(2), at(3)]
-}
-
-/// Numbers with the spread of a standard normal, the same in every run.
-fn noise(seed: u64, n: usize) -> Vec<f32> {
-    let mut state = seed;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| (next() + next() + next() + next()) * 1.732).collect()
-}
-
 /// Tensors of a problem.
 struct Data {
     problem: Problem,
@@ -119,8 +102,9 @@ struct Data {
 impl Data {
     fn new([heads, queries, keys, d]: [usize; 4]) -> Result<Data, Failure> {
         let problem = problem([heads, queries, keys, d])?;
-        let rows = |seed: u64, tokens: usize| noise(0x9e37_79b9_7f4a_7c15 ^ seed, heads * tokens * d);
-        Ok(Data { problem, q: rows(1, queries), k: rows(2, keys), v: rows(3, keys) })
+        let mut seed = 0x9e37_79b9_7f4a_7c15;
+        let mut rows = |tokens: usize| noise(&mut seed, heads * tokens * d);
+        Ok(Data { problem, q: rows(queries), k: rows(keys), v: rows(keys) })
     }
 
     fn inputs(&self) -> Inputs<'_> {

@@ -23,6 +23,9 @@
 
 #![forbid(unsafe_code)]
 
+mod common;
+
+use common::{noise, quartiles};
 use elsa_core::problem::{Inputs, Outputs, Spec};
 use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
 use elsa_runtime::{Backend, Bound, Engine, EngineOptions, PlanOptions};
@@ -247,27 +250,8 @@ fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
     Ok(taken)
 }
 
-/// Quartiles; the middle one is the median.
-fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
-    x.sort_by(f64::total_cmp);
-    let at =
-        |quarter: usize| x.get((x.len().saturating_sub(1) * quarter + 2) / 4).copied().unwrap_or(f64::NAN);
-    [at(1), at(2), at(3)]
-}
-
 fn write(dir: &Path, name: &str, x: &[f32]) -> std::io::Result<()> {
     std::fs::write(dir.join(name), x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
-}
-
-/// Numbers with the spread of a standard normal, the same in every run.
-fn noise(seed: &mut u64, n: usize) -> Vec<f32> {
-    let mut next = || {
-        *seed ^= *seed << 13;
-        *seed ^= *seed >> 7;
-        *seed ^= *seed << 17;
-        (*seed >> 40) as f32 / (1u64 << 24) as f32 - 0.5
-    };
-    (0..n).map(|_| (next() + next() + next() + next()) * 1.732).collect()
 }
 
 /// Elements of one tensor in the type that is measured.

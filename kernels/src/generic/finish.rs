@@ -19,8 +19,17 @@ pub unsafe fn finish<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums, value_d
             let inverse = one.over(s);
             // Without a key the weighted sums count for nothing, but a NaN among the scores stays in S.
             let nothing = s.times(zero);
-            for x in 0..value_dim {
-                let at = sums.w.add((x * V + v) * L::N);
+            let row = V * L::N;
+            let mut at = sums.w.add(v * L::N);
+            for _ in 0..value_dim / 4 {
+                for i in 0..4 {
+                    let at = at.add(i * row);
+                    m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
+                }
+                at = at.add(4 * row);
+            }
+            for i in 0..value_dim % 4 {
+                let at = at.add(i * row);
                 m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
             }
         }

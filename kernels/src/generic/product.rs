@@ -1,7 +1,7 @@
 //! The one product of both passes: `C[R][V] = Σ_k a(r, k) · B[k][V]` with `C` in registers.
 //!
 //! `B` is read as `V` vectors a step; `a` is a broadcast scalar. Scores read `a` along its rows (a key's
-//! dims), the weighted sum down its columns (a dim's keys), hence the two forms.
+//! dims), or a panel's columns, the weighted sum down its columns (a dim's keys), hence the two forms.
 //!
 //! The first step multiplies where the others multiply and add, so that no sum needs to be set to zero. Steps are
 //! taken by fours, which is what a broadcast operand in a register holds, and fours by turns of [`Lanes::TURN`].
@@ -54,7 +54,7 @@ macro_rules! for_rest {
     }};
 }
 
-/// Four steps of [`along_rows`]. With `FIRST` the first of them writes the sums, the others add to them.
+/// Four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to them.
 ///
 /// # Safety
 /// - `R` rows of four singles, `stride` apart, are readable at `a`, and `4 · V · N` singles at `b`.
@@ -91,61 +91,7 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     }
 }
 
-/// As many fours of steps as a turn of the product loops has, by [`row_steps`].
-///
-/// # Safety
-/// - `R` rows of `4 · TURN` singles, `stride` apart, are readable at `a`, and `4 · TURN · V · N` at `b`.
-#[inline(always)]
-unsafe fn row_turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
-    isa: L::Isa,
-    acc: &mut [[L; V]; R],
-    a: *const f32,
-    stride: usize,
-    b: *const f32,
-) {
-    let w = 4 * V * L::N;
-    // SAFETY: four `j` of `TURN` (both clauses).
-    unsafe {
-        row_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
-        for_rest!(L, |J| row_steps::<L, R, V, false>(isa, acc, a.add(4 * J), stride, b.add(J * w)));
-    }
-}
-
-/// `Σ_k a[r · stride + k] · B[k]` over `steps` values of `k`, a multiple of four.
-///
-/// # Safety
-/// - `R` rows of `steps` singles, `stride` apart, are readable at `a`.
-/// - `steps · V · N` singles are readable at `b`.
-#[inline(always)]
-pub unsafe fn along_rows<L: Lanes, const R: usize, const V: usize>(
-    isa: L::Isa,
-    steps: usize,
-    mut a: *const f32,
-    stride: usize,
-    mut b: *const f32,
-) -> [[L; V]; R] {
-    let mut acc = [[L::splat(isa, 0.0); V]; R];
-    let w = 4 * V * L::N;
-    let mut fours = steps / 4;
-    // SAFETY: as many steps as are counted down are left in every row of `a` and in `b` (both clauses).
-    unsafe {
-        if fours >= L::TURN {
-            row_turn::<L, R, V, true>(isa, &mut acc, a, stride, b);
-            (a, b, fours) = (a.add(4 * L::TURN), b.add(L::TURN * w), fours - L::TURN);
-        }
-        for _ in 0..fours / L::TURN {
-            row_turn::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.add(4 * L::TURN), b.add(L::TURN * w));
-        }
-        for _ in 0..fours % L::TURN {
-            row_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.add(4), b.add(w));
-        }
-    }
-    acc
-}
-
-/// One step of [`down_columns`]. With `FIRST` it writes the sums, otherwise it adds to them.
+/// One step of a [`product`] down columns. With `FIRST` it writes the sums, otherwise it adds to them.
 ///
 /// # Safety
 /// - `R` singles are readable at `a`, and `V · N` at `b`.
@@ -183,7 +129,7 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Four steps of [`down_columns`]. With `FIRST` the first of them writes the sums.
+/// Four steps of a [`product`] down columns. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
 /// - Four rows, `stride` apart, of `R` singles are readable at `a`, and `4 · V · N` singles at `b`.
@@ -205,39 +151,57 @@ unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bo
     }
 }
 
-/// As many fours of steps as a turn of the product loops has, by [`column_steps`].
+/// Four steps of a product. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
-/// - `4 · TURN` rows, `stride` apart, of `R` singles are readable at `a`, and `4 · TURN · V · N` at `b`.
+/// - As for [`product`] with four steps.
 #[inline(always)]
-unsafe fn column_turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: *const f32,
     stride: usize,
     b: *const f32,
 ) {
-    let w = 4 * V * L::N;
-    // SAFETY: four `j` of `TURN` (both clauses).
+    // SAFETY: the same clauses.
     unsafe {
-        column_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
-        for_rest!(L, |J| column_steps::<L, R, V, false>(
-            isa,
-            acc,
-            a.add(4 * J * stride),
-            stride,
-            b.add(J * w)
-        ));
+        if COLUMNS {
+            column_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+        } else {
+            row_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+        }
     }
 }
 
-/// `Σ_k a[k · stride + r] · B[k]` over `steps` values of `k`.
+/// A turn of the product loop: [`Lanes::TURN`] times [`four`].
 ///
 /// # Safety
-/// - `steps` rows, `stride` apart, of `R` singles are readable at `a`.
+/// - As for [`product`] with that many steps.
+#[inline(always)]
+unsafe fn turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let next = if COLUMNS { 4 * stride } else { 4 };
+    let w = 4 * V * L::N;
+    // SAFETY: the fours after the first are among the steps (clause).
+    unsafe {
+        four::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
+        for_rest!(L, |J| four::<L, R, V, false, COLUMNS>(isa, acc, a.add(J * next), stride, b.add(J * w)));
+    }
+}
+
+/// The product over `steps` values of `k`: with `COLUMNS` `Σ_k a[k · stride + r] · B[k]`, otherwise
+/// `Σ_k a[r · stride + k] · B[k]`, and then `steps` is a multiple of four.
+///
+/// # Safety
+/// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` singles are readable at `a`; otherwise `R` rows of `steps`.
 /// - `steps · V · N` singles are readable at `b`.
 #[inline(always)]
-pub unsafe fn down_columns<L: Lanes, const R: usize, const V: usize>(
+pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: bool>(
     isa: L::Isa,
     steps: usize,
     mut a: *const f32,
@@ -245,27 +209,29 @@ pub unsafe fn down_columns<L: Lanes, const R: usize, const V: usize>(
     mut b: *const f32,
 ) -> [[L; V]; R] {
     let mut acc = [[L::splat(isa, 0.0); V]; R];
+    let next = if COLUMNS { 4 * stride } else { 4 };
     let w = V * L::N;
-    let turn = 4 * L::TURN;
-    let mut left = steps;
-    // SAFETY: as many steps as are left are readable in `a` and in `b` (both clauses). After the last row `a`
-    // may point beyond the last element, where nothing is read.
+    let mut fours = steps / 4;
+    // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
+    // `a` may point beyond the last element, where nothing is read.
     unsafe {
-        if left >= turn {
-            column_turn::<L, R, V, true>(isa, &mut acc, a, stride, b);
-            (a, b, left) = (a.wrapping_add(turn * stride), b.add(turn * w), left - turn);
+        if fours >= L::TURN {
+            turn::<L, R, V, true, COLUMNS>(isa, &mut acc, a, stride, b);
+            (a, b, fours) = (a.wrapping_add(L::TURN * next), b.add(4 * L::TURN * w), fours - L::TURN);
         }
-        for _ in 0..left / turn {
-            column_turn::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.wrapping_add(turn * stride), b.add(turn * w));
+        for _ in 0..fours / L::TURN {
+            turn::<L, R, V, false, COLUMNS>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.wrapping_add(L::TURN * next), b.add(4 * L::TURN * w));
         }
-        for _ in 0..left % turn / 4 {
-            column_steps::<L, R, V, false>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.wrapping_add(4 * stride), b.add(4 * w));
+        for _ in 0..fours % L::TURN {
+            four::<L, R, V, false, COLUMNS>(isa, &mut acc, a, stride, b);
+            (a, b) = (a.wrapping_add(next), b.add(4 * w));
         }
-        for _ in 0..left % 4 {
-            column_step::<L, R, V, false>(isa, &mut acc, a, b);
-            (a, b) = (a.wrapping_add(stride), b.add(w));
+        if COLUMNS {
+            for _ in 0..steps % 4 {
+                column_step::<L, R, V, false>(isa, &mut acc, a, b);
+                (a, b) = (a.wrapping_add(stride), b.add(w));
+            }
         }
     }
     acc

@@ -1,6 +1,6 @@
 //! Scores of a key block, in units of `log 2`, as `[key][W]`.
 
-use crate::generic::product::{CHAIN, along_rows, down_columns};
+use crate::generic::product::{CHAIN, product};
 use crate::kernel::{Block, Tile};
 use crate::lanes::Lanes;
 
@@ -43,11 +43,8 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
         loop {
             let steps = (d - x).min(CHAIN);
             let b = tile.query.add(x * V * L::N);
-            let mut acc = if PANELS {
-                down_columns::<L, R, V>(isa, steps, a.add(x * R), stride, b)
-            } else {
-                along_rows::<L, R, V>(isa, steps, a.add(x), stride, b)
-            };
+            let a = a.add(if PANELS { x * R } else { x });
+            let mut acc = product::<L, R, V, PANELS>(isa, steps, a, stride, b);
             if x > 0 {
                 for r in 0..R {
                     for v in 0..V {

@@ -1,6 +1,6 @@
 //! The weighted sum `W += P · V` of a key block.
 
-use crate::generic::product::down_columns;
+use crate::generic::product::product;
 use crate::kernel::Block;
 use crate::lanes::Lanes;
 
@@ -54,12 +54,12 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     // SAFETY: strips end at `value_dim`, which rows of values and of `w` have (clauses).
     unsafe {
         while x < wide {
-            let acc = down_columns::<L, R, V>(isa, block.count, block.values.add(x), block.value_stride, p);
+            let acc = product::<L, R, V, true>(isa, block.count, block.values.add(x), block.value_stride, p);
             store::<L, R, V>(isa, &acc, w.add(x * row), first);
             x += R;
         }
         while x < value_dim {
-            let acc = down_columns::<L, 4, V>(isa, block.count, block.values.add(x), block.value_stride, p);
+            let acc = product::<L, 4, V, true>(isa, block.count, block.values.add(x), block.value_stride, p);
             store::<L, 4, V>(isa, &acc, w.add(x * row), first);
             x += 4;
         }
