@@ -122,7 +122,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Count the instructions of one attention call on an emulated Cortex-A57.
+    /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
     Count {
         /// Shapes to count.
         #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
