@@ -85,6 +85,7 @@ fn possible(kernel: &Kernel) -> f64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "millions of logarithms, and nothing unsafe")]
 fn declared_errors_follow_from_the_arithmetic() {
     for kernel in KERNELS {
         let (s, possible) = (&kernel.spec, possible(kernel));
