@@ -112,7 +112,7 @@ fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();
     let kernel = KERNELS.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
     let problem =
-        Params { heads: 2, kv_heads: 2, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
+        Params { heads: 4, kv_heads: 4, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
     let wish = Options { workers: 3, all_workers: true, ..Options::default() };
     let mut budget = None;
     let mut before: Option<Choice> = None;
