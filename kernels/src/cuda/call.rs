@@ -228,7 +228,8 @@ mod tests {
     #[test]
     fn divisors_divide() {
         let most = i32::MAX as u32;
-        for d in (1..=1000).chain([4095, 4096, 4097, 1 << 30, (1 << 30) + 1, i32::MAX]) {
+        let last = if cfg!(miri) { 8 } else { 1000 };
+        for d in (1..=last).chain([4095, 4096, 4097, 1 << 30, (1 << 30) + 1, i32::MAX]) {
             let Divisor { multiplier, shift } = Divisor::new(d);
             let d = d as u32;
             for n in (0..200)
