@@ -26,7 +26,8 @@ pub unsafe fn finish<L: Lanes, const V: usize>(isa: L::Isa, sums: &Sums, value_d
                     let at = at.add(i * row);
                     m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
                 }
-                at = at.add(4 * row);
+                // The last step may leave the allocation.
+                at = at.wrapping_add(4 * row);
             }
             for i in 0..value_dim % 4 {
                 let at = at.add(i * row);
