@@ -65,9 +65,11 @@ struct Edge {
 
 // IN: elements. D: head size. A block has WARPS warps, a lane TM x TN scores. KD: dims of keys in
 // the exchange area at a time. VK: values there at a time. PC: score columns of a lane in an exchange of weights. STRAIGHT:
-// how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the exchanges too.
-// BODY: keys of a loop body there. FLUSH: tiles from one addition to memory to the next.
-template <Elements IN, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH>
+// how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the exchanges of a stage.
+// BODY: keys of a loop body there. FLUSH: tiles from one addition to memory to the next. LEAN: takes neither masks of
+// elements, soft caps nor a past, and its edges are small and slow: a driver compiles it sooner.
+template <Elements IN, int D, int WARPS, int TM, int TN, int KD, int VK, int PC, int STRAIGHT, int BODY, int FLUSH,
+          bool LEAN>
 struct Attention {
   static constexpr bool HALF = IN != SINGLES, PAIRS = IN == PAIRED;
   typedef typename Raw<HALF>::Type Four;
@@ -96,6 +98,7 @@ struct Attention {
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
   static_assert(!STRAIGHT || UNITS_P == 1, "");
+  static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
   static_assert(KS % 32 == 0 || CHUNKS == 1, "");
 
   static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
@@ -134,7 +137,7 @@ struct Attention {
       k0 = max_of(part, first.start & ~(TILE - 1));
       end = min_of(part + call.chunk, last.end);
       full_from = last.start;
-      full_to = call.mask_kind != MASK_NONE || call.cap != 0.f ? 0 : first.end;
+      full_to = !LEAN && (call.mask_kind != MASK_NONE || call.cap != 0.f) ? 0 : first.end;
     }
 
     // Keys and values on their way. Below key `near_to` rows are read plainly from `near_key` and `near_value`, where
@@ -145,7 +148,7 @@ struct Attention {
     auto approach = [&](const Share& share, int tile) LAMBDA {
       const Sequence& s = share.sequence;
       const int kv_head = quotient_of(share.head, call.by_group);
-      const bool old = tile < s.past;
+      const bool old = !LEAN && tile < s.past;
       const Tensor& k = old ? call.past_key : call.key;
       const Tensor& v = old ? call.past_value : call.value;
       const int origin = old ? 0 : s.key0 - s.past;
@@ -166,7 +169,7 @@ struct Attention {
       const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
       const Address now = fresh.data + row_offset(fresh, s.batch, kv_head, s.key0 - s.past) * SIZE;
       auto row = [&](int key) LAMBDA -> Address {
-        return key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
+        return !LEAN && key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
       };
       UNROLL for (int n = 0; n < COUNT; n++) clear(to[n]);
       if (in_fours) {
@@ -190,7 +193,10 @@ struct Attention {
       }
     };
     auto drop_k = [&]() LAMBDA {
-      UNROLL for (int n = 0; n < K_ITEMS * 4; n++) clear(kr[n]);
+      UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
+        if constexpr (STRAIGHT == 2) forget(kr[n]);
+        else clear(kr[n]);
+      }
     };
     auto load_k = [&](int tile, int chunk) LAMBDA {
       const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = opaque(key_step);
@@ -199,16 +205,24 @@ struct Attention {
         UNROLL for (int e = 0; e < 4; e++)
           load_four(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
     };
+    // The registers in which the values of plain tiles travel. A loop over the stages has one set for what comes next,
+    // keys or values.
+    auto travelling = [&]() LAMBDA -> auto& {
+      if constexpr (STRAIGHT == 2) return kr;
+      else return vr;
+    };
     auto load_v = [&](int tile, int stage) LAMBDA {
       const int t = opaque(tid), step = opaque(value_step);
+      auto& to = travelling();
+      if constexpr (STRAIGHT == 2) drop_k();
       if constexpr (NT % DF == 0) {
         const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
-        UNROLL for (int i = 0; i < V_ITEMS; i++) load_four(vr[i], a + (long long)(i * (NT / DF) * step));
+        UNROLL for (int i = 0; i < V_ITEMS; i++) load_four(to[i], a + (long long)(i * (NT / DF) * step));
       } else {
         const Address a = near_value + (long long)(tile + stage * VK) * step;
         UNROLL for (int i = 0; i < V_ITEMS; i++) {
           const int n = t + i * NT;
-          load_four(vr[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
+          load_four(to[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
         }
       }
     };
@@ -244,13 +258,13 @@ struct Attention {
         UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * (TILE * 4), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
       }
     };
-    auto store_v = [&]() LAMBDA {
+    auto store_v = [&](const auto& from) LAMBDA {
       const int t = opaque(tid);
       UNROLL for (int i = 0; i < V_ITEMS; i++)
-        store_shared(sm + X + (t + i * NT) * 16, in_singles(vr[i], call.dtype));
+        store_shared(sm + X + (t + i * NT) * 16, in_singles(from[i], call.dtype));
     };
 
-    if (k0 >= outset.sequence.past) approach(outset, outset.sequence.past);  // the past is left to the loop
+    if (LEAN || k0 >= outset.sequence.past) approach(outset, outset.sequence.past);  // the past is left to the loop
     // Whether the first keys of tile k0 lie in the area.
     bool ready = k0 < end && k0 >= full_from && k0 < plain_to;
     if (ready) load_k(k0, 0);
@@ -274,7 +288,7 @@ struct Attention {
         }
       };
       if (call.flags & QUERY_IN_FOURS) {  // past the last row stands the last
-        constexpr int BATCH = NT % DF ? 1 : Q_ITEMS % 4 == 0 ? 4 : Q_ITEMS % 2 == 0 ? 2 : 1;
+        constexpr int BATCH = NT % DF == 0 && Q_ITEMS % 2 == 0 ? 2 : 1;
         const int step = (int)call.query.token * SIZE;
         NO_UNROLL for (int n = tid; n < Q_ITEMS * NT; n += BATCH * NT) {
           Four x[BATCH][4];
@@ -403,10 +417,10 @@ struct Attention {
             const int t = opaque(tid), cg = lane_col(t);
             const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
             const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
-            constexpr int DIMS = EDGE ? 2 : 8;  // words of a loop body
+            constexpr int DIMS = !EDGE ? 8 : LEAN ? 1 : 2;  // words of a loop body
             f4 qa[2][TM / 4], kb[2][TN / 4];
             auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
-              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it >> 1) & 7;
+              const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
               const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
               UNROLL for (int h = 0; h < TM / 4; h++)
                 qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
@@ -415,7 +429,7 @@ struct Attention {
                 kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) +
                                        h * 128);
             };
-            fragments(0, 0, 0);
+            if constexpr (DIMS > 1) fragments(0, 0, 0);
             constexpr bool IN_HALVES = PAIRS && !EDGE;
             unsigned pair[TM][TN];
             if constexpr (IN_HALVES) {
@@ -425,7 +439,8 @@ struct Attention {
             NO_UNROLL for (int it = 0; it < KS / DIMS; it++) {
               UNROLL for (int kk = 0; kk < DIMS; kk++) {
                 const int b = kk & 1;
-                if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
+                if constexpr (DIMS == 1) fragments(0, it, 0);
+                else if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
                 else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
                 if constexpr (IN_HALVES) {
                   UNROLL for (int i = 0; i < TM; i++)
@@ -489,14 +504,14 @@ struct Attention {
               UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
               out[i] = before < i || after >= i || row + i >= q.queries;
             }
-            if (call.cap != 0.f) {
+            if (!LEAN && call.cap != 0.f) {
               NO_UNROLL for (int i = 0; i < TM; i++) {
                 const float y = call.cap * tanh_of(x[0]);
                 UNROLL for (int n = 0; n + 1 < TM; n++) x[n] = x[n + 1];
                 x[TM - 1] = y;
               }
             }
-            if (call.mask_kind != MASK_NONE) {
+            if (!LEAN && call.mask_kind != MASK_NONE) {
               // Elements are loaded before the first is looked at.
               unsigned raw[TM];
               const long long at = mask_at + key * call.mask_key;
@@ -527,7 +542,50 @@ struct Attention {
         }
 
         // Weights.
-        {
+        if constexpr (EDGE && LEAN) {  // row by row: the next row becomes the first
+          NO_UNROLL for (int i = 0; i < TM; i++) {
+            float x = s[0][0];
+            UNROLL for (int j = 1; j < TN; j++) x = max2(x, s[0][j]);
+            if (any_of_warp(x > m[0] + HEADROOM)) {
+              UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x = max2(x, shuffle_xor(x, w));
+              x = max2(__builtin_rintf(x), m[0]);
+              const float scale = factor(m[0], x);
+              m[0] = x;
+              sum[0] *= scale;
+              UNROLL for (int j = 0; j < AN; j++) acc[0][j] *= scale;
+              if (flushed) {  // what lies in memory has the old reference
+                const Home x = home(here());
+                const int g = lane_col(opaque(tid));
+                if (i < x.left) {
+                  NO_UNROLL for (int j = 0; j < AN; j++) {
+                    const Address a = x.at + i * x.step + dim_of(g, j) * 4;
+                    if (dim_of(g, j) < x.width) write_f32(a, read_f32(a) * scale);
+                  }
+                }
+              }
+            }
+            const float reference = m[0], low = partial ? reference + WEIGHT_FLOOR : NEG_INF;
+            float y[TN], r = 0.f;
+            UNROLL for (int j = 0; j < TN; j++) {
+              const float x = s[0][j];
+              y[j] = exp2_fast((x < low && x != NEG_INF ? low : x) - reference);
+              r = j ? r + y[j] : y[j];
+            }
+            const float z = sum[0] + r;
+            float first[AN];
+            UNROLL for (int j = 0; j < AN; j++) first[j] = acc[0][j];
+            UNROLL for (int n = 0; n + 1 < TM; n++) {
+              UNROLL for (int j = 0; j < TN; j++) s[n][j] = s[n + 1][j];
+              UNROLL for (int j = 0; j < AN; j++) acc[n][j] = acc[n + 1][j];
+              m[n] = m[n + 1];
+              sum[n] = sum[n + 1];
+            }
+            UNROLL for (int j = 0; j < TN; j++) s[TM - 1][j] = y[j];
+            UNROLL for (int j = 0; j < AN; j++) acc[TM - 1][j] = first[j];
+            m[TM - 1] = reference;
+            sum[TM - 1] = z;
+          }
+        } else {
           float mx[TM];
           bool need = false;
           UNROLL for (int i = 0; i < TM; i++) {
@@ -585,10 +643,10 @@ struct Attention {
           if constexpr (EDGE) {
             gather_v(share, k0, stage);
             sync_block();  // what the area held is dead
-            store_v();
+            store_v(vr);
           } else {
             sync_block();
-            store_v();
+            store_v(travelling());
             if (stage + 1 < STAGES) load_v(k0, stage + 1);
             else if (ready) load_k(k0 + TILE, 0);
             else drop_k();
@@ -656,17 +714,24 @@ struct Attention {
             }
           }
         };
-        if constexpr (!EDGE && STRAIGHT) {
+        if constexpr (!EDGE && STRAIGHT == 1) {
           UNROLL for (int stage = 0; stage < STAGES; stage++) {
             open(stage);
-            auto unit_of = [&](int unit) LAMBDA {
+            NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
               put(stage * (UNITS_V * PC), (stage + 1) * (UNITS_V * PC));
               multiply(weights, sm + X + unit * (UK * V_STRIDE));
-            };
-            if constexpr (STRAIGHT == 2) {
-              UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
-            } else {
-              NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) unit_of(unit);
+            }
+          }
+        } else if constexpr (!EDGE && STRAIGHT == 2) {
+          NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
+            open(stage);
+            UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
+              put(unit * PC, 0);
+              multiply(weights, sm + X + unit * (UK * V_STRIDE));
+            }
+            if (stage + 1 < STAGES) {
+              UNROLL for (int i = 0; i < TM; i++)
+                UNROLL for (int j = 0; j + UNITS_V * PC < TN; j++) s[i][j] = s[i][j + UNITS_V * PC];
             }
           }
         } else {
@@ -687,7 +752,7 @@ struct Attention {
       const bool flushes = !HALF || call.part_ms != 0;
       const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
       NO_UNROLL while (k0 < stop) {
-        if (k0 + TILE > near_to) approach(here(), k0);
+        if (!LEAN && k0 + TILE > near_to) approach(here(), k0);
         if (k0 >= full_from && k0 < plain_to) {
           if (!ready) {
             load_k(k0, 0);
@@ -757,9 +822,9 @@ struct Attention {
 };
 
 // The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
-#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, BLOCKS)                       \
-  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
-    typedef Attention<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH> A;                               \
-    SHARED(memory, A::SHARED_BYTES);                                                               \
-    A::run(memory, call);                                                                          \
+#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN, BLOCKS)             \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
+    typedef Attention<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN> A;              \
+    SHARED(memory, A::SHARED_BYTES);                                                                 \
+    A::run(memory, call);                                                                            \
   }

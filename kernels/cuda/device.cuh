@@ -20,6 +20,7 @@
 //   half_to_float float_to_half         16-bit patterns of IEEE halves, to nearest even
 //   half2_fma(a, b, c)                  two halves at a time: a * b + c, rounded once each
 //   opaque(int)        the value itself, which the compiler must not keep across the place
+//   forget(f4&) forget(u2&)             the vector may hold anything from here on
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
 
@@ -90,6 +91,15 @@ INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
 INLINE int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
+}
+
+INLINE void forget(f4& x) {
+  f4 any;
+  x = any;
+}
+INLINE void forget(u2& x) {
+  u2 any;
+  x = any;
 }
 
 INLINE unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }

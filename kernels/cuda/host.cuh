@@ -106,6 +106,8 @@ INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
 }
 
 INLINE int opaque(int x) { return x; }
+INLINE void forget(f4& x) { x = f4{0.f, 0.f, 0.f, 0.f}; }
+INLINE void forget(u2& x) { x = u2{0, 0}; }
 
 INLINE unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
 INLINE float float_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }

@@ -1,5 +1,6 @@
 //! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
 
+use elsa_kernels::cuda::call::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, Role};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,18 +53,19 @@ fn modules_are_what_an_old_driver_loads() {
 
 #[test]
 fn both_widths_and_any_number_of_queries_have_kernels() {
-    for (wide, few) in [(false, false), (false, true), (true, false), (true, true)] {
+    for case in 0..8 {
+        let [wide, few, plain] = [1, 2, 4].map(|bit| case & bit != 0);
         let largest = GPU_KERNELS
             .iter()
             .filter_map(|kernel| match kernel.role {
-                Role::Attention { head_dim, half, most_queries, half_scores: false, .. } => {
-                    (half == wide && (most_queries == usize::MAX) != few).then_some(head_dim)
+                Role::Attention { head_dim, half, most_queries, most_plain, half_scores: false } => {
+                    let most = if plain { most_plain } else { most_queries };
+                    (half == wide && (most == usize::MAX) != few).then_some(head_dim)
                 }
                 _ => None,
             })
             .max();
-        let least = if few { 256 } else { 128 };
-        assert!(largest >= Some(least), "halves {wide}, few queries {few}: {largest:?}");
+        assert_eq!(largest, Some(256), "halves {wide}, few queries {few}, plain {plain}");
     }
     let count = |is: fn(&Role) -> bool| GPU_KERNELS.iter().filter(|kernel| is(&kernel.role)).count();
     assert_eq!(count(|role| *role == Role::Present), 1);
@@ -78,4 +80,24 @@ fn cubins_are_those_that_the_build_was_given() {
             folder.and_then(|folder| std::fs::read(folder.join(format!("{}.cubin", kernel.name))).ok());
         assert_eq!(kernel.cubin, given.as_deref(), "{}", kernel.name);
     }
+}
+
+#[test]
+fn divisors_divide() {
+    let most = i32::MAX as u32;
+    let last = if cfg!(miri) { 8 } else { 1000 };
+    for d in (1..=last).chain([4095, 4096, 4097, 1 << 30, (1 << 30) + 1, i32::MAX]) {
+        let Divisor { multiplier, shift } = Divisor::new(d);
+        let d = d as u32;
+        for n in
+            (0..200).chain([most, most - 1]).chain((1..200).map(|k| most / d * d / 199 * k)).flat_map(|n| {
+                let near = n / d * d;
+                [n, near, near.saturating_sub(1), (near + (d - 1)).min(most)]
+            })
+        {
+            let product = u64::from(2 * n) * u64::from(multiplier);
+            assert_eq!(((product >> 32) as u32) >> shift, n / d, "{n} / {d}");
+        }
+    }
+    assert_eq!(Divisor::new(0), Divisor::new(1));
 }

@@ -4,11 +4,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::problem::Alignment;
+use elsa_core::mask::MaskKind;
+use elsa_core::problem::{Alignment, Window};
 use elsa_core::view::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, Role};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, Params, any_case, hard_cases};
+use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
 fn engine() -> Engine {
@@ -91,6 +92,21 @@ fn every_kernel_runs() {
                 }
             }
         }
+    }
+    // What the kernel for many rows of plain problems does not take.
+    let many = || Params::plain(1000, 130, 64, 64);
+    let mask = |kind| MaskParams { kind, dims: vec![1000, 130], density: 0.6 };
+    for p in [
+        Params { mask: Some(mask(MaskKind::Bool)), ..many() },
+        Params { mask: Some(mask(MaskKind::Additive(DType::F32))), ..many() },
+        Params { softcap: Some(0.5), ..many() },
+        Params { past: Some(37), ..many() },
+        Params { lengths: true, batch: 3, ..many() },
+        Params { window: Window { left: Some(30), right: None }, ..many() },
+        Params { packed: Some(vec![(1000, 70), (3, 200), (130, 65)]), ..many() },
+    ] {
+        check(&engine, &p.build("many rows, not plain"), true).unwrap_or_else(|e| panic!("{e}"));
+        ran += 1;
     }
     // So many rows that the largest blocks fill any device.
     check(&engine, &Params::plain(9000, 64, 64, 64).build("many rows"), true)

@@ -28,8 +28,9 @@ pub struct GpuSpec {
     pub half_scores: bool,
     /// Most query rows of a sequence that it is meant for.
     pub most_queries: usize,
-    /// The same where the window ends at the diagonal: short blocks of rows waste less on it.
-    pub most_causal: usize,
+    /// The same of a plain problem, whose window is open to the right, and which has neither a mask of elements nor a
+    /// soft cap nor a past.
+    pub most_plain: usize,
     /// Threads of a block.
     pub threads: usize,
     /// Query rows of a block.
@@ -213,11 +214,13 @@ pub fn choose_gpu<'a>(
     let at_once = if packed { usize::MAX } else { queries };
     // Rows differ in their keys, the last having most.
     let causal = s.causal.is_some() || s.window.right.is_some();
+    let past = s.past_key.is_some() || s.past_value.is_some();
+    let plain = !causal && s.mask.is_none() && s.softcap.is_none() && !past;
     let mut widest = 0;
     let mut best = None;
     for k in kernels {
         let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
-        let most = if causal { k.most_causal } else { k.most_queries };
+        let most = if plain { k.most_plain } else { k.most_queries };
         if k.half != half || at_once > most || !scores {
             continue;
         }
@@ -307,6 +310,7 @@ pub fn choose_gpu<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mask::{MaskKind, MaskView};
     use crate::problem::{Alignment, Spec};
     use crate::view::{Layout, View};
 
@@ -330,7 +334,7 @@ mod tests {
             half,
             half_scores: false,
             most_queries: most,
-            most_causal: most,
+            most_plain: most,
             threads: 128,
             rows,
             keys: 64,
@@ -450,10 +454,36 @@ mod tests {
         }
     }
 
+    /// Tall blocks for plain problems, short ones for all.
+    fn two_heights() -> [GpuSpec; 3] {
+        let short = GpuSpec { most_plain: 960, ..spec("d64r64", 64, false, ALL, 64) };
+        let tall = GpuSpec { most_queries: 0, ..spec("d64r128", 64, false, ALL, 128) };
+        [short, tall, spec("rows", 64, false, 8, 4)]
+    }
+
+    #[test]
+    fn tall_blocks_are_for_plain_problems() {
+        let kernels = two_heights();
+        let height = |change: &dyn Fn(&mut Spec)| {
+            let mut spec = problem(DType::F32, 1, 8, 2048, 2048, [64, 64]);
+            change(&mut spec);
+            choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.rows
+        };
+        let view = |tokens| View::dense("x", Layout::Bhnd, &[1, 8, tokens, 64], None).unwrap();
+        let mask = || MaskView::dense(MaskKind::Bool, &[1, 1, 2048, 2048]).unwrap();
+        assert_eq!(height(&|_| ()), 128);
+        assert_eq!(height(&|s| s.key_lengths = true), 128);
+        assert_eq!(height(&|s| s.window.left = Some(100)), 128);
+        assert_eq!(height(&|s| s.softcap = Some(0.0)), 128);
+        assert_eq!(height(&|s| s.softcap = Some(30.0)), 64);
+        assert_eq!(height(&|s| s.window.right = Some(100)), 64);
+        assert_eq!(height(&|s| s.mask = Some(mask())), 64);
+        assert_eq!(height(&|s| (s.past_key, s.past_value) = (Some(view(5)), Some(view(5)))), 64);
+    }
+
     #[test]
     fn causal_rows_have_short_blocks_and_parts() {
-        let tall = GpuSpec { most_causal: ALL, ..spec("d64r64", 64, false, 960, 64) };
-        let kernels = [tall, spec("d64r128", 64, false, ALL, 128), spec("rows", 64, false, 8, 4)];
+        let kernels = two_heights();
         let of = |n, causal: bool, device: &GpuProfile| {
             let mut spec = problem(DType::F32, 1, 8, n, n, [64, 64]);
             spec.causal = causal.then_some(Alignment::TopLeft);

@@ -74,8 +74,9 @@ pub enum Role {
         half_scores: bool,
         /// Most query rows of a sequence that it is meant for.
         most_queries: usize,
-        /// The same where the window ends at the diagonal.
-        most_causal: usize,
+        /// The same of a plain problem, whose window is open to the right, and which has neither a mask of elements
+        /// nor a soft cap nor a past.
+        most_plain: usize,
     },
     /// Merge of partial states in the tree over splits, and everything that a finished row gives.
     Merge {

@@ -12,7 +12,7 @@ macro_rules! module {
 
 /// An attention kernel.
 macro_rules! attention {
-    ($name:literal, $half:literal, $head_dim:literal, $most:expr, $threads:literal x $rows:literal,
+    ($name:literal, $half:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
      $shared:literal, $registers:literal, $flush:literal) => {
         GpuKernel {
             name: $name,
@@ -23,7 +23,7 @@ macro_rules! attention {
                 half: $half,
                 half_scores: false,
                 most_queries: $most,
-                most_causal: ANY,
+                most_plain: $most_plain,
             },
             threads: $threads,
             rows: $rows,
@@ -47,10 +47,10 @@ macro_rules! in_halves {
                 half: true,
                 half_scores: true,
                 most_queries: ANY,
-                most_causal: ANY,
+                most_plain: ANY,
             },
             half_chain: $chain,
-            ..attention!($name, true, $head_dim, ANY, $($rest)*)
+            ..attention!($name, true, $head_dim, ANY, ANY, $($rest)*)
         }
     };
 }
@@ -68,7 +68,7 @@ macro_rules! rows {
                 half: $half,
                 half_scores: false,
                 most_queries: ROWS,
-                most_causal: ROWS,
+                most_plain: ROWS,
             },
             threads: 128,
             rows: 4,
@@ -110,6 +110,8 @@ const TILE: usize = 64;
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 /// Any number of query rows.
 const ANY: usize = usize::MAX;
+/// No query rows.
+const NONE: usize = 0;
 /// Query rows up to which blocks of half the rows fill a device better.
 const FEW: usize = 960;
 /// Query rows up to which reading the keys takes the time.
@@ -141,16 +143,16 @@ const fn same(a: &str, b: &str) -> bool {
 
 /// Every GPU kernel of this build.
 pub static GPU_KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_r64", false, 32, ANY, 64 x 64, 24576, 217, 6),
-    attention!("attention_f32_d64_r64", false, 64, FEW, 128 x 64, 32768, 147, 4),
-    attention!("attention_f32_d64_r128", false, 64, ANY, 128 x 128, 49152, 226, 4),
-    attention!("attention_f32_d96_r64", false, 96, ANY, 128 x 64, 47104, 191, 4),
-    attention!("attention_f32_d128_r64", false, 128, ANY, 128 x 64, 49152, 227, 4),
-    attention!("attention_f32_d256_r32", false, 256, ANY, 128 x 32, 49152, 204, 4),
-    attention!("attention_b16_d64_r64", true, 64, ANY, 128 x 64, 32768, 159, 4),
+    attention!("attention_f32_d32_r64", false, 32, ANY, ANY, 64 x 64, 24576, 217, 6),
+    attention!("attention_f32_d64_r64", false, 64, ANY, FEW, 128 x 64, 32768, 147, 4),
+    attention!("attention_f32_d64_r128", false, 64, NONE, ANY, 128 x 128, 49152, 245, 4),
+    attention!("attention_f32_d96_r64", false, 96, ANY, ANY, 128 x 64, 47104, 191, 4),
+    attention!("attention_f32_d128_r64", false, 128, ANY, ANY, 128 x 64, 49152, 227, 4),
+    attention!("attention_f32_d256_r32", false, 256, ANY, ANY, 128 x 32, 49152, 204, 4),
+    attention!("attention_b16_d64_r64", true, 64, ANY, ANY, 128 x 64, 32768, 159, 4),
     in_halves!(16, "attention_f16_d64_r64", 64, 128 x 64, 24576, 188, 4),
-    attention!("attention_b16_d128_r64", true, 128, ANY, 128 x 64, 49152, 210, 4),
-    attention!("attention_b16_d256_r32", true, 256, ANY, 128 x 32, 49152, 191, 4),
+    attention!("attention_b16_d128_r64", true, 128, ANY, ANY, 128 x 64, 49152, 210, 4),
+    attention!("attention_b16_d256_r32", true, 256, ANY, ANY, 128 x 32, 49152, 191, 4),
     rows!("rows_f32_d64", false, 64, 8960, 153),
     rows!("rows_f32_d128", false, 128, 8832, 153),
     rows!("rows_f32_d256", false, 256, 17024, 199),

@@ -33,13 +33,13 @@ pub struct Functions {
 /// What the chooser sees of an attention kernel.
 fn spec(kernel: &GpuKernel) -> Option<GpuSpec> {
     match kernel.role {
-        Role::Attention { head_dim, half, half_scores, most_queries, most_causal } => Some(GpuSpec {
+        Role::Attention { head_dim, half, half_scores, most_queries, most_plain } => Some(GpuSpec {
             name: kernel.name,
             head_dim,
             half,
             half_scores,
             most_queries,
-            most_causal,
+            most_plain,
             threads: kernel.threads as usize,
             rows: kernel.rows,
             keys: kernel.keys,

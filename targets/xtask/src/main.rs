@@ -14,7 +14,7 @@
 //! | `ptx` | the device code compiled again and compared; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
-//! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --tests` |
+//! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
 //! | `miri` | the tests of `core` and `kernels`, and the unit tests of `runtime`, under Miri | `cargo +nightly miri test -p elsa-core` |
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
 //! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |

@@ -251,12 +251,15 @@ fn aarch64(tree: &Tree) -> Ran {
         Err(fault) => return Ran::fault("tests", fault),
     };
     let mut ran = Ran::none("tests");
-    let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --tests --no-fail-fast")
-        .args(&format!("--target {BOARD}.2.27"))
-        .front(bin)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator())
-        .env("ELSA_REQUIRE", "neon")
-        .env_default("PROPTEST_CASES", "12");
+    let run = Run::new(
+        tree,
+        "cargo-zigbuild test --workspace --exclude xtask --exclude elsa-capi --tests --no-fail-fast",
+    )
+    .args(&format!("--target {BOARD}.2.27"))
+    .front(bin)
+    .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator())
+    .env("ELSA_REQUIRE", "neon")
+    .env_default("PROPTEST_CASES", "12");
     tests(&mut ran, run);
     ran
 }
@@ -278,11 +281,14 @@ fn robot(tree: &Tree) -> Ran {
         misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
     let run = long("cargo test --workspace --test heldout --test model --test robot_*");
     tests(&mut ran, with_standin(run, &folder));
-    let run = Run::new(tree, "cargo-zigbuild test --workspace --exclude xtask --test robot --test heldout")
-        .args(&format!("--target {BOARD}.2.27 -- --include-ignored every_ the_program"))
-        .front(bin)
-        .env("ELSA_DIGITS", &digits)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
+    let run = Run::new(
+        tree,
+        "cargo-zigbuild test --workspace --exclude xtask --exclude elsa-capi --test robot --test heldout",
+    )
+    .args(&format!("--target {BOARD}.2.27 -- --include-ignored every_ the_program"))
+    .front(bin)
+    .env("ELSA_DIGITS", &digits)
+    .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", setup::emulator());
     tests(&mut ran, run);
     ran
 }
@@ -301,7 +307,7 @@ fn miri(tree: &Tree) -> Ran {
         // Whole calls through the engine.
         "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast",
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
-        "cargo +nightly miri test -p elsa-kernels --lib --tests --no-fail-fast",
+        "cargo +nightly miri test -p elsa-kernels --tests --no-fail-fast",
         // Miri maps no files.
         "cargo +nightly miri test -p elsa-runtime --lib --no-fail-fast -- --skip mapped",
     ];
@@ -417,7 +423,7 @@ fn sanitize(tree: &Tree, sanitizer: &str, options: &str) -> Ran {
 }
 
 fn asan(tree: &Tree) -> Ran {
-    sanitize(tree, "address", "--lib --tests")
+    sanitize(tree, "address", "--tests")
 }
 
 fn tsan(tree: &Tree) -> Ran {
