@@ -18,8 +18,8 @@
 //     tile (transposed, KD dims at a time), then stages of VK values beside the weights that meet them.
 //  3. Tiles that every row attends in full, and whose rows lie side by side in memory, are plain. They have a loop of
 //     their own, in which nothing is asked: what the area takes next travels through registers one step early, and
-//     every path writes those registers, since on a path that left them alone they would count as live round the
-//     loop. All other tiles are edges: less code, each row and dim checked, loaded when it is stored.
+//     every path writes or forgets those registers, since on a path that left them alone they would count as live round
+//     the loop. All other tiles are edges: less code, each row and dim checked, loaded when it is stored.
 //  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
 //     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
 //  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A

@@ -23,7 +23,7 @@
 //! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that dies, PyTorch's answers, and the same built for the board | `cargo test -p elsa-robot` |
 //! | `capi` | C and C++ programs against the library as users get it: gcc, clang, CMake, pkg-config, sanitizers, valgrind | `cargo xtask test --only capi` |
 //! | `vision` | `examples/cpp-vision` beside what PyTorch answered: here, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
-//! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
+//! | `tsan` | the unit tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: every semantic, every fault, the tool | `cargo xtask test --only cuda` |
 //! | `cuda-asan` | kernels and back end through the stand-in driver under AddressSanitizer | `cargo xtask test --only cuda-asan` |
 //! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
