@@ -22,8 +22,11 @@ const MANIFEST: &str = "kernels/ptx/manifest.json";
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 const NEWEST_ISA: u32 = 65;
 const MOST_BYTES: usize = 2_000_000;
-/// Seconds of ptxas for a module, with room for a slow and busy machine: half a second is what is wished.
-const MOST_SECONDS: f64 = 4.0;
+/// Seconds of ptxas that a module is meant to take, and those that a slow and busy machine is allowed. The least of
+/// up to `TIMES` counts: as long as it is above what is meant, it is measured again.
+const MEANT_SECONDS: f64 = 0.5;
+const MOST_SECONDS: f64 = 2.0;
+const TIMES: usize = 5;
 
 /// An SM of compute capability 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
@@ -281,10 +284,18 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
 }
 
 fn assemble(tree: &Tree, ptxas: &Path, kernel: &str, from: &Path, text: &str) -> Result<Resources, String> {
-    let start = Instant::now();
-    let run = Run::new(tree, "").arg(ptxas).args("-arch=sm_62 -v -o").arg(from.with_extension("cubin"));
-    let run = run.arg(from).quiet().run();
-    let seconds = start.elapsed().as_secs_f64();
+    let once = || {
+        let start = Instant::now();
+        let run = Run::new(tree, "").arg(ptxas).args("-arch=sm_62 -v -o").arg(from.with_extension("cubin"));
+        let run = run.arg(from).quiet().run();
+        (run, start.elapsed().as_secs_f64())
+    };
+    let (run, mut seconds) = once();
+    for _ in 1..TIMES {
+        if run.ok && seconds > MEANT_SECONDS {
+            seconds = seconds.min(once().1);
+        }
+    }
     if !run.ok {
         return Err(format!("{kernel}: ptxas: {}\n{}{}", run.how, run.stdout, run.stderr));
     }
