@@ -64,14 +64,26 @@ pub trait Lanes: Number {
     /// - The scalars that are broadcast are readable at `p`, and stay so while the result is used; all four
     ///   are where [`Lanes::QUAD_IN_REGISTER`].
     unsafe fn quad(isa: Self::Isa, p: *const f32) -> Self::Quad;
-    /// Prepares eight scalars for broadcasting, as two quads.
+    /// Prepares the eight scalars at `p` for broadcasting, as two quads, and moves `p` on by `stride` singles. Calls of
+    /// which every other is `ODD` may be under way at once.
     ///
     /// # Safety
-    /// - As for two calls of [`Lanes::quad`].
+    /// - As for two calls of [`Lanes::quad`], at `p` and four singles on.
     #[inline(always)]
-    unsafe fn two_quads(isa: Self::Isa, p: *const f32) -> [Self::Quad; 2] {
+    unsafe fn two_quads<const ODD: bool>(
+        isa: Self::Isa,
+        p: &mut *const f32,
+        stride: usize,
+    ) -> [Self::Quad; 2] {
+        let at = *p;
+        *p = at.wrapping_add(stride);
         // SAFETY: the same clauses.
-        unsafe { [Self::quad(isa, p), Self::quad(isa, p.add(4))] }
+        unsafe { [Self::quad(isa, at), Self::quad(isa, at.add(4))] }
+    }
+    /// The pointer itself, of which the compiler forgets how it was computed: what is read beside it is addressed from it.
+    #[inline(always)]
+    fn opaque(p: *const f32) -> *const f32 {
+        p
     }
     /// `self + b · q[I]`.
     ///

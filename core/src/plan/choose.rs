@@ -172,7 +172,7 @@ impl Choice {
 }
 
 /// Most query tiles that share a key block.
-pub const MOST_TILES: usize = 16;
+pub const MOST_TILES: usize = 24;
 
 /// Multiply-adds for each lane that make a worker worth waking.
 const WORK_PER_LANE: f64 = 32_768.0;

@@ -91,31 +91,30 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     }
 }
 
-/// One step of a [`product`] down columns. With `FIRST` it writes the sums, otherwise it adds to them.
+/// One step of a [`product`] down columns, with its vectors of `b` at hand, which moves `a` on. With `FIRST` it writes the
+/// sums, otherwise it adds to them.
 ///
 /// # Safety
-/// - `R` singles are readable at `a`, and `V · N` at `b`.
+/// - `R` singles are readable at `a`.
 #[inline(always)]
-unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const ODD: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
-    a: *const f32,
-    b: *const f32,
+    a: &mut *const f32,
+    stride: usize,
+    y: [L; V],
 ) {
     const { assert!(!L::QUAD_IN_REGISTER || R.is_multiple_of(4)) };
-    // SAFETY: both pointers cover what is read (clause): only the first R scalars are broadcast, and where a
-    // quad reads all four, R is a multiple of four.
+    // SAFETY: `a` covers what is read (clause): only the first R scalars are broadcast, and where a quad reads all four,
+    // R is a multiple of four.
     unsafe {
-        let mut y = [L::load(isa, b); V];
-        for v in 1..V {
-            y[v] = L::load(isa, b.add(v * L::N));
-        }
-        let mut quads = [L::quad(isa, a); 2];
-        if R == 8 {
-            quads = L::two_quads(isa, a);
+        let row = *a;
+        let quads = if R == 8 { L::two_quads::<ODD>(isa, a, stride) } else { [L::quad(isa, row); 2] };
+        if R != 8 {
+            *a = row.wrapping_add(stride);
         }
         for r4 in 0..R.div_ceil(4) {
-            let x = if r4 < 2 && (R == 8 || r4 == 0) { quads[r4] } else { L::quad(isa, a.add(4 * r4)) };
+            let x = if r4 < 2 && (R == 8 || r4 == 0) { quads[r4] } else { L::quad(isa, row.add(4 * r4)) };
             for_quad!(|J| {
                 let r = 4 * r4 + J as usize;
                 if r < R {
@@ -129,7 +128,49 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Four steps of a [`product`] down columns. With `FIRST` the first of them writes the sums.
+/// The vectors of a step.
+///
+/// # Safety
+/// - `V · N` singles are readable at `b`.
+#[inline(always)]
+unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
+    // SAFETY: vector `v` of `V` (clause).
+    unsafe {
+        let mut y = [L::load(isa, b); V];
+        for v in 1..V {
+            y[v] = L::load(isa, b.add(v * L::N));
+        }
+        y
+    }
+}
+
+/// Two steps of a [`product`] down columns. With `FIRST` the first of them writes the sums. The first vector of the
+/// second step is loaded beside the last of the first, in one instruction where two make a pair.
+///
+/// # Safety
+/// - Two rows, `stride` apart, of `R` singles are readable at `a`, and `2 · V · N` singles at `b`.
+#[inline(always)]
+unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: &mut *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = V * L::N;
+    // SAFETY: both steps read their row of `a` and of `b` (clauses).
+    unsafe {
+        let y = vectors::<L, V>(isa, b);
+        let mut z = [L::load(isa, b.add(w)); V];
+        column_step::<L, R, V, FIRST, false>(isa, acc, a, stride, y);
+        for v in 1..V {
+            z[v] = L::load(isa, b.add(w + v * L::N));
+        }
+        column_step::<L, R, V, false, true>(isa, acc, a, stride, z);
+    }
+}
+
+/// Four steps of a [`product`] down columns, which move `a` on. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
 /// - Four rows, `stride` apart, of `R` singles are readable at `a`, and `4 · V · N` singles at `b`.
@@ -137,21 +178,19 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
-    a: *const f32,
+    a: &mut *const f32,
     stride: usize,
     b: *const f32,
 ) {
     let w = V * L::N;
     // SAFETY: step `k` reads row `k` of `a` and of `b`, which both clauses cover.
     unsafe {
-        column_step::<L, R, V, FIRST>(isa, acc, a, b);
-        column_step::<L, R, V, false>(isa, acc, a.add(stride), b.add(w));
-        column_step::<L, R, V, false>(isa, acc, a.add(2 * stride), b.add(2 * w));
-        column_step::<L, R, V, false>(isa, acc, a.add(3 * stride), b.add(3 * w));
+        column_pair::<L, R, V, FIRST>(isa, acc, a, stride, b);
+        column_pair::<L, R, V, false>(isa, acc, a, stride, b.add(2 * w));
     }
 }
 
-/// Four steps of a product. With `FIRST` the first of them writes the sums.
+/// Four steps of a product, which move `a` on. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
 /// - As for [`product`] with four steps.
@@ -159,7 +198,7 @@ unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bo
 unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
-    a: *const f32,
+    a: &mut *const f32,
     stride: usize,
     b: *const f32,
 ) {
@@ -168,7 +207,8 @@ unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
         if COLUMNS {
             column_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
         } else {
-            row_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+            row_steps::<L, R, V, FIRST>(isa, acc, *a, stride, b);
+            *a = a.wrapping_add(4);
         }
     }
 }
@@ -181,16 +221,15 @@ unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
 unsafe fn turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
-    a: *const f32,
+    a: &mut *const f32,
     stride: usize,
     b: *const f32,
 ) {
-    let next = if COLUMNS { 4 * stride } else { 4 };
     let w = 4 * V * L::N;
     // SAFETY: the fours after the first are among the steps (clause).
     unsafe {
         four::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
-        for_rest!(L, |J| four::<L, R, V, false, COLUMNS>(isa, acc, a.add(J * next), stride, b.add(J * w)));
+        for_rest!(L, |J| four::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
     }
 }
 
@@ -208,29 +247,36 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     stride: usize,
     mut b: *const f32,
 ) -> [[L; V]; R] {
-    let mut acc = [[L::splat(isa, 0.0); V]; R];
-    let next = if COLUMNS { 4 * stride } else { 4 };
     let w = V * L::N;
-    let mut fours = steps / 4;
+    let (turns, rest) = (steps / (4 * L::TURN), steps % (4 * L::TURN));
+    b = L::opaque(b);
+    let mut acc;
     // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
     // `a` may point beyond the last element, where nothing is read.
     unsafe {
-        if fours >= L::TURN {
-            turn::<L, R, V, true, COLUMNS>(isa, &mut acc, a, stride, b);
-            (a, b, fours) = (a.wrapping_add(L::TURN * next), b.add(4 * L::TURN * w), fours - L::TURN);
+        if turns > 0 {
+            acc = [[L::splat(isa, 0.0); V]; R];
+            turn::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::TURN * w);
+        } else {
+            // A zero that is read, so that nobody who takes the other path writes zeros.
+            acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
-        for _ in 0..fours / L::TURN {
-            turn::<L, R, V, false, COLUMNS>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.wrapping_add(L::TURN * next), b.add(4 * L::TURN * w));
+        for _ in 1..turns {
+            turn::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::TURN * w);
         }
-        for _ in 0..fours % L::TURN {
-            four::<L, R, V, false, COLUMNS>(isa, &mut acc, a, stride, b);
-            (a, b) = (a.wrapping_add(next), b.add(4 * w));
-        }
-        if COLUMNS {
-            for _ in 0..steps % 4 {
-                column_step::<L, R, V, false>(isa, &mut acc, a, b);
-                (a, b) = (a.wrapping_add(stride), b.add(w));
+        if rest > 0 {
+            for _ in 0..rest / 4 {
+                four::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+                b = b.add(4 * w);
+            }
+            if COLUMNS {
+                for _ in 0..rest % 4 {
+                    let y = vectors::<L, V>(isa, b);
+                    column_step::<L, R, V, false, false>(isa, &mut acc, &mut a, stride, y);
+                    b = b.add(w);
+                }
             }
         }
     }

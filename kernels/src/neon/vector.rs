@@ -92,10 +92,39 @@ impl Lanes for Four {
         unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
-    unsafe fn two_quads(_: Neon, p: *const f32) -> [float32x4_t; 2] {
+    unsafe fn two_quads<const ODD: bool>(_: Neon, p: &mut *const f32, stride: usize) -> [float32x4_t; 2] {
+        let (low, high);
         // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
-        let float32x4x2_t(low, high) = unsafe { vld1q_f32_x2(p) };
+        unsafe {
+            if ODD {
+                core::arch::asm!(
+                    "ld1 {{ v28.4s, v29.4s }}, [{p}], {stride}",
+                    p = inout(reg) *p,
+                    stride = in(reg) stride * 4,
+                    out("v28") low,
+                    out("v29") high,
+                    options(pure, readonly, nostack, preserves_flags),
+                );
+            } else {
+                core::arch::asm!(
+                    "ld1 {{ v30.4s, v31.4s }}, [{p}], {stride}",
+                    p = inout(reg) *p,
+                    stride = in(reg) stride * 4,
+                    out("v30") low,
+                    out("v31") high,
+                    options(pure, readonly, nostack, preserves_flags),
+                );
+            }
+        }
         [low, high]
+    }
+    #[inline(always)]
+    fn opaque(mut p: *const f32) -> *const f32 {
+        // SAFETY: no instruction.
+        unsafe {
+            core::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags))
+        };
+        p
     }
     #[inline(always)]
     unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: float32x4_t) -> Self {
