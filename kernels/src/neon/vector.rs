@@ -93,6 +93,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(_: Neon, p: &mut *const f32, stride: usize) -> [float32x4_t; 2] {
+        // No intrinsic loads two registers and steps on. Names are needed, since the registers must be neighbours.
         let (low, high);
         // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
         unsafe {
