@@ -54,6 +54,22 @@ macro_rules! for_rest {
     }};
 }
 
+/// The vectors of a step.
+///
+/// # Safety
+/// - `V · N` singles are readable at `b`.
+#[inline(always)]
+unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
+    // SAFETY: vector `v` of `V` (clause).
+    unsafe {
+        let mut y = [L::load(isa, b); V];
+        for v in 1..V {
+            y[v] = L::load(isa, b.add(v * L::N));
+        }
+        y
+    }
+}
+
 /// Four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to them.
 ///
 /// # Safety
@@ -73,11 +89,7 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
             x[r] = L::quad(isa, a.add(r * stride));
         }
         for_quad!(|J| {
-            let b = b.add(J as usize * V * L::N);
-            let mut y = [L::load(isa, b); V];
-            for v in 1..V {
-                y[v] = L::load(isa, b.add(v * L::N));
-            }
+            let y = vectors::<L, V>(isa, b.add(J as usize * V * L::N));
             for r in 0..R {
                 for v in 0..V {
                     acc[r][v] = if FIRST && J == 0 {
@@ -128,22 +140,6 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// The vectors of a step.
-///
-/// # Safety
-/// - `V · N` singles are readable at `b`.
-#[inline(always)]
-unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
-    // SAFETY: vector `v` of `V` (clause).
-    unsafe {
-        let mut y = [L::load(isa, b); V];
-        for v in 1..V {
-            y[v] = L::load(isa, b.add(v * L::N));
-        }
-        y
-    }
-}
-
 /// Two steps of a [`product`] down columns. With `FIRST` the first of them writes the sums. The first vector of the
 /// second step is loaded beside the last of the first, in one instruction where two make a pair.
 ///
@@ -170,26 +166,6 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Four steps of a [`product`] down columns, which move `a` on. With `FIRST` the first of them writes the sums.
-///
-/// # Safety
-/// - Four rows, `stride` apart, of `R` singles are readable at `a`, and `4 · V · N` singles at `b`.
-#[inline(always)]
-unsafe fn column_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
-    isa: L::Isa,
-    acc: &mut [[L; V]; R],
-    a: &mut *const f32,
-    stride: usize,
-    b: *const f32,
-) {
-    let w = V * L::N;
-    // SAFETY: step `k` reads row `k` of `a` and of `b`, which both clauses cover.
-    unsafe {
-        column_pair::<L, R, V, FIRST>(isa, acc, a, stride, b);
-        column_pair::<L, R, V, false>(isa, acc, a, stride, b.add(2 * w));
-    }
-}
-
 /// Four steps of a product, which move `a` on. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
@@ -202,10 +178,11 @@ unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
     stride: usize,
     b: *const f32,
 ) {
-    // SAFETY: the same clauses.
+    // SAFETY: the same clauses; the second pair is steps two and three.
     unsafe {
         if COLUMNS {
-            column_steps::<L, R, V, FIRST>(isa, acc, a, stride, b);
+            column_pair::<L, R, V, FIRST>(isa, acc, a, stride, b);
+            column_pair::<L, R, V, false>(isa, acc, a, stride, b.add(2 * V * L::N));
         } else {
             row_steps::<L, R, V, FIRST>(isa, acc, *a, stride, b);
             *a = a.wrapping_add(4);

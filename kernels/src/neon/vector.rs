@@ -93,29 +93,27 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn two_quads<const ODD: bool>(_: Neon, p: &mut *const f32, stride: usize) -> [float32x4_t; 2] {
-        // No intrinsic loads two registers and steps on. Names are needed, since the registers must be neighbours.
         let (low, high);
-        // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
-        unsafe {
-            if ODD {
-                core::arch::asm!(
-                    "ld1 {{ v28.4s, v29.4s }}, [{p}], {stride}",
-                    p = inout(reg) *p,
-                    stride = in(reg) stride * 4,
-                    out("v28") low,
-                    out("v29") high,
-                    options(pure, readonly, nostack, preserves_flags),
-                );
-            } else {
-                core::arch::asm!(
-                    "ld1 {{ v30.4s, v31.4s }}, [{p}], {stride}",
-                    p = inout(reg) *p,
-                    stride = in(reg) stride * 4,
-                    out("v30") low,
-                    out("v31") high,
-                    options(pure, readonly, nostack, preserves_flags),
-                );
-            }
+        // No intrinsic loads two registers and steps on. Names are needed, since the registers must be neighbours.
+        macro_rules! load {
+            ($low:tt, $high:tt) => {
+                // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
+                unsafe {
+                    core::arch::asm!(
+                        concat!("ld1 {{ ", $low, ".4s, ", $high, ".4s }}, [{p}], {stride}"),
+                        p = inout(reg) *p,
+                        stride = in(reg) stride * 4,
+                        out($low) low,
+                        out($high) high,
+                        options(pure, readonly, nostack, preserves_flags),
+                    )
+                }
+            };
+        }
+        if ODD {
+            load!("v28", "v29");
+        } else {
+            load!("v30", "v31");
         }
         [low, high]
     }
