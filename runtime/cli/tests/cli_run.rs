@@ -1,10 +1,12 @@
-//! `elsa run` through the binary: every flag against attention in f64, and every flag makes a difference.
+//! `elsa run` and `elsa warmup` through the binary: every flag of `run` against attention in f64, and every flag makes a
+//! difference.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{Desk, Sizes, attention, count, distance, noise, swap_heads};
+use common::{Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
 use half::{bf16, f16};
+use serde_json::Value;
 use std::io::Read;
 
 /// A few hundred additions at the unit roundoff of singles, relative to outputs that do not cancel much.
@@ -486,4 +488,29 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     let plain: serde_json::Value =
         serde_json::from_str(&desk.ok(&format!("{FILES} --backend scalar --json"))).unwrap();
     assert!(plain["fallback"].is_null(), "{plain}");
+}
+
+/// `elsa warmup` loads every kernel, or those of the shapes that it is given; on the CPU there is none.
+#[test]
+fn warmup_loads_what_the_back_end_needs() {
+    let warm = |flags: &[&str]| {
+        let output = elsa(&[&["warmup", "--json"], flags].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["what"], "warmup");
+        let names: Vec<String> =
+            said["loaded"].as_array().unwrap().iter().map(|k| k["name"].as_str().unwrap().into()).collect();
+        assert!(said["loaded"].as_array().unwrap().iter().all(|k| k["load_ms"].as_f64().unwrap() >= 0.0));
+        (said["backend"].as_str().unwrap().to_owned(), names)
+    };
+    let (backend, all) = warm(&[]);
+    let (_, some) = warm(&["--shape", "1,1,64,64,64"]);
+    if backend == "cuda" {
+        assert!(!some.is_empty() && some.len() < all.len(), "{some:?} of {all:?}");
+        assert!(some.iter().all(|name| all.contains(name)), "{some:?} of {all:?}");
+    } else {
+        assert!(all.is_empty() && some.is_empty(), "{backend}: {all:?}");
+    }
+    assert_eq!(warm(&["--backend", "scalar"]), ("scalar".to_owned(), Vec::new()));
+    assert_eq!(elsa(&["warmup", "--backend", "abacus"]).status.code(), Some(2));
 }
