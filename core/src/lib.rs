@@ -5,32 +5,26 @@
 //! schedule and the plan, a scalar attention that needs nothing but the caller's buffers, the f64 oracle
 //! and the measures of drift, and what a finished run may claim about its error.
 //!
-//! One data path runs through the project, and through this crate in the same order:
+//! What every operator shares stands at the top, each operator in a module of its own. One data path runs through
+//! the project, and through this crate in the same order:
 //!
 //! | step | here |
 //! |---|---|
-//! | tensors as strided views | [`view`] |
-//! | a checked problem, with masks as data | [`problem`], [`mask`] |
-//! | a plan: kernel, tiles, workspace | [`profile`], [`plan`] |
-//! | a schedule: blocks, segments, merge tree | [`schedule`] |
+//! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`argument`] |
+//! | a checked problem, its plan and its schedule | [`attention`] |
 //! | states and their one merge law | [`monoid`], [`state`], [`scan`] |
-//! | the scalar fallback | [`attention`] |
-//! | what the answer is worth | [`bound`], [`certificate`], [`mod@reference`], [`drift`], [`ulp`] |
+//! | what a device is | [`profile`] |
+//! | measures of error | [`drift`], [`ulp`] |
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod argument;
 pub mod attention;
-pub mod bound;
-pub mod certificate;
 pub mod drift;
-pub mod mask;
+pub mod dtype;
 pub mod monoid;
-pub mod plan;
-pub mod problem;
 pub mod profile;
-pub mod reference;
 pub mod scan;
-pub mod schedule;
 pub mod state;
 pub mod ulp;
 pub mod view;

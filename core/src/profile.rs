@@ -46,3 +46,33 @@ impl DeviceProfile {
         DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
     }
 }
+
+/// An instruction set that micro-kernels exist for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstructionSet {
+    /// Portable code.
+    Scalar,
+    /// ARMv8.0 Advanced SIMD.
+    Neon,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F and DQ.
+    Avx512,
+}
+
+impl InstructionSet {
+    /// Every instruction set, the fastest first.
+    pub const ALL: [InstructionSet; 4] =
+        [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Neon, InstructionSet::Scalar];
+
+    /// `scalar`, `neon`, `avx2` or `avx512`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            InstructionSet::Scalar => "scalar",
+            InstructionSet::Neon => "neon",
+            InstructionSet::Avx2 => "avx2",
+            InstructionSet::Avx512 => "avx512",
+        }
+    }
+}

@@ -18,7 +18,7 @@
 //!
 //! Zeros of either sign are the same number.
 
-use crate::view::DType;
+use crate::dtype::DType;
 
 /// What the ruler needs to know of a type: bits of precision, exponent of the least normal number, exponent
 /// of the largest number.

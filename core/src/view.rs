@@ -1,160 +1,6 @@
-//! Tensors as data: element types, borrowed elements, and strided four-dimensional views.
+//! Strided four-dimensional views, as plain data.
 
-use crate::problem::ProblemError;
-use half::{bf16, f16};
-
-/// The type of a tensor's elements. Arithmetic is in f32 whatever the type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DType {
-    /// IEEE 754 single precision.
-    F32,
-    /// IEEE 754 half precision.
-    F16,
-    /// The upper half of a single: eight exponent bits, seven of fraction.
-    Bf16,
-}
-
-impl DType {
-    /// Bytes of one element.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            DType::F32 => 4,
-            DType::F16 | DType::Bf16 => 2,
-        }
-    }
-
-    /// `f32`, `f16` or `bf16`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-        }
-    }
-
-    /// Unit roundoff: half the distance from one to the next larger number.
-    #[must_use]
-    pub const fn unit_roundoff(self) -> f64 {
-        match self {
-            DType::F32 => 5.960_464_477_539_063e-8,
-            DType::F16 => 4.882_812_5e-4,
-            DType::Bf16 => 3.906_25e-3,
-        }
-    }
-}
-
-impl core::fmt::Display for DType {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Borrowed elements of a tensor.
-#[derive(Clone, Copy, Debug)]
-pub enum Elements<'a> {
-    /// Singles.
-    F32(&'a [f32]),
-    /// Halves.
-    F16(&'a [f16]),
-    /// Brain floats.
-    Bf16(&'a [bf16]),
-}
-
-impl Elements<'_> {
-    /// The element type.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        match self {
-            Elements::F32(_) => DType::F32,
-            Elements::F16(_) => DType::F16,
-            Elements::Bf16(_) => DType::Bf16,
-        }
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Elements::F32(x) => x.len(),
-            Elements::F16(x) => x.len(),
-            Elements::Bf16(x) => x.len(),
-        }
-    }
-
-    /// Whether there is no element.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The element at `index` as a single, which represents all three types exactly.
-    ///
-    /// # Panics
-    /// When `index` is not below `len`.
-    #[inline]
-    #[must_use]
-    pub fn get(&self, index: usize) -> f32 {
-        match self {
-            Elements::F32(x) => x[index],
-            Elements::F16(x) => x[index].to_f32(),
-            Elements::Bf16(x) => x[index].to_f32(),
-        }
-    }
-}
-
-/// Borrowed elements of a tensor that is written.
-#[derive(Debug)]
-pub enum ElementsMut<'a> {
-    /// Singles.
-    F32(&'a mut [f32]),
-    /// Halves.
-    F16(&'a mut [f16]),
-    /// Brain floats.
-    Bf16(&'a mut [bf16]),
-}
-
-impl ElementsMut<'_> {
-    /// The element type.
-    #[must_use]
-    pub fn dtype(&self) -> DType {
-        match self {
-            ElementsMut::F32(_) => DType::F32,
-            ElementsMut::F16(_) => DType::F16,
-            ElementsMut::Bf16(_) => DType::Bf16,
-        }
-    }
-
-    /// Number of elements.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            ElementsMut::F32(x) => x.len(),
-            ElementsMut::F16(x) => x.len(),
-            ElementsMut::Bf16(x) => x.len(),
-        }
-    }
-
-    /// Whether there is no element.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Writes `value` at `index`, rounded to the nearest element.
-    ///
-    /// # Panics
-    /// When `index` is not below `len`.
-    #[inline]
-    pub fn set(&mut self, index: usize, value: f32) {
-        match self {
-            ElementsMut::F32(x) => x[index] = value,
-            ElementsMut::F16(x) => x[index] = f16::from_f32(value),
-            ElementsMut::Bf16(x) => x[index] = bf16::from_f32(value),
-        }
-    }
-}
+use crate::argument::ArgumentError;
 
 /// The order of axes in a tensor of attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,14 +30,18 @@ impl View {
     ///
     /// # Errors
     /// A dimension whose stride is not one, and a view whose last element has no index.
-    pub fn new(argument: &'static str, shape: [usize; 4], strides: [usize; 4]) -> Result<View, ProblemError> {
+    pub fn new(
+        argument: &'static str,
+        shape: [usize; 4],
+        strides: [usize; 4],
+    ) -> Result<View, ArgumentError> {
         if shape[3] > 1 && strides[3] != 1 {
-            return Err(ProblemError::DimStride { argument, found: strides[3] });
+            return Err(ArgumentError::DimStride { argument, found: strides[3] });
         }
         let mut last = 0usize;
         for (&n, &s) in shape.iter().zip(&strides) {
             let far = n.saturating_sub(1).checked_mul(s).and_then(|x| last.checked_add(x));
-            last = far.ok_or(ProblemError::TooLarge { argument, shape })?;
+            last = far.ok_or(ArgumentError::TooLarge { argument, shape })?;
         }
         // Byte offsets must fit a pointer difference, and counts of elements must not overflow.
         let count = shape.iter().try_fold(1usize, |a, &n| a.checked_mul(n));
@@ -199,7 +49,7 @@ impl View {
             Some(count) if count <= isize::MAX as usize / 4 && last < isize::MAX as usize / 4 => {
                 Ok(View { shape, strides })
             }
-            _ => Err(ProblemError::TooLarge { argument, shape }),
+            _ => Err(ArgumentError::TooLarge { argument, shape }),
         }
     }
 
@@ -213,7 +63,7 @@ impl View {
         layout: Layout,
         dims: &[usize],
         heads: Option<usize>,
-    ) -> Result<View, ProblemError> {
+    ) -> Result<View, ArgumentError> {
         let [b, h, n, d] = match (layout, dims) {
             (Layout::Bhnd, &[n, d]) | (Layout::Bnhd, &[n, d]) => [1, 1, n, d],
             (Layout::Bhnd, &[h, n, d]) | (Layout::Bnhd, &[n, h, d]) => [1, h, n, d],
@@ -221,15 +71,15 @@ impl View {
             (Layout::Bnc, &[n, c]) => View::split_heads(argument, 1, n, c, heads)?,
             (Layout::Bnc, &[b, n, c]) => View::split_heads(argument, b, n, c, heads)?,
             (Layout::Bnc, _) => {
-                return Err(ProblemError::Rank {
+                return Err(ArgumentError::Rank {
                     argument,
                     found: dims.len(),
                     allowed: "2 or 3 for layout bnc",
                 });
             }
-            _ => return Err(ProblemError::Rank { argument, found: dims.len(), allowed: "2, 3 or 4" }),
+            _ => return Err(ArgumentError::Rank { argument, found: dims.len(), allowed: "2, 3 or 4" }),
         };
-        let too_large = || ProblemError::TooLarge { argument, shape: [b, h, n, d] };
+        let too_large = || ArgumentError::TooLarge { argument, shape: [b, h, n, d] };
         let nd = n.checked_mul(d).ok_or_else(too_large)?;
         let hd = h.checked_mul(d).ok_or_else(too_large)?;
         let hnd = h.checked_mul(nd).ok_or_else(too_large)?;
@@ -245,10 +95,10 @@ impl View {
         n: usize,
         c: usize,
         heads: Option<usize>,
-    ) -> Result<[usize; 4], ProblemError> {
-        let h = heads.ok_or(ProblemError::HeadsMissing { argument })?;
+    ) -> Result<[usize; 4], ArgumentError> {
+        let h = heads.ok_or(ArgumentError::HeadsMissing { argument })?;
         if h == 0 || !c.is_multiple_of(h) {
-            return Err(ProblemError::HeadsDoNotDivide { argument, width: c, heads: h });
+            return Err(ArgumentError::HeadsDoNotDivide { argument, width: c, heads: h });
         }
         Ok([b, h, n, c / h])
     }

@@ -14,17 +14,17 @@ macro_rules! instance {
         use $crate::kernel::{Block, Entries, Kernel, Sums, Tile};
         use $crate::lanes::Lanes;
 
-        const PANELS: bool = matches!($keys, elsa_core::plan::KeyLayout::Panels(_));
+        const PANELS: bool = matches!($keys, elsa_core::attention::plan::KeyLayout::Panels(_));
 
         /// The kernel of this instruction set for few queries, one row at a time.
         pub static ROW_KERNEL: Kernel = Kernel {
-            spec: elsa_core::plan::KernelSpec {
+            spec: elsa_core::attention::plan::KernelSpec {
                 name: $row_name,
                 lanes: 1,
                 vectors: 1,
-                rows: 1,
+                tile_keys: 1,
                 group: 4,
-                keys: elsa_core::plan::KeyLayout::Rows,
+                keys: elsa_core::attention::plan::KeyLayout::Rows,
                 most_queries: <$lanes as Lanes>::N.div_ceil(4),
                 ..KERNEL.spec
             },
@@ -34,16 +34,16 @@ macro_rules! instance {
 
         /// The kernel of this instruction set.
         pub static KERNEL: Kernel = Kernel {
-            spec: elsa_core::plan::KernelSpec {
+            spec: elsa_core::attention::plan::KernelSpec {
                 name: $name,
                 set: $set,
                 lanes: <$lanes as Lanes>::N,
                 vectors: $vectors,
-                rows: $r1,
+                tile_keys: $r1,
                 group: $group,
                 keys: $keys,
                 most_queries: usize::MAX,
-                unit: <$lanes as Lanes>::UNIT,
+                weight_scale: <$lanes as Lanes>::WEIGHT_SCALE,
                 chain: $crate::generic::product::CHAIN,
                 exp2_relative: $exp2,
                 fused: $fused,

@@ -3,8 +3,8 @@
 //! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Row counts, strides and
 //! offsets are in singles.
 
-use elsa_core::plan::KernelSpec;
-use elsa_core::view::DType;
+use elsa_core::attention::plan::KernelSpec;
+use elsa_core::dtype::DType;
 
 /// A query tile of `W` rows and the room that it works in.
 ///
@@ -116,7 +116,7 @@ pub struct Kernel {
     pub narrow_f16: Narrow,
     /// [`crate::generic::memory::narrow`] to brain floats.
     pub narrow_bf16: Narrow,
-    /// Exponential of `n` singles in units of `log 2`, for measuring its error: `UNIT · 2^x`.
+    /// Exponential of `n` singles in units of `log 2`, for measuring its error: `WEIGHT_SCALE · 2^x`.
     pub exp2: unsafe fn(*const f32, usize, *mut f32),
 }
 

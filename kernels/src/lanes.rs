@@ -26,10 +26,10 @@ pub trait Lanes: Number {
     const QUAD_IN_REGISTER: bool;
     /// Fours of steps in a turn of the product loops: 1, or 4 where counting turns costs issue slots that the
     /// products need.
-    const TURN: usize;
+    const UNROLL: usize;
     /// The factor by which results of [`Lanes::exp2`] exceed `2^x`, chosen so that the largest relative error is
     /// least. It cancels in `W / S`.
-    const UNIT: f64;
+    const WEIGHT_SCALE: f64;
 
     /// The same value in every lane.
     fn splat(isa: Self::Isa, x: f32) -> Self;
@@ -127,7 +127,7 @@ pub trait Lanes: Number {
     /// Rounded to the nearest whole number.
     #[must_use]
     fn round(self) -> Self;
-    /// `UNIT · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
+    /// `WEIGHT_SCALE · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
     #[must_use]
     fn exp2(self) -> Self;
     /// Lane by lane, `yes` where `self > than` and `no` elsewhere.
@@ -141,7 +141,7 @@ pub trait Lanes: Number {
     /// Whether a lane of `self` exceeds that of `other`.
     fn any_greater(self, other: Self) -> bool;
 
-    /// The weight `UNIT · 2^self` of an attended key, `self` being held at [`WEIGHT_FLOOR`] from below.
+    /// The weight `WEIGHT_SCALE · 2^self` of an attended key, `self` being held at [`WEIGHT_FLOOR`] from below.
     #[inline(always)]
     #[must_use]
     fn weight(self, isa: Self::Isa) -> Self {
@@ -156,8 +156,8 @@ pub trait Lanes: Number {
 // `x` above −1/2 it may be rounded, by at most 2^-25, which moves `2^r` by at most `ln 2 · 2^-25` of itself. The
 // multiplication by `2^n` rounds nothing within the range of [`Lanes::exp2`].
 //
-// What remains is a polynomial `p` for `UNIT · 2^r`. Its coefficients are those of the minimax polynomial, rounded to
-// singles, so the distance of `p`, evaluated exactly, from `UNIT · 2^r` is a function of `r` that can be looked at. To
+// What remains is a polynomial `p` for `WEIGHT_SCALE · 2^r`. Its coefficients are those of the minimax polynomial, rounded to
+// singles, so the distance of `p`, evaluated exactly, from `WEIGHT_SCALE · 2^r` is a function of `r` that can be looked at. To
 // that comes the rounding of its evaluation. An operation whose operands are off by `δa`, `δb`, `δc` gives
 //
 //   fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result

@@ -1,7 +1,7 @@
 //! The one table of micro-kernels.
 
 use crate::kernel::Kernel;
-use elsa_core::plan::InstructionSet;
+use elsa_core::profile::InstructionSet;
 
 /// Every micro-kernel that this architecture can have: instruction sets fastest first, and within one those
 /// for fewer queries first. Which of them the machine at hand can

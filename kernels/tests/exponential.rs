@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::plan::InstructionSet;
+use elsa_core::profile::InstructionSet;
 use elsa_core::state::WEIGHT_FLOOR;
 use elsa_kernels::kernel::Kernel;
 use elsa_kernels::lanes::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
@@ -76,7 +76,7 @@ fn possible(kernel: &Kernel) -> f64 {
             InstructionSet::Avx512 => horner(EXP2_FLOOR, r, s.fused),
             InstructionSet::Avx2 | InstructionSet::Scalar => horner(EXP2_NEAREST, r, s.fused),
         };
-        let exact = r.x.exp2() * s.unit;
+        let exact = r.x.exp2() * s.weight_scale;
         ((p.x - exact).abs() + p.off) / exact
     };
     let worst = (0..=POINTS).map(error).fold(0.0, f64::max);
@@ -116,7 +116,7 @@ fn exponentials_keep_their_declared_errors() {
         unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
         let (mut relative, mut at, mut units) = (0.0f64, 0.0f32, 0.0f64);
         for (x, y) in x.iter().zip(y) {
-            let exact = f64::from(*x).exp2() * s.unit;
+            let exact = f64::from(*x).exp2() * s.weight_scale;
             let error = (f64::from(y) / exact - 1.0).abs();
             if error > relative {
                 (relative, at) = (error, *x);

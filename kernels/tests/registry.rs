@@ -1,7 +1,8 @@
 //! Every micro-kernel of the registry that this machine can execute, by itself: its exponential against
 //! f64, its merge against the definition bit by bit, its conversions against `half`, what it declares.
 
-use elsa_core::plan::{InstructionSet, KeyLayout};
+use elsa_core::attention::plan::KeyLayout;
+use elsa_core::profile::InstructionSet;
 use elsa_core::state::State;
 use elsa_kernels::kernel::{Block, Kernel, Sums, Tile};
 use elsa_kernels::registry::KERNELS;
@@ -300,7 +301,7 @@ fn declarations_are_consistent() {
     for kernel in KERNELS {
         let s = &kernel.spec;
         assert!(names.insert(s.name), "{} twice", s.name);
-        assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.rows) && (1..=8).contains(&s.group));
+        assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.tile_keys) && (1..=8).contains(&s.group));
         assert!(s.name.contains(s.set.name()));
         assert!(
             s.name.contains(&format!("__q{}", s.lanes * s.vectors))
@@ -309,10 +310,10 @@ fn declarations_are_consistent() {
             s.name
         );
         if let KeyLayout::Panels(r) = s.keys {
-            assert_eq!(r, s.rows);
+            assert_eq!(r, s.tile_keys);
         }
         if (kernel.present)() {
-            let one = exp2(kernel, &[0.0])[0] / s.unit as f32;
+            let one = exp2(kernel, &[0.0])[0] / s.weight_scale as f32;
             assert!((one - 1.0).abs() <= 2.0 * f32::EPSILON, "{}: {one}", s.name);
         }
     }

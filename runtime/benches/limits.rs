@@ -20,9 +20,10 @@
 mod common;
 
 use common::{noise, quartiles};
-use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
-use elsa_core::reference;
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::reference;
+use elsa_core::attention::{Inputs, Outputs, Problem, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use serde_json::json;
 use std::io::{BufRead, BufReader};

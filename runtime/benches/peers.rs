@@ -26,8 +26,9 @@
 mod common;
 
 use common::{noise, quartiles};
-use elsa_core::problem::{Inputs, Outputs, Spec};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Bound, Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
 use serde::Deserialize;

@@ -5,9 +5,10 @@
 //! called twice, each time between `hint #0x7e` and `hint #0x7f`. A line per shape tells its kernel; the
 //! answer is checked against the f64 oracle, so that no wrong kernel is counted.
 
-use elsa_core::problem::{Inputs, Outputs, Spec};
-use elsa_core::reference;
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::reference;
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 
 type Failure = Box<dyn std::error::Error>;

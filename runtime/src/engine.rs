@@ -6,9 +6,10 @@ use crate::cuda::plan::GpuPlan;
 use crate::cuda::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::error::{DeviceError, EngineError, PlanError};
 use crate::plan::{CpuPlan, Plan, PlanOptions};
-use elsa_core::plan::{GpuOptions, InstructionSet, Layout, Method, Options, choose};
-use elsa_core::problem::Problem;
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{GpuOptions, Method, Options, WorkspaceLayout, choose};
 use elsa_core::profile::DeviceProfile;
+use elsa_core::profile::InstructionSet;
 use elsa_kernels::kernel::Kernel;
 use elsa_kernels::registry;
 use std::fmt;
@@ -351,7 +352,7 @@ impl Engine {
                     problem,
                     GpuOptions { budget: options.budget, half_scores: options.half_scores },
                 ),
-                Method::Math => Err(elsa_core::plan::PlanError::Math.into()),
+                Method::Math => Err(elsa_core::attention::plan::ChooseError::Math.into()),
             };
             match (planned, self.inner.fallback) {
                 (Ok(plan), _) => gpu = Some(plan),
@@ -381,8 +382,9 @@ impl Engine {
         let choice = choose(problem, self.profile(), candidates().map(|k| &k.spec), &options)?;
         let kernel = candidates()
             .find(|k| k.spec.name == choice.kernel.name)
-            .ok_or(elsa_core::plan::PlanError::NoKernel)?;
-        let layout = Layout::of(&choice).ok_or(elsa_core::plan::PlanError::Memory { needed: usize::MAX })?;
+            .ok_or(elsa_core::attention::plan::ChooseError::NoKernel)?;
+        let layout = WorkspaceLayout::of(&choice)
+            .ok_or(elsa_core::attention::plan::ChooseError::Memory { needed: usize::MAX })?;
         Ok(CpuPlan { kernel, choice, layout })
     }
 }

@@ -1,7 +1,7 @@
 //! What can be refused, and what can fail.
 
 use crate::engine::Backend;
-use elsa_core::problem::ProblemError;
+use elsa_core::argument::ArgumentError;
 use std::sync::Arc;
 
 /// Why a GPU cannot be used, or what it failed at.
@@ -96,7 +96,7 @@ pub enum DeviceError {
 pub enum PlanError {
     /// The problem or the options are not what a plan can be made for, or memory is short.
     #[error(transparent)]
-    Refused(#[from] elsa_core::plan::PlanError),
+    Refused(#[from] elsa_core::attention::plan::ChooseError),
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
@@ -170,7 +170,7 @@ pub enum EngineError {
 pub enum BindError {
     /// The data are not those of the problem.
     #[error(transparent)]
-    Problem(#[from] ProblemError),
+    Problem(#[from] ArgumentError),
     /// The workspace is another plan's.
     #[error(
         "workspace: {found} bytes for {found_sequences} sequences; allowed: at least {needed} bytes and {sequences} sequences, as this plan's own has"

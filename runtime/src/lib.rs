@@ -9,7 +9,7 @@
 //! [`Report`] of a run says what did. [`HostBuffer`] is host memory that a GPU can use.
 //!
 //! ```
-//! use elsa_core::{problem::{Inputs, Outputs, Spec}, view::{DType, Elements, ElementsMut, Layout, View}};
+//! use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};
 //! use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 //!
 //! let (heads, tokens, dim) = (2, 5, 8);
@@ -45,4 +45,4 @@ pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
 pub use plan::{Plan, PlanOptions, Workspace};
 pub use run::{Bound, DeviceBound, Reason, Report};
 
-pub use elsa_core::plan::Method;
+pub use elsa_core::attention::plan::Method;

@@ -9,10 +9,10 @@ use crate::engine::{Backend, Engine, Fallback};
 use crate::error::{BindError, DeviceError, PlanError};
 use crate::run::{Bound, DeviceBound, Reason};
 use crate::targets::Targets;
-use elsa_core::certificate::{Certificate, Executed};
-use elsa_core::plan::{Choice, GpuChoice, GpuLayout, Layout, Method};
-use elsa_core::problem::{Inputs, Outputs, Problem};
-use elsa_core::schedule;
+use elsa_core::attention::certificate::{Certificate, Executed};
+use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuWorkspaceLayout, Method, WorkspaceLayout};
+use elsa_core::attention::{Inputs, Outputs, Problem};
+use elsa_core::scan::stack;
 use elsa_kernels::kernel::Kernel;
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ impl Default for PlanOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct CpuPlan {
     pub kernel: &'static Kernel,
-    pub choice: Choice,
-    pub layout: Layout,
+    pub choice: CpuChoice,
+    pub layout: WorkspaceLayout,
 }
 
 /// A problem with everything decided that does not depend on pointers. It belongs to the engine that made it.
@@ -122,7 +122,7 @@ impl Plan {
 
     /// What was decided for the CPU, which computes or stands by.
     #[must_use]
-    pub fn choice(&self) -> Option<&Choice> {
+    pub fn choice(&self) -> Option<&CpuChoice> {
         self.cpu.as_ref().map(|cpu| &cpu.choice)
     }
 
@@ -167,10 +167,10 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    fn executed_on_cpu(&self, c: &Choice) -> Executed {
+    fn executed_on_cpu(&self, c: &CpuChoice) -> Executed {
         let keys = self.problem.keys();
         let merge_depth = match c.method {
-            Method::Elsa => schedule::depth(c.segments),
+            Method::Elsa => stack::depth(c.segments),
             Method::Math => 0,
         };
         let leaf = match c.method {
@@ -232,7 +232,7 @@ impl Plan {
             Some(cpu) => {
                 let workspace = CpuWorkspace::new(&cpu.layout, self.problem.sequences());
                 let needed = cpu.layout.bytes();
-                Some(workspace.ok_or(elsa_core::plan::PlanError::Memory { needed })?)
+                Some(workspace.ok_or(elsa_core::attention::plan::ChooseError::Memory { needed })?)
             }
         };
         Ok(Workspace { cpu, gpu })
@@ -254,7 +254,7 @@ impl Plan {
         }
         // SAFETY: *lent*.
         let workspace = unsafe { CpuWorkspace::lent(&cpu.layout, self.problem.sequences(), memory, bytes) };
-        let cpu = Some(workspace.ok_or(elsa_core::plan::PlanError::Memory { needed })?);
+        let cpu = Some(workspace.ok_or(elsa_core::attention::plan::ChooseError::Memory { needed })?);
         Ok(Workspace { cpu, gpu: Room::None })
     }
 
@@ -278,7 +278,7 @@ impl Plan {
     /// Whether states fit the budget.
     fn check_states(&self, gpu: &GpuPlan, states: bool) -> Result<(), BindError> {
         if let (true, Some(budget)) = (states, gpu.budget) {
-            let needed = GpuLayout::of(&gpu.choice, true).map_or(usize::MAX, |layout| layout.bytes);
+            let needed = GpuWorkspaceLayout::of(&gpu.choice, true).map_or(usize::MAX, |layout| layout.bytes);
             if needed > budget {
                 return Err(BindError::Budget { needed, budget });
             }

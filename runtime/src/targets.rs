@@ -1,7 +1,7 @@
 //! Where a call writes: the outputs of a frame as pointers, which the CPU and a GPU may both hold.
 
-use elsa_core::problem::Outputs;
-use elsa_core::view::ElementsMut;
+use elsa_core::attention::Outputs;
+use elsa_core::dtype::ElementsMut;
 use std::marker::PhantomData;
 use std::ptr;
 

@@ -2,9 +2,11 @@
 
 use crate::naive::{self, Answer};
 use crate::random::Random;
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Spec, StateOut, Window};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, StateOut, Window};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -280,7 +282,7 @@ impl Params {
 }
 
 /// What was made, or a panic that says why it was not.
-fn made<T>(result: Result<T, ProblemError>) -> T {
+fn made<T>(result: Result<T, ArgumentError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -369,9 +371,9 @@ impl Case {
         inputs.past_key = self.past.as_ref().map(|x| x.0.elements());
         inputs.past_value = self.past.as_ref().map(|x| x.1.elements());
         inputs.mask = self.mask.as_ref().map(MaskData::elements);
-        inputs.key_lengths = self.lengths.as_deref();
-        inputs.cu_seqlens_q = self.cu.as_ref().map(|x| &x.0[..]);
-        inputs.cu_seqlens_k = self.cu.as_ref().map(|x| &x.1[..]);
+        inputs.lengths.keys = self.lengths.as_deref();
+        inputs.lengths.cu_seqlens_q = self.cu.as_ref().map(|x| &x.0[..]);
+        inputs.lengths.cu_seqlens_k = self.cu.as_ref().map(|x| &x.1[..]);
         inputs
     }
 

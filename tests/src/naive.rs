@@ -1,8 +1,9 @@
 //! Attention from the definition, on vectors, in f64; and how far single precision may be from it.
 
 use crate::cases::{Case, Data, MaskData};
-use elsa_core::problem::Alignment;
-use elsa_core::view::{DType, View};
+use elsa_core::attention::Alignment;
+use elsa_core::dtype::DType;
+use elsa_core::view::View;
 
 /// Unit roundoff of f32.
 const U: f64 = 5.960_464_477_539_063e-8;
@@ -30,7 +31,7 @@ pub struct Answer {
     depth: usize,
 }
 
-/// Softmax attention over the case's data as `elsa_core::problem` defines it. Every row lists the keys that
+/// Softmax attention over the case's data as `elsa_core::attention` defines it. Every row lists the keys that
 /// it attends, then their scores, then their weights.
 #[must_use]
 pub fn attention(case: &Case) -> Answer {

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_core::certificate::{Certificate, Executed};
-use elsa_core::view::DType;
+use elsa_core::attention::certificate::{Certificate, Executed};
+use elsa_core::dtype::DType;
 
 #[test]
 fn json_is_what_the_certificate_holds() {

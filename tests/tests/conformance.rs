@@ -167,8 +167,8 @@ fn differs(a: &Buffers, b: &Buffers) -> bool {
 
 #[test]
 fn every_flag_and_every_mask_element_matters() {
-    use elsa_core::mask::MaskKind;
-    use elsa_core::problem::{Alignment, Window};
+    use elsa_core::attention::MaskKind;
+    use elsa_core::attention::{Alignment, Window};
     use elsa_tests::cases::MaskParams;
     for engine in engines(1) {
         let o = PlanOptions::default();
@@ -192,7 +192,7 @@ fn every_flag_and_every_mask_element_matters() {
             );
             outputs.push(out);
         }
-        for kind in [MaskKind::Bool, MaskKind::Additive(elsa_core::view::DType::F32)] {
+        for kind in [MaskKind::Bool, MaskKind::Additive(elsa_core::dtype::DType::F32)] {
             let dims = vec![2, 70, 90];
             let params = Params { mask: Some(MaskParams { kind, dims, density: 0.7 }), ..plain.clone() };
             let case = params.build("mask");

@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::mask::MaskKind;
-use elsa_core::problem::{Alignment, Window};
-use elsa_core::view::DType;
+use elsa_core::attention::MaskKind;
+use elsa_core::attention::{Alignment, Window};
+use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, Role};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};

@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::plan::PlanError as Refused;
-use elsa_core::problem::Alignment;
-use elsa_core::view::{DType, View};
+use elsa_core::attention::Alignment;
+use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::dtype::DType;
+use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::problem::Alignment;
-use elsa_core::view::{Elements, ElementsMut};
+use elsa_core::attention::Alignment;
+use elsa_core::dtype::{Elements, ElementsMut};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions, Report};
 use elsa_tests::cases::{Buffers, Case, Data, Params};
 use elsa_tests::standin::{child, folder, is_child, said};

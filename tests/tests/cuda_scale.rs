@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::view::{DType, Layout, View};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanOptions};
 use elsa_tests::cases::{Case, Data, Params};
 
@@ -80,7 +81,7 @@ fn scale_the_error_at_16384_tokens() {
 #[ignore = "needs a GPU: cargo xtask gpu-test"]
 fn scale_the_memory_at_4096_tokens() {
     let view = View::dense("x", Layout::Bhnd, &[8, 4096, 64], None).unwrap();
-    let problem = elsa_core::problem::Spec::new(DType::F32, view, view, view, view).check().unwrap();
+    let problem = elsa_core::attention::Spec::new(DType::F32, view, view, view, view).check().unwrap();
     let plan = engine().plan(&problem, &PlanOptions::default()).unwrap();
     println!("8 heads, 4096 tokens, d = 64: {} bytes", plan.workspace_bytes());
     assert!(plan.workspace_bytes() <= BYTES);

@@ -3,9 +3,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::plan::PlanError as Refused;
-use elsa_core::problem::{Alignment, Window};
-use elsa_core::view::{DType, Layout, View};
+use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::attention::{Alignment, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 
@@ -139,7 +140,7 @@ fn an_engine_serves_several_threads() {
 #[test]
 fn workspace_of_a_long_head_is_small() {
     let view = View::dense("q", Layout::Bhnd, &[4096, 64], None).unwrap();
-    let problem = elsa_core::problem::Spec::new(DType::F32, view, view, view, view).check().unwrap();
+    let problem = elsa_core::attention::Spec::new(DType::F32, view, view, view, view).check().unwrap();
     for present in backends().iter().filter(|p| p.present) {
         let plan = engine(present.backend, 2).plan(&problem, &PlanOptions::default()).unwrap();
         assert!(plan.workspace_bytes() <= 1280 << 10, "{} bytes", plan.workspace_bytes());

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use elsa_core::attention::reference;
 use elsa_core::drift::{Drift, Metrics, RowDrift, percentile};
-use elsa_core::reference;
 use elsa_tests::cases::Params;
 use elsa_tests::random::Random;
 

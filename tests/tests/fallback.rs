@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention;
+use elsa_core::attention::scalar;
 use elsa_tests::cases::{Case, any_case, hard_cases};
 use proptest::prelude::*;
 
@@ -13,9 +13,8 @@ const ADDITIONS: usize = 512 + 4;
 fn check(case: &Case) -> Result<f64, String> {
     let problem = case.problem();
     let mut buffers = case.buffers();
-    let mut scratch = vec![f32::NAN; attention::scratch_len(&problem).unwrap()];
-    attention::run(&problem, &case.inputs(), &mut buffers.outputs(), &mut scratch)
-        .map_err(|e| e.to_string())?;
+    let mut scratch = vec![f32::NAN; scalar::scratch_len(&problem).unwrap()];
+    scalar::run(&problem, &case.inputs(), &mut buffers.outputs(), &mut scratch).map_err(|e| e.to_string())?;
     if buffers.present != case.naive_present() {
         return Err("the present is not past and new keys".into());
     }

@@ -4,13 +4,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::plan::{Choice, KeyLayout, Layout, Method, Options, PlanError, Region, choose};
+use elsa_core::attention::plan::{
+    ChooseError, CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose,
+};
 use elsa_core::profile::DeviceProfile;
 use elsa_kernels::registry::KERNELS;
 use elsa_tests::cases::{Case, Params, hard_cases};
 
 /// Singles that a part must have at least.
-fn needed(choice: &Choice, region: Region) -> usize {
+fn needed(choice: &CpuChoice, region: Region) -> usize {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
     let panels = matches!(choice.kernel.keys, KeyLayout::Panels(_));
@@ -36,8 +38,8 @@ fn needed(choice: &Choice, region: Region) -> usize {
     }
 }
 
-fn check(case: &Case, choice: &Choice) {
-    let layout = Layout::of(choice).unwrap();
+fn check(case: &Case, choice: &CpuChoice) {
+    let layout = WorkspaceLayout::of(choice).unwrap();
     let mut end = 0;
     for (region, span) in layout.regions() {
         if let Region::Scores = region {
@@ -73,12 +75,12 @@ fn parts_lie_apart_and_are_large_enough() {
                             assert!(method == Method::Elsa || case.spec.packed.is_none(), "{case:?}");
                             check(&case, &choice);
                         }
-                        Err(PlanError::NoKernel) => {
+                        Err(ChooseError::NoKernel) => {
                             let many = case.spec.packed.is_some()
                                 || case.spec.query.tokens() > kernel.spec.most_queries;
                             assert!(many && kernel.spec.most_queries < usize::MAX, "{case:?}");
                         }
-                        Err(e) => assert!(e == PlanError::Packed && case.spec.packed.is_some(), "{e}"),
+                        Err(e) => assert!(e == ChooseError::Packed && case.spec.packed.is_some(), "{e}"),
                     }
                     seen += 1;
                 }
@@ -115,12 +117,12 @@ fn a_budget_takes_the_cheapest_first() {
         Params { heads: 4, kv_heads: 4, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
     let wish = Options { workers: 3, all_workers: true, ..Options::default() };
     let mut budget = None;
-    let mut before: Option<Choice> = None;
+    let mut before: Option<CpuChoice> = None;
     let mut kinds = [0; 3];
     loop {
         match choose(&problem, &device, [&kernel.spec], &Options { budget, ..wish }) {
             Ok(choice) => {
-                let bytes = Layout::of(&choice).unwrap().bytes();
+                let bytes = WorkspaceLayout::of(&choice).unwrap().bytes();
                 assert!(budget.is_none_or(|b| bytes <= b));
                 if let Some(before) = before {
                     let fewer = [
@@ -136,7 +138,7 @@ fn a_budget_takes_the_cheapest_first() {
                 before = Some(choice);
                 budget = Some(bytes - 1);
             }
-            Err(PlanError::Budget { needed, budget: found }) => {
+            Err(ChooseError::Budget { needed, budget: found }) => {
                 assert_eq!((needed, Some(found)), (found + 1, budget));
                 break;
             }

@@ -3,8 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_core::problem::{Alignment, Window};
-use elsa_core::reference;
+use elsa_core::attention::reference;
+use elsa_core::attention::{Alignment, Window};
 use elsa_tests::cases::{Case, MaskData, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn oracle(case: &Case) -> Oracle {
     let mut out = Oracle { y: vec![0.0; spec.output.extent()], lse: vec![f64::NAN; problem.rows()], rows: 0 };
     let mut line = vec![0.0; problem.value_dim()];
     for n in 0..problem.sequences() {
-        let s = problem.sequence(&inputs, n);
+        let s = problem.sequence(&inputs.lengths, n);
         for h in 0..problem.heads() {
             for i in 0..s.queries {
                 let row = reference::row(&problem, &inputs, n, h, i, &mut line);
@@ -111,7 +111,7 @@ fn every_feature_matters() {
     let base = Params { batch: 2, heads: 4, kv_heads: 2, ..Params::plain(20, 40, 8, 8) };
     let mask = |dims: &[usize]| {
         Some(elsa_tests::cases::MaskParams {
-            kind: elsa_core::mask::MaskKind::Bool,
+            kind: elsa_core::attention::MaskKind::Bool,
             dims: dims.to_vec(),
             density: 0.5,
         })
@@ -151,7 +151,7 @@ fn every_feature_matters() {
     let capped = Params {
         softcap: Some(1.0),
         mask: Some(elsa_tests::cases::MaskParams {
-            kind: elsa_core::mask::MaskKind::Additive(elsa_core::view::DType::F32),
+            kind: elsa_core::attention::MaskKind::Additive(elsa_core::dtype::DType::F32),
             dims: vec![20, 40],
             density: 1.0,
         }),
@@ -170,8 +170,8 @@ fn every_mask_element_matters() {
     let mut turned = 0;
     for dims in [&[7usize][..], &[5, 7], &[5, 1], &[2, 1, 7], &[3, 1, 5, 7], &[3, 2, 1, 1], &[5, 6]] {
         for kind in [
-            elsa_core::mask::MaskKind::Bool,
-            elsa_core::mask::MaskKind::Additive(elsa_core::view::DType::F16),
+            elsa_core::attention::MaskKind::Bool,
+            elsa_core::attention::MaskKind::Additive(elsa_core::dtype::DType::F16),
         ] {
             let mask = Some(elsa_tests::cases::MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
             let p = Params { batch: 3, heads: 2, kv_heads: 1, mask, ..Params::plain(5, 7, 4, 3) };

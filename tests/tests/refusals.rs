@@ -4,8 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::mask::{MaskKind, MaskView};
-use elsa_core::problem::{ProblemError, Spec};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::Spec;
+use elsa_core::attention::{MaskKind, MaskView};
 use elsa_core::view::View;
 use elsa_tests::cases::{Case, Params};
 
@@ -16,7 +17,7 @@ fn outputs_whose_rows_overlap() {
         let output = View::new("out", [2, 3, 4, 8], strides).unwrap();
         Spec { output, ..base.spec }.check().err()
     };
-    let overlap = Some(ProblemError::Overlap { argument: "out" });
+    let overlap = Some(ArgumentError::Overlap { argument: "out" });
     for good in [[96, 32, 8, 1], [96, 8, 24, 1], [32, 64, 8, 1], [200, 60, 9, 1]] {
         assert_eq!(with(good), None, "{good:?}");
     }
@@ -28,7 +29,7 @@ fn outputs_whose_rows_overlap() {
 
 fn refusal(case: &Case) -> Option<(&'static str, usize)> {
     match case.inputs().check(&case.problem()) {
-        Err(ProblemError::Length { argument, index, .. }) => Some((argument, index)),
+        Err(ArgumentError::Length { argument, index, .. }) => Some((argument, index)),
         other => other.map(|()| None).unwrap(),
     }
 }
@@ -89,7 +90,7 @@ fn factors_that_a_single_does_not_hold() {
     let base = Params::plain(4, 5, 8, 8).build("base");
     let with = |scale, softcap| match (Spec { scale, softcap, ..base.spec }).check() {
         Ok(_) => None,
-        Err(ProblemError::Number { argument, .. }) => Some(argument),
+        Err(ArgumentError::Number { argument, .. }) => Some(argument),
         Err(other) => panic!("{other}"),
     };
     for scale in [None, Some(0.0), Some(-0.0), Some(-3.0), Some(2e38), Some(1e-37)] {

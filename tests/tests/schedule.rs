@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::reference::attends;
-use elsa_core::schedule::{Coverage, Tiling, coverage, fill_bias};
+use elsa_core::attention::reference::attends;
+use elsa_core::attention::schedule::{Coverage, Tiling, coverage, fill_bias};
 use elsa_tests::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
     let inputs = case.inputs();
     let mut counts = [0; 3];
     for index in 0..problem.sequences() {
-        let sequence = problem.sequence(&inputs, index);
+        let sequence = problem.sequence(&inputs.lengths, index);
         let tiling = Tiling::new(sequence.queries, lanes, vectors);
         for head in 0..problem.heads() {
             for t in 0..tiling.count() {
@@ -89,7 +89,7 @@ fn hard_cases_are_covered_as_defined() {
 
 #[test]
 fn causal_skips_what_lies_above_the_diagonal() {
-    use elsa_core::problem::Alignment;
+    use elsa_core::attention::Alignment;
     let p = Params { causal: Some(Alignment::TopLeft), ..Params::plain(960, 960, 4, 4) };
     let [skip, full, partial] = check(&p.build("causal"), 16, 3, 64);
     // Of 20 · 15 tiles those that the diagonal crosses are at most 20 + 15.

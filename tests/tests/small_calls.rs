@@ -4,9 +4,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::mask::MaskKind;
-use elsa_core::problem::{Alignment, Window};
-use elsa_core::view::{DType, Layout};
+use elsa_core::attention::MaskKind;
+use elsa_core::attention::{Alignment, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::Layout;
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
 

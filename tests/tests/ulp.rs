@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use elsa_core::dtype::DType;
 use elsa_core::ulp::{Tolerance, distance, ulp};
-use elsa_core::view::DType;
 use elsa_tests::random::Random;
 use half::{bf16, f16};
 

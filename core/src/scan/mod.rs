@@ -12,6 +12,7 @@
 //! | [`kogge_stone`] | yes | yes | | the slice itself |
 //! | [`blelloch`] | yes | yes | yes | the slice itself |
 //! | [`two_level`] | yes | yes | | the slice, one block and one element per block |
+//! | [`stack`] | yes | | | slots of the caller's; the tree that runs execute |
 //!
 //! Every parallel algorithm is a number of steps and a pure function from a step and an index to the
 //! elements that meet there. Merges of one step do not depend on each other; the next step begins when all
@@ -29,6 +30,7 @@ pub mod blelloch;
 pub mod hillis_steele;
 pub mod kogge_stone;
 pub mod sequential;
+pub mod stack;
 pub mod tree;
 pub mod two_level;
 

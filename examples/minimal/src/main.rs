@@ -2,9 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Inputs, Outputs, Spec};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -11,8 +11,8 @@ instance!(
     isa: crate::isa::Avx2, lanes: Eight, features: ["avx2,fma,f16c"],
     name: "attention_f32__avx2_exp2_nearest_p5__q16r6",
     row_name: "attention_f32__avx2_exp2_nearest_p5__q1",
-    set: elsa_core::plan::InstructionSet::Avx2,
-    rows: [8, 6, 4], vectors: 2, group: 4, keys: elsa_core::plan::KeyLayout::Rows,
+    set: elsa_core::profile::InstructionSet::Avx2,
+    rows: [8, 6, 4], vectors: 2, group: 4, keys: elsa_core::attention::plan::KeyLayout::Rows,
     exp2_relative: 1.7e-7, fused: true,
 );
 

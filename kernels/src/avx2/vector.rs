@@ -54,8 +54,8 @@ impl Lanes for Eight {
     type Isa = Avx2;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const TURN: usize = 1;
-    const UNIT: f64 = 1.000_000_057;
+    const UNROLL: usize = 1;
+    const WEIGHT_SCALE: f64 = 1.000_000_057;
 
     #[inline(always)]
     fn splat(_: Avx2, x: f32) -> Self {

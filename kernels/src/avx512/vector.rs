@@ -53,8 +53,8 @@ impl Lanes for Sixteen {
     type Isa = Avx512;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const TURN: usize = 1;
-    const UNIT: f64 = 1.000_000_015;
+    const UNROLL: usize = 1;
+    const WEIGHT_SCALE: f64 = 1.000_000_015;
 
     #[inline(always)]
     fn splat(_: Avx512, x: f32) -> Self {

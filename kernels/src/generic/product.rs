@@ -4,7 +4,7 @@
 //! dims), or a panel's columns, the weighted sum down its columns (a dim's keys), hence the two forms.
 //!
 //! The first step multiplies where the others multiply and add, so that no sum needs to be set to zero. Steps are
-//! taken by fours, which is what a broadcast operand in a register holds, and fours by turns of [`Lanes::TURN`].
+//! taken by fours, which is what a broadcast operand in a register holds, and fours by turns of [`Lanes::UNROLL`].
 
 use crate::lanes::Lanes;
 
@@ -36,8 +36,8 @@ macro_rules! for_quad {
 /// Runs `$body` for the fours of a turn after the first. A loop would not always be unrolled.
 macro_rules! for_rest {
     ($lanes:ident, |$j:ident| $body:expr) => {{
-        const { assert!(matches!($lanes::TURN, 1 | 4)) };
-        if $lanes::TURN == 4 {
+        const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
+        if $lanes::UNROLL == 4 {
             {
                 const $j: usize = 1;
                 $body;
@@ -190,7 +190,7 @@ unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
     }
 }
 
-/// A turn of the product loop: [`Lanes::TURN`] times [`four`].
+/// A turn of the product loop: [`Lanes::UNROLL`] times [`four`].
 ///
 /// # Safety
 /// - As for [`product`] with that many steps.
@@ -225,7 +225,7 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     mut b: *const f32,
 ) -> [[L; V]; R] {
     let w = V * L::N;
-    let (turns, rest) = (steps / (4 * L::TURN), steps % (4 * L::TURN));
+    let (turns, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
     // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
@@ -234,14 +234,14 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
         if turns > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];
             turn::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
-            b = b.add(4 * L::TURN * w);
+            b = b.add(4 * L::UNROLL * w);
         } else {
             // A zero that is read, so that nobody who takes the other path writes zeros.
             acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
         for _ in 1..turns {
             turn::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
-            b = b.add(4 * L::TURN * w);
+            b = b.add(4 * L::UNROLL * w);
         }
         if rest > 0 {
             for _ in 0..rest / 4 {

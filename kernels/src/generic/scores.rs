@@ -167,7 +167,7 @@ pub(super) fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
     p = p.mul_add(z, L::splat(isa, TANH[0]));
     let small = p.times(z).mul_add(a, a);
     let e = a.times(L::splat(isa, -2.0 * core::f32::consts::LOG2_E)).at_least(L::splat(isa, -64.0)).exp2();
-    let e = e.over(L::splat(isa, L::UNIT as f32));
+    let e = e.over(L::splat(isa, L::WEIGHT_SCALE as f32));
     let large = one.minus(e).over(one.plus(e));
     let t = a.if_greater(L::splat(isa, 0.625), large, small);
     zero.if_greater(x, zero.minus(t), t)

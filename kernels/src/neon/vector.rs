@@ -54,8 +54,8 @@ impl Lanes for Four {
     type Isa = Neon;
     type Quad = float32x4_t;
     const QUAD_IN_REGISTER: bool = true;
-    const TURN: usize = 4;
-    const UNIT: f64 = 1.442_695_507;
+    const UNROLL: usize = 4;
+    const WEIGHT_SCALE: f64 = 1.442_695_507;
 
     #[inline(always)]
     fn splat(_: Neon, x: f32) -> Self {

@@ -33,8 +33,8 @@ impl Lanes for Single {
     type Isa = Scalar;
     type Quad = *const f32;
     const QUAD_IN_REGISTER: bool = false;
-    const TURN: usize = 1;
-    const UNIT: f64 = 1.000_000_057;
+    const UNROLL: usize = 1;
+    const WEIGHT_SCALE: f64 = 1.000_000_057;
 
     #[inline(always)]
     fn splat(_: Scalar, x: f32) -> Self {

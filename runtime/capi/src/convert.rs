@@ -2,9 +2,10 @@
 
 use crate::fault::Fault;
 use crate::types::*;
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, Spec, StateOut, Window};
-use elsa_core::view::{DType, Elements, ElementsMut, View};
+use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec, StateOut, Window};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::View;
 use elsa_runtime::{
     Backend, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, EngineOptions, Fallback, Method,
     PlanOptions,
@@ -375,9 +376,11 @@ pub(crate) unsafe fn host<'a>(
             past_key: optional("past_k", &i.past_k, &s.past_key)?,
             past_value: optional("past_v", &i.past_v, &s.past_value)?,
             mask,
-            key_lengths: integers("key_lengths", &i.key_lengths, s.key_lengths)?,
-            cu_seqlens_q: integers("cu_seqlens_q", &i.cu_seqlens_q, packed)?,
-            cu_seqlens_k: integers("cu_seqlens_k", &i.cu_seqlens_k, packed)?,
+            lengths: Lengths {
+                keys: integers("key_lengths", &i.key_lengths, s.key_lengths)?,
+                cu_seqlens_q: integers("cu_seqlens_q", &i.cu_seqlens_q, packed)?,
+                cu_seqlens_k: integers("cu_seqlens_k", &i.cu_seqlens_k, packed)?,
+            },
         };
         let o = outputs;
         let written = |argument, output, view: &Option<View>| {
@@ -429,12 +432,12 @@ pub(crate) unsafe fn device<'a>(
     };
     let packed = s.packed.is_some();
     // SAFETY: the clause of this function.
-    let (key_lengths, cu_seqlens_q, cu_seqlens_k) = unsafe {
-        (
-            integers("key_lengths", &i.key_lengths, s.key_lengths)?,
-            integers("cu_seqlens_q", &i.cu_seqlens_q, packed)?,
-            integers("cu_seqlens_k", &i.cu_seqlens_k, packed)?,
-        )
+    let lengths = unsafe {
+        Lengths {
+            keys: integers("key_lengths", &i.key_lengths, s.key_lengths)?,
+            cu_seqlens_q: integers("cu_seqlens_q", &i.cu_seqlens_q, packed)?,
+            cu_seqlens_k: integers("cu_seqlens_k", &i.cu_seqlens_k, packed)?,
+        }
     };
     let read = DeviceInputs {
         query: i.q.data as u64,
@@ -443,9 +446,7 @@ pub(crate) unsafe fn device<'a>(
         past_key: at(s.past_key.is_some(), &i.past_k),
         past_value: at(s.past_value.is_some(), &i.past_v),
         mask: at(s.mask.is_some(), &i.mask),
-        key_lengths,
-        cu_seqlens_q,
-        cu_seqlens_k,
+        lengths,
     };
     let written = DeviceOutputs {
         output: o.out.data as u64,

@@ -1,8 +1,8 @@
 //! Status and message of a call that does nothing.
 
 use crate::types::*;
-use elsa_core::plan::PlanError as Refused;
-use elsa_core::problem::ProblemError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -91,8 +91,8 @@ impl Fault {
     }
 }
 
-impl From<ProblemError> for Fault {
-    fn from(e: ProblemError) -> Fault {
+impl From<ArgumentError> for Fault {
+    fn from(e: ArgumentError) -> Fault {
         Fault::new(ELSA_STATUS_ARGUMENT, &e)
     }
 }

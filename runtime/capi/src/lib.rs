@@ -23,7 +23,7 @@ mod types;
 
 pub use types::*;
 
-use elsa_core::problem::Problem;
+use elsa_core::attention::Problem;
 use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, Fallback, Plan, RawStream, Report, Workspace};
 use fault::{Fault, Text, call};

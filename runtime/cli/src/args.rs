@@ -5,8 +5,9 @@
 use crate::tensor::Source;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use elsa_core::problem::{Alignment, Window};
-use elsa_core::view::{DType, Layout};
+use elsa_core::attention::{Alignment, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::Layout;
 use elsa_runtime::{Backend, Fallback, Method, PlanOptions};
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 //! methods take turns in slices of a few milliseconds, so that a machine that warms up or is disturbed does the
 //! same to both, until the time for the shape is over. Nothing but the call is inside the clock; on a GPU the
 //! tensors stay in its memory, as in a pipeline that lives there. The first answer
-//! is compared with the f64 oracle, component by component, against the worst case of [`elsa_core::bound::rounding`]; the last
+//! is compared with the f64 oracle, component by component, against the worst case of [`elsa_core::attention::bound::rounding`]; the last
 //! one must equal it bit for bit.
 
 use crate::args::{BenchArgs, Shape};
@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::oracle::{Comparison, Oracle, Total, for_rows, output_row, rows, sample};
 use crate::tensor::output::Buffer;
 use crate::{info, job};
+use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::drift::percentile;
-use elsa_core::problem::{Inputs, Outputs};
-use elsa_core::view::Elements;
+use elsa_core::dtype::Elements;
 use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::tensor::output::Buffer;
-use elsa_core::view::DType;
+use elsa_core::dtype::DType;
 
 /// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Why a command ends otherwise than with success: one line, and the exit status that goes with it.
 
 use crate::tensor::TensorError;
-use elsa_core::plan::PlanError as Refused;
-use elsa_core::problem::ProblemError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub enum Error {
     },
     /// Tensors that make no problem. Its text starts with the argument.
     #[error("--{0}")]
-    Problem(#[from] ProblemError),
+    Problem(#[from] ArgumentError),
     /// An engine that cannot be had. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn statuses_are_those_of_the_contract() {
-        let problem = ProblemError::Zero { argument: "q", axis: "heads" };
+        let problem = ArgumentError::Zero { argument: "q", axis: "heads" };
         assert_eq!(Error::Problem(problem).status(), 2);
         assert_eq!(Error::Plan(Refused::Budget { needed: 2, budget: 1 }.into()).status(), 2);
         assert_eq!(Error::Plan(Refused::Memory { needed: 2 }.into()).status(), 3);

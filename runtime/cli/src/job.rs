@@ -3,9 +3,11 @@
 use crate::args::{Choice, EngineArgs, ProblemArgs};
 use crate::error::Error;
 use crate::tensor::{Accept, Source, Tensor, TensorError};
-use elsa_core::mask::MaskView;
-use elsa_core::problem::{Inputs, Problem, ProblemError, Spec};
-use elsa_core::view::{Elements, Layout, View};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::MaskView;
+use elsa_core::attention::{Inputs, Lengths, Problem, Spec};
+use elsa_core::dtype::Elements;
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions};
 
 /// Tensors that were read, and the problem that they make.
@@ -56,7 +58,7 @@ impl Job {
         let kv_lens = lengths("kv-lens", &args.kv_lens)?;
         let cu_seqlens_q = lengths("cu-seqlens-q", &args.cu_seqlens_q)?;
         let cu_seqlens_k = lengths("cu-seqlens-k", &args.cu_seqlens_k)?;
-        let needs = |argument, other| Err(Error::Problem(ProblemError::Needs { argument, other }));
+        let needs = |argument, other| Err(Error::Problem(ArgumentError::Needs { argument, other }));
         let packed = match (&cu_seqlens_q, &cu_seqlens_k) {
             (Some(bounds), Some(_)) => Some(bounds.len().saturating_sub(1)),
             (None, None) => None,
@@ -87,7 +89,7 @@ impl Job {
                 Layout::Bnc => value.dim().checked_mul(query.heads()),
                 _ => Some(value.dim()),
             };
-            *last = width.ok_or(ProblemError::TooLarge { argument: "out", shape: value.shape() })?;
+            *last = width.ok_or(ArgumentError::TooLarge { argument: "out", shape: value.shape() })?;
         }
         let output = View::dense("out", layout, &out_shape, args.heads)?;
         let dtype = match q.elements() {
@@ -158,15 +160,17 @@ impl Job {
             past_key: self.past_k.as_ref().map_or(none, Tensor::elements),
             past_value: self.past_v.as_ref().map_or(none, Tensor::elements),
             mask: self.mask.as_ref().and_then(Tensor::mask),
-            key_lengths: self.kv_lens.as_deref(),
-            cu_seqlens_q: self.cu_seqlens_q.as_deref(),
-            cu_seqlens_k: self.cu_seqlens_k.as_deref(),
+            lengths: Lengths {
+                keys: self.kv_lens.as_deref(),
+                cu_seqlens_q: self.cu_seqlens_q.as_deref(),
+                cu_seqlens_k: self.cu_seqlens_k.as_deref(),
+            },
         })
     }
 }
 
 fn needs_elements<T>(argument: &'static str) -> Result<T, Error> {
-    Err(Error::Problem(ProblemError::Needs { argument, other: "floating-point elements" }))
+    Err(Error::Problem(ArgumentError::Needs { argument, other: "floating-point elements" }))
 }
 
 fn lengths(argument: &'static str, source: &Option<Source>) -> Result<Option<Vec<i64>>, Error> {
@@ -200,7 +204,7 @@ fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3
     for (argument, tensor) in tensors {
         let found = tensor.shape().len();
         if found != rank {
-            return Err(Error::Problem(ProblemError::Rank { argument, found, allowed }));
+            return Err(Error::Problem(ArgumentError::Rank { argument, found, allowed }));
         }
     }
     Ok(layout)

@@ -1,11 +1,11 @@
-//! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::bound::rounding`].
+//! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::attention::bound::rounding`].
 
-use elsa_core::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
-use elsa_core::certificate::Executed;
+use elsa_core::attention::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::reference;
+use elsa_core::attention::{Inputs, Problem, Sequence};
 use elsa_core::drift::{Drift, Metrics, RowDrift};
-use elsa_core::problem::{Inputs, Problem, Sequence};
-use elsa_core::reference;
-use elsa_core::view::Elements;
+use elsa_core::dtype::Elements;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// One query row of a problem.
@@ -24,7 +24,7 @@ pub struct RowId {
 pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
     let mut rows = Vec::with_capacity(problem.rows());
     for sequence in 0..problem.sequences() {
-        let queries = problem.sequence(inputs, sequence).queries;
+        let queries = problem.sequence(&inputs.lengths, sequence).queries;
         for head in 0..problem.heads() {
             rows.extend((0..queries).map(|query| RowId { sequence, head, query }));
         }
@@ -44,7 +44,7 @@ pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
 /// Index of a row's first element in the output.
 #[must_use]
 pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
-    let s = problem.sequence(inputs, row.sequence);
+    let s = problem.sequence(&inputs.lengths, row.sequence);
     problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
 }
 
@@ -130,7 +130,7 @@ impl<'a> Oracle<'a> {
         self.components.clear();
         self.components.extend(self.y.iter().map(|&y| Component::new(y)));
 
-        let s = problem.sequence(&inputs, sequence);
+        let s = problem.sequence(&inputs.lengths, sequence);
         let kv_head = problem.kv_head(head);
         let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
@@ -328,8 +328,9 @@ pub fn for_rows<'a, T: Send>(
 mod tests {
     use super::*;
     use crate::data::Random;
-    use elsa_core::problem::Spec;
-    use elsa_core::view::{DType, Layout, View};
+    use elsa_core::attention::Spec;
+    use elsa_core::dtype::DType;
+    use elsa_core::view::{Layout, View};
 
     const EXECUTED: Executed =
         Executed { block: 64, segment_blocks: 1, merge_depth: 0, additions: 20, half_chain: 0 };

@@ -5,7 +5,7 @@ use crate::error::{Error, zeros};
 use crate::job::{self, Job};
 use crate::tensor::Source;
 use crate::tensor::output::{Buffer, Content, Output, Writer};
-use elsa_core::problem::{Outputs, StateOut};
+use elsa_core::attention::{Outputs, StateOut};
 use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! `elsa verify`: the answer against the f64 oracle.
 //!
-//! The answer `Y` is compared row by row with [`elsa_core::reference`]. The probabilities `P` as executed are
+//! The answer `Y` is compared row by row with [`elsa_core::attention::reference`]. The probabilities `P` as executed are
 //! extracted by running the same plan options on the same queries and keys with one-hot values: with columns
 //! `j0..j1` of the identity as values, the output is `P[:, j0..j1]`. Their output type is the problem's, so
 //! for f16 and bf16 the figures of `P` hold that rounding.
@@ -8,7 +8,7 @@
 //! The six metrics are those of ELSA section C.2 as [`elsa_core::drift`] defines them; each as median, 95th and
 //! 99th percentile over rows, and in total. NaN that is attended makes them NaN.
 //!
-//! What fails is what rounding cannot explain, by the worst case of [`elsa_core::bound::rounding`], which nothing
+//! What fails is what rounding cannot explain, by the worst case of [`elsa_core::attention::bound::rounding`], which nothing
 //! here tunes: a component of Y further from the oracle than that; one that is finite where the oracle's is
 //! not, or the reverse; a row whose most likely key differs although the oracle's two keys lie further apart
 //! than their errors allow.
@@ -24,12 +24,13 @@ use crate::error::{Error, zeros};
 use crate::job::{self, Job};
 use crate::oracle::{Comparison, Explained, Oracle, RowId, Total, for_rows, output_row, rows, sample};
 use crate::tensor::output::Buffer;
-use elsa_core::bound::rounding::UNLIKELY;
-use elsa_core::certificate::{Certificate, Executed};
+use elsa_core::attention::bound::rounding::UNLIKELY;
+use elsa_core::attention::certificate::{Certificate, Executed};
+use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, Window};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::drift::{Drift, Metrics, RowDrift, percentile};
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, Spec, Window};
-use elsa_core::view::{DType, Layout, View};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, PlanOptions};
 use indicatif::ProgressBar;
 use serde::{Serialize, Serializer};
@@ -209,7 +210,7 @@ impl Made {
     fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
         inputs.mask = self.mask.as_deref().map(MaskElements::Bool);
-        inputs.key_lengths = self.kv_lens.as_deref();
+        inputs.lengths.keys = self.kv_lens.as_deref();
         inputs
     }
 }
@@ -341,7 +342,7 @@ fn case(
     let p_total = p_total.as_ref();
     let argmax_unexplained = p.iter().filter(|row| row.unexplained).count();
     let not_finite = explained.not_finite + p.iter().map(|row| row.not_finite).sum::<usize>();
-    let longest = (0..problem.sequences()).map(|i| problem.sequence(&inputs, i));
+    let longest = (0..problem.sequences()).map(|i| problem.sequence(&inputs.lengths, i));
     let (queries, keys) = longest.fold((0, 0), |(q, k), s| (q.max(s.queries), k.max(s.keys)));
     let heads = problem.sequences() * problem.heads();
     Ok(Verdict {
@@ -538,7 +539,7 @@ impl Extraction<'_> {
             |oracle, row| {
                 oracle.row(row);
                 let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
-                let key0 = problem.sequence(&inputs, row.sequence).key0;
+                let key0 = problem.sequence(&inputs.lengths, row.sequence).key0;
                 PRow::of(oracle, |j| f64::from(stored[i * total + key0 + j]), u_out)
             },
             |_| {},
@@ -613,7 +614,7 @@ fn print(out: &mut impl Write, v: &Verdict) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::view::Elements;
+    use elsa_core::dtype::Elements;
 
     fn oracle_with<'a>(problem: &'a Problem, inputs: Inputs<'a>, p: &[f64], delta: f64) -> Oracle<'a> {
         let mut oracle = Oracle::new(

@@ -5,9 +5,10 @@ use super::workspace::Workspace;
 use super::{math, stage, tile};
 use crate::error::{BindError, RunError};
 use crate::targets::Targets;
-use elsa_core::plan::{Choice, Layout, Method};
-use elsa_core::problem::{Inputs, Problem, Sequence};
-use elsa_core::view::{DType, Elements, View};
+use elsa_core::attention::plan::{CpuChoice, Method, WorkspaceLayout};
+use elsa_core::attention::{Inputs, Problem, Sequence};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::view::View;
 use elsa_kernels::kernel::Kernel;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,8 +67,8 @@ impl Target {
 pub(super) struct Context<'a> {
     pub kernel: &'static Kernel,
     pub problem: &'a Problem,
-    pub choice: &'a Choice,
-    pub layout: &'a Layout,
+    pub choice: &'a CpuChoice,
+    pub layout: &'a WorkspaceLayout,
     pub inputs: Inputs<'a>,
     pub dtype: DType,
     pub query: Source,
@@ -131,7 +132,7 @@ impl<'a> Shared<'a> {
 }
 
 /// Tiles in a unit.
-fn group(choice: &Choice) -> usize {
+fn group(choice: &CpuChoice) -> usize {
     match choice.method {
         Method::Elsa => choice.group,
         Method::Math => 1,
@@ -164,8 +165,8 @@ impl<'a> Call<'a> {
     pub fn new(
         kernel: &'static Kernel,
         problem: &'a Problem,
-        choice: &'a Choice,
-        layout: &'a Layout,
+        choice: &'a CpuChoice,
+        layout: &'a WorkspaceLayout,
         inputs: Inputs<'a>,
         outputs: Targets<'a>,
         workspace: &'a mut Workspace,
@@ -184,7 +185,7 @@ impl<'a> Call<'a> {
         let past =
             |view: Option<View>, data: Option<Elements<'_>>| view.zip(data).map(|(v, e)| Source::new(v, e));
         let present = |view: Option<View>, data| view.map(|view| Target { view, data });
-        let (query_factor, cap) = elsa_core::attention::score_factors(problem);
+        let (query_factor, cap) = problem.score_factors();
         let context = Context {
             kernel,
             problem,
@@ -212,7 +213,7 @@ impl<'a> Call<'a> {
         workspace.units.clear();
         let mut first = 0;
         for index in 0..problem.sequences() {
-            let sequence = problem.sequence(&inputs, index);
+            let sequence = problem.sequence(&inputs.lengths, index);
             workspace.units.push(first);
             first += problem.heads() * choice.tiling(sequence.queries).count().div_ceil(group(choice));
             workspace.sequences.push(sequence);

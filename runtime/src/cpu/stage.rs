@@ -2,9 +2,9 @@
 //! and present out of them.
 
 use super::call::{Context, Source, Target};
-use elsa_core::plan::KeyLayout;
-use elsa_core::problem::Sequence;
-use elsa_core::view::DType;
+use elsa_core::attention::Sequence;
+use elsa_core::attention::plan::KeyLayout;
+use elsa_core::dtype::DType;
 use std::ops::Range;
 
 /// Where the rows of a block lie: the first, and singles from one to the next.

@@ -2,9 +2,10 @@
 
 use super::call::{Context, Unit};
 use super::stage::{self, Rows};
-use elsa_core::plan::MOST_TILES;
-use elsa_core::problem::Sequence;
-use elsa_core::schedule::{Coverage, MergeStack, coverage, fill_bias};
+use elsa_core::attention::Sequence;
+use elsa_core::attention::plan::MOST_TILES;
+use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
+use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::{log_sum_exp, natural_reference};
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
 use std::ops::Range;
@@ -205,7 +206,7 @@ pub(super) unsafe fn finish(
     let dv = c.problem.value_dim();
     let token = sequence.query0 + rows.start;
     let at = (sequence.batch * c.problem.heads() + head) * c.query.view.tokens() + token;
-    let unit = c.kernel.spec.unit;
+    let unit = c.kernel.spec.weight_scale;
     for i in 0..rows.len() {
         // SAFETY: column `i` of the state; element `at + i` of the arrays that are not null (*outputs*).
         unsafe {

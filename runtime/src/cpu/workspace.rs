@@ -1,7 +1,7 @@
 //! The workspace: all the memory that a run works in.
 
-use elsa_core::plan::Layout;
-use elsa_core::problem::Sequence;
+use elsa_core::attention::Sequence;
+use elsa_core::attention::plan::WorkspaceLayout;
 
 /// Where the singles are.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Workspace {
 
 impl Workspace {
     /// Allocates what `layout` measures and room for `sequences`; none when the system refuses.
-    pub(crate) fn new(layout: &Layout, sequences: usize) -> Option<Workspace> {
+    pub(crate) fn new(layout: &WorkspaceLayout, sequences: usize) -> Option<Workspace> {
         let mut floats: Vec<f32> = Vec::new();
         floats.try_reserve_exact(layout.singles()).ok()?;
         floats.resize(layout.singles(), 0.0);
@@ -43,7 +43,7 @@ impl Workspace {
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
     pub(crate) unsafe fn lent(
-        layout: &Layout,
+        layout: &WorkspaceLayout,
         sequences: usize,
         memory: *mut u8,
         bytes: usize,

@@ -12,10 +12,11 @@ use super::driver::{Entered, RawStream};
 use super::plan::{Functions, GpuPlan, GpuWorkspace, Staging, view_bytes};
 use crate::error::{BindError, DeviceError};
 use crate::targets::Targets;
-use elsa_core::mask::{MaskElements, MaskKind};
-use elsa_core::plan::GpuLayout;
-use elsa_core::problem::{self, Inputs, Problem};
-use elsa_core::view::{DType, Elements, View};
+use elsa_core::attention::plan::GpuWorkspaceLayout;
+use elsa_core::attention::{self, Inputs, Lengths, Problem};
+use elsa_core::attention::{MaskElements, MaskKind};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::view::View;
 use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
 use elsa_kernels::cuda::{Role, merge_blocks};
 use std::marker::PhantomData;
@@ -78,7 +79,7 @@ fn int(n: usize) -> i32 {
 
 /// A sequence as the kernels take it. A side of the window that reaches past every key is open, so that the
 /// kernels' sums stay within 32 bits.
-fn sequence(s: &problem::Sequence) -> Sequence {
+fn sequence(s: &attention::Sequence) -> Sequence {
     let open = s.keys + s.queries;
     let side = |n: Option<usize>| n.filter(|n| *n < open).map_or(-1, int);
     Sequence {
@@ -102,7 +103,7 @@ fn sequence(s: &problem::Sequence) -> Sequence {
 fn prepare(
     plan: &GpuPlan,
     problem: &Problem,
-    lengths: &Inputs<'_>,
+    lengths: &Lengths<'_>,
     at: &Addresses,
     workspace: &mut GpuWorkspace,
 ) -> Result<Launch, DeviceError> {
@@ -113,7 +114,7 @@ fn prepare(
     if c.divided() {
         let base = workspace.parts.address();
         (part_ms, part_w) = (base + plan.layout.part_ms.start as u64, base + plan.layout.part_w.start as u64);
-    } else if let (true, Some(layout)) = (states, GpuLayout::of(c, true)) {
+    } else if let (true, Some(layout)) = (states, GpuWorkspaceLayout::of(c, true)) {
         let bytes = layout.part_w.start + layout.part_w.len;
         workspace.reserve_state_parts(bytes)?;
         let base = workspace.state_parts.as_ref().map_or(0, |b| b.address());
@@ -132,7 +133,7 @@ fn prepare(
             unsafe { entries.add(index).write(sequence(&entry)) };
         }
     }
-    let one = if c.sequences == 0 { problem.sequence(lengths, 0) } else { problem::Sequence::default() };
+    let one = if c.sequences == 0 { problem.sequence(lengths, 0) } else { attention::Sequence::default() };
     longest = longest.max(one.queries);
     let (mask, strides) = match &s.mask {
         Some(mask) => (
@@ -147,7 +148,7 @@ fn prepare(
         None => (call::MASK_NONE, [0; 4]),
     };
     let optional = |view: &Option<View>, data| view.as_ref().map_or(Tensor::default(), |v| tensor(v, data));
-    let (query_factor, cap) = elsa_core::attention::score_factors(problem);
+    let (query_factor, cap) = problem.score_factors();
     let row_blocks = longest.div_ceil(c.kernel.rows.max(1));
     let mut filled = Call {
         query: tensor(&s.query, at.query),
@@ -490,7 +491,7 @@ impl<'a> HostCall<'a> {
     ) -> Result<HostCall<'a>, DeviceError> {
         revive(plan, problem, workspace)?;
         let placed = place(plan, problem, &inputs, &outputs, workspace)?;
-        let launch = prepare(plan, problem, &inputs, &placed.addresses, workspace)?;
+        let launch = prepare(plan, problem, &inputs.lengths, &placed.addresses, workspace)?;
         let Placed { sources, targets, .. } = placed;
         Ok(HostCall { plan, problem, inputs, outputs, workspace, sources, targets, launch })
     }
@@ -509,7 +510,8 @@ impl<'a> HostCall<'a> {
         if self.workspace.context.is_lost() {
             revive(self.plan, self.problem, self.workspace)?;
             let placed = place(self.plan, self.problem, &self.inputs, &self.outputs, self.workspace)?;
-            self.launch = prepare(self.plan, self.problem, &self.inputs, &placed.addresses, self.workspace)?;
+            self.launch =
+                prepare(self.plan, self.problem, &self.inputs.lengths, &placed.addresses, self.workspace)?;
             (self.sources, self.targets) = (placed.sources, placed.targets);
         }
         let context = self.workspace.context.clone();
@@ -595,12 +597,8 @@ pub struct DeviceInputs<'a> {
     pub past_value: Option<u64>,
     /// The mask.
     pub mask: Option<u64>,
-    /// Valid keys of each sequence, `[batch]`.
-    pub key_lengths: Option<&'a [i64]>,
-    /// Bounds of the packed sequences among the queries, `[sequences + 1]`.
-    pub cu_seqlens_q: Option<&'a [i64]>,
-    /// Bounds of the packed sequences among the keys, `[sequences + 1]`.
-    pub cu_seqlens_k: Option<&'a [i64]>,
+    /// Lengths of the sequences, in host memory.
+    pub lengths: Lengths<'a>,
 }
 
 /// Tensors in device memory that are written.
@@ -664,16 +662,9 @@ impl<'a> DeviceCall<'a> {
         stream: Option<RawStream>,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
-        use elsa_core::problem::ProblemError as E;
+        use elsa_core::argument::ArgumentError as E;
         let s = problem.spec();
-        let nothing = Elements::F32(&[]);
-        let lengths = Inputs {
-            key_lengths: inputs.key_lengths,
-            cu_seqlens_q: inputs.cu_seqlens_q,
-            cu_seqlens_k: inputs.cu_seqlens_k,
-            ..Inputs::new(nothing, nothing, nothing)
-        };
-        lengths.check_lengths(problem)?;
+        inputs.lengths.check(problem)?;
         revive(plan, problem, workspace)?;
         let context = workspace.context.clone();
         let entered = context.enter()?;
@@ -729,7 +720,7 @@ impl<'a> DeviceCall<'a> {
             None => workspace.stream.raw(),
         };
         drop(entered);
-        let launch = prepare(plan, problem, &lengths, &at, workspace)?;
+        let launch = prepare(plan, problem, &inputs.lengths, &at, workspace)?;
         Ok(DeviceCall { workspace, launch, stream, borrowed: PhantomData })
     }
 

@@ -6,8 +6,9 @@ use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
     PlanOptions,
 };
-use elsa_core::problem::{Inputs, Outputs, Problem, Spec};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use std::sync::Arc;
 
 const HEADS: usize = 2;
@@ -80,9 +81,7 @@ impl Desk {
             past_key: None,
             past_value: None,
             mask: None,
-            key_lengths: None,
-            cu_seqlens_q: None,
-            cu_seqlens_k: None,
+            lengths: Lengths::default(),
         }
     }
 

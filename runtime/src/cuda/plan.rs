@@ -3,8 +3,10 @@
 use super::Gpu;
 use super::driver::{Context, DeviceBuffer, Entered, Event, Function, PinnedBuffer, RawStream, Stream};
 use crate::error::DeviceError;
-use elsa_core::plan::{GpuChoice, GpuLayout, GpuOptions, GpuSpec, SEQUENCE_BYTES, choose_gpu};
-use elsa_core::problem::Problem;
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{
+    GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
+};
 use elsa_core::view::View;
 use elsa_kernels::cuda::call::Sequence;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
@@ -17,7 +19,7 @@ const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
 pub struct GpuPlan {
     pub gpu: Arc<Gpu>,
     pub choice: GpuChoice,
-    pub layout: GpuLayout,
+    pub layout: GpuWorkspaceLayout,
     pub attention: &'static GpuKernel,
     pub budget: Option<usize>,
 }
@@ -31,9 +33,9 @@ pub struct Functions {
 }
 
 /// What the chooser sees of an attention kernel.
-fn spec(kernel: &GpuKernel) -> Option<GpuSpec> {
+fn spec(kernel: &GpuKernel) -> Option<GpuKernelSpec> {
     match kernel.role {
-        Role::Attention { head_dim, half, half_scores, most_queries, most_plain } => Some(GpuSpec {
+        Role::Attention { head_dim, half, half_scores, most_queries, most_plain } => Some(GpuKernelSpec {
             name: kernel.name,
             head_dim,
             half,
@@ -85,9 +87,9 @@ impl GpuPlan {
         let attention = GPU_KERNELS
             .iter()
             .find(|k| k.name == choice.kernel.name)
-            .ok_or(elsa_core::plan::PlanError::NoKernel)?;
-        let layout =
-            GpuLayout::of(&choice, false).ok_or(elsa_core::plan::PlanError::Memory { needed: usize::MAX })?;
+            .ok_or(elsa_core::attention::plan::ChooseError::NoKernel)?;
+        let layout = GpuWorkspaceLayout::of(&choice, false)
+            .ok_or(elsa_core::attention::plan::ChooseError::Memory { needed: usize::MAX })?;
         let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget: options.budget };
         plan.functions(&gpu.context()?, problem, false)?;
         Ok(plan)
@@ -169,8 +171,8 @@ impl Staging {
         let bytes = |view: Option<&View>| view.map_or(0, |view| view_bytes(view, problem));
         let mask = s.mask.as_ref().map_or(0, |mask| {
             let size = match mask.kind() {
-                elsa_core::mask::MaskKind::Bool => 1,
-                elsa_core::mask::MaskKind::Additive(dtype) => dtype.size(),
+                elsa_core::attention::MaskKind::Bool => 1,
+                elsa_core::attention::MaskKind::Additive(dtype) => dtype.size(),
             };
             mask.extent() * size
         });
@@ -365,10 +367,11 @@ fn reserve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::bound::rounding::APPROXIMATION;
-    use elsa_core::mask::{MaskKind, MaskView};
-    use elsa_core::problem::Spec;
-    use elsa_core::view::{DType, Layout};
+    use elsa_core::attention::Spec;
+    use elsa_core::attention::bound::rounding::APPROXIMATION;
+    use elsa_core::attention::{MaskKind, MaskView};
+    use elsa_core::dtype::DType;
+    use elsa_core::view::Layout;
 
     #[test]
     fn kernels_are_within_what_the_bound_counts() {

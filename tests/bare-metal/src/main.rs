@@ -7,7 +7,7 @@
 
 mod vectors;
 
-use elsa_core::plan::InstructionSet;
+use elsa_core::profile::InstructionSet;
 
 /// What both sides print.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {

@@ -3,10 +3,12 @@
 //! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. What
 //! is compared is then the arithmetic of `elsa-core` alone.
 
-use elsa_core::attention;
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Spec, Window};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::scalar;
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, Window};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 
 /// Head size of queries and keys.
 const D: usize = 8;
@@ -103,7 +105,7 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     }
 }
 
-fn problem(case: &Case) -> Result<Problem, ProblemError> {
+fn problem(case: &Case) -> Result<Problem, ArgumentError> {
     let dense =
         |argument, heads, tokens, dim| View::dense(argument, Layout::Bhnd, &[1, heads, tokens, dim], None);
     let mut spec = Spec::new(
@@ -128,12 +130,12 @@ fn compute(
     inputs: &Inputs<'_>,
     out: &mut [f32],
     lse: &mut [f32],
-) -> Result<(), ProblemError> {
+) -> Result<(), ArgumentError> {
     // Room for the levels of the merge tree over `KEYS` keys.
     let mut scratch = [0.0; D + 8 * DV];
     let mut outputs = Outputs::new(ElementsMut::F32(out));
     outputs.lse = Some(lse);
-    attention::run(problem, inputs, &mut outputs, &mut scratch)
+    scalar::run(problem, inputs, &mut outputs, &mut scratch)
 }
 
 /// Numbers in −2 .. 2 with twelve fractional bits, from a linear congruential generator (the constants of

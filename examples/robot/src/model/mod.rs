@@ -15,8 +15,10 @@ mod weights;
 pub use reduce::SIDE;
 
 use crate::frame::Frame;
-use elsa_core::problem::{Inputs, Outputs, ProblemError, Spec};
-use elsa_core::view::{DType, Elements, ElementsMut, View};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::View;
 use elsa_runtime::{
     Backend, BindError, Engine, EngineError, EngineOptions, Plan, PlanError, PlanOptions, RunError, Workspace,
 };
@@ -71,7 +73,7 @@ pub enum ModelError {
     Engine(#[from] EngineError),
     /// Attention of these shapes is refused.
     #[error("model: {0}")]
-    Problem(#[from] ProblemError),
+    Problem(#[from] ArgumentError),
     /// Attention of these shapes cannot be planned.
     #[error("model: {0}")]
     Plan(#[from] PlanError),

@@ -10,8 +10,8 @@ pub mod output;
 pub mod safetensors;
 
 use crate::error::Error;
-use elsa_core::mask::MaskElements;
-use elsa_core::view::{DType, Elements};
+use elsa_core::attention::MaskElements;
+use elsa_core::dtype::{DType, Elements};
 use elsa_runtime::MappedFile;
 use half::{bf16, f16};
 use std::fmt;

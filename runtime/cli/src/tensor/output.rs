@@ -35,10 +35,10 @@ impl Buffer {
     /// Memory that the system refuses.
     pub fn zeros(
         argument: &'static str,
-        dtype: elsa_core::view::DType,
+        dtype: elsa_core::dtype::DType,
         count: usize,
     ) -> Result<Buffer, Error> {
-        use elsa_core::view::DType;
+        use elsa_core::dtype::DType;
         Ok(match dtype {
             DType::F32 => Buffer::F32(crate::error::zeros(argument, count)?),
             DType::F16 => Buffer::F16(crate::error::zeros(argument, count)?),
@@ -47,8 +47,8 @@ impl Buffer {
     }
 
     /// The elements, to be written by a run.
-    pub fn elements_mut(&mut self) -> elsa_core::view::ElementsMut<'_> {
-        use elsa_core::view::ElementsMut;
+    pub fn elements_mut(&mut self) -> elsa_core::dtype::ElementsMut<'_> {
+        use elsa_core::dtype::ElementsMut;
         match self {
             Buffer::F32(x) => ElementsMut::F32(x),
             Buffer::F16(x) => ElementsMut::F16(x),
@@ -58,8 +58,8 @@ impl Buffer {
 
     /// The elements.
     #[must_use]
-    pub fn elements(&self) -> elsa_core::view::Elements<'_> {
-        use elsa_core::view::Elements;
+    pub fn elements(&self) -> elsa_core::dtype::Elements<'_> {
+        use elsa_core::dtype::Elements;
         match self {
             Buffer::F32(x) => Elements::F32(x),
             Buffer::F16(x) => Elements::F16(x),

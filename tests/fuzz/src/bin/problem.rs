@@ -3,12 +3,14 @@
 //! The input drives choices: mostly small sizes that agree, now and then one that does not, or one near
 //! the end of the address space. An accepted problem of small size is given buffers, sometimes short or
 //! wrong ones, and what [`Inputs::check`] then accepts is compared with the definition in
-//! `elsa_core::problem`, key by key and in arithmetic that cannot overflow.
+//! `elsa_core::attention`, key by key and in arithmetic that cannot overflow.
 #![no_main]
 
-use elsa_core::mask::{MaskElements, MaskKind, MaskView};
-use elsa_core::problem::{Alignment, Inputs, Outputs, Problem, ProblemError, Sequence, Spec, Window};
-use elsa_core::view::{DType, Elements, ElementsMut, Layout, View};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Sequence, Spec, Window};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
@@ -62,9 +64,9 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
         let mut inputs = Inputs::new(some(&spec.query), some(&spec.key), some(&spec.value));
         inputs.past_key = spec.past_key.as_ref().map(some);
         inputs.past_value = spec.past_value.as_ref().map(some);
-        inputs.key_lengths = spec.key_lengths.then_some(&few[..]);
-        inputs.cu_seqlens_q = spec.packed.map(|_| &few[..]);
-        inputs.cu_seqlens_k = spec.packed.map(|_| &few[..]);
+        inputs.lengths.keys = spec.key_lengths.then_some(&few[..]);
+        inputs.lengths.cu_seqlens_q = spec.packed.map(|_| &few[..]);
+        inputs.lengths.cu_seqlens_k = spec.packed.map(|_| &few[..]);
         if let Err(error) = inputs.check(&problem) {
             speaks(&error);
         }
@@ -73,7 +75,7 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// An error's message names something and says what is allowed.
-fn speaks(error: &ProblemError) {
+fn speaks(error: &ArgumentError) {
     let text = error.to_string();
     assert!(text.contains(": ") && !text.contains('\n'), "{text}");
 }
@@ -277,14 +279,14 @@ fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
         for _ in 0..about(u, spec.query.batch())?.min(SMALL) {
             lengths.push(length(u, problem.keys())?);
         }
-        inputs.key_lengths = Some(&lengths);
+        inputs.lengths.keys = Some(&lengths);
     }
     let (mut cq, mut ck) = (Vec::new(), Vec::new());
     if let Some(n) = spec.packed {
         bounds(u, n, spec.query.tokens(), &mut cq)?;
         bounds(u, n, spec.key.tokens(), &mut ck)?;
-        inputs.cu_seqlens_q = Some(&cq);
-        inputs.cu_seqlens_k = Some(&ck);
+        inputs.lengths.cu_seqlens_q = Some(&cq);
+        inputs.lengths.cu_seqlens_k = Some(&ck);
     }
     if let Err(error) = inputs.check(problem) {
         speaks(&error);
@@ -326,7 +328,7 @@ fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     let spec = problem.spec();
     let (mut queries, mut keys) = (0, 0);
     for index in 0..problem.sequences() {
-        let s = problem.sequence(inputs, index);
+        let s = problem.sequence(&inputs.lengths, index);
         assert!(s.valid <= s.keys && s.keys <= problem.keys(), "{s:?}");
         assert!(s.query0 + s.queries <= spec.query.tokens(), "{s:?}");
         assert!(s.batch < spec.query.batch(), "{s:?}");

@@ -65,8 +65,8 @@
 //! with `λ` for the share [`UNLIKELY`]. The model is plausible for random data. It fails where the same
 //! roundings repeat, such as for keys that occur many times: more than this is a warning, not a proof.
 
+use crate::dtype::DType;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
-use crate::view::DType;
 
 /// Unit roundoff of f32, in which scores and sums are computed.
 const U: f64 = DType::F32.unit_roundoff();

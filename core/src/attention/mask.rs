@@ -1,7 +1,7 @@
 //! Masks as data: boolean or additive, broadcast over `[batch, heads, q, k]` from the right.
 
-use crate::problem::ProblemError;
-use crate::view::{DType, Elements};
+use crate::argument::ArgumentError;
+use crate::dtype::{DType, Elements};
 
 /// What the elements of a mask mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +10,26 @@ pub enum MaskKind {
     Bool,
     /// Added to the score, in natural-log units; `−∞` is not attended.
     Additive(DType),
+}
+
+impl MaskKind {
+    /// `bool`, `f32`, `f16` or `bf16`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MaskKind::Bool => "bool",
+            MaskKind::Additive(dtype) => dtype.name(),
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            MaskKind::Bool => 1,
+            MaskKind::Additive(dtype) => dtype.size(),
+        }
+    }
 }
 
 /// Borrowed elements of a mask.
@@ -46,6 +66,15 @@ impl MaskElements<'_> {
         self.len() == 0
     }
 
+    /// Its first byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            MaskElements::Bool(x) => x.as_ptr(),
+            MaskElements::Additive(x) => x.as_ptr(),
+        }
+    }
+
     /// What the element at `index` adds to a score: zero or `−∞` for a boolean, itself otherwise.
     ///
     /// # Panics
@@ -79,9 +108,9 @@ impl MaskView {
     ///
     /// # Errors
     /// A rank other than one to four, and a size that cannot be indexed.
-    pub fn dense(kind: MaskKind, dims: &[usize]) -> Result<MaskView, ProblemError> {
+    pub fn dense(kind: MaskKind, dims: &[usize]) -> Result<MaskView, ArgumentError> {
         if dims.is_empty() || dims.len() > 4 {
-            return Err(ProblemError::Rank { argument: "mask", found: dims.len(), allowed: "1 to 4" });
+            return Err(ArgumentError::Rank { argument: "mask", found: dims.len(), allowed: "1 to 4" });
         }
         let mut shape = [1; 4];
         shape[4 - dims.len()..].copy_from_slice(dims);
@@ -91,7 +120,7 @@ impl MaskView {
             strides[axis] = count;
             count = match count.checked_mul(shape[axis]) {
                 Some(count) if count <= isize::MAX as usize / 4 => count,
-                _ => return Err(ProblemError::TooLarge { argument: "mask", shape }),
+                _ => return Err(ArgumentError::TooLarge { argument: "mask", shape }),
             };
         }
         Ok(MaskView { kind, shape, strides })
@@ -127,14 +156,14 @@ impl MaskView {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    pub(crate) fn check(&self, full: [usize; 4]) -> Result<(), ProblemError> {
+    pub(super) fn check(&self, full: [usize; 4]) -> Result<(), ArgumentError> {
         for (a, axis) in ["batch", "heads", "queries"].into_iter().enumerate() {
             if self.shape[a] != 1 && self.shape[a] != full[a] {
-                return Err(ProblemError::MaskShape { axis, found: self.shape[a], allowed: full[a] });
+                return Err(ArgumentError::MaskShape { axis, found: self.shape[a], allowed: full[a] });
             }
         }
         if self.shape[3] != 1 && self.shape[3] > full[3] {
-            return Err(ProblemError::MaskShape { axis: "keys", found: self.shape[3], allowed: full[3] });
+            return Err(ArgumentError::MaskShape { axis: "keys", found: self.shape[3], allowed: full[3] });
         }
         Ok(())
     }

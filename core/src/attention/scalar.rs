@@ -5,8 +5,12 @@
 //! tree are those of [`crate::schedule`]; only the arithmetic inside a block is simpler than the kernels':
 //! keys are absorbed one by one.
 
-use crate::problem::{Inputs, Outputs, Problem, ProblemError, Sequence};
-use crate::schedule::{BLOCKS_PER_SEGMENT, MergeStack};
+use super::data::{Inputs, Outputs};
+use super::problem::Problem;
+use super::schedule::BLOCKS_PER_SEGMENT;
+use super::sequence::Sequence;
+use crate::argument::ArgumentError;
+use crate::scan::stack::MergeStack;
 use crate::state::{State, natural_reference};
 use core::f32::consts::LOG2_E;
 
@@ -31,17 +35,17 @@ pub fn run(
     inputs: &Inputs<'_>,
     outputs: &mut Outputs<'_>,
     scratch: &mut [f32],
-) -> Result<(), ProblemError> {
+) -> Result<(), ArgumentError> {
     inputs.check(problem)?;
     outputs.check(problem)?;
     let needed = scratch_len(problem).unwrap_or(usize::MAX);
     if scratch.len() < needed {
-        return Err(ProblemError::Short { argument: "scratch", found: scratch.len(), needed });
+        return Err(ArgumentError::Short { argument: "scratch", found: scratch.len(), needed });
     }
     write_present(problem, inputs, outputs);
     let (query, states) = scratch[..needed].split_at_mut(problem.head_dim());
     for index in 0..problem.sequences() {
-        let sequence = problem.sequence(inputs, index);
+        let sequence = problem.sequence(&inputs.lengths, index);
         for head in 0..problem.heads() {
             for i in 0..sequence.queries {
                 row(problem, inputs, outputs, &sequence, head, i, query, states);
@@ -49,18 +53,6 @@ pub fn run(
         }
     }
     Ok(())
-}
-
-/// Factor of the queries, and of what their products with keys become after the soft cap, so that scores
-/// come out in units of `log 2`. Without a soft cap the second is zero.
-#[must_use]
-pub fn score_factors(problem: &Problem) -> (f32, f32) {
-    const LOG2_E64: f64 = core::f64::consts::LOG2_E;
-    let scale = f64::from(problem.scale());
-    match problem.spec().softcap {
-        Some(cap) => ((scale / f64::from(cap)) as f32, (f64::from(cap) * LOG2_E64) as f32),
-        None => ((scale * LOG2_E64) as f32, 0.0),
-    }
 }
 
 fn row(
@@ -74,7 +66,7 @@ fn row(
     states: &mut [f32],
 ) {
     let s = problem.spec();
-    let (factor, cap) = score_factors(problem);
+    let (factor, cap) = problem.score_factors();
     let dv = problem.value_dim();
     let kv_head = problem.kv_head(head);
     let from = s.query.row(sequence.batch, head, sequence.query0 + i);

@@ -1,4 +1,4 @@
-//! The oracle: attention in f64, row by row, as the definition in [`crate::problem`] reads.
+//! The oracle: attention in f64, row by row, as the definition in [`crate::attention`] reads.
 //!
 //! ```text
 //! for every key j of the sequence:  if row i attends j:  s_j = cap(scale · q_i · k_j) + mask_ij
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Whether a row attends a key is decided key by key from the fields of the [`Spec`] and the lengths that
-//! come with the data. Nothing is taken from [`crate::problem::Sequence`], the schedule or the states, so
+//! come with the data. Nothing is taken from [`super::Sequence`], the schedule or the states, so
 //! that a mistake there cannot hide here. Elements are taken as stored and the scale as the single that the
 //! problem holds; everything after that is f64.
 //!
@@ -21,9 +21,12 @@
 //!
 //! The element type is matched once per row and the dot product keeps eight independent sums.
 
-use crate::mask::{MaskElements, MaskView};
-use crate::problem::{Alignment, Inputs, Problem, Spec};
-use crate::view::{DType, Elements, View};
+use super::data::Inputs;
+use super::mask::{MaskElements, MaskView};
+use super::problem::{Problem, Spec};
+use super::sequence::Alignment;
+use crate::dtype::{DType, Elements};
+use crate::view::View;
 use core::ops::Range;
 use half::{bf16, f16};
 
@@ -212,7 +215,7 @@ impl<'a> Geometry<'a> {
         let spec = problem.spec();
         assert!(head < spec.query.heads(), "head of the oracle");
         let past = spec.past_key.map_or(0, |view| view.tokens());
-        let packed = spec.packed.and(inputs.cu_seqlens_q.zip(inputs.cu_seqlens_k));
+        let packed = spec.packed.and(inputs.lengths.cu_seqlens_q.zip(inputs.lengths.cu_seqlens_k));
         let (batch, query0, queries, first_key, keys) = match packed {
             Some((cq, ck)) => {
                 let at = |list: &[i64], index: usize| list[index] as usize;
@@ -222,7 +225,7 @@ impl<'a> Geometry<'a> {
             None => (sequence, 0, spec.query.tokens(), 0, past + spec.key.tokens()),
         };
         assert!(batch < spec.query.batch() && i < queries, "row of the oracle");
-        let valid = match inputs.key_lengths {
+        let valid = match inputs.lengths.keys {
             Some(lengths) if spec.key_lengths => lengths[batch] as usize,
             _ => keys,
         };
@@ -397,7 +400,7 @@ impl<'a, T: Element> Scores<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mask::MaskKind;
+    use crate::attention::MaskKind;
 
     fn problem(nq: usize, nk: usize, change: impl Fn(&mut Spec)) -> Problem {
         let view = |n, d| View::new("x", [1, 1, n, d], [n * d, n * d, d, 1]).unwrap();

@@ -16,10 +16,10 @@
 //! 4. It speaks of single precision. An output in half precision is rounded once more, by at most that
 //!    type's own unit roundoff.
 //!
-//! The rigorous bound has its own room, [`crate::bound`].
+//! The rigorous bound has its own room, [`super::bound`].
 
+use crate::dtype::DType;
 use crate::scan::elsa_depth;
-use crate::view::DType;
 use core::fmt;
 
 /// The structure that a run executed.

@@ -4,6 +4,6 @@
 //! tree as they are executed. What there is today, [`rounding`], needs the probabilities and the answer of
 //! the f64 oracle: it tells after the fact whether rounding can explain an answer, and serves verification.
 //! It is not the certificate of a run. What is published, and what that leaves out, is in
-//! [`crate::certificate`].
+//! [`super::certificate`].
 
 pub mod rounding;

@@ -6,8 +6,10 @@
 //! the same operations in the same order whatever tile it lies in, however many rows, heads, sequences or
 //! threads there are; segments that a row does not attend are the identity and leave no trace.
 
-use crate::mask::MaskElements;
-use crate::problem::{Inputs, Problem, Sequence};
+use super::data::Inputs;
+use super::mask::MaskElements;
+use super::problem::Problem;
+use super::sequence::Sequence;
 use core::ops::Range;
 
 /// Blocks of keys that fold into one state before states merge.
@@ -203,76 +205,6 @@ fn fill_ranges(
     }
 }
 
-/// The merge tree over segments as a stack of pending states, for segments that arrive in order.
-///
-/// It holds no states, only which segments those of the caller's slots stand for. The caller keeps
-/// [`MergeStack::capacity`] slots: a new segment is folded into slot [`MergeStack::len`] after
-/// [`MergeStack::push`], merges always take the last two. The result is the balanced tree over segment
-/// numbers whose missing leaves are identities.
-#[derive(Clone, Debug, Default)]
-pub struct MergeStack {
-    /// A segment of each slot's subtree.
-    leaves: heapless::Vec<usize, { usize::BITS as usize + 1 }>,
-}
-
-impl MergeStack {
-    /// Slots that `segments` segments need.
-    #[must_use]
-    pub const fn capacity(segments: usize) -> usize {
-        1 + depth(segments)
-    }
-
-    /// Slots in use.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.leaves.len()
-    }
-
-    /// Whether no segment was taken in.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.leaves.is_empty()
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.leaves.clear();
-    }
-
-    /// Announces segment `c`, which must be greater than all before. Subtrees that it completes merge first:
-    /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Gives the slot of the new segment.
-    pub fn push(&mut self, c: usize, mut merge: impl FnMut(usize)) -> usize {
-        while let [.., before, last] = self.leaves[..] {
-            // `last` is complete up to the highest level at which it and `c` part.
-            let level = (last ^ c).checked_ilog2().unwrap_or(0);
-            if before >> level != last >> level {
-                break;
-            }
-            self.leaves.pop();
-            merge(self.leaves.len() - 1);
-        }
-        let slot = self.leaves.len();
-        // There are never more pending subtrees than levels, and one more than the bits of a number are kept.
-        let _ = self.leaves.push(c);
-        slot
-    }
-
-    /// Merges what is pending, so that slot zero holds the whole. Says whether there is anything.
-    pub fn finish(&mut self, mut merge: impl FnMut(usize)) -> bool {
-        while self.leaves.len() > 1 {
-            self.leaves.pop();
-            merge(self.leaves.len() - 1);
-        }
-        !self.leaves.is_empty()
-    }
-}
-
-/// Merges on the longest path through the tree over `segments` segments: `ceil(log2 segments)`.
-#[must_use]
-pub const fn depth(segments: usize) -> usize {
-    if segments <= 1 { 0 } else { (segments - 1).ilog2() as usize + 1 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,61 +235,5 @@ mod tests {
         assert_eq!(widths(64), [2, 2, 0]);
         assert_eq!(widths(112), [3, 2, 2]);
         assert_eq!(widths(16), [1, 0, 0]);
-    }
-
-    /// The tree by recursion: the value of the smallest dyadic interval that covers `lo..hi`, as nested text.
-    fn tree(present: &[bool], lo: usize, hi: usize, out: &mut heapless::String<4096>) -> bool {
-        if hi - lo == 1 {
-            if lo < present.len() && present[lo] {
-                core::fmt::Write::write_fmt(out, format_args!("{lo}")).unwrap();
-                return true;
-            }
-            return false;
-        }
-        let (mut a, mut b) = (heapless::String::new(), heapless::String::new());
-        let mid = usize::midpoint(lo, hi);
-        match (tree(present, lo, mid, &mut a), tree(present, mid, hi, &mut b)) {
-            (true, true) => core::fmt::Write::write_fmt(out, format_args!("({a}+{b})")).unwrap(),
-            (true, false) => out.push_str(&a).unwrap(),
-            (false, true) => out.push_str(&b).unwrap(),
-            (false, false) => return false,
-        }
-        true
-    }
-
-    #[test]
-    fn stack_is_the_tree_over_positions() {
-        let mut seed = 1u32;
-        for n in (1..=40usize).step_by(STRIDE) {
-            for round in 0..20usize.div_ceil(STRIDE) {
-                let mut present = [false; 40];
-                for p in &mut present[..n] {
-                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    *p = round == 0 || seed >> 31 == 1;
-                }
-                let mut slots: [heapless::String<4096>; 8] =
-                    core::array::from_fn(|_| heapless::String::new());
-                let mut stack = MergeStack::default();
-                let merge = |slots: &mut [heapless::String<4096>; 8], s: usize| {
-                    let mut t: heapless::String<4096> = heapless::String::new();
-                    core::fmt::Write::write_fmt(&mut t, format_args!("({}+{})", slots[s], slots[s + 1]))
-                        .unwrap();
-                    slots[s] = t;
-                };
-                for c in (0..n).filter(|c| present[*c]) {
-                    let slot = stack.push(c, |s| merge(&mut slots, s));
-                    assert!(slot < MergeStack::capacity(n));
-                    slots[slot].clear();
-                    core::fmt::Write::write_fmt(&mut slots[slot], format_args!("{c}")).unwrap();
-                }
-                let any = stack.finish(|s| merge(&mut slots, s));
-                let mut want = heapless::String::new();
-                assert_eq!(tree(&present[..n], 0, n.next_power_of_two(), &mut want), any);
-                if any {
-                    assert_eq!(slots[0], want);
-                }
-            }
-        }
-        assert_eq!([1, 2, 3, 4, 5, 8, 9].map(depth), [0, 1, 2, 2, 3, 3, 4]);
     }
 }

@@ -1,7 +1,8 @@
 //! The one walker over the workspace: it measures, and what it measured are the offsets that are bound.
 
-use super::{Choice, KeyLayout, Method};
-use crate::problem::Sequence;
+use super::choice::{CpuChoice, Method};
+use super::kernel::KeyLayout;
+use crate::attention::sequence::Sequence;
 use core::mem::size_of;
 
 /// What a part of the workspace is for.
@@ -52,7 +53,7 @@ pub struct TileSpans {
 /// The workspace: one part per worker, each with one part per tile of its group, and one that all share.
 /// Offsets are in singles, and every part starts on a line of 64 bytes if the workspace does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct WorkspaceLayout {
     /// `[block + 16][W]`.
     pub weights: Span,
     /// `[8][head_dim]`.
@@ -110,10 +111,10 @@ impl Cursor {
     }
 }
 
-impl Layout {
+impl WorkspaceLayout {
     /// Lays out the workspace of a choice; none if it cannot be counted.
     #[must_use]
-    pub fn of(choice: &Choice) -> Option<Layout> {
+    pub fn of(choice: &CpuChoice) -> Option<WorkspaceLayout> {
         let c = choice;
         let w = c.width();
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };
@@ -130,7 +131,7 @@ impl Layout {
             Method::Elsa => c.group,
             Method::Math => 1,
         };
-        let mut layout = Layout {
+        let mut layout = WorkspaceLayout {
             weights: worker.take(&[c.block + 16, w]),
             pad: worker.take(&[8, c.head_dim]),
             keys: worker.take(&[optional(c.stage_keys, c.block + 8), c.head_dim]),
@@ -140,7 +141,7 @@ impl Layout {
             tiles: worker.take(&[tiles, tile.at]),
             tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },
             tile_stride: tile.at,
-            ..Layout::default()
+            ..WorkspaceLayout::default()
         };
         layout.worker_stride = worker.at;
         let mut all = Cursor { at: 0, overflow: worker.overflow };

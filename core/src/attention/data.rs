@@ -1,0 +1,248 @@
+//! The data of a problem: what is read and what is written.
+
+use super::mask::MaskElements;
+use super::operands::Operand;
+use super::problem::{Memory, Problem};
+use super::sequence::Lengths;
+use crate::argument::ArgumentError;
+use crate::dtype::{DType, Elements, ElementsMut};
+
+/// The data of a problem that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Elements of the query view.
+    pub query: Elements<'a>,
+    /// Elements of the key view.
+    pub key: Elements<'a>,
+    /// Elements of the value view.
+    pub value: Elements<'a>,
+    /// Elements of the past keys.
+    pub past_key: Option<Elements<'a>>,
+    /// Elements of the past values.
+    pub past_value: Option<Elements<'a>>,
+    /// Elements of the mask.
+    pub mask: Option<MaskElements<'a>>,
+    /// Lengths of the sequences.
+    pub lengths: Lengths<'a>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Query, key and value, and nothing else.
+    #[must_use]
+    pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
+        Inputs {
+            query,
+            key,
+            value,
+            past_key: None,
+            past_value: None,
+            mask: None,
+            lengths: Lengths::default(),
+        }
+    }
+
+    /// Checks that the data are those of `problem`: types, lengths of buffers, lengths of sequences.
+    ///
+    /// # Errors
+    /// The first thing that is not as the problem says.
+    pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        for (operand, data) in [
+            (Operand::Query, Some(self.query)),
+            (Operand::Key, Some(self.key)),
+            (Operand::Value, Some(self.value)),
+            (Operand::PastKey, self.past_key),
+            (Operand::PastValue, self.past_value),
+        ] {
+            let found = data.map(|data| (data.dtype(), data.len()));
+            covers(problem, operand, found, "its data")?;
+        }
+        let argument = Operand::Mask.argument();
+        match (&problem.spec().mask, &self.mask) {
+            (Some(mask), Some(data)) => {
+                let found = data.kind();
+                if found != mask.kind() {
+                    let allowed = mask.kind().name();
+                    return Err(E::Type { argument, found: found.name(), allowed });
+                }
+                if data.len() < mask.extent() {
+                    return Err(E::Short { argument, found: data.len(), needed: mask.extent() });
+                }
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
+            (None, Some(_)) => return Err(E::Needs { argument, other: "its shape in the problem" }),
+        }
+        self.lengths.check(problem)
+    }
+}
+
+impl Lengths<'_> {
+    /// Checks the lists against `problem`.
+    ///
+    /// # Errors
+    /// The first list, or entry of a list, that does not match the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let s = problem.spec();
+        match (s.key_lengths, self.keys) {
+            (true, Some(lengths)) => {
+                let allowed = s.query.batch();
+                if lengths.len() != allowed {
+                    return Err(E::Mismatch {
+                        argument: "kv-lens",
+                        axis: "entries",
+                        found: lengths.len(),
+                        allowed,
+                        of: "the batch",
+                    });
+                }
+                let max = problem.keys() as i64;
+                for (index, &found) in lengths.iter().enumerate() {
+                    if !(0..=max).contains(&found) {
+                        return Err(E::Length { argument: "kv-lens", index, found, min: 0, max });
+                    }
+                }
+            }
+            (false, None) => {}
+            (true, None) => return Err(E::Needs { argument: "kv-lens", other: "its data" }),
+            (false, Some(_)) => {
+                return Err(E::Needs { argument: "kv-lens", other: "its mention in the problem" });
+            }
+        }
+        let bounds = [
+            ("cu-seqlens-q", self.cu_seqlens_q, s.query.tokens()),
+            ("cu-seqlens-k", self.cu_seqlens_k, s.key.tokens()),
+        ];
+        for (argument, list, total) in bounds {
+            match (s.packed, list) {
+                (Some(n), Some(list)) => bounds_hold(argument, list, n, total as i64)?,
+                (None, None) => {}
+                (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
+                (None, Some(_)) => return Err(E::Needs { argument, other: "its mention in the problem" }),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cumulative lengths: `sequences + 1` entries that start at zero, never decrease and end at `total`.
+fn bounds_hold(
+    argument: &'static str,
+    list: &[i64],
+    sequences: usize,
+    total: i64,
+) -> Result<(), ArgumentError> {
+    use ArgumentError as E;
+    if list.len().checked_sub(1) != Some(sequences) {
+        let (of, allowed) = ("one more than the sequences", sequences.saturating_add(1));
+        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed, of });
+    }
+    let mut before = 0;
+    for (index, &found) in list.iter().enumerate() {
+        let (min, max) = match index {
+            0 => (0, 0),
+            i if i == sequences => (total, total),
+            _ => (before, total),
+        };
+        if found < min || found > max {
+            return Err(E::Length { argument, index, found, min, max });
+        }
+        before = found;
+    }
+    Ok(())
+}
+
+/// Checks the type and the length of the data that was found for a tensor, or that none was found where the problem has
+/// no such tensor. `missing` names what is missing.
+fn covers(
+    problem: &Problem,
+    operand: Operand,
+    found: Option<(DType, usize)>,
+    missing: &'static str,
+) -> Result<(), ArgumentError> {
+    use ArgumentError as E;
+    let argument = operand.argument();
+    match (problem.memory(operand), found) {
+        (Some(memory), Some((dtype, found))) => {
+            let allowed = problem.spec().dtype;
+            if dtype != allowed {
+                return Err(E::Type { argument, found: dtype.name(), allowed: allowed.name() });
+            }
+            let needed = memory.elements;
+            if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
+        }
+        (None, None) => Ok(()),
+        (Some(_), None) => Err(E::Needs { argument, other: missing }),
+        (None, Some(_)) => Err(E::Needs { argument, other: "its shape in the problem" }),
+    }
+}
+
+/// The state `(m, S, W)` of every row, in natural units: `S = Σ exp(s_j − m)`, `W = Σ exp(s_j − m) v_j`.
+/// `m` lies near the largest score; any reference gives the same `W / S`.
+#[derive(Debug)]
+pub struct StateOut<'a> {
+    /// `[batch, heads, queries]`, natural logarithm; `−∞` for a row with no key.
+    pub m: &'a mut [f32],
+    /// `[batch, heads, queries]`.
+    pub s: &'a mut [f32],
+    /// `[batch, heads, queries, d_v]`.
+    pub w: &'a mut [f32],
+}
+
+/// The data of a problem that is written.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// Elements of the output view.
+    pub output: ElementsMut<'a>,
+    /// Log-sum-exp of each row, `[batch, heads, queries]`, natural logarithm; `−∞` for a row with no key.
+    pub lse: Option<&'a mut [f32]>,
+    /// The state of each row.
+    pub state: Option<StateOut<'a>>,
+    /// Elements of the present keys.
+    pub present_key: Option<ElementsMut<'a>>,
+    /// Elements of the present values.
+    pub present_value: Option<ElementsMut<'a>>,
+}
+
+impl<'a> Outputs<'a> {
+    /// The output, and nothing else.
+    #[must_use]
+    pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
+        Outputs { output, lse: None, state: None, present_key: None, present_value: None }
+    }
+
+    /// Checks that the buffers are those of `problem`.
+    ///
+    /// # Errors
+    /// The first buffer whose type or length is not as the problem says.
+    pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        for (operand, data) in [
+            (Operand::Output, Some(&self.output)),
+            (Operand::PresentKey, self.present_key.as_ref()),
+            (Operand::PresentValue, self.present_value.as_ref()),
+        ] {
+            covers(problem, operand, data.map(|data| (data.dtype(), data.len())), "its buffer")?;
+        }
+        let exact = |operand: Operand, found| match problem.memory(operand) {
+            Some(Memory { elements, .. }) if elements != found => Err(E::Mismatch {
+                argument: operand.argument(),
+                axis: "elements",
+                found,
+                allowed: elements,
+                of: "the output",
+            }),
+            _ => Ok(()),
+        };
+        if let Some(lse) = &self.lse {
+            exact(Operand::LogSumExp, lse.len())?;
+        }
+        if let Some(state) = &self.state {
+            exact(Operand::StateReference, state.m.len())?;
+            exact(Operand::StateSum, state.s.len())?;
+            exact(Operand::StateWeighted, state.w.len())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! Tests of the chooser for GPUs.
+
+use super::*;
+use crate::attention::mask::{MaskKind, MaskView};
+use crate::attention::problem::Spec;
+use crate::attention::sequence::Alignment;
+use crate::view::{Layout, View};
+
+const H200: GpuProfile = GpuProfile {
+    capability: (9, 0),
+    sms: 132,
+    lanes_per_sm: 128,
+    shared_memory: 48 << 10,
+    shared_per_sm: 64 << 10,
+    l2: 50 << 20,
+    mhz: 1980,
+    integrated: false,
+};
+const TX2: GpuProfile =
+    GpuProfile { capability: (6, 2), sms: 2, mhz: 1300, l2: 512 << 10, integrated: true, ..H200 };
+
+const fn spec(name: &'static str, head_dim: usize, half: bool, most: usize, rows: usize) -> GpuKernelSpec {
+    GpuKernelSpec {
+        name,
+        head_dim,
+        half,
+        half_scores: false,
+        most_queries: most,
+        most_plain: most,
+        threads: 128,
+        rows,
+        keys: 64,
+        shared: 24 << 10,
+        registers: 128,
+        flush: 512,
+    }
+}
+
+const ALL: usize = usize::MAX;
+const KERNELS: [GpuKernelSpec; 7] = [
+    spec("wide", 256, false, ALL, 32),
+    spec("d64", 64, false, ALL, 64),
+    spec("rows64", 64, false, 4, 4),
+    spec("d128", 128, false, ALL, 64),
+    spec("half64", 64, true, ALL, 64),
+    GpuKernelSpec { half_scores: true, ..spec("halfhalf64", 64, true, ALL, 64) },
+    spec("half128", 128, true, ALL, 64),
+];
+
+fn problem(dtype: DType, b: usize, h: usize, nq: usize, nk: usize, [d, dv]: [usize; 2]) -> Spec {
+    let view = |n, d| View::dense("x", Layout::Bhnd, &[b, h, n, d], None).unwrap();
+    Spec::new(dtype, view(nq, d), view(nk, d), view(nk, dv), view(nq, dv))
+}
+
+fn choice(spec: Spec, device: &GpuProfile, options: GpuOptions) -> Result<GpuChoice, ChooseError> {
+    choose_gpu(&spec.check().unwrap(), device, &KERNELS, &options)
+}
+
+fn plain(spec: Spec, device: &GpuProfile) -> GpuChoice {
+    choice(spec, device, GpuOptions::default()).unwrap()
+}
+
+#[test]
+fn the_smallest_kernel_that_suffices() {
+    let name = |dtype, nq, dims, half_scores| {
+        let options = GpuOptions { half_scores, ..GpuOptions::default() };
+        choice(problem(dtype, 1, 1, nq, 100, dims), &H200, options).map(|c| c.kernel.name)
+    };
+    assert_eq!(name(DType::F32, 100, [64, 64], true), Ok("d64"));
+    assert_eq!(name(DType::F32, 4, [17, 64], false), Ok("rows64"));
+    assert_eq!(name(DType::F32, 5, [64, 65], false), Ok("d128"));
+    assert_eq!(name(DType::F32, 1, [129, 8], false), Ok("wide"));
+    assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
+    assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
+    assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
+    // Few rows of a wide kernel are less work than many of a narrow one.
+    let narrow = [spec("d32", 32, false, ALL, 64)];
+    for (nq, want) in [(4, "rows64"), (5, "d32")] {
+        let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
+        let kernels = KERNELS.iter().chain(&narrow);
+        let chosen = choose_gpu(&small, &H200, kernels, &GpuOptions::default()).map(|c| c.kernel.name);
+        assert_eq!(chosen, Ok(want));
+    }
+    let refused = name(DType::F32, 100, [257, 8], false);
+    assert_eq!(refused, Err(ChooseError::HeadSize { found: 257, max: 256 }));
+    let refused = name(DType::F16, 100, [64, 129], false);
+    assert_eq!(refused, Err(ChooseError::HeadSize { found: 129, max: 128 }));
+    let none = problem(DType::F32, 1, 1, 8, 8, [8, 8]).check().unwrap();
+    assert_eq!(choose_gpu(&none, &H200, &[], &GpuOptions::default()), Err(ChooseError::NoKernel));
+}
+
+#[test]
+fn padding_is_work() {
+    let kernels = [
+        spec("rows", 256, false, 8, 8),
+        spec("d32", 32, false, ALL, 64),
+        spec("d64r64", 64, false, 960, 64),
+        spec("d64r128", 64, false, ALL, 128),
+    ];
+    let name = |nq, d: usize, packed| {
+        let mut spec = problem(DType::F32, 1, 1, nq, 100, [d, d]);
+        spec.packed = packed;
+        choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.name
+    };
+    // 8 rows of 256 dims are as many as 64 of 32; one row of 64 dims needs 64 of them.
+    assert_eq!([name(1, 32, None), name(8, 64, None), name(9, 64, None)], ["rows", "rows", "d64r64"]);
+    assert_eq!([name(9, 32, None), name(64, 33, None)], ["d32", "d64r64"]);
+    assert_eq!(
+        [name(128, 64, None), name(900, 64, None), name(961, 64, None)],
+        ["d64r64", "d64r64", "d64r128"]
+    );
+    // However many rows there are, as their number is the neighbours' too.
+    for nq in [1, 100, 961] {
+        assert_eq!(name(nq, 64, Some(1)), "d64r128");
+    }
+}
+
+#[test]
+fn parts_cover_the_keys_and_fill_the_device() {
+    for device in [H200, TX2] {
+        for h in [1, 2, 8, 32] {
+            for nq in [1, 4, 5, 64, 300, 900, 4096] {
+                for nk in [0, 1, 63, 128, 255, 256, 900, 1024, 1025, 5000, 65_536, 1_000_000] {
+                    let c = plain(problem(DType::F32, 1, h, nq, nk, [64, 64]), &device);
+                    let what = (h, nq, nk, c);
+                    assert!(c.chunk.is_multiple_of(c.kernel.keys) && c.chunk > 0, "{what:?}");
+                    assert!(c.splits * c.chunk >= nk, "{what:?}");
+                    assert!(c.splits == 1 || (c.splits - 1) * c.chunk < nk, "{what:?}");
+                    assert!(c.splits == 1 || c.chunk >= least(nk), "{what:?}");
+                    assert_eq!(c.row_blocks, nq.div_ceil(c.kernel.rows));
+                    // Never more than half a device beyond a full one.
+                    let blocks = c.row_blocks * h;
+                    assert!(c.splits == 1 || c.splits * blocks <= 3 * device.sms, "{what:?}");
+                }
+            }
+        }
+    }
+    let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
+    assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
+    let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
+    assert_eq!((short.splits, short.chunk), (8, 128));
+    // Two blocks for each SM.
+    for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
+        let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
+        assert_eq!((c.kernel.rows, c.splits), (rows, splits), "{c:?}");
+    }
+}
+
+/// Tall blocks for plain problems, short ones for all.
+fn two_heights() -> [GpuKernelSpec; 3] {
+    let short = GpuKernelSpec { most_plain: 960, ..spec("d64r64", 64, false, ALL, 64) };
+    let tall = GpuKernelSpec { most_queries: 0, ..spec("d64r128", 64, false, ALL, 128) };
+    [short, tall, spec("rows", 64, false, 8, 4)]
+}
+
+#[test]
+fn tall_blocks_are_for_plain_problems() {
+    let kernels = two_heights();
+    let height = |change: &dyn Fn(&mut Spec)| {
+        let mut spec = problem(DType::F32, 1, 8, 2048, 2048, [64, 64]);
+        change(&mut spec);
+        choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.rows
+    };
+    let view = |tokens| View::dense("x", Layout::Bhnd, &[1, 8, tokens, 64], None).unwrap();
+    let mask = || MaskView::dense(MaskKind::Bool, &[1, 1, 2048, 2048]).unwrap();
+    assert_eq!(height(&|_| ()), 128);
+    assert_eq!(height(&|s| s.key_lengths = true), 128);
+    assert_eq!(height(&|s| s.window.left = Some(100)), 128);
+    assert_eq!(height(&|s| s.softcap = Some(0.0)), 128);
+    assert_eq!(height(&|s| s.softcap = Some(30.0)), 64);
+    assert_eq!(height(&|s| s.window.right = Some(100)), 64);
+    assert_eq!(height(&|s| s.mask = Some(mask())), 64);
+    assert_eq!(height(&|s| (s.past_key, s.past_value) = (Some(view(5)), Some(view(5)))), 64);
+}
+
+#[test]
+fn causal_rows_have_short_blocks_and_parts() {
+    let kernels = two_heights();
+    let of = |n, causal: bool, device: &GpuProfile| {
+        let mut spec = problem(DType::F32, 1, 8, n, n, [64, 64]);
+        spec.causal = causal.then_some(Alignment::TopLeft);
+        choose_gpu(&spec.check().unwrap(), device, &kernels, &GpuOptions::default()).unwrap()
+    };
+    let shape = |n, causal| {
+        let c = of(n, causal, &H200);
+        (c.kernel.name, c.splits)
+    };
+    assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
+    assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 3)]);
+    // Whole where partial states of four parts would take too much memory.
+    assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
+    assert_eq!(shape(8, true), ("rows", 1));
+    // A small device is full of blocks, and their order evens them out.
+    assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
+    assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
+}
+
+#[test]
+fn the_batch_changes_no_part() {
+    for nq in [1, 64, 900] {
+        for nk in [900, 5000, 65_536] {
+            let of = |b| {
+                let c = plain(problem(DType::F32, b, 8, nq, nk, [64, 64]), &H200);
+                (c.kernel.name, c.row_blocks, c.splits, c.chunk)
+            };
+            assert!([2, 3, 64, 1000].iter().all(|b| of(*b) == of(1)), "{nq} {nk}");
+        }
+    }
+}
+
+#[test]
+fn packed_sequences_and_lengths() {
+    let mut packed = problem(DType::F32, 1, 1, 3, 5000, [64, 64]);
+    packed.packed = Some(7);
+    let c = plain(packed, &H200);
+    assert_eq!((c.kernel.name, c.splits, c.sequences), ("d64", 1, 7));
+    let mut lengths = problem(DType::F32, 3, 1, 3, 5000, [64, 64]);
+    lengths.key_lengths = true;
+    let c = plain(lengths, &H200);
+    assert!(c.sequences == 3 && c.divided(), "{c:?}");
+    let layout = GpuWorkspaceLayout::of(&c, false).unwrap();
+    assert_eq!(layout.part_ms, GpuSpan { start: 0, len: 9 * c.splits * 8 });
+    assert_eq!(layout.part_w.len, 9 * c.splits * 64 * 4);
+    assert_eq!(layout.sequences.len, 3 * SEQUENCE_BYTES);
+    assert!(layout.part_w.start.is_multiple_of(256) && layout.sequences.start.is_multiple_of(256));
+    assert!(layout.part_ms.len <= layout.part_w.start);
+    assert!(layout.part_w.start + layout.part_w.len <= layout.sequences.start);
+    assert!(layout.sequences.start + layout.sequences.len <= layout.bytes);
+}
+
+#[test]
+fn the_workspace_is_small_and_a_budget_is_kept() {
+    let large = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
+    assert!(GpuWorkspaceLayout::of(&large, false).unwrap().bytes <= 2_600_000, "{large:?}");
+    let room = GpuWorkspaceLayout::of(&large, true).unwrap();
+    assert_eq!((room.part_ms.len, room.part_w.len), (8 * 4096 * 8, 8 * 4096 * 256));
+    for (h, nq, nk) in [(1, 64, 65_536), (8, 900, 900), (1, 4096, 65_536), (8, 1, 1_000_000)] {
+        let c = plain(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200);
+        let bytes = GpuWorkspaceLayout::of(&c, false).unwrap().bytes;
+        assert!(bytes <= PARTS.max(h * nq * 256) + 512, "{c:?}");
+        let with = |budget| {
+            let options = GpuOptions { budget: Some(budget), ..GpuOptions::default() };
+            choice(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200, options)
+        };
+        assert_eq!(with(bytes), Ok(c));
+        if bytes > 0 {
+            let c = with(bytes - 1).unwrap();
+            assert!(!c.divided() && GpuWorkspaceLayout::of(&c, false).unwrap().bytes == 0, "{c:?}");
+        }
+    }
+    let mut table = problem(DType::F32, 9, 1, 3, 50, [64, 64]);
+    table.key_lengths = true;
+    let options = GpuOptions { budget: Some(511), ..GpuOptions::default() };
+    let refused = choice(table, &H200, options);
+    assert_eq!(refused, Err(ChooseError::Budget { needed: 512, budget: 511 }));
+}
+
+#[test]
+fn what_32_bits_do_not_count_is_refused() {
+    let of = |b, h, nq, nk| {
+        let view = |n: usize, rows: usize| {
+            View::new("x", [b, h, n, 8], [0, 0, if rows == 0 { 0 } else { 8 }, 1]).unwrap()
+        };
+        let dense = View::dense("out", Layout::Bhnd, &[b, h, nq, 8], None).unwrap();
+        choice(
+            Spec::new(DType::F32, view(nq, 1), view(nk, 0), view(nk, 0), dense),
+            &H200,
+            GpuOptions::default(),
+        )
+    };
+    let axis = |found: Result<GpuChoice, ChooseError>| match found {
+        Err(ChooseError::Extent { axis, .. }) => Some(axis),
+        Err(e) => panic!("{e}"),
+        Ok(_) => None,
+    };
+    assert_eq!(axis(of(1, 1, 1, MOST_TOKENS)), None);
+    assert_eq!(axis(of(1, 1, 1, MOST_TOKENS + 1)), Some("keys"));
+    assert_eq!(axis(of(1, 1, MOST_TOKENS + 1, 1)), Some("queries"));
+    assert_eq!(axis(of(1 << 16, 1 << 15, 1, 1)), Some("rows"));
+}
+
+#[test]
+fn depths_are_those_of_flush_and_tree() {
+    let undivided = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
+    assert_eq!(undivided.depth(false), GpuDepth { merges: 0, additions: 512 + 8 });
+    let half = plain(problem(DType::F16, 1, 8, 4096, 4096, [64, 64]), &H200);
+    assert_eq!(half.depth(false), GpuDepth { merges: 0, additions: 4096 });
+    assert_eq!(half.depth(true), GpuDepth { merges: 0, additions: 512 + 8 });
+    let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
+    let leaf = decode.chunk;
+    assert_eq!(decode.depth(false).merges, 5);
+    assert_eq!(decode.depth(false).additions, 512 + leaf.div_ceil(512) + 5);
+    let short = plain(problem(DType::F32, 1, 32, 4096, 100, [64, 64]), &H200);
+    assert_eq!(short.depth(false), GpuDepth { merges: 0, additions: 100 });
+}
+
+#[test]
+fn blocks_that_an_sm_holds() {
+    let k = KERNELS[1];
+    assert_eq!(k.resident(&H200), 2);
+    assert_eq!(GpuKernelSpec { shared: 8 << 10, ..k }.resident(&H200), 4);
+    assert_eq!(GpuKernelSpec { shared: 0, registers: 32, ..k }.resident(&H200), 8);
+    assert_eq!(GpuKernelSpec { registers: 255, threads: 512, ..k }.resident(&H200), 1);
+}

@@ -1,0 +1,393 @@
+//! The problem: what attends what, checked once, as plain data.
+
+use super::mask::MaskView;
+use super::operands::Operand;
+use super::sequence::{Alignment, Lengths, Sequence, Window};
+use crate::argument::ArgumentError;
+use crate::dtype::DType;
+use crate::view::View;
+use core::f64::consts::LOG2_E;
+
+/// Everything that defines a problem, not yet checked. Make one with [`Spec::new`], set what differs from
+/// plain attention, and check it with [`Spec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Type of query, key, value, output, past and present.
+    pub dtype: DType,
+    /// `[batch, heads, queries, d]`.
+    pub query: View,
+    /// `[batch, kv_heads, keys, d]`.
+    pub key: View,
+    /// `[batch, kv_heads, keys, d_v]`.
+    pub value: View,
+    /// `[batch, heads, queries, d_v]`.
+    pub output: View,
+    /// Earlier keys, `[batch, kv_heads, past, d]`.
+    pub past_key: Option<View>,
+    /// Earlier values, `[batch, kv_heads, past, d_v]`.
+    pub past_value: Option<View>,
+    /// Where earlier and new keys are to be written, `[batch, kv_heads, past + keys, d]`.
+    pub present_key: Option<View>,
+    /// Where earlier and new values are to be written, `[batch, kv_heads, past + keys, d_v]`.
+    pub present_value: Option<View>,
+    /// Factor of the scores; `None` is `1 / sqrt(d)`.
+    pub scale: Option<f32>,
+    /// Causal, and from where the diagonal starts.
+    pub causal: Option<Alignment>,
+    /// A window around the diagonal.
+    pub window: Window,
+    /// `X` in `X · tanh(s / X)`; `None` or zero is off.
+    pub softcap: Option<f32>,
+    /// A boolean or additive mask.
+    pub mask: Option<MaskView>,
+    /// Whether the number of valid keys of each sequence comes with the data.
+    pub key_lengths: bool,
+    /// Number of sequences that query and key pack along their tokens (batch one), whose bounds come with
+    /// the data.
+    pub packed: Option<usize>,
+}
+
+impl Spec {
+    /// Plain attention of `query` over `key` and `value` into `output`.
+    #[must_use]
+    pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
+        Spec {
+            dtype,
+            query,
+            key,
+            value,
+            output,
+            past_key: None,
+            past_value: None,
+            present_key: None,
+            present_value: None,
+            scale: None,
+            causal: None,
+            window: Window::default(),
+            softcap: None,
+            mask: None,
+            key_lengths: false,
+            packed: None,
+        }
+    }
+
+    /// Checks the whole and makes it a problem.
+    ///
+    /// # Errors
+    /// Sizes that disagree, sizes of zero other than tokens, numbers that are not finite, masks that do not
+    /// broadcast, arguments that exclude each other, outputs whose rows overlap.
+    pub fn check(self) -> Result<Problem, ArgumentError> {
+        use ArgumentError as E;
+        let Spec { query, key, value, output, .. } = self;
+        for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
+            for (n, axis) in [(view.batch(), "batch"), (view.heads(), "heads"), (view.dim(), "head size")] {
+                if n == 0 {
+                    return Err(E::Zero { argument, axis });
+                }
+            }
+        }
+        let same = |argument, axis, found, allowed, of| {
+            if found == allowed { Ok(()) } else { Err(E::Mismatch { argument, axis, found, allowed, of }) }
+        };
+        same("k", "batch", key.batch(), query.batch(), "q")?;
+        same("k", "head size", key.dim(), query.dim(), "q")?;
+        same("v", "batch", value.batch(), key.batch(), "k")?;
+        same("v", "heads", value.heads(), key.heads(), "k")?;
+        same("v", "tokens", value.tokens(), key.tokens(), "k")?;
+        if !query.heads().is_multiple_of(key.heads()) {
+            return Err(E::Groups { heads: query.heads(), kv_heads: key.heads() });
+        }
+        let writes = |argument, view: &View, shape: [usize; 4], of| {
+            let axes = ["batch", "heads", "tokens", "head size"];
+            for a in 0..4 {
+                same(argument, axes[a], view.shape()[a], shape[a], of)?;
+            }
+            if view.may_overlap() { Err(E::Overlap { argument }) } else { Ok(()) }
+        };
+        writes("out", &output, [query.batch(), query.heads(), query.tokens(), value.dim()], "q with v")?;
+        let mut past = 0;
+        match (&self.past_key, &self.past_value) {
+            (Some(pk), Some(pv)) => {
+                past = pk.tokens();
+                same("past-k", "batch", pk.batch(), key.batch(), "k")?;
+                same("past-k", "heads", pk.heads(), key.heads(), "k")?;
+                same("past-k", "head size", pk.dim(), key.dim(), "k")?;
+                same("past-v", "batch", pv.batch(), value.batch(), "v")?;
+                same("past-v", "heads", pv.heads(), value.heads(), "v")?;
+                same("past-v", "head size", pv.dim(), value.dim(), "v")?;
+                same("past-v", "tokens", pv.tokens(), past, "past-k")?;
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(E::Needs { argument: "past-k", other: "past-v" }),
+            (None, Some(_)) => return Err(E::Needs { argument: "past-v", other: "past-k" }),
+        }
+        let Some(keys) = past.checked_add(key.tokens()) else {
+            return Err(E::TooLarge { argument: "past-k", shape: key.shape() });
+        };
+        for (view, argument, dim) in
+            [(&self.present_key, "present-k", key.dim()), (&self.present_value, "present-v", value.dim())]
+        {
+            if let Some(view) = view {
+                writes(argument, view, [key.batch(), key.heads(), keys, dim], "past and k")?;
+            }
+        }
+        if let Some(sequences) = self.packed {
+            if sequences == 0 {
+                return Err(E::Zero { argument: "cu-seqlens-q", axis: "sequences" });
+            }
+            same("q", "batch", query.batch(), 1, "a packed tensor")?;
+            let given = [
+                (self.past_key.is_some(), "past-k"),
+                (self.present_key.is_some(), "present-k"),
+                (self.present_value.is_some(), "present-v"),
+                (self.mask.is_some(), "mask"),
+                (self.key_lengths, "kv-lens"),
+            ];
+            for (given, argument) in given {
+                if given {
+                    return Err(E::Conflict { argument, other: "cu-seqlens-q" });
+                }
+            }
+        }
+        if let Some(scale) = self.scale
+            && !scale.is_finite()
+        {
+            return Err(E::Number { argument: "scale", found: scale, allowed: "a finite number" });
+        }
+        let softcap = self.softcap.filter(|x| *x != 0.0);
+        if let Some(x) = softcap
+            && !(x.is_finite() && x >= f32::MIN_POSITIVE)
+        {
+            return Err(E::Number {
+                argument: "softcap",
+                found: x,
+                allowed: "0 (off) or a positive finite number",
+            });
+        }
+        if let Some(mask) = &self.mask {
+            mask.check([query.batch(), query.heads(), query.tokens(), keys])?;
+        }
+        let scale = match self.scale {
+            Some(scale) => scale,
+            // Rounded once, from the exact quotient.
+            None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
+        };
+        let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
+        // What queries and capped scores are multiplied by must not lose its precision.
+        let (factor, after) = problem.score_factors();
+        let factor_holds = factor.is_normal() || scale == 0.0;
+        match softcap {
+            Some(found) if !(factor_holds && after.is_normal()) => Err(E::Number {
+                argument: "softcap",
+                found,
+                allowed: "0 (off) or X with X log2(e) and scale / X normal singles",
+            }),
+            None if !factor_holds => Err(E::Number {
+                argument: "scale",
+                found: scale,
+                allowed: "0, or a number that times log2(e) is a normal single",
+            }),
+            _ => Ok(problem),
+        }
+    }
+}
+
+/// The memory of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Elements that a buffer must have.
+    pub elements: usize,
+    /// Bytes of an element.
+    pub element_size: usize,
+    /// Its view, for tensors that have one: all but the mask, log-sum-exp and states.
+    pub view: Option<View>,
+}
+
+impl Memory {
+    /// Bytes that a buffer must have; the largest number where they cannot be counted.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.elements.saturating_mul(self.element_size)
+    }
+
+    /// The view, where its rows leave gaps that a call must not write.
+    #[must_use]
+    pub fn gaps(&self) -> Option<View> {
+        self.view.filter(|view| view.extent() != view.count())
+    }
+}
+
+/// A checked problem.
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    spec: Spec,
+    scale: f32,
+    past: usize,
+    keys: usize,
+}
+
+impl Problem {
+    /// What it was made from, with the scale filled in and a soft cap of zero taken out.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Factor of the scores.
+    #[must_use]
+    pub const fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// Query heads.
+    #[must_use]
+    pub const fn heads(&self) -> usize {
+        self.spec.query.heads()
+    }
+
+    /// Key heads.
+    #[must_use]
+    pub const fn kv_heads(&self) -> usize {
+        self.spec.key.heads()
+    }
+
+    /// The key head that a query head uses.
+    #[must_use]
+    pub const fn kv_head(&self, head: usize) -> usize {
+        head / (self.heads() / self.kv_heads())
+    }
+
+    /// Head size of queries and keys.
+    #[must_use]
+    pub const fn head_dim(&self) -> usize {
+        self.spec.query.dim()
+    }
+
+    /// Head size of values and output.
+    #[must_use]
+    pub const fn value_dim(&self) -> usize {
+        self.spec.value.dim()
+    }
+
+    /// Keys before the first new one.
+    #[must_use]
+    pub const fn past(&self) -> usize {
+        self.past
+    }
+
+    /// Keys in all, the past included; of all sequences together when packed.
+    #[must_use]
+    pub const fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Query rows: `batch · heads · queries`.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.spec.query.batch() * self.heads() * self.spec.query.tokens()
+    }
+
+    /// Sequences: the batch, or those that are packed.
+    #[must_use]
+    pub const fn sequences(&self) -> usize {
+        match self.spec.packed {
+            Some(n) => n,
+            None => self.spec.query.batch(),
+        }
+    }
+
+    /// Factor of the queries, and of what their products with keys become after the soft cap, so that scores come
+    /// out in base-2 units. Without a soft cap the second is zero.
+    #[must_use]
+    pub fn score_factors(&self) -> (f32, f32) {
+        let scale = f64::from(self.scale);
+        match self.spec.softcap {
+            Some(cap) => ((scale / f64::from(cap)) as f32, (f64::from(cap) * LOG2_E) as f32),
+            None => ((scale * LOG2_E) as f32, 0.0),
+        }
+    }
+
+    /// Whether a row attends fewer keys than there are: by lengths, causality, a window or a mask.
+    #[must_use]
+    pub const fn is_masked(&self) -> bool {
+        let s = &self.spec;
+        s.mask.is_some()
+            || s.causal.is_some()
+            || s.window.left.is_some()
+            || s.window.right.is_some()
+            || s.key_lengths
+    }
+
+    /// Whether later rows may attend more keys: causality, or a window that is closed to the right.
+    #[must_use]
+    pub const fn grows_with_the_row(&self) -> bool {
+        self.spec.causal.is_some() || self.spec.window.right.is_some()
+    }
+
+    /// The memory of an operand, or none where the problem does not have it. Log-sum-exp and states belong to
+    /// every problem; a frame may leave them out.
+    #[must_use]
+    pub fn memory(&self, operand: Operand) -> Option<Memory> {
+        let s = &self.spec;
+        let rows = |width: usize| {
+            Some(Memory { elements: self.rows().saturating_mul(width), element_size: 4, view: None })
+        };
+        let view = match operand {
+            Operand::Query => Some(s.query),
+            Operand::Key => Some(s.key),
+            Operand::Value => Some(s.value),
+            Operand::Output => Some(s.output),
+            Operand::PastKey => s.past_key,
+            Operand::PastValue => s.past_value,
+            Operand::PresentKey => s.present_key,
+            Operand::PresentValue => s.present_value,
+            Operand::Mask => {
+                let mask = s.mask.as_ref()?;
+                return Some(Memory {
+                    elements: mask.extent(),
+                    element_size: mask.kind().size(),
+                    view: None,
+                });
+            }
+            Operand::LogSumExp | Operand::StateReference | Operand::StateSum => return rows(1),
+            Operand::StateWeighted => return rows(self.value_dim()),
+        };
+        view.map(|view| Memory { elements: view.extent(), element_size: s.dtype.size(), view: Some(view) })
+    }
+
+    /// The geometry of sequence `index` with lengths that [`Lengths::check`] has accepted.
+    #[must_use]
+    pub fn sequence(&self, lengths: &Lengths<'_>, index: usize) -> Sequence {
+        let mut s = match (self.spec.packed, lengths.cu_seqlens_q, lengths.cu_seqlens_k) {
+            (Some(_), Some(cq), Some(ck)) => {
+                let (q0, k0) = (cq[index] as usize, ck[index] as usize);
+                let (queries, keys) = (cq[index + 1] as usize - q0, ck[index + 1] as usize - k0);
+                Sequence { batch: 0, query0: q0, queries, key0: k0, keys, valid: keys, ..Sequence::default() }
+            }
+            _ => {
+                let valid = match lengths.keys {
+                    Some(lengths) if self.spec.key_lengths => lengths[index] as usize,
+                    _ => self.keys,
+                };
+                let queries = self.spec.query.tokens();
+                Sequence { batch: index, queries, keys: self.keys, valid, ..Sequence::default() }
+            }
+        };
+        s.past = self.past;
+        let aligned = match self.spec.causal {
+            Some(Alignment::BottomRight) => s.valid as isize - s.queries as isize,
+            Some(Alignment::TopLeft) | None => s.past as isize,
+        };
+        s.offset = aligned;
+        s.left = self.spec.window.left;
+        s.right = match (self.spec.causal, self.spec.window.right) {
+            (Some(_), _) => Some(0),
+            (None, right) => right,
+        };
+        s.reach = match &self.spec.mask {
+            Some(mask) => s.valid.min(mask.reach(s.keys)),
+            None => s.valid,
+        };
+        s
+    }
+}

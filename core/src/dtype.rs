@@ -1,0 +1,176 @@
+//! Element types, and borrowed elements of one of them.
+
+use half::{bf16, f16};
+
+/// The type of a tensor's elements. Arithmetic is in f32 whatever the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single: eight exponent bits, seven of fraction.
+    Bf16,
+}
+
+impl DType {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
+        }
+    }
+
+    /// `f32`, `f16` or `bf16`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
+        }
+    }
+
+    /// Unit roundoff: half the distance from one to the next larger number.
+    #[must_use]
+    pub const fn unit_roundoff(self) -> f64 {
+        match self {
+            DType::F32 => 5.960_464_477_539_063e-8,
+            DType::F16 => 4.882_812_5e-4,
+            DType::Bf16 => 3.906_25e-3,
+        }
+    }
+}
+
+impl core::fmt::Display for DType {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Borrowed elements of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Elements<'a> {
+    /// Singles.
+    F32(&'a [f32]),
+    /// Halves.
+    F16(&'a [f16]),
+    /// Brain floats.
+    Bf16(&'a [bf16]),
+}
+
+impl Elements<'_> {
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Elements::F32(_) => DType::F32,
+            Elements::F16(_) => DType::F16,
+            Elements::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Elements::F32(x) => x.len(),
+            Elements::F16(x) => x.len(),
+            Elements::Bf16(x) => x.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its first byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            Elements::F32(x) => x.as_ptr().cast(),
+            Elements::F16(x) => x.as_ptr().cast(),
+            Elements::Bf16(x) => x.as_ptr().cast(),
+        }
+    }
+
+    /// The element at `index` as an f32, which represents all three types exactly.
+    ///
+    /// # Panics
+    /// When `index` is not below `len`.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> f32 {
+        match self {
+            Elements::F32(x) => x[index],
+            Elements::F16(x) => x[index].to_f32(),
+            Elements::Bf16(x) => x[index].to_f32(),
+        }
+    }
+}
+
+/// Borrowed elements of a tensor that is written.
+#[derive(Debug)]
+pub enum ElementsMut<'a> {
+    /// Singles.
+    F32(&'a mut [f32]),
+    /// Halves.
+    F16(&'a mut [f16]),
+    /// Brain floats.
+    Bf16(&'a mut [bf16]),
+}
+
+impl ElementsMut<'_> {
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            ElementsMut::F32(_) => DType::F32,
+            ElementsMut::F16(_) => DType::F16,
+            ElementsMut::Bf16(_) => DType::Bf16,
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            ElementsMut::F32(x) => x.len(),
+            ElementsMut::F16(x) => x.len(),
+            ElementsMut::Bf16(x) => x.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its first byte.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        match self {
+            ElementsMut::F32(x) => x.as_mut_ptr().cast(),
+            ElementsMut::F16(x) => x.as_mut_ptr().cast(),
+            ElementsMut::Bf16(x) => x.as_mut_ptr().cast(),
+        }
+    }
+
+    /// Writes `value` at `index`, rounded to the nearest element.
+    ///
+    /// # Panics
+    /// When `index` is not below `len`.
+    #[inline]
+    pub fn set(&mut self, index: usize, value: f32) {
+        match self {
+            ElementsMut::F32(x) => x[index] = value,
+            ElementsMut::F16(x) => x[index] = f16::from_f32(value),
+            ElementsMut::Bf16(x) => x[index] = bf16::from_f32(value),
+        }
+    }
+}
