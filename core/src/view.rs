@@ -18,7 +18,9 @@ pub enum Layout {
 ///
 /// Any layout whose dimension is contiguous can be described: the three of [`Layout`], a slice of a packed
 /// QKV tensor, an expanded batch (stride zero, for inputs).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The default is a view of nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     shape: [usize; 4],
     strides: [usize; 4],

@@ -140,7 +140,7 @@ impl Request {
             ("MKL_ENABLE_INSTRUCTIONS", "AVX2"),
             ("ONEDNN_MAX_CPU_ISA", "AVX2"),
         ];
-        (self.backend == Some(Backend::Avx2)).then_some(("avx2", avx2))
+        (self.backend == Some(Backend::AVX2)).then_some(("avx2", avx2))
     }
 }
 

@@ -1,126 +1,17 @@
-//! The engine: a back end and its workers.
+//! The engine: a back end and its workers. It plans nothing; operators plan with it.
 
+use crate::backend::{Backend, UnknownBackend};
 use crate::cpu::{detect, pool::Pool};
+use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
-use crate::cuda::plan::GpuPlan;
-use crate::cuda::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
-use crate::error::{DeviceError, EngineError, PlanError};
-use crate::plan::{CpuPlan, Plan, PlanOptions};
-use elsa_core::attention::Problem;
-use elsa_core::attention::plan::{GpuOptions, Method, Options, WorkspaceLayout, choose};
-use elsa_core::profile::DeviceProfile;
-use elsa_core::profile::InstructionSet;
-use elsa_kernels::kernel::Kernel;
+use crate::error::{DeviceError, EngineError};
+use crate::presence::backends;
+use elsa_core::profile::{DeviceProfile, InstructionSet};
 use elsa_kernels::registry;
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// Most threads of an engine.
 pub(crate) const MAX_THREADS: usize = 1024;
-
-/// What computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Backend {
-    /// The CPU without vector instructions.
-    Scalar,
-    /// The CPU with ARMv8.0 Advanced SIMD.
-    Neon,
-    /// The CPU with AVX2, FMA and F16C.
-    Avx2,
-    /// The CPU with AVX-512 F and DQ.
-    Avx512,
-    /// An NVIDIA GPU.
-    Cuda,
-}
-
-impl Backend {
-    /// All of them.
-    pub const ALL: [Backend; 5] =
-        [Backend::Cuda, Backend::Avx512, Backend::Avx2, Backend::Neon, Backend::Scalar];
-
-    const fn set(self) -> Option<InstructionSet> {
-        match self {
-            Backend::Scalar => Some(InstructionSet::Scalar),
-            Backend::Neon => Some(InstructionSet::Neon),
-            Backend::Avx2 => Some(InstructionSet::Avx2),
-            Backend::Avx512 => Some(InstructionSet::Avx512),
-            Backend::Cuda => None,
-        }
-    }
-
-    fn kernel(self) -> Option<&'static Kernel> {
-        let kernel = registry::find(self.set()?)?;
-        (kernel.present)().then_some(kernel)
-    }
-
-    /// Whether this build has it and this machine can execute it.
-    #[must_use]
-    pub fn is_present(self) -> bool {
-        match self {
-            Backend::Cuda => Gpu::probe(&CudaOptions::default()).is_ok(),
-            _ => self.kernel().is_some(),
-        }
-    }
-
-    /// `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self.set() {
-            Some(set) => set.name(),
-            None => "cuda",
-        }
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Backend {
-    type Err = EngineError;
-
-    fn from_str(s: &str) -> Result<Backend, EngineError> {
-        Backend::ALL
-            .into_iter()
-            .find(|b| b.name() == s)
-            .ok_or_else(|| EngineError::BackendName { found: s.to_owned() })
-    }
-}
-
-/// A back end and whether it can be used here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
-    /// The back end.
-    pub backend: Backend,
-    /// Whether this build has it and this machine can execute it.
-    pub present: bool,
-    /// Its kernel for any number of queries, where it is present and has but one.
-    pub kernel: Option<&'static str>,
-    /// Why the GPU is not present.
-    pub absence: Option<DeviceError>,
-}
-
-/// Every back end, in order of preference. The GPU is that of [`CudaOptions::default`].
-#[must_use]
-pub fn backends() -> Vec<Present> {
-    Backend::ALL
-        .into_iter()
-        .map(|backend| match backend {
-            Backend::Cuda => {
-                let absence = Gpu::probe(&CudaOptions::default()).err();
-                Present { backend, present: absence.is_none(), kernel: None, absence }
-            }
-            _ => {
-                let kernel = backend.kernel();
-                let name = kernel.map(|k| k.spec.name);
-                Present { backend, present: kernel.is_some(), kernel: name, absence: None }
-            }
-        })
-        .collect()
-}
 
 /// What happens where a GPU was to compute and cannot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,9 +46,8 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Inner {
-    /// The CPU's back end: what computes, or what takes over.
-    cpu: Backend,
-    kernel: &'static Kernel,
+    /// Instruction set of the CPU, which computes or stands by.
+    cpu: InstructionSet,
     profile: DeviceProfile,
     pool: Pool,
     gpu: Option<Arc<Gpu>>,
@@ -174,7 +64,7 @@ fn forced(options: &EngineOptions) -> Result<Option<Backend>, EngineError> {
     match std::env::var("ELSA_BACKEND") {
         Ok(name) if !name.is_empty() && name != "auto" => Ok(Some(name.parse()?)),
         Err(std::env::VarError::NotUnicode(name)) => {
-            Err(EngineError::BackendName { found: name.to_string_lossy().into_owned() })
+            Err(UnknownBackend { found: name.to_string_lossy().into_owned() }.into())
         }
         _ => Ok(None),
     }
@@ -208,24 +98,21 @@ impl Engine {
             },
             Some(_) => (None, None),
         };
-        let (cpu, kernel) = match forced {
-            Some(asked) if asked != Backend::Cuda => {
-                let kernel = asked.kernel().ok_or_else(|| EngineError::BackendAbsent {
-                    asked,
-                    present: backends()
-                        .iter()
-                        .filter(|p| p.present)
-                        .map(|p| p.backend.name())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                })?;
-                (asked, kernel)
+        let cpu = match forced {
+            Some(Backend::Cpu(set)) => {
+                let asked = Backend::Cpu(set);
+                if !asked.is_present() {
+                    let present = backends().into_iter().filter(|p| p.present);
+                    let names: Vec<&str> = present.map(|p| p.backend.name()).collect();
+                    return Err(EngineError::BackendAbsent { asked, present: names.join(", ") });
+                }
+                set
             }
-            // The scalar kernel is present everywhere.
-            _ => Backend::ALL
+            // Scalar kernels are present everywhere.
+            Some(Backend::Cuda) | None => InstructionSet::ALL
                 .into_iter()
-                .find_map(|b| b.kernel().map(|k| (b, k)))
-                .unwrap_or((Backend::Scalar, &elsa_kernels::scalar::KERNEL)),
+                .find(|set| Backend::Cpu(*set).is_present())
+                .unwrap_or(InstructionSet::Scalar),
         };
         let threads = match options.threads {
             Some(n) if n == 0 || n > MAX_THREADS => {
@@ -237,23 +124,23 @@ impl Engine {
         let pool = Pool::new(threads)?;
         let mut profile = detect::profile(threads);
         profile.gpu = gpu.as_ref().map(|gpu| *gpu.profile());
-        log::debug!("CPU back end {cpu}, kernel {}, {threads} threads", kernel.spec.name);
+        log::debug!("CPU back end {}, {threads} threads", cpu.name());
         if let Some(gpu) = &gpu {
             log::debug!("GPU {}", gpu.info().name);
         }
         let fallback = options.fallback;
-        let inner = Inner { cpu, kernel, profile, pool, gpu, fallback, absence };
+        let inner = Inner { cpu, profile, pool, gpu, fallback, absence };
         Ok(Engine { inner: Arc::new(inner) })
     }
 
     /// What computes.
     #[must_use]
     pub fn backend(&self) -> Backend {
-        if self.inner.gpu.is_some() { Backend::Cuda } else { self.inner.cpu }
+        if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
     }
 
-    /// The CPU's back end: what computes, or what takes over from the GPU.
-    pub(crate) fn cpu(&self) -> Backend {
+    /// Instruction set of the CPU, which computes or stands by for the GPU.
+    pub(crate) fn cpu(&self) -> InstructionSet {
         self.inner.cpu
     }
 
@@ -327,65 +214,14 @@ impl Engine {
         &self.inner.profile
     }
 
-    /// Name of the CPU's micro-kernel.
+    /// Name of the CPU's attention kernel for any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
-        self.inner.kernel.spec.name
+        registry::find(self.inner.cpu).unwrap_or(&elsa_kernels::scalar::KERNEL).spec.name
     }
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.inner.pool
-    }
-
-    /// Decides everything that depends on the shape. With [`Fallback::Cpu`] a plan for the GPU has one for the
-    /// CPU beside it, and what the GPU does not take, the CPU does.
-    ///
-    /// # Errors
-    /// Options that are not offered, a budget that no form fits, and with [`Fallback::Fail`] what the GPU does
-    /// not take, and its failures.
-    pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
-        let (mut gpu, mut refusal) = (None, self.inner.absence.clone().map(PlanError::Device));
-        if let Some(device) = &self.inner.gpu {
-            let planned = match options.method {
-                Method::Elsa => GpuPlan::new(
-                    device,
-                    problem,
-                    GpuOptions { budget: options.budget, half_scores: options.half_scores },
-                ),
-                Method::Math => Err(elsa_core::attention::plan::ChooseError::Math.into()),
-            };
-            match (planned, self.inner.fallback) {
-                (Ok(plan), _) => gpu = Some(plan),
-                (Err(e), Fallback::Fail) => return Err(e),
-                (Err(e), Fallback::Cpu) => {
-                    device.warn(&e);
-                    refusal = Some(e);
-                }
-            }
-        }
-        let cpu = match (&gpu, self.inner.fallback) {
-            (Some(_), Fallback::Fail) => None,
-            _ => Some(self.cpu_plan(problem, options)?),
-        };
-        Ok(Plan::new(self.clone(), *problem, cpu, gpu, refusal.map(Arc::new)))
-    }
-
-    fn cpu_plan(&self, problem: &Problem, options: &PlanOptions) -> Result<CpuPlan, PlanError> {
-        let options = Options {
-            method: options.method,
-            block: options.block,
-            budget: options.budget,
-            workers: self.threads(),
-            all_workers: options.all_workers,
-        };
-        let candidates = || registry::of(self.inner.kernel.spec.set);
-        let choice = choose(problem, self.profile(), candidates().map(|k| &k.spec), &options)?;
-        let kernel = candidates()
-            .find(|k| k.spec.name == choice.kernel.name)
-            .ok_or(elsa_core::attention::plan::ChooseError::NoKernel)?;
-        let layout = WorkspaceLayout::of(&choice)
-            .ok_or(elsa_core::attention::plan::ChooseError::Memory { needed: usize::MAX })?;
-        Ok(CpuPlan { kernel, choice, layout })
     }
 }
 

@@ -1,7 +1,8 @@
 //! What can be refused, and what can fail.
 
-use crate::engine::Backend;
+use crate::backend::{Backend, UnknownBackend};
 use elsa_core::argument::ArgumentError;
+use elsa_core::attention::plan::ChooseError;
 use std::sync::Arc;
 
 /// Why a GPU cannot be used, or what it failed at.
@@ -96,7 +97,7 @@ pub enum DeviceError {
 pub enum PlanError {
     /// The problem or the options are not what a plan can be made for, or memory is short.
     #[error(transparent)]
-    Refused(#[from] elsa_core::attention::plan::ChooseError),
+    Refused(#[from] ChooseError),
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
@@ -139,11 +140,8 @@ pub enum EngineError {
         reason: DeviceError,
     },
     /// A name that is no back end's.
-    #[error("backend: '{found}'; allowed: auto, scalar, neon, avx2, avx512, cuda")]
-    BackendName {
-        /// The name.
-        found: String,
-    },
+    #[error(transparent)]
+    BackendName(#[from] UnknownBackend),
     /// A number of threads that is not offered.
     #[error("threads: {found}; allowed: 1 to {max}")]
     Threads {

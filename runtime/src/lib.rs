@@ -27,22 +27,27 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod attention;
+mod backend;
 mod cpu;
 mod cuda;
 mod engine;
 mod error;
-mod plan;
-mod run;
-mod targets;
+mod mapped;
+mod presence;
 
-pub use cpu::mapped::MappedFile;
-pub use cuda::call::{DeviceInputs, DeviceOutputs};
+pub use attention::bound::{Bound, DeviceBound, Reason, Report};
+pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
+pub use attention::options::PlanOptions;
+pub use attention::plan::{Plan, Workspace};
+pub use backend::{Backend, UnknownBackend};
 pub use cuda::driver::RawStream;
+pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
-pub use cuda::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
-pub use engine::{Backend, Engine, EngineOptions, Fallback, Present, backends};
+pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
-pub use plan::{Plan, PlanOptions, Workspace};
-pub use run::{Bound, DeviceBound, Reason, Report};
+pub use mapped::MappedFile;
+pub use presence::{Present, backends};
 
 pub use elsa_core::attention::plan::Method;
+pub use elsa_core::profile::InstructionSet;

@@ -18,7 +18,7 @@ fn engines(threads: usize) -> Vec<Engine> {
             assert!(present.iter().any(|b| b.name() == name), "{name} is required and absent");
         }
     }
-    assert!(present.contains(&Backend::Scalar));
+    assert!(present.contains(&Backend::SCALAR));
     let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
     present.into_iter().map(|b| Engine::new(&options(b)).unwrap()).collect()
 }

@@ -134,7 +134,7 @@ mod tests {
         Cli::command().debug_assert();
         let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
         let cli = parse("elsa-robot --model m --images d --backend scalar --rate 100").unwrap();
-        assert_eq!((cli.backend, cli.rate), (Choice::Forced(Backend::Scalar), 100.0));
+        assert_eq!((cli.backend, cli.rate), (Choice::Forced(Backend::SCALAR), 100.0));
         for bad in [
             "elsa-robot --model m",
             "elsa-robot --images d",

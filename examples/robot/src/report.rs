@@ -212,7 +212,7 @@ mod tests {
         dropped_lines: 2,
         rate: 30.0,
         seconds: 1.0,
-        backend: Backend::Scalar,
+        backend: Backend::SCALAR,
         ended: End::Frames,
     };
 

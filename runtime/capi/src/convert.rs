@@ -19,10 +19,10 @@ fn unknown<T>(argument: &str, found: u32, allowed: &str) -> Result<T, Fault> {
 pub(crate) fn backend(value: elsa_backend) -> Result<Option<Backend>, Fault> {
     Ok(Some(match value {
         ELSA_BACKEND_AUTO => return Ok(None),
-        ELSA_BACKEND_SCALAR => Backend::Scalar,
-        ELSA_BACKEND_NEON => Backend::Neon,
-        ELSA_BACKEND_AVX2 => Backend::Avx2,
-        ELSA_BACKEND_AVX512 => Backend::Avx512,
+        ELSA_BACKEND_SCALAR => Backend::SCALAR,
+        ELSA_BACKEND_NEON => Backend::NEON,
+        ELSA_BACKEND_AVX2 => Backend::AVX2,
+        ELSA_BACKEND_AVX512 => Backend::AVX512,
         ELSA_BACKEND_CUDA => Backend::Cuda,
         _ => return unknown("backend", value, "one of ELSA_BACKEND_*"),
     }))
@@ -30,10 +30,10 @@ pub(crate) fn backend(value: elsa_backend) -> Result<Option<Backend>, Fault> {
 
 pub(crate) fn backend_number(backend: Backend) -> elsa_backend {
     match backend {
-        Backend::Scalar => ELSA_BACKEND_SCALAR,
-        Backend::Neon => ELSA_BACKEND_NEON,
-        Backend::Avx2 => ELSA_BACKEND_AVX2,
-        Backend::Avx512 => ELSA_BACKEND_AVX512,
+        Backend::SCALAR => ELSA_BACKEND_SCALAR,
+        Backend::NEON => ELSA_BACKEND_NEON,
+        Backend::AVX2 => ELSA_BACKEND_AVX2,
+        Backend::AVX512 => ELSA_BACKEND_AVX512,
         Backend::Cuda => ELSA_BACKEND_CUDA,
     }
 }

@@ -1,10 +1,5 @@
-//! The CPU back end: threads, memory, and the walk over tiles and blocks.
+//! The CPU: what it is, its standing threads, and memory to work in.
 
-pub mod call;
 pub mod detect;
-pub mod mapped;
-mod math;
+pub mod memory;
 pub mod pool;
-mod stage;
-mod tile;
-pub mod workspace;

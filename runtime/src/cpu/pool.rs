@@ -160,6 +160,28 @@ impl Pool {
         }
     }
 
+    /// Calls `task(worker, item)` once for every item, dealing them out one by one to `workers` workers.
+    ///
+    /// # Errors
+    /// A call that panicked.
+    pub fn divide(
+        &self,
+        workers: usize,
+        items: usize,
+        task: &(dyn Fn(usize, usize) + Sync),
+    ) -> Result<(), RunError> {
+        let next = AtomicUsize::new(0);
+        self.run(workers.min(items.max(1)), &|worker| {
+            loop {
+                let item = next.fetch_add(1, Ordering::Relaxed);
+                if item >= items {
+                    break;
+                }
+                task(worker, item);
+            }
+        })
+    }
+
     fn wait(&self) {
         let shared = &*self.shared;
         if spin(|| shared.pending.load(Ordering::Acquire) == 0) {

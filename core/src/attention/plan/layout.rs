@@ -180,13 +180,13 @@ impl WorkspaceLayout {
 
     /// Singles of a workspace that starts anywhere: the parts, and the room to align the first.
     #[must_use]
-    pub const fn singles(&self) -> usize {
+    pub const fn floats(&self) -> usize {
         self.total + LINE - 1
     }
 
     /// Bytes of the whole workspace, tables included.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.singles() * 4 + self.tables
+        self.floats() * 4 + self.tables
     }
 }

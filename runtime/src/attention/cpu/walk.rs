@@ -1,36 +1,64 @@
-//! The fused walk: a group of query tiles over blocks of keys, segments into the merge tree, states out.
+//! The fused walk: query tiles over blocks of keys, segments into the merge tree, states out.
+//!
+//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, each row's answer is
+//! `W / S` of the state
+//!
+//! ```text
+//! (m, S, W) = ⊕ over segments in the balanced tree ( ⊕ over blocks of the segment, in order ( state of the block ) )
+//! ```
+//!
+//! **The naive loop** takes one tile after the other:
+//!
+//! ```text
+//! for each tile of query rows:
+//!     load the tile
+//!     for each block of keys:       bring keys and values into shape
+//!         scores, weights, sums     fold into the state of the segment
+//!     merge the segments' states, write W / S
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Some tiles share a block.* A task is a group of tiles of one head. The block's keys and values are brought into
+//!    shape once, when the first tile needs them, and stay in cache for the others. So the loop over blocks is the
+//!    outer one, and every tile keeps a [`Walk`].
+//! 2. *Blocks are cut from the first key of the sequence on*, whatever range a tile attends, so that a row meets the
+//!    same operations in whatever tile it lies. Blocks that no row of the group attends are never visited; blocks that a
+//!    tile does not attend are skipped; blocks that it attends in full need no bias.
+//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] names the slots; a tile keeps one state per
+//!    level of the tree, never one per segment.
+//! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's part of the workspace, where
+//!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout) put them.
 
-use super::call::{Context, Unit};
+use super::context::{Context, Task, TileRows};
+use super::finish::{Finished, finish};
 use super::stage::{self, Rows};
-use elsa_core::attention::Sequence;
 use elsa_core::attention::plan::MOST_TILES;
 use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
 use elsa_core::scan::stack::MergeStack;
-use elsa_core::state::{log_sum_exp, natural_reference};
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// A query tile on its way.
+/// A query tile on its way over the blocks.
 struct Walk<'a> {
-    rows: Range<usize>,
-    width: usize,
+    rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
-    /// State zero; others follow `state_stride` singles apart.
+    /// State zero; others follow `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
     stack: MergeStack,
     segment: Option<usize>,
 }
 
-/// The state at `at` of a tile `width` wide.
+/// The state at `at` of a tile of `width` rows.
 pub(super) fn sums(at: *mut f32, width: usize) -> Sums {
     Sums { m: at, s: at.wrapping_add(width), w: at.wrapping_add(2 * width) }
 }
 
 impl Walk<'_> {
     fn state(&self, slot: usize) -> Sums {
-        sums(self.states.wrapping_add(slot * self.state_stride), self.width)
+        sums(self.states.wrapping_add(slot * self.state_stride), self.rows.width)
     }
 
     /// slot ← slot ⊕ (slot + 1).
@@ -59,33 +87,28 @@ impl Walk<'_> {
     }
 }
 
-/// The worker's part of the workspace.
-pub(super) fn worker_part(c: &Context<'_>, worker: usize) -> *mut f32 {
-    c.base.wrapping_add(worker * c.layout.worker_stride)
-}
-
-/// Computes a unit.
+/// Computes a task.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
-/// - No other worker has this unit or this number.
-pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
-    let part = worker_part(c, worker);
-    let (l, choice, sequence) = (c.layout, c.choice, unit.sequence);
-    let kv_head = c.problem.kv_head(unit.head);
+/// - No other worker has this task or this number.
+pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+    let part = c.worker_part(worker);
+    let (l, choice, sequence) = (c.layout, c.choice, task.sequence);
+    let kv_head = c.problem.kv_head(task.head);
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
     let mut walks: heapless::Vec<Walk<'_>, MOST_TILES> = heapless::Vec::new();
-    for (place, t) in (unit.tiles.0..unit.tiles.1).enumerate() {
+    for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);
         let own = part.wrapping_add(l.tiles.start + place * l.tile_stride);
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
+        let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
         // SAFETY: the tile's rows lie in the sequence, its part of the workspace is this worker's (layout).
-        unsafe { stage::load_query(c, sequence, unit.head, tile.rows.clone(), width, scratch, query) };
+        unsafe { stage::load_query(c, &rows, scratch, query) };
         let walk = Walk {
-            rows: tile.rows,
-            width,
+            rows,
             entries: &c.kernel.entries[tile.vectors - 1],
             tile: Tile {
                 query,
@@ -99,21 +122,18 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
             stack: MergeStack::default(),
             segment: None,
         };
-        // A group never has more tiles than the array.
+        // A task never has more tiles than the array.
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
-    let (any, _) = sequence.ranges(first.rows.start..last.rows.end);
+    let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
         for walk in &mut walks {
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, sequence, unit.head, &walk.rows, &keys, walk.width, part) })
-            else {
-                continue;
-            };
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part) }) else { continue };
             // SAFETY: keys lie in the sequence; the worker's regions hold a block (layout). Blocks arrive in
             // order, and so do their segments. Tile, block and sums point to what their contracts ask.
             unsafe {
@@ -138,114 +158,39 @@ pub(super) unsafe fn attend(c: &Context<'_>, unit: &Unit<'_>, worker: usize) {
     }
     for walk in &mut walks {
         let mut stack = std::mem::take(&mut walk.stack);
-        // SAFETY: the stack names initialised states; the rows are this unit's.
+        // SAFETY: the stack names initialised states; the rows are this task's.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
-            let state = any.then(|| walk.state(0));
-            finish(
-                c,
-                sequence,
-                unit.head,
-                walk.rows.clone(),
-                walk.width,
-                walk.entries,
-                state,
-                false,
-                scratch,
-            );
+            let state = if any { Finished::Sums(walk.state(0)) } else { Finished::Empty };
+            finish(c, &walk.rows, walk.entries, state, scratch);
         }
     }
 }
 
-/// The bias of a tile and a block: null when it is attended in full, none when not at all.
+/// The bias of a tile and a block: null where every row attends every key, none where no row attends a key.
 ///
 /// # Safety
 /// - The invariants of [`Context`]; `part` is the worker's part of the workspace.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
-    sequence: &Sequence,
-    head: usize,
-    rows: &Range<usize>,
+    tile: &TileRows<'_>,
     keys: &Range<usize>,
-    width: usize,
     part: *mut f32,
 ) -> Option<*const f32> {
+    let (sequence, rows) = (tile.sequence, &tile.rows);
     match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => None,
         Coverage::Full => Some(std::ptr::null()),
         Coverage::Partial => {
             let at = part.wrapping_add(c.layout.bias.start);
             // SAFETY: the region holds a block of the widest tile (layout: masked), all initialised.
-            let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * width) };
-            match fill_bias(c.problem, &c.inputs, sequence, head, rows.clone(), keys.clone(), width, bias) {
+            let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * tile.width) };
+            let (rows, keys) = (rows.clone(), keys.clone());
+            match fill_bias(c.problem, &c.inputs, sequence, tile.head, rows, keys, tile.width, bias) {
                 Coverage::Skip => None,
                 Coverage::Full => Some(std::ptr::null()),
                 Coverage::Partial => Some(at),
             }
         }
-    }
-}
-
-/// Writes everything that a tile's rows give. Without a state no row has a key. With `normalised` the state's
-/// weighted sums were divided by its sums already.
-///
-/// # Safety
-/// - The invariants of [`Context`]; the rows are this worker's; the state is initialised.
-/// - `scratch` is the worker's region for rows.
-pub(super) unsafe fn finish(
-    c: &Context<'_>,
-    sequence: &Sequence,
-    head: usize,
-    rows: Range<usize>,
-    width: usize,
-    entries: &Entries,
-    state: Option<Sums>,
-    normalised: bool,
-    scratch: *mut f32,
-) {
-    let dv = c.problem.value_dim();
-    let token = sequence.query0 + rows.start;
-    let at = (sequence.batch * c.problem.heads() + head) * c.query.view.tokens() + token;
-    let unit = c.kernel.spec.weight_scale;
-    for i in 0..rows.len() {
-        // SAFETY: column `i` of the state; element `at + i` of the arrays that are not null (*outputs*).
-        unsafe {
-            let (m, s) = match &state {
-                Some(sums) => (sums.m.add(i).read(), sums.s.add(i).read()),
-                None => (f32::NEG_INFINITY, 0.0),
-            };
-            let empty = m == f32::NEG_INFINITY && !s.is_nan();
-            if !c.lse.is_null() {
-                c.lse.add(at + i).write(log_sum_exp(m, f64::from(s) / unit));
-            }
-            if !c.state_m.is_null() {
-                let (natural, factor) = natural_reference(m);
-                let factor = factor / unit;
-                c.state_m.add(at + i).write(natural);
-                c.state_s.add(at + i).write(if empty { 0.0 } else { (f64::from(s) * factor) as f32 });
-                let factor = if normalised { factor * f64::from(s) } else { factor };
-                let to = c.state_w.add((at + i) * dv);
-                for x in 0..dv {
-                    let w = match &state {
-                        Some(sums) if !empty => (f64::from(sums.w.add(x * width + i).read()) * factor) as f32,
-                        _ => 0.0,
-                    };
-                    to.add(x).write(w);
-                }
-            }
-        }
-    }
-    // SAFETY: the state is this worker's; *kernel*; rows and scratch by the clauses.
-    unsafe {
-        let w = match &state {
-            Some(sums) => {
-                if !normalised {
-                    (entries.finish)(sums, c.choice.value_dim);
-                }
-                sums.w.cast_const()
-            }
-            None => std::ptr::null(),
-        };
-        stage::store_output(c, sequence, head, rows, w, width, scratch);
     }
 }

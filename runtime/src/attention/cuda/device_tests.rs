@@ -1,7 +1,7 @@
 //! Tensors in device memory: the bits of host tensors, the caller's streams, and everything that is refused
 //! before a launch.
 
-use super::driver::{Context, DeviceBuffer, RawStream, Stream};
+use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
     PlanOptions,
@@ -229,7 +229,7 @@ fn streams_and_workspaces_of_others_are_refused() {
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
     // A context beside the engine's, with a stream.
-    let driver = super::driver::Driver::open().unwrap();
+    let driver = crate::cuda::driver::Driver::open().unwrap();
     let foreign = driver.device(0).unwrap().fresh().unwrap();
     let stream = Stream::new(&foreign).unwrap();
     // SAFETY: what is bound is never run.
@@ -255,7 +255,7 @@ fn streams_and_workspaces_of_others_are_refused() {
     let bound = unsafe { large.bind_device(&desk.inputs(), &desk.outputs(), None, &mut room).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Workspace { .. })), "{bound:?}");
     // Another engine's.
-    let cpu = EngineOptions { backend: Some(crate::Backend::Scalar), ..EngineOptions::default() };
+    let cpu = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&cpu).unwrap().plan(&problem, &PlanOptions::default()).unwrap();
     let mut room = cpu.workspace().unwrap();
     // SAFETY: as above.
@@ -270,7 +270,7 @@ fn streams_and_workspaces_of_others_are_refused() {
 #[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
 fn the_current_context_of_the_caller_is_used_and_kept() {
     let theirs = {
-        let (device, _) = super::Gpu::probe(&CudaOptions::default()).unwrap();
+        let (device, _) = crate::cuda::gpu::Gpu::probe(&CudaOptions::default()).unwrap();
         device.fresh().unwrap()
     };
     let current = |fallback| EngineOptions {

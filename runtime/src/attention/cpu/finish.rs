@@ -1,0 +1,89 @@
+//! What the finished rows of a tile give: output, log-sum-exp and states.
+
+use super::context::{Context, TileRows};
+use super::stage;
+use elsa_core::attention::Operand;
+use elsa_core::state::{log_sum_exp, natural_reference};
+use elsa_kernels::kernel::{Entries, Sums};
+
+/// The state of a tile's rows when every key was taken in.
+#[derive(Clone, Copy)]
+pub(super) enum Finished {
+    /// No row has a key.
+    Empty,
+    /// `S` and `W` as the merge tree leaves them.
+    Sums(Sums),
+    /// As [`Finished::Sums`], with `W` divided by `S` already.
+    Normalised(Sums),
+}
+
+/// Writes everything that a tile's rows give.
+///
+/// # Safety
+/// - The invariants of [`Context`]; the rows are this worker's; the state is initialised.
+/// - `scratch` is the worker's region for rows.
+pub(super) unsafe fn finish(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    entries: &Entries,
+    state: Finished,
+    scratch: *mut f32,
+) {
+    let (sums, normalised) = match state {
+        Finished::Empty => (None, false),
+        Finished::Sums(sums) => (Some(sums), false),
+        Finished::Normalised(sums) => (Some(sums), true),
+    };
+    let dv = c.problem.value_dim();
+    let first =
+        (tile.sequence.batch * c.problem.heads() + tile.head) * c.tensor(Operand::Query).view.tokens();
+    let first = first + tile.token();
+    let [lse, state_m, state_s, state_w] =
+        [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
+            .map(|rows| c.rows(rows));
+    let scale = c.kernel.spec.weight_scale;
+    for i in 0..tile.rows.len() {
+        let at = first + i;
+        // SAFETY: column `i` of the state; element `at` of the arrays that are not null (*outputs*).
+        unsafe {
+            let (m, s) = match &sums {
+                Some(sums) => (sums.m.add(i).read(), sums.s.add(i).read()),
+                None => (f32::NEG_INFINITY, 0.0),
+            };
+            let empty = m == f32::NEG_INFINITY && !s.is_nan();
+            if !lse.is_null() {
+                lse.add(at).write(log_sum_exp(m, f64::from(s) / scale));
+            }
+            if !state_m.is_null() {
+                let (natural, factor) = natural_reference(m);
+                let factor = factor / scale;
+                state_m.add(at).write(natural);
+                state_s.add(at).write(if empty { 0.0 } else { (f64::from(s) * factor) as f32 });
+                let factor = if normalised { factor * f64::from(s) } else { factor };
+                let to = state_w.add(at * dv);
+                for x in 0..dv {
+                    let w = match &sums {
+                        Some(sums) if !empty => {
+                            (f64::from(sums.w.add(x * tile.width + i).read()) * factor) as f32
+                        }
+                        _ => 0.0,
+                    };
+                    to.add(x).write(w);
+                }
+            }
+        }
+    }
+    // SAFETY: the state is this worker's; *kernel*; rows and scratch by the clauses.
+    unsafe {
+        let w = match &sums {
+            Some(sums) => {
+                if !normalised {
+                    (entries.finish)(sums, c.choice.value_dim);
+                }
+                sums.w.cast_const()
+            }
+            None => std::ptr::null(),
+        };
+        stage::store_output(c, tile, w, scratch);
+    }
+}

@@ -1,0 +1,151 @@
+//! The baseline: the score matrix is materialised, then the softmax, then the product.
+//!
+//! Three passes over all tiles with a wait between them, each in the same inner loops as the fused walk. The
+//! difference is the one to be compared: the matrix goes through memory.
+
+use super::context::{Context, Shared, Task, TileRows};
+use super::finish::{Finished, finish};
+use super::{stage, walk};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
+
+/// A tile with its part of the matrix.
+struct Part<'a> {
+    rows: TileRows<'a>,
+    entries: &'a Entries,
+    tile: Tile,
+    scores: *mut f32,
+    sums: Sums,
+    /// The worker's part of the workspace, and in it the region for rows.
+    own: *mut f32,
+    scratch: *mut f32,
+}
+
+impl<'a> Part<'a> {
+    fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> Part<'a> {
+        let (l, choice) = (c.layout, c.choice);
+        let own = c.worker_part(worker);
+        let tile = choice.tiling(task.sequence.queries).tile(task.tiles.start);
+        let width = tile.vectors * c.kernel.spec.lanes;
+        let [_, keys, _] = choice.extent;
+        let matrix = (keys + 8).next_multiple_of(16) * choice.width();
+        let state = c.base.wrapping_add(l.all_tiles.start + task.number * l.tile.state.len);
+        Part {
+            rows: TileRows { sequence: task.sequence, head: task.head, rows: tile.rows, width },
+            entries: &c.kernel.entries[tile.vectors - 1],
+            tile: Tile {
+                query: own.wrapping_add(l.tiles.start + l.tile.query.start),
+                weights: own.wrapping_add(l.weights.start),
+                pad: own.wrapping_add(l.pad.start),
+                head_dim: choice.head_dim,
+                value_dim: choice.value_dim,
+            },
+            scores: c.base.wrapping_add(l.scores.start + task.number * matrix),
+            sums: walk::sums(state, width),
+            own,
+            scratch: own.wrapping_add(l.rows.start),
+        }
+    }
+}
+
+/// Computes all tasks.
+///
+/// # Errors
+/// A worker that panicked.
+pub(super) fn run(shared: &Shared<'_>, pool: &Pool) -> Result<(), RunError> {
+    let (c, n) = (shared.context, shared.count());
+    let pass = |task: unsafe fn(&Context<'_>, &Part<'_>)| {
+        pool.divide(c.choice.workers, n, &|worker, number| {
+            // SAFETY: `Context::new` established the invariants. A task is one tile with its own part of the matrix
+            // and its own state, given to one worker; passes wait for each other.
+            unsafe { task(c, &Part::of(c, &shared.task(number), worker)) }
+        })
+    };
+    pass(scores)?;
+    pass(softmax)?;
+    pass(product)
+}
+
+/// First pass: `S = Q · K^T`, masks included.
+///
+/// # Safety
+/// - The invariants of [`Context`]; no other worker has this part.
+unsafe fn scores(c: &Context<'_>, p: &Part<'_>) {
+    let sequence = p.rows.sequence;
+    let kv_head = c.problem.kv_head(p.rows.head);
+    let width = p.rows.width;
+    // SAFETY: regions are this worker's and hold a block, the matrix a tile's scores with eight rows to spare
+    // (layout); keys lie in the sequence.
+    unsafe {
+        stage::load_query(c, &p.rows, p.scratch, p.tile.query.cast_mut());
+        for start in (0..sequence.keys).step_by(c.choice.block) {
+            let keys = start..sequence.keys.min(start + c.choice.block);
+            let to = p.scores.add(start * width);
+            let Some(bias) = walk::cover(c, &p.rows, &keys, p.own) else {
+                // Up to a whole vector of keys, as kernels that take keys in lanes leave it.
+                for x in 0..keys.len().next_multiple_of(16) * width {
+                    to.add(x).write(f32::NEG_INFINITY);
+                }
+                continue;
+            };
+            let k = stage::keys(c, sequence, kv_head, &keys, p.own);
+            let block = Block {
+                keys: k.data,
+                key_stride: k.stride,
+                values: k.data,
+                value_stride: k.stride,
+                count: keys.len(),
+                bias,
+                cap: c.cap,
+            };
+            (p.entries.scores)(&p.tile, &block, to);
+        }
+    }
+}
+
+/// Second pass: `P = exp(S − max) / Σ exp(S − max)`.
+///
+/// # Safety
+/// - As for [`scores`], which has run.
+unsafe fn softmax(c: &Context<'_>, p: &Part<'_>) {
+    let keys = p.rows.sequence.keys;
+    if keys > 0 {
+        // SAFETY: the tile's scores were written by the first pass. The matrix has the form
+        // of weighted sums with the keys for dims.
+        unsafe {
+            (p.entries.softmax)(p.scores, keys, &p.sums, c.choice.masked);
+            (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);
+        }
+    }
+}
+
+/// Third pass: `Y = P · V`.
+///
+/// # Safety
+/// - As for [`softmax`], which has run.
+unsafe fn product(c: &Context<'_>, p: &Part<'_>) {
+    let sequence = p.rows.sequence;
+    let kv_head = c.problem.kv_head(p.rows.head);
+    // SAFETY: weights were written by the second pass; regions are this worker's; rows are this task's. The
+    // bias only reports that weights may be zero by a mask, and is readable for the block.
+    unsafe {
+        for start in (0..sequence.keys).step_by(c.choice.block) {
+            let keys = start..sequence.keys.min(start + c.choice.block);
+            let weights = p.scores.add(start * p.rows.width);
+            let v = stage::values(c, sequence, kv_head, &keys, p.own);
+            let block = Block {
+                keys: v.data,
+                key_stride: v.stride,
+                values: v.data,
+                value_stride: v.stride,
+                count: keys.len(),
+                bias: if c.choice.masked { weights } else { std::ptr::null_mut() },
+                cap: 0.0,
+            };
+            (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, start == 0);
+        }
+        let state = if sequence.keys > 0 { Finished::Normalised(p.sums) } else { Finished::Empty };
+        finish(c, &p.rows, p.entries, state, p.scratch);
+    }
+}

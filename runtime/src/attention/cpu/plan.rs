@@ -1,0 +1,115 @@
+//! What is decided and allocated for the CPU once per shape.
+
+use crate::attention::options::PlanOptions;
+use crate::cpu::memory::Memory;
+use crate::engine::Engine;
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::plan::{ChooseError, CpuChoice, Method, Options, WorkspaceLayout, choose};
+use elsa_core::attention::{Problem, Sequence};
+use elsa_core::scan::stack;
+use elsa_kernels::kernel::Kernel;
+use elsa_kernels::registry;
+
+/// A plan for the CPU.
+#[derive(Clone, Debug)]
+pub struct CpuPlan {
+    pub kernel: &'static Kernel,
+    pub choice: CpuChoice,
+    pub layout: WorkspaceLayout,
+}
+
+impl CpuPlan {
+    /// Chooses among the kernels of the engine's instruction set.
+    ///
+    /// # Errors
+    /// Options that are not offered, and a budget that no form fits.
+    pub fn new(engine: &Engine, problem: &Problem, options: &PlanOptions) -> Result<CpuPlan, ChooseError> {
+        let options = Options {
+            method: options.method,
+            block: options.block,
+            budget: options.budget,
+            workers: engine.threads(),
+            all_workers: options.all_workers,
+        };
+        let kernels = || registry::of(engine.cpu());
+        let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
+        let kernel = kernels().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
+        let layout = WorkspaceLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;
+        Ok(CpuPlan { kernel, choice, layout })
+    }
+
+    /// What a run executes, for its certificate.
+    pub fn executed(&self, problem: &Problem) -> Executed {
+        let CpuChoice { method, block, segment, segments, .. } = self.choice;
+        let (leaf, merge_depth) = match method {
+            Method::Elsa => (segment.min(problem.keys()), stack::depth(segments)),
+            Method::Math => (problem.keys(), 0),
+        };
+        let additions = leaf + merge_depth;
+        Executed { block, segment_blocks: segment / block, merge_depth, additions, half_chain: 0 }
+    }
+
+    /// Allocates a workspace.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn workspace(&self, problem: &Problem) -> Result<CpuWorkspace, ChooseError> {
+        let memory = Memory::allocate(self.layout.floats());
+        self.in_memory(problem, memory)
+    }
+
+    /// A workspace in memory of the caller's.
+    ///
+    /// # Errors
+    /// Memory that is too short, and tables that the system refuses.
+    ///
+    /// # Safety
+    /// - *lent*, of [`Memory::lent`].
+    pub unsafe fn workspace_in(
+        &self,
+        problem: &Problem,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<CpuWorkspace, ChooseError> {
+        // SAFETY: *lent*.
+        let memory = unsafe { Memory::lent(memory, bytes, self.layout.floats()) };
+        self.in_memory(problem, memory)
+    }
+
+    fn in_memory(&self, problem: &Problem, memory: Option<Memory>) -> Result<CpuWorkspace, ChooseError> {
+        let workspace = memory.and_then(|memory| CpuWorkspace::new(memory, problem.sequences()));
+        workspace.ok_or(ChooseError::Memory { needed: self.layout.bytes() })
+    }
+}
+
+/// Memory that the runs of a plan work in. One workspace serves one run at a time.
+#[derive(Debug)]
+pub struct CpuWorkspace {
+    pub memory: Memory,
+    /// Geometry of the bound sequences.
+    pub sequences: Vec<Sequence>,
+    /// First task of each sequence, and the number of tasks at the end.
+    pub tasks: Vec<usize>,
+}
+
+impl CpuWorkspace {
+    fn new(memory: Memory, sequences: usize) -> Option<CpuWorkspace> {
+        let mut table = Vec::new();
+        table.try_reserve_exact(sequences).ok()?;
+        let mut tasks = Vec::new();
+        tasks.try_reserve_exact(sequences.checked_add(1)?).ok()?;
+        Some(CpuWorkspace { memory, sequences: table, tasks })
+    }
+
+    /// Bytes of memory and tables.
+    pub fn bytes(&self) -> usize {
+        self.memory.len() * size_of::<f32>()
+            + self.sequences.capacity() * size_of::<Sequence>()
+            + self.tasks.capacity() * size_of::<usize>()
+    }
+
+    /// Sequences that the tables have room for.
+    pub fn room(&self) -> usize {
+        self.sequences.capacity().min(self.tasks.capacity().saturating_sub(1))
+    }
+}

@@ -1,0 +1,239 @@
+//! Rows on their way between tensors and kernels: queries into tiles, keys and values into blocks, tiles into
+//! output rows, past and new rows into the present.
+
+use super::context::{Context, Tensor, TileRows};
+use elsa_core::attention::plan::KeyLayout;
+use elsa_core::attention::{Operand, Sequence};
+use elsa_core::dtype::DType;
+use std::ops::Range;
+
+/// Where the rows of a block lie: the first, and singles from one to the next.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub data: *const f32,
+    pub stride: usize,
+}
+
+/// Copies `count` rows of `dim` elements, `stride` apart, to rows of f32 values, `to_stride` apart.
+///
+/// # Safety
+/// - The kernel's instruction set is present.
+/// - `count` rows of `dim` elements of the context's type are readable at `src`.
+/// - `count` rows of `dim` f32 values are writable at `dst`.
+unsafe fn to_f32(
+    c: &Context<'_>,
+    src: *const u8,
+    stride: usize,
+    count: usize,
+    dim: usize,
+    dst: *mut f32,
+    to_stride: usize,
+) {
+    // SAFETY: `count` rows on both sides (clauses).
+    unsafe {
+        match c.kernel.widen(c.dtype) {
+            Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
+            None => {
+                for i in 0..count {
+                    let from = src.cast::<f32>().add(i * stride);
+                    dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
+                }
+            }
+        }
+    }
+}
+
+/// Transposes query rows into a tile, scaled.
+///
+/// # Safety
+/// - The invariants of [`Context`]; the rows lie in the sequence and are at most as many as the tile is wide.
+/// - `scratch` is writable for `width · head_dim` f32 values where the problem's type is not f32, `dst` always.
+pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *mut f32, dst: *mut f32) {
+    let (dim, padded) = (c.problem.head_dim(), c.choice.head_dim);
+    let query = c.tensor(Operand::Query);
+    let (count, width) = (tile.rows.len(), tile.width);
+    let src = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
+    // SAFETY: the rows are readable (*inputs*); scratch and tile have room (clauses); *kernel*.
+    unsafe {
+        let (src, stride) = if c.choice.convert {
+            to_f32(c, src, query.stride(), count, dim, scratch, padded);
+            (scratch.cast_const(), padded)
+        } else {
+            (src.cast(), query.stride())
+        };
+        (c.kernel.transpose_in)(src, stride, count, dim, padded, width, c.query_factor, dst);
+    }
+}
+
+/// Calls `each(tensor, first token, first row, rows)` for the parts of `keys` that lie among the first `past_len` and
+/// among the new keys, which start at token `key0`.
+fn parts(
+    (past, past_len): (Tensor, usize),
+    (new, key0): (Tensor, usize),
+    keys: &Range<usize>,
+    mut each: impl FnMut(Tensor, usize, usize, usize),
+) {
+    if past.is_present() {
+        let end = keys.end.min(past_len);
+        if keys.start < end {
+            each(past, keys.start, 0, end - keys.start);
+        }
+    }
+    let start = keys.start.max(past_len);
+    if start < keys.end {
+        each(new, key0 + start - past_len, start - keys.start, keys.end - start);
+    }
+}
+
+/// Copies the rows of `keys`, of the past and new tensor, to f32 rows at `dst`, `padded` apart, with zeros past the
+/// tensor's dim.
+///
+/// # Safety
+/// - The invariants of [`Context`]; `keys` lie in the sequence; the tensors are the context's.
+/// - `keys.len() · padded` f32 values are writable at `dst`.
+unsafe fn gather(
+    c: &Context<'_>,
+    sequence: &Sequence,
+    kv_head: usize,
+    [past, new]: [Operand; 2],
+    keys: &Range<usize>,
+    padded: usize,
+    dst: *mut f32,
+) {
+    let (past, new) = (c.tensor(past), c.tensor(new));
+    let dim = new.view.dim();
+    parts((past, sequence.past), (new, sequence.key0), keys, |tensor, token, row, count| {
+        let from = tensor.row(sequence.batch, kv_head, token, c.dtype);
+        // SAFETY: the part's rows are readable (*inputs*), and rows `row..row + count` of the block are
+        // writable (clause); *kernel*.
+        unsafe { to_f32(c, from, tensor.stride(), count, dim, dst.add(row * padded), padded) }
+    });
+    if padded > dim {
+        for i in 0..keys.len() {
+            // SAFETY: row `i` of the block (clause).
+            unsafe { dst.add(i * padded + dim).write_bytes(0, padded - dim) }
+        }
+    }
+}
+
+/// The keys of a block as the kernel reads them.
+///
+/// # Safety
+/// - The invariants of [`Context`]; `keys` lie in the sequence and are at most a block.
+/// - `worker` is the worker's part of the workspace.
+pub(super) unsafe fn keys(
+    c: &Context<'_>,
+    sequence: &Sequence,
+    kv_head: usize,
+    keys: &Range<usize>,
+    worker: *mut f32,
+) -> Rows {
+    let (key, padded) = (c.tensor(Operand::Key), c.choice.head_dim);
+    let tensors = [Operand::PastKey, Operand::Key];
+    let in_place = || {
+        let token = sequence.key0 + keys.start;
+        let data = key.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+        Rows { data: data.cast(), stride: key.stride() }
+    };
+    if !c.choice.stage_keys {
+        return in_place();
+    }
+    let staged = worker.wrapping_add(c.layout.keys.start);
+    // SAFETY: the regions for keys and rows hold a block (layout); *inputs*, *kernel*.
+    unsafe {
+        if let KeyLayout::Panels(_) = c.kernel.spec.keys {
+            let past = c.tensor(Operand::PastKey).is_present();
+            let rows = if c.dtype == DType::F32 && !past && key.view.dim() == padded {
+                in_place()
+            } else {
+                let rows = worker.wrapping_add(c.layout.rows.start);
+                gather(c, sequence, kv_head, tensors, keys, padded, rows);
+                Rows { data: rows, stride: padded }
+            };
+            (c.kernel.pack)(rows.data, rows.stride, keys.len(), padded, staged);
+        } else {
+            gather(c, sequence, kv_head, tensors, keys, padded, staged);
+        }
+    }
+    Rows { data: staged, stride: padded }
+}
+
+/// The values of a block.
+///
+/// # Safety
+/// - As for [`keys`].
+pub(super) unsafe fn values(
+    c: &Context<'_>,
+    sequence: &Sequence,
+    kv_head: usize,
+    keys: &Range<usize>,
+    worker: *mut f32,
+) -> Rows {
+    let value = c.tensor(Operand::Value);
+    if !c.choice.stage_values {
+        let token = sequence.key0 + keys.start;
+        let data = value.row(sequence.batch, kv_head, token, c.dtype).cast_const();
+        return Rows { data: data.cast(), stride: value.stride() };
+    }
+    let padded = c.choice.value_dim;
+    let staged = worker.wrapping_add(c.layout.values.start);
+    // SAFETY: the region for values holds a block (layout); *inputs*, *kernel*.
+    unsafe { gather(c, sequence, kv_head, [Operand::PastValue, Operand::Value], keys, padded, staged) }
+    Rows { data: staged, stride: padded }
+}
+
+/// Writes finished rows, `[value_dim][width]` at `src`, to the output. A null `src` stands for zeros.
+///
+/// # Safety
+/// - The invariants of [`Context`]; the rows lie in the sequence and are at most as many as the tile is wide; no other
+///   worker writes them.
+/// - `src` is null or readable for `value_dim · width` f32 values; `scratch` is writable for as many where the
+///   problem's type is not f32.
+pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *const f32, scratch: *mut f32) {
+    let (output, dim) = (c.tensor(Operand::Output), c.problem.value_dim());
+    let (stride, size) = (output.stride(), c.dtype.size());
+    let (count, width) = (tile.rows.len(), tile.width);
+    let to = output.row(tile.sequence.batch, tile.head, tile.token(), c.dtype);
+    // SAFETY: the rows are writable and this worker's (*outputs*, clause); tile and scratch have room
+    // (clauses); *kernel*. All types represent zero by zero bits.
+    unsafe {
+        if src.is_null() {
+            for i in 0..count {
+                to.add(i * stride * size).write_bytes(0, dim * size);
+            }
+        } else if let Some(narrow) = c.kernel.narrow(c.dtype) {
+            (c.kernel.transpose_out)(src, width, count, dim, scratch, dim);
+            narrow(scratch, count, dim, to.cast(), stride);
+        } else {
+            (c.kernel.transpose_out)(src, width, count, dim, to.cast(), stride);
+        }
+    }
+}
+
+/// Copies past and new keys and values of one pair of batch and key head to the present.
+///
+/// # Safety
+/// - The invariants of [`Context`]; no other worker has the same `item`.
+pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
+    let heads = c.problem.kv_heads();
+    let (batch, head) = (item / heads, item % heads);
+    for [present, past, new] in [
+        [Operand::PresentKey, Operand::PastKey, Operand::Key],
+        [Operand::PresentValue, Operand::PastValue, Operand::Value],
+    ] {
+        let present = c.tensor(present);
+        if !present.is_present() {
+            continue;
+        }
+        let bytes = present.view.dim() * c.dtype.size();
+        let (past, new) = ((c.tensor(past), c.problem.past()), (c.tensor(new), 0));
+        parts(past, new, &(0..c.problem.keys()), |tensor, token, row, count| {
+            for i in 0..count {
+                let from = tensor.row(batch, head, token + i, c.dtype);
+                let to = present.row(batch, head, row + i, c.dtype);
+                // SAFETY: both are rows of `dim` elements (*inputs*, *outputs*), in different tensors.
+                unsafe { to.copy_from_nonoverlapping(from, bytes) }
+            }
+        });
+    }
+}

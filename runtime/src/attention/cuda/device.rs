@@ -1,0 +1,173 @@
+//! Runs on tensors in device memory, which stay where they are.
+
+use super::launch::Launch;
+use super::plan::GpuPlan;
+use super::workspace::GpuWorkspace;
+use crate::cuda::driver::{Entered, RawStream};
+use crate::error::{BindError, DeviceError};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Lengths, Operand, Operands, Problem};
+use std::marker::PhantomData;
+
+/// Tensors in device memory that are read, and lengths in host memory. Addresses are those of the first element
+/// of each view.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceInputs<'a> {
+    /// Queries.
+    pub query: u64,
+    /// Keys.
+    pub key: u64,
+    /// Values.
+    pub value: u64,
+    /// Earlier keys.
+    pub past_key: Option<u64>,
+    /// Earlier values.
+    pub past_value: Option<u64>,
+    /// The mask.
+    pub mask: Option<u64>,
+    /// Lengths of the sequences, in host memory.
+    pub lengths: Lengths<'a>,
+}
+
+/// Tensors in device memory that are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceOutputs {
+    /// The output.
+    pub output: u64,
+    /// Log-sum-exp of each row, f32 `[batch, heads, queries]`.
+    pub lse: Option<u64>,
+    /// The state of each row: `m`, `S` and `W`, f32 `[batch, heads, queries]` and the last with `d_v` more.
+    pub state: Option<[u64; 3]>,
+    /// Earlier and new keys.
+    pub present_key: Option<u64>,
+    /// Earlier and new values.
+    pub present_value: Option<u64>,
+}
+
+/// The addresses of a frame's operands, none where the frame does not have them.
+fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Option<u64>> {
+    let state = |i: usize| outputs.state.map(|state| state[i]);
+    Operands::from_fn(|operand| match operand {
+        Operand::Query => Some(inputs.query),
+        Operand::Key => Some(inputs.key),
+        Operand::Value => Some(inputs.value),
+        Operand::PastKey => inputs.past_key,
+        Operand::PastValue => inputs.past_value,
+        Operand::Mask => inputs.mask,
+        Operand::Output => Some(outputs.output),
+        Operand::PresentKey => outputs.present_key,
+        Operand::PresentValue => outputs.present_value,
+        Operand::LogSumExp => outputs.lse,
+        Operand::StateReference => state(0),
+        Operand::StateSum => state(1),
+        Operand::StateWeighted => state(2),
+    })
+}
+
+/// A plan with tensors in device memory. Runs enqueue, and do not wait.
+#[derive(Debug)]
+pub struct DeviceCall<'a> {
+    workspace: &'a mut GpuWorkspace,
+    launch: Launch,
+    stream: RawStream,
+    borrowed: PhantomData<&'a ()>,
+}
+
+/// Checks that `needed` bytes at an address are memory that the device can use; returns the device's address of them.
+fn check_address(
+    entered: &Entered<'_>,
+    argument: &'static str,
+    address: u64,
+    needed: usize,
+    alignment: usize,
+) -> Result<u64, BindError> {
+    if needed == 0 {
+        return Ok(address);
+    }
+    if !address.is_multiple_of(alignment as u64) {
+        return Err(BindError::Alignment { argument, address, alignment });
+    }
+    if let Some((base, bytes)) = entered.allocation(address) {
+        let found = bytes.saturating_sub(usize::try_from(address.saturating_sub(base)).unwrap_or(usize::MAX));
+        if found < needed {
+            return Err(BindError::DeviceShort { argument, found, needed });
+        }
+        return Ok(address);
+    }
+    entered.mapped(address, needed).ok_or(BindError::Address { argument, address })
+}
+
+impl<'a> DeviceCall<'a> {
+    /// Checks addresses, lengths and stream, and fills what is launched.
+    ///
+    /// # Errors
+    /// Whatever does not match the problem, and a device that fails.
+    pub fn new(
+        plan: &'a GpuPlan,
+        problem: &'a Problem,
+        inputs: &DeviceInputs<'a>,
+        outputs: &DeviceOutputs,
+        stream: Option<RawStream>,
+        workspace: &'a mut GpuWorkspace,
+    ) -> Result<DeviceCall<'a>, BindError> {
+        inputs.lengths.check(problem)?;
+        workspace.revive(plan, problem)?;
+        let context = workspace.context.clone();
+        let entered = context.enter()?;
+        let given = addresses(inputs, outputs);
+        let at = Operands::try_from_fn(|operand| {
+            let argument = operand.argument();
+            let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
+            // A frame may leave these out.
+            let optional = operand == Operand::LogSumExp || operand.is_state();
+            match (problem.memory(operand), given[operand]) {
+                (Some(memory), Some(address)) => {
+                    check_address(&entered, argument, address, memory.bytes(), memory.element_size)
+                }
+                (Some(_), None) if !optional => needs("its data"),
+                (None, Some(_)) => needs("its shape in the problem"),
+                (_, None) => Ok(0),
+            }
+        })?;
+        let stream = match stream {
+            Some(stream) if !stream.belongs(&entered)? => return Err(BindError::Stream),
+            Some(stream) => stream,
+            None => workspace.stream.raw(),
+        };
+        drop(entered);
+        let launch = Launch::prepare(plan, problem, &inputs.lengths, &at, workspace)?;
+        Ok(DeviceCall { workspace, launch, stream, borrowed: PhantomData })
+    }
+
+    /// Blocks of threads of the attention kernel.
+    pub fn blocks(&self) -> usize {
+        self.launch.attention_blocks()
+    }
+
+    /// Enqueues the computation.
+    ///
+    /// # Safety
+    /// The tensors that were bound are still allocated, and stay so until the stream was waited for.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub unsafe fn run(&mut self) -> Result<(), DeviceError> {
+        let context = self.workspace.context.clone();
+        let entered = context.enter()?;
+        // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function, and what is
+        // pending is waited for before the workspace goes.
+        let enqueued = unsafe { self.launch.enqueue(&entered, self.stream, self.workspace) };
+        let marked = self.workspace.pending.mark(&entered, self.stream);
+        enqueued?;
+        marked
+    }
+
+    /// Waits until everything in the stream is done.
+    ///
+    /// # Errors
+    /// What the device reports, of this call or of what ran.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        let entered = self.workspace.context.enter()?;
+        self.stream.synchronize(&entered)
+    }
+}

@@ -1,0 +1,184 @@
+//! From a problem and the addresses of its tensors to what the kernels are told.
+
+use super::plan::GpuPlan;
+use elsa_core::attention::{self, MaskKind, Operand, Operands, Problem};
+use elsa_core::dtype::DType;
+use elsa_core::view::View;
+use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
+
+/// Where partial states lie on the device; zero where the attention kernel finishes the rows by itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PartialStates {
+    /// References and sums.
+    pub ms: u64,
+    /// Weighted sums.
+    pub w: u64,
+}
+
+/// The sequences of a call as the kernels find them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences {
+    /// Address of the table; zero where one entry serves every index of the batch.
+    pub table: u64,
+    /// That entry.
+    pub one: Sequence,
+    /// Queries of the longest sequence.
+    pub longest: usize,
+}
+
+fn tensor(view: &View, data: u64) -> Tensor {
+    let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
+    Tensor { data, batch, head, token }
+}
+
+/// Whether rows may be accessed four elements at a time.
+fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
+    let strides = [tensor.batch, tensor.head, tensor.token];
+    tensor.data.is_multiple_of(4 * element as u64)
+        && strides.iter().all(|stride| stride % 4 == 0)
+        && tensor.token < call::NEAR
+        && dim.is_multiple_of(4)
+}
+
+/// A count that the chooser has found to fit.
+fn int(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// A sequence as the kernels take it. A side of the window that reaches past every key is open, so that the
+/// kernels' sums stay within 32 bits.
+pub fn sequence(s: &attention::Sequence) -> Sequence {
+    let open = s.keys + s.queries;
+    let side = |n: Option<usize>| n.filter(|n| *n < open).map_or(-1, int);
+    Sequence {
+        batch: int(s.batch),
+        query0: int(s.query0),
+        queries: int(s.queries),
+        key0: int(s.key0),
+        keys: int(s.keys),
+        past: int(s.past),
+        reach: int(s.reach()),
+        left: side(s.left()),
+        right: side(s.right()),
+        offset: s.offset().clamp(-(open as isize), open as isize) as i32,
+    }
+}
+
+const fn dtype(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => call::TYPE_F32,
+        DType::F16 => call::TYPE_F16,
+        DType::Bf16 => call::TYPE_BF16,
+    }
+}
+
+const fn mask_kind(kind: MaskKind) -> i32 {
+    match kind {
+        MaskKind::Bool => call::MASK_BOOL,
+        MaskKind::Additive(DType::F32) => call::MASK_F32,
+        MaskKind::Additive(DType::F16) => call::MASK_F16,
+        MaskKind::Additive(DType::Bf16) => call::MASK_BF16,
+    }
+}
+
+/// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero where
+/// the frame does not have it.
+pub fn attention(
+    plan: &GpuPlan,
+    problem: &Problem,
+    at: &Operands<u64>,
+    parts: PartialStates,
+    sequences: Sequences,
+) -> Call {
+    let (s, c) = (problem.spec(), &plan.choice);
+    let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
+        Some(view) => tensor(&view, at[operand]),
+        None => Tensor::default(),
+    };
+    let (mask, strides) = match &s.mask {
+        Some(mask) => (mask_kind(mask.kind()), mask.strides().map(|stride| stride as i64)),
+        None => (call::MASK_NONE, [0; 4]),
+    };
+    let (query_factor, cap) = problem.score_factors();
+    let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
+    let group = problem.heads() / problem.kv_heads();
+    let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
+    let mut filled = Call {
+        query: of(Operand::Query),
+        key: of(Operand::Key),
+        value: of(Operand::Value),
+        past_key: of(Operand::PastKey),
+        past_value: of(Operand::PastValue),
+        output: of(Operand::Output),
+        mask: at[Operand::Mask],
+        mask_batch: strides[0],
+        mask_head: strides[1],
+        mask_query: strides[2],
+        mask_key: strides[3],
+        sequences: sequences.table,
+        lse: at[Operand::LogSumExp],
+        state_m: at[Operand::StateReference],
+        state_s: at[Operand::StateSum],
+        state_w: at[Operand::StateWeighted],
+        part_ms: parts.ms,
+        part_w: parts.w,
+        sequence: sequences.one,
+        sequence_count: int(problem.sequences()),
+        dtype: dtype(s.dtype),
+        mask_kind: mask,
+        flags: 0,
+        heads: int(problem.heads()),
+        group: int(group),
+        tokens: int(s.query.tokens()),
+        head_dim: int(d),
+        value_dim: int(dv),
+        part_dim: int(c.part_dim),
+        row_blocks: int(row_blocks),
+        splits: int(c.splits),
+        chunk: int(c.chunk),
+        query_factor,
+        cap,
+        query_rows: int(problem.rows()),
+        by_row_blocks: Divisor::new(int(row_blocks)),
+        by_splits: Divisor::new(int(c.splits)),
+        by_heads: Divisor::new(int(problem.heads())),
+        by_group: Divisor::new(int(group)),
+        by_tokens: Divisor::new(int(s.query.tokens())),
+    };
+    let vec4 = |tensors: [&Tensor; 2], dim, flag| match tensors.iter().all(|t| is_vec4(t, dim, size)) {
+        true => flag,
+        false => 0,
+    };
+    filled.flags = vec4([&filled.query, &filled.query], d, call::QUERY_IN_FOURS)
+        | vec4([&filled.key, &filled.past_key], d, call::KEY_IN_FOURS)
+        | vec4([&filled.value, &filled.past_value], dv, call::VALUE_IN_FOURS)
+        | vec4([&filled.output, &filled.output], dv, call::OUTPUT_IN_FOURS);
+    let inputs = call::QUERY_IN_FOURS | call::KEY_IN_FOURS | call::VALUE_IN_FOURS;
+    if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
+        filled.flags |= call::WHOLE_ROWS;
+    }
+    filled
+}
+
+/// The parameters of the kernel that writes the present, for keys and for values.
+pub fn presents(problem: &Problem, filled: &Call, at: &Operands<u64>) -> [Option<Present>; 2] {
+    let s = problem.spec();
+    let present = |to: Operand, past: Tensor, fresh: Tensor, new: &View| {
+        let view = problem.memory(to)?.view?;
+        Some(Present {
+            past,
+            fresh,
+            present: tensor(&view, at[to]),
+            batch: int(new.batch()),
+            heads: int(new.heads()),
+            past_tokens: int(problem.past()),
+            fresh_tokens: int(new.tokens()),
+            dim: int(new.dim()),
+            element_size: int(s.dtype.size()),
+        })
+    };
+    [
+        present(Operand::PresentKey, filled.past_key, filled.key, &s.key),
+        present(Operand::PresentValue, filled.past_value, filled.value, &s.value),
+    ]
+}

@@ -1,0 +1,80 @@
+//! Where the host tensors of a frame lie on the device: in place where the device can use them, else in the staging.
+
+use super::plan::GpuPlan;
+use super::workspace::{GpuWorkspace, Staging};
+use crate::attention::tensors::HostTensors;
+use crate::error::DeviceError;
+use elsa_core::attention::{Operand, Operands, Problem};
+use elsa_core::view::View;
+use std::ptr;
+
+/// A host tensor and its place on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// Its first byte.
+    pub data: *mut u8,
+    /// Its bytes; zero where the frame does not have it.
+    pub bytes: usize,
+    /// Its address on the device; zero where the frame does not have it.
+    pub device: u64,
+    /// Whether the device uses it in place.
+    pub mapped: bool,
+    /// Its view, if that has gaps, which a call must not write.
+    pub gaps: Option<View>,
+}
+
+impl Default for Placed {
+    fn default() -> Placed {
+        Placed { data: ptr::null_mut(), bytes: 0, device: 0, mapped: false, gaps: None }
+    }
+}
+
+/// Places every tensor, and makes the room that they need.
+///
+/// # Errors
+/// Memory that is not there, and a device that fails.
+pub fn place(
+    plan: &GpuPlan,
+    problem: &Problem,
+    tensors: &HostTensors<'_>,
+    workspace: &mut GpuWorkspace,
+) -> Result<Operands<Placed>, DeviceError> {
+    let staging = Staging::of(problem).ok_or(DeviceError::HostMemory { bytes: usize::MAX })?;
+    let mut placed = Operands::from_fn(|operand| match (tensors[operand], problem.memory(operand)) {
+        (data, Some(memory)) if !data.is_null() => {
+            Placed { data, bytes: memory.bytes(), gaps: memory.gaps(), ..Placed::default() }
+        }
+        _ => Placed::default(),
+    });
+    if plan.gpu.profile().integrated {
+        let entered = workspace.context.enter()?;
+        for operand in Operand::ALL {
+            let tensor = &mut placed[operand];
+            if let Some(device) = entered.mapped(tensor.data.expose_provenance() as u64, tensor.bytes) {
+                (tensor.device, tensor.mapped) = (device, true);
+            }
+        }
+    }
+    let copied = |tensor: &Placed| tensor.bytes > 0 && !tensor.mapped;
+    if placed.iter().any(|(operand, tensor)| !operand.is_state() && copied(tensor)) {
+        workspace.reserve_staging(problem)?;
+    }
+    workspace.reserve_bounce(problem)?;
+    let state_is_copied = |operand: Operand| operand.is_state() && !placed[operand].mapped;
+    if tensors.has_states() && Operand::ALL.into_iter().any(state_is_copied) {
+        workspace.reserve_states(problem)?;
+    }
+    let staged = workspace.staging.as_ref().map_or(0, |buffer| buffer.address());
+    let mut state = workspace.states.as_ref().map_or(0, |buffer| buffer.address());
+    for operand in Operand::ALL {
+        let tensor = &mut placed[operand];
+        if copied(tensor) {
+            tensor.device = if operand.is_state() { state } else { staged + staging.at[operand] as u64 };
+        }
+        // The arrays of states lie one after the other.
+        if operand.is_state() {
+            state += problem.memory(operand).map_or(0, |memory| memory.bytes()) as u64;
+        }
+    }
+    Ok(placed)
+}

@@ -1,0 +1,285 @@
+//! Memory that the runs of a plan work in on a GPU.
+
+use super::plan::GpuPlan;
+use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
+use crate::error::{BindError, DeviceError};
+use elsa_core::attention::plan::SEQUENCE_BYTES;
+use elsa_core::attention::{Operand, Operands, Problem};
+use elsa_kernels::cuda::call::Sequence;
+use std::sync::Arc;
+
+const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
+
+/// Where the tensors of a problem lie in device memory when the caller's are in host memory. States have memory of their
+/// own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staging {
+    /// First byte of each tensor, a multiple of 256. Absent tensors take no bytes.
+    pub at: Operands<usize>,
+    /// Bytes in all.
+    pub bytes: usize,
+}
+
+impl Staging {
+    /// Lays out the staging; none if it cannot be counted.
+    pub fn of(problem: &Problem) -> Option<Staging> {
+        let mut bytes = 0usize;
+        let staged = |operand: &Operand| !operand.is_state();
+        let mut at = Operands::default();
+        for operand in Operand::ALL.into_iter().filter(staged) {
+            at[operand] = bytes;
+            let memory = problem.memory(operand).map_or(0, |memory| memory.bytes());
+            bytes = bytes.checked_add(memory)?.checked_next_multiple_of(256)?;
+        }
+        Some(Staging { at, bytes })
+    }
+
+    /// Bytes of the staging; the largest number if they cannot be counted.
+    pub fn bytes_of(problem: &Problem) -> usize {
+        Staging::of(problem).map_or(usize::MAX, |staging| staging.bytes)
+    }
+}
+
+impl GpuPlan {
+    /// Allocates what runs need; staging too, unless the device may use the caller's memory in place.
+    ///
+    /// # Errors
+    /// Memory that is not there, and a device that fails.
+    pub fn workspace(&self, problem: &Problem) -> Result<GpuWorkspace, DeviceError> {
+        let context = self.gpu.context()?;
+        let mut workspace = GpuWorkspace::new(self, &context, problem)?;
+        if !self.gpu.profile().integrated {
+            workspace.reserve_staging(problem)?;
+        }
+        Ok(workspace)
+    }
+}
+
+/// Memory that the runs of a plan work in, on one device.
+///
+/// Fields are dropped in order: what is pending is waited for before its memory goes.
+#[derive(Debug)]
+pub struct GpuWorkspace {
+    /// What device-bound runs have enqueued.
+    pub pending: Pending,
+    pub context: Arc<Context>,
+    pub stream: Stream,
+    /// Partial states and the table of sequences, as the plan's layout has them.
+    pub parts: DeviceBuffer,
+    /// Partial states where states are given and the keys are not divided.
+    pub state_parts: Option<DeviceBuffer>,
+    /// Host tensors on the device.
+    pub staging: Option<DeviceBuffer>,
+    /// States on the device, on their way to the host.
+    pub states: Option<DeviceBuffer>,
+    /// The table of sequences on the host.
+    pub table: PinnedBuffer,
+    /// Rows of an output that is not dense, on their way to the caller.
+    pub bounce: Vec<u8>,
+    /// The table's copy to the device is done.
+    pub uploaded: Event,
+}
+
+/// Work that was enqueued and not waited for.
+#[derive(Debug)]
+pub struct Pending {
+    context: Arc<Context>,
+    /// All of it is done.
+    done: Event,
+    busy: bool,
+}
+
+impl Pending {
+    /// Marks the end of what is in the stream. Whatever comes of it, there may be work.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn mark(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        self.busy = true;
+        self.done.record(entered, stream)
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn wait(&mut self) -> Result<(), DeviceError> {
+        if std::mem::take(&mut self.busy) && !self.context.is_lost() {
+            let entered = self.context.enter()?;
+            self.done.synchronize(&entered)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Err(e) = self.wait() {
+            log::debug!("while waiting for a device: {e}");
+        }
+    }
+}
+
+impl GpuWorkspace {
+    /// Allocates what every run needs.
+    ///
+    /// # Errors
+    /// Memory that is not there, and a device that fails.
+    pub fn new(
+        plan: &GpuPlan,
+        context: &Arc<Context>,
+        problem: &Problem,
+    ) -> Result<GpuWorkspace, DeviceError> {
+        let mut bounce = Vec::new();
+        reserve_bounce(&mut bounce, problem)?;
+        Ok(GpuWorkspace {
+            stream: Stream::new(context)?,
+            parts: DeviceBuffer::new(context, plan.layout.bytes)?,
+            state_parts: None,
+            staging: None,
+            states: None,
+            table: PinnedBuffer::new(context, plan.layout.sequences.len)?,
+            bounce,
+            uploaded: Event::new(context)?,
+            pending: Pending { context: context.clone(), done: Event::new(context)?, busy: false },
+            context: context.clone(),
+        })
+    }
+
+    /// Makes room for host tensors, if there is none.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_staging(&mut self, problem: &Problem) -> Result<(), DeviceError> {
+        reserve(&self.context, &mut self.staging, Staging::bytes_of(problem))
+    }
+
+    /// Gives a workspace whose context was lost a new one.
+    ///
+    /// # Errors
+    /// A second loss, and a device that fails.
+    pub fn revive(&mut self, plan: &GpuPlan, problem: &Problem) -> Result<(), DeviceError> {
+        if self.context.is_lost() {
+            *self = GpuWorkspace::new(plan, &plan.gpu.context()?, problem)?;
+        }
+        Ok(())
+    }
+
+    /// Whether it has the room that the plan needs, in the context of the plan's device.
+    ///
+    /// # Errors
+    /// A workspace of another engine, and one that is too small.
+    pub fn check(&self, plan: &GpuPlan, problem: &Problem) -> Result<(), BindError> {
+        if !self.context.is_lost() && !plan.gpu.owns(&self.context) {
+            return Err(BindError::Foreign);
+        }
+        let (found, needed) = (self.parts.bytes(), plan.layout.bytes);
+        if found < needed || self.table.bytes() < plan.layout.sequences.len {
+            let sequences = problem.sequences();
+            return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
+        }
+        Ok(())
+    }
+
+    /// Makes room for outputs with gaps, if there is none.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
+        reserve_bounce(&mut self.bounce, problem)
+    }
+
+    /// Makes room for states on the device, if there is none: `[rows]`, `[rows]`, `[rows][value_dim]`.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_states(&mut self, problem: &Problem) -> Result<(), DeviceError> {
+        let bytes = problem.rows().saturating_mul(problem.value_dim() + 2).saturating_mul(4);
+        reserve(&self.context, &mut self.states, bytes)
+    }
+
+    /// Makes room for the partial states of undivided keys, if there is none.
+    ///
+    /// # Errors
+    /// Memory that is not there.
+    pub fn reserve_state_parts(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        reserve(&self.context, &mut self.state_parts, bytes)
+    }
+
+    /// Frees everything.
+    ///
+    /// # Errors
+    /// The first error that the driver reports; the rest is freed all the same.
+    pub fn close(self) -> Result<(), DeviceError> {
+        let GpuWorkspace {
+            mut pending, stream, parts, state_parts, staging, states, table, uploaded, ..
+        } = self;
+        let mut closed = vec![pending.wait(), parts.close(), table.close()];
+        closed.extend([state_parts, staging, states].into_iter().flatten().map(DeviceBuffer::close));
+        closed.extend([uploaded.close(), stream.close()]);
+        closed.into_iter().collect()
+    }
+}
+
+fn reserve_bounce(bounce: &mut Vec<u8>, problem: &Problem) -> Result<(), DeviceError> {
+    let with_gaps = Operand::ALL.into_iter().filter(|operand| operand.is_written());
+    let memories = with_gaps.filter_map(|operand| problem.memory(operand));
+    let bytes = memories.filter(|memory| memory.gaps().is_some()).map(|memory| memory.bytes()).max();
+    let bytes = bytes.unwrap_or(0);
+    if bounce.len() < bytes {
+        bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
+        bounce.resize(bytes, 0);
+    }
+    Ok(())
+}
+
+fn reserve(
+    context: &Arc<Context>,
+    buffer: &mut Option<DeviceBuffer>,
+    bytes: usize,
+) -> Result<(), DeviceError> {
+    if buffer.as_ref().is_none_or(|b| b.bytes() < bytes) {
+        // What is too small goes first, so that its room can be used.
+        if let Some(small) = buffer.take() {
+            small.close()?;
+        }
+        *buffer = Some(DeviceBuffer::new(context, bytes)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::attention::{MaskKind, MaskView, Spec};
+    use elsa_core::dtype::DType;
+    use elsa_core::view::{Layout, View};
+
+    #[test]
+    fn staging_holds_every_tensor_apart() {
+        let view = |n, d| View::dense("x", Layout::Bhnd, &[2, 3, n, d], None).unwrap();
+        let mut spec = Spec::new(DType::F16, view(5, 8), view(7, 8), view(7, 4), view(5, 4));
+        (spec.past_key, spec.past_value) = (Some(view(2, 8)), Some(view(2, 4)));
+        (spec.present_key, spec.present_value) = (Some(view(9, 8)), Some(view(9, 4)));
+        spec.mask = Some(MaskView::dense(MaskKind::Additive(DType::F32), &[5, 9]).unwrap());
+        let s = Staging::of(&spec.check().unwrap()).unwrap();
+        let staged = Operand::ALL.into_iter().filter(|operand| !operand.is_state());
+        let starts: Vec<usize> = staged.map(|operand| s.at[operand]).chain([s.bytes]).collect();
+        let bytes = [
+            2 * 3 * 5 * 8 * 2,
+            2 * 3 * 7 * 8 * 2,
+            2 * 3 * 7 * 4 * 2,
+            2 * 3 * 2 * 8 * 2,
+            2 * 3 * 2 * 4 * 2,
+            5 * 9 * 4,
+            2 * 3 * 5 * 4 * 2,
+            2 * 3 * 9 * 8 * 2,
+            2 * 3 * 9 * 4 * 2,
+            2 * 3 * 5 * 4,
+        ];
+        for (pair, bytes) in starts.windows(2).zip(bytes) {
+            assert!(pair[0].is_multiple_of(256) && pair[1] >= pair[0] + bytes, "{s:?}");
+            assert!(pair[1] < pair[0] + bytes + 256, "{s:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The tensors of a frame in host memory, as pointers that the CPU and a GPU may both hold.
+
+use elsa_core::attention::{Inputs, Operand, Operands, Outputs};
+use std::marker::PhantomData;
+use std::ops::Index;
+use std::ptr;
+
+/// First byte of every operand; null where a frame does not have it.
+///
+/// Invariant *tensors*: once [`Inputs::check`] and [`Outputs::check`] have accepted the data for a problem, every pointer
+/// that is not null is readable for the bytes that `Problem::memory` names, for as long as `'a`. Those of operands that
+/// a call writes are writable, and nobody else uses their memory meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct HostTensors<'a> {
+    at: Operands<*mut u8>,
+    borrowed: PhantomData<&'a ()>,
+}
+
+impl<'a> HostTensors<'a> {
+    /// Of inputs that are read through the pointers alone, and of outputs.
+    pub fn new(inputs: &Inputs<'a>, mut outputs: Outputs<'a>) -> HostTensors<'a> {
+        let mut at = Operands::from_fn(|_| ptr::null_mut());
+        for (operand, elements) in [
+            (Operand::Query, Some(inputs.query)),
+            (Operand::Key, Some(inputs.key)),
+            (Operand::Value, Some(inputs.value)),
+            (Operand::PastKey, inputs.past_key),
+            (Operand::PastValue, inputs.past_value),
+        ] {
+            at[operand] = elements.map_or(ptr::null_mut(), |elements| elements.as_ptr().cast_mut());
+        }
+        at[Operand::Mask] = inputs.mask.map_or(ptr::null_mut(), |mask| mask.as_ptr().cast_mut());
+        for (operand, elements) in [
+            (Operand::Output, Some(&mut outputs.output)),
+            (Operand::PresentKey, outputs.present_key.as_mut()),
+            (Operand::PresentValue, outputs.present_value.as_mut()),
+        ] {
+            at[operand] = elements.map_or(ptr::null_mut(), |elements| elements.as_mut_ptr());
+        }
+        let mut rows = |operand, values: Option<&mut [f32]>| {
+            at[operand] = values.map_or(ptr::null_mut(), |values| values.as_mut_ptr().cast());
+        };
+        rows(Operand::LogSumExp, outputs.lse);
+        if let Some(state) = outputs.state {
+            rows(Operand::StateReference, Some(state.m));
+            rows(Operand::StateSum, Some(state.s));
+            rows(Operand::StateWeighted, Some(state.w));
+        }
+        HostTensors { at, borrowed: PhantomData }
+    }
+
+    /// Whether states are requested.
+    pub fn has_states(&self) -> bool {
+        !self.at[Operand::StateReference].is_null()
+    }
+}
+
+impl Index<Operand> for HostTensors<'_> {
+    type Output = *mut u8;
+
+    fn index(&self, operand: Operand) -> &*mut u8 {
+        &self.at[operand]
+    }
+}

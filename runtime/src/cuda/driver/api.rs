@@ -1,0 +1,127 @@
+//! The functions of the driver by name, and the numbers that its header gives names to.
+
+use crate::error::DeviceError;
+use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+macro_rules! api {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The functions of the driver, looked up by name.
+        #[allow(non_snake_case, reason = "the names are the driver's")]
+        pub struct Api {
+            $(pub $name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
+            /// Absent from some drivers.
+            pub cuDevicePrimaryCtxRelease: Option<unsafe extern "C" fn(CUdevice) -> c_uint>,
+        }
+
+        impl Api {
+            pub fn load() -> Result<Api, DeviceError> {
+                // SAFETY: opening libcuda runs its initialisers, which is what the process asks for by using it.
+                if !unsafe { sys::is_culib_present() } {
+                    return Err(DeviceError::NoLibrary);
+                }
+                // SAFETY: as above; the library is present, so that this does not panic.
+                let library = unsafe { sys::culib() };
+                Ok(Api {
+                    // SAFETY: *signatures*; the library is never closed.
+                    $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
+                        .map_err(|_| DeviceError::Symbol { name: stringify!($name) })?,)*
+                    // SAFETY: as above.
+                    cuDevicePrimaryCtxRelease: unsafe { library.get(b"cuDevicePrimaryCtxRelease\0") }
+                        .ok()
+                        .map(|f| *f),
+                })
+            }
+        }
+    };
+}
+
+api! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuGetErrorName(c_uint, *mut *const c_char);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, CUdevice);
+    cuDeviceGetAttribute(*mut c_int, c_int, CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
+    cuCtxDestroy_v2(CUcontext);
+    cuCtxGetCurrent(*mut CUcontext);
+    cuCtxGetDevice(*mut CUdevice);
+    cuCtxPushCurrent_v2(CUcontext);
+    cuCtxPopCurrent_v2(*mut CUcontext);
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+    cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuPointerGetAttribute(*mut c_void, c_int, CUdeviceptr);
+    cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
+    cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+    cuModuleUnload(CUmodule);
+    cuLaunchKernel(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void, *mut *mut c_void
+    );
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuStreamSynchronize(CUstream);
+    cuStreamGetCtx(CUstream, *mut CUcontext);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventDestroy_v2(CUevent);
+    cuEventRecord(CUevent, CUstream);
+    cuEventSynchronize(CUevent);
+}
+
+/// Codes of the driver that are told apart.
+pub mod code {
+    pub const OUT_OF_MEMORY: u32 = 2;
+    /// Those after which a context is of no more use.
+    pub const STICKY: [u32; 14] = [4, 201, 214, 220, 700, 702, 709, 714, 715, 716, 717, 718, 719, 999];
+}
+
+/// Attributes of devices, all of them known to a driver of CUDA 10.2.
+pub mod attribute {
+    pub const SHARED_PER_BLOCK: i32 = 8;
+    pub const CLOCK_KHZ: i32 = 13;
+    pub const SMS: i32 = 16;
+    pub const INTEGRATED: i32 = 18;
+    pub const CAN_MAP_HOST: i32 = 19;
+    pub const L2: i32 = 38;
+    pub const MAJOR: i32 = 75;
+    pub const MINOR: i32 = 76;
+    pub const SHARED_PER_SM: i32 = 81;
+}
+
+/// Attributes of pointers.
+pub mod pointer {
+    pub const CONTEXT: i32 = 1;
+    pub const MEMORY_TYPE: i32 = 2;
+    pub const DEVICE_POINTER: i32 = 3;
+    pub const BUFFER_ID: i32 = 7;
+    pub const TYPE_HOST: u32 = 1;
+    pub const TYPE_DEVICE: u32 = 2;
+}
+
+/// Options of the driver's compiler.
+pub mod jit {
+    pub const INFO_LOG: i32 = 3;
+    pub const INFO_LOG_SIZE: i32 = 4;
+    pub const ERROR_LOG: i32 = 5;
+    pub const ERROR_LOG_SIZE: i32 = 6;
+    pub const LOG_BYTES: usize = 4096;
+}
+
+/// Page-locked memory that every context sees, at addresses that devices can use.
+pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
+/// A stream that does not wait for the default stream.
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+/// A thread that waits for a context of our own yields its processor.
+pub const CONTEXT_BLOCKING: c_uint = 4;
+/// An event that is only waited for keeps no time.
+pub const EVENT_NO_TIMING: c_uint = 2;
+/// Least compute capability: that of the PTX.
+pub const CAPABILITY: (u32, u32) = (6, 2);

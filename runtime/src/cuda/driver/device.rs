@@ -1,0 +1,161 @@
+//! The driver, and the devices that it finds.
+
+use super::api::{Api, CAPABILITY, attribute};
+use crate::error::DeviceError;
+use cudarc::driver::sys::CUdevice;
+use elsa_core::profile::GpuProfile;
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::sync::OnceLock;
+
+/// The driver, initialised.
+#[derive(Clone, Copy)]
+pub struct Driver {
+    pub(super) api: &'static Api,
+    /// `1000 · major + 10 · minor` of the CUDA version that it implements.
+    version: i32,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+impl Driver {
+    /// Opens the library, finds every function, and initialises the driver.
+    ///
+    /// # Errors
+    /// No library, a missing function, a driver that does not start.
+    pub fn open() -> Result<Driver, DeviceError> {
+        static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
+        let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
+        let mut driver = Driver { api, version: 0 };
+        // SAFETY: *signatures*.
+        driver.check("cuInit", unsafe { (api.cuInit)(0) })?;
+        let mut version = 0;
+        // SAFETY: *room*: an integer.
+        driver.check("cuDriverGetVersion", unsafe { (api.cuDriverGetVersion)(&raw mut version) })?;
+        driver.version = version;
+        Ok(driver)
+    }
+
+    /// The CUDA version that it implements, `(major, minor)`.
+    pub fn version(self) -> (u32, u32) {
+        let version = self.version.max(0).unsigned_abs();
+        (version / 1000, version % 1000 / 10)
+    }
+
+    pub(super) fn check(self, call: &'static str, code: u32) -> Result<(), DeviceError> {
+        if code == 0 { Ok(()) } else { Err(DeviceError::Call { call, code, name: self.name(code) }) }
+    }
+
+    /// The driver's name of a code.
+    fn name(self, code: u32) -> &'static str {
+        let mut text: *const c_char = ptr::null();
+        // SAFETY: *room*: a pointer.
+        let done = unsafe { (self.api.cuGetErrorName)(code, &raw mut text) };
+        if done != 0 || text.is_null() {
+            return "a code that the driver does not name";
+        }
+        // SAFETY: the driver gives a constant of its own, ended by zero, and is never unloaded.
+        unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a name that is not text")
+    }
+
+    /// The device of that number.
+    ///
+    /// # Errors
+    /// A number that is none, and what the driver reports.
+    pub fn device(self, ordinal: usize) -> Result<Device, DeviceError> {
+        let mut count = 0;
+        // SAFETY: *room*: an integer.
+        self.check("cuDeviceGetCount", unsafe { (self.api.cuDeviceGetCount)(&raw mut count) })?;
+        let count = usize::try_from(count).unwrap_or(0);
+        let wanted = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let Some(wanted) = wanted else { return Err(DeviceError::Ordinal { found: ordinal, count }) };
+        let mut raw: CUdevice = 0;
+        // SAFETY: *room*: a device.
+        self.check("cuDeviceGet", unsafe { (self.api.cuDeviceGet)(&raw mut raw, wanted) })?;
+        Ok(Device { driver: self, raw })
+    }
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    pub(super) driver: Driver,
+    pub(super) raw: CUdevice,
+}
+
+impl Device {
+    fn attribute(self, attribute: i32) -> Result<u32, DeviceError> {
+        let mut value = 0;
+        // SAFETY: *room*: an integer.
+        let code = unsafe { (self.driver.api.cuDeviceGetAttribute)(&raw mut value, attribute, self.raw) };
+        self.driver.check("cuDeviceGetAttribute", code)?;
+        Ok(value.max(0).unsigned_abs())
+    }
+
+    /// The driver.
+    pub fn driver(self) -> Driver {
+        self.driver
+    }
+
+    /// Its name.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn name(self) -> Result<String, DeviceError> {
+        let mut name = [0u8; 256];
+        // SAFETY: *room*: the array has as many bytes as are said.
+        let code = unsafe {
+            (self.driver.api.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int - 1, self.raw)
+        };
+        self.driver.check("cuDeviceGetName", code)?;
+        Ok(until_zero(&name))
+    }
+
+    /// Bytes of its memory.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn memory(self) -> Result<usize, DeviceError> {
+        let mut bytes = 0;
+        // SAFETY: *room*: a size.
+        let code = unsafe { (self.driver.api.cuDeviceTotalMem_v2)(&raw mut bytes, self.raw) };
+        self.driver.check("cuDeviceTotalMem_v2", code)?;
+        Ok(bytes)
+    }
+
+    /// What the chooser knows of it. Figures that the driver does not tell are zero.
+    ///
+    /// # Errors
+    /// What the driver reports, and a device that is too old.
+    pub fn profile(self) -> Result<GpuProfile, DeviceError> {
+        let capability = (self.attribute(attribute::MAJOR)?, self.attribute(attribute::MINOR)?);
+        if capability < CAPABILITY {
+            let device = self.name().unwrap_or_default();
+            return Err(DeviceError::TooOld { device, major: capability.0, minor: capability.1 });
+        }
+        let told = |attribute| self.attribute(attribute).unwrap_or(0);
+        Ok(GpuProfile {
+            capability,
+            sms: self.attribute(attribute::SMS)? as usize,
+            lanes_per_sm: match capability {
+                (7, _) | (8, 0) => 64,
+                _ => 128,
+            },
+            shared_memory: told(attribute::SHARED_PER_BLOCK) as usize,
+            shared_per_sm: told(attribute::SHARED_PER_SM) as usize,
+            l2: told(attribute::L2) as usize,
+            mhz: told(attribute::CLOCK_KHZ) / 1000,
+            integrated: told(attribute::INTEGRATED) != 0 && told(attribute::CAN_MAP_HOST) != 0,
+        })
+    }
+}
+
+/// The text up to the first zero.
+pub(super) fn until_zero(bytes: &[u8]) -> String {
+    let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).trim().to_owned()
+}

@@ -1,0 +1,81 @@
+//! Modules and the kernels in them.
+
+use super::api::jit;
+use super::context::Context;
+use super::device::until_zero;
+use super::resource::resource;
+use crate::error::DeviceError;
+use cudarc::driver::sys::{CUfunction, CUmodule};
+use std::ffi::{CString, c_uint, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// A module that the driver has loaded.
+#[derive(Debug)]
+pub struct Module {
+    context: Arc<Context>,
+    raw: Option<CUmodule>,
+}
+
+/// A kernel of a module.
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub(super) raw: CUfunction,
+    // A function goes with its module.
+    _module: Arc<Module>,
+}
+
+// SAFETY: a function may be launched by every thread that makes the context current.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Module {
+    /// Loads an image: a cubin, or PTX text that ends with zero. Fails with what the driver's compiler says.
+    ///
+    /// # Errors
+    /// The driver's code, and its log.
+    pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module, (DeviceError, String)> {
+        let entered = context.enter().map_err(|e| (e, String::new()))?;
+        let (mut info, mut error) = (vec![0u8; jit::LOG_BYTES], vec![0u8; jit::LOG_BYTES]);
+        let mut options = [jit::INFO_LOG, jit::INFO_LOG_SIZE, jit::ERROR_LOG, jit::ERROR_LOG_SIZE];
+        let size = ptr::without_provenance_mut(jit::LOG_BYTES - 1);
+        let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, error.as_mut_ptr().cast(), size];
+        let mut raw = ptr::null_mut();
+        // SAFETY: *current*, *room*: a handle, four options with their values, logs of the sizes that are said;
+        // PTX ends with zero, and a cubin tells its size.
+        let code = unsafe {
+            (context.api().cuModuleLoadDataEx)(
+                &raw mut raw,
+                image.as_ptr().cast(),
+                options.len() as c_uint,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        entered.check("cuModuleLoadDataEx", code).map_err(|e| (e, until_zero(&error)))?;
+        Ok(Module { context: context.clone(), raw: Some(raw) })
+    }
+
+    /// The kernel of that name.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn function(self: &Arc<Module>, name: &str) -> Result<Function, DeviceError> {
+        let entered = self.context.enter()?;
+        let symbol = CString::new(name).unwrap_or_default();
+        let mut raw = ptr::null_mut();
+        // SAFETY: *handle*, *current*, *room*: a handle; the name ends with zero.
+        let code = unsafe {
+            (self.context.api().cuModuleGetFunction)(
+                &raw mut raw,
+                self.raw.unwrap_or(ptr::null_mut()),
+                symbol.as_ptr(),
+            )
+        };
+        entered.check("cuModuleGetFunction", code)?;
+        Ok(Function { raw, _module: self.clone() })
+    }
+}
+
+resource!(Module, cuModuleUnload, raw);

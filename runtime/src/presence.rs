@@ -1,0 +1,56 @@
+//! Which back ends this build has and this machine can execute.
+
+use crate::backend::Backend;
+use crate::cuda::gpu::{CudaOptions, Gpu};
+use crate::error::DeviceError;
+use elsa_kernels::kernel::Kernel;
+use elsa_kernels::registry;
+
+impl Backend {
+    /// The CPU kernel for any number of queries, where this build has it and this machine can execute it.
+    pub(crate) fn kernel(self) -> Option<&'static Kernel> {
+        let Backend::Cpu(set) = self else { return None };
+        registry::find(set).filter(|kernel| (kernel.present)())
+    }
+
+    /// Whether this build has it and this machine can execute it.
+    #[must_use]
+    pub fn is_present(self) -> bool {
+        match self {
+            Backend::Cuda => Gpu::probe(&CudaOptions::default()).is_ok(),
+            Backend::Cpu(_) => self.kernel().is_some(),
+        }
+    }
+}
+
+/// A back end and whether it can be used here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// The back end.
+    pub backend: Backend,
+    /// Whether this build has it and this machine can execute it.
+    pub present: bool,
+    /// Its kernel for any number of queries, where it is present and has but one.
+    pub kernel: Option<&'static str>,
+    /// Why the GPU is not present.
+    pub absence: Option<DeviceError>,
+}
+
+/// Every back end, in order of preference. The GPU is that of [`CudaOptions::default`].
+#[must_use]
+pub fn backends() -> Vec<Present> {
+    Backend::ALL
+        .into_iter()
+        .map(|backend| match backend {
+            Backend::Cuda => {
+                let absence = Gpu::probe(&CudaOptions::default()).err();
+                Present { backend, present: absence.is_none(), kernel: None, absence }
+            }
+            Backend::Cpu(_) => {
+                let kernel = backend.kernel();
+                let name = kernel.map(|k| k.spec.name);
+                Present { backend, present: kernel.is_some(), kernel: name, absence: None }
+            }
+        })
+        .collect()
+}
