@@ -3,7 +3,7 @@
 use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
-use elsa_core::state::{log_sum_exp, natural_reference};
+use elsa_core::state::{NaturalState, log_sum_exp};
 use elsa_kernels::kernel::{Entries, Sums};
 
 /// The state of a tile's rows when every key was taken in.
@@ -50,25 +50,17 @@ pub(super) unsafe fn finish(
                 Some(sums) => (sums.m.add(i).read(), sums.s.add(i).read()),
                 None => (f32::NEG_INFINITY, 0.0),
             };
-            let empty = m == f32::NEG_INFINITY && !s.is_nan();
             if !lse.is_null() {
                 lse.add(at).write(log_sum_exp(m, f64::from(s) / scale));
             }
             if !state_m.is_null() {
-                let (natural, factor) = natural_reference(m);
-                let factor = factor / scale;
-                state_m.add(at).write(natural);
-                state_s.add(at).write(if empty { 0.0 } else { (f64::from(s) * factor) as f32 });
-                let factor = if normalised { factor * f64::from(s) } else { factor };
+                let natural = NaturalState::of(m, s, scale, normalised);
+                state_m.add(at).write(natural.m);
+                state_s.add(at).write(natural.s);
                 let to = state_w.add(at * dv);
                 for x in 0..dv {
-                    let w = match &sums {
-                        Some(sums) if !empty => {
-                            (f64::from(sums.w.add(x * tile.width + i).read()) * factor) as f32
-                        }
-                        _ => 0.0,
-                    };
-                    to.add(x).write(w);
+                    let w = sums.map_or(0.0, |sums| sums.w.add(x * tile.width + i).read());
+                    to.add(x).write(natural.w(w));
                 }
             }
         }
