@@ -2,12 +2,13 @@
 //!
 //! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
 //! a line `N passed, N failed`. A stage fails when a command of it fails and when one of them ran nothing.
-//! `--fast` runs the first three, `--only STAGE,…` any, `--list` names them. Each command is printed before
+//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. Each command is printed before
 //! it runs, with the variables that matter, so that it can be run by itself.
 //!
 //! | stage | what it does | by itself |
 //! |---|---|---|
 //! | `fmt` | formatting of the three workspaces | `cargo fmt --all --check` |
+//! | `house` | no circle among the modules of a crate, no source file over 600 lines | `cargo xtask test --only house` |
 //! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
 //! | `host` | every test on this machine | `cargo test --workspace` |
 //! | `docs` | documentation, warnings denied; the README's quick start of Rust | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
@@ -65,6 +66,7 @@ mod count;
 mod cross;
 mod deploy;
 mod gpu_test;
+mod house;
 mod neon;
 mod peers;
 mod ptx;
@@ -94,7 +96,7 @@ struct Arguments {
 enum Command {
     /// Install what the tests need, run them in stages, and count what ran.
     Test {
-        /// Only formatting, lints and the tests on this machine.
+        /// Only formatting, imports, lints and the tests on this machine.
         #[arg(long, conflicts_with = "only")]
         fast: bool,
         /// Only these stages.

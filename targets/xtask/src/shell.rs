@@ -7,6 +7,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The workspace of the program for a machine without an operating system.
+pub const BARE_METAL: &str = "tests/bare-metal";
+/// The workspace of the fuzz targets.
+pub const FUZZ: &str = "tests/fuzz";
+
 /// Where things lie.
 pub struct Tree {
     /// The repository.

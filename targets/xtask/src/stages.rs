@@ -6,11 +6,12 @@
 use crate::capi;
 use crate::count::{self, Ran};
 use crate::cross;
+use crate::house;
 use crate::ptx;
 use crate::readme;
 use crate::seeds;
 use crate::setup::{self, BARE, BOARD};
-use crate::shell::{Output, Run, Tree, side_by_side};
+use crate::shell::{BARE_METAL, FUZZ, Output, Run, Tree, side_by_side};
 use crate::standin::{self, Variant};
 use crate::vision;
 use std::path::Path;
@@ -29,8 +30,14 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 20] = [
+pub const STAGES: [Stage; 21] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: fmt },
+    Stage {
+        name: "house",
+        about: "imports without circles, files of readable length",
+        fast: true,
+        run: house::house,
+    },
     Stage { name: "clippy", about: "lints, warnings denied", fast: true, run: clippy },
     Stage { name: "host", about: "every test on this machine", fast: true, run: host },
     Stage { name: "docs", about: "documentation, and what the README shows", fast: false, run: docs },
@@ -68,8 +75,6 @@ pub const STAGES: [Stage; 20] = [
 ];
 
 const JSON: &str = "--message-format=json-render-diagnostics";
-const BARE_METAL: &str = "tests/bare-metal";
-const FUZZ: &str = "tests/fuzz";
 /// Instrumentation for libFuzzer, which the stable compiler has too. Overflow is checked by the profile.
 const COVERAGE: &str = "--cfg fuzzing -Ccodegen-units=1 -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
