@@ -52,6 +52,9 @@ pub const NAMES: [&str; FILES.len()] = {
     names
 };
 
+/// The board whose platform, C library and instruction set the build that all boards share is made for.
+pub const REFERENCE: &str = FILES[0].name;
+
 /// The name of the board whose device tree has this `compatible` property: strings with a zero after each, as
 /// `/proc/device-tree/compatible` holds them. Parses no profile.
 #[must_use]
@@ -138,6 +141,14 @@ pub struct Build {
     pub cubin: String,
     /// Newest PTX ISA that the oldest supported driver loads, where it is known.
     pub ptx: Option<Version>,
+}
+
+impl Build {
+    /// The platform as cargo-zigbuild takes it: the triple and the version of the C library.
+    #[must_use]
+    pub fn zig_target(&self) -> String {
+        format!("{}.{}", self.triple, self.glibc)
+    }
 }
 
 /// A module of the family.
@@ -371,6 +382,20 @@ mod tests {
             said.sort();
             unknown.sort();
             assert_eq!(said, unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn all_boards_share_one_build() {
+        let shared = Board::named(REFERENCE).unwrap().build;
+        assert_eq!(shared.zig_target(), "aarch64-unknown-linux-gnu.2.27");
+        for name in NAMES {
+            let build = Board::named(name).unwrap().build;
+            assert_eq!(
+                (build.triple, build.machine, build.glibc, build.isa),
+                (shared.triple.clone(), shared.machine.clone(), shared.glibc, shared.isa.clone()),
+                "{name}"
+            );
         }
     }
 

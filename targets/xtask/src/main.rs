@@ -58,32 +58,23 @@
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
 #![forbid(unsafe_code)]
 
-mod bad;
-mod build;
-mod capi;
-mod check;
-mod count;
-mod cross;
-mod deploy;
-mod gpu_test;
-mod house;
-mod neon;
-mod peers;
-mod ptx;
-mod readme;
-mod seeds;
+mod boards;
+mod gpu;
+mod measure;
+mod ran;
 mod setup;
 mod shell;
-mod stages;
-mod standin;
-mod vision;
+mod test;
 
+use boards::target::Target;
+use boards::{build, deploy};
 use clap::{Parser, Subcommand};
+use gpu::{gpu_test, ptx, standin};
+use measure::{count, mca, peers};
 use shell::Tree;
-use stages::{STAGES, Stage};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use test::STAGES;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -141,7 +132,7 @@ enum Command {
     /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
     Build {
         /// What to build for.
-        #[arg(long, value_parser = build::Target::names())]
+        #[arg(long, value_parser = Target::names())]
         target: String,
         /// Precompile GPU kernels for the board's GPU, where ptxas is at hand.
         #[arg(long)]
@@ -167,16 +158,16 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::Test { fast, only, .. } => return test::run(&tree, fast, &only),
         Command::GpuTest => gpu_test::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
         }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
-        Command::Count { shapes } => neon::count(&tree, &shapes),
+        Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { check: false } => ptx::write(&tree),
-        Command::Ptx { check: true } => return test(&tree, false, &["ptx".to_owned()]),
-        Command::Mca => neon::mca(&tree),
+        Command::Ptx { check: true } => return test::run(&tree, false, &["ptx".to_owned()]),
+        Command::Mca => mca::run(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
@@ -187,33 +178,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn test(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
-    let wanted = |stage: &Stage| {
-        if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
-    };
-    let mut lines = Vec::new();
-    let (mut passed, mut failed) = (0, 0);
-    for stage in STAGES.iter().filter(|stage| wanted(stage)) {
-        println!("\n[{}] {}", stage.name, stage.about);
-        let start = Instant::now();
-        let ran = (stage.run)(tree).close();
-        for fault in &ran.faults {
-            println!("[{}] failed: {fault}", stage.name);
-        }
-        let ok = ran.faults.is_empty();
-        passed += ran.passed;
-        // A stage that failed before any of its tests could counts as one.
-        failed += ran.failed.max(u64::from(!ok));
-        let result = if ok { "ok" } else { "FAILED" };
-        let seconds = start.elapsed().as_secs_f64();
-        lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
-    }
-    println!();
-    for line in lines {
-        println!("{line}");
-    }
-    println!("{passed} passed, {failed} failed");
-    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -2,12 +2,11 @@
 //! where that is not allowed, one line with the command that would.
 
 use crate::shell::{Run, Tree};
+use elsa_targets::{Board, REFERENCE};
 use std::path::{Path, PathBuf};
 
 /// A Cortex-M4 with a floating-point unit and no operating system.
 pub const BARE: &str = "thumbv7em-none-eabihf";
-/// The Jetson boards.
-pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian puts an arm64 C library for emulators.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
@@ -131,9 +130,14 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
+/// The board whose build serves all boards.
+pub fn reference() -> Result<Board, String> {
+    Board::named(REFERENCE).map_err(|error| error.to_string())
+}
+
 /// What building for the boards and running there by emulation takes; returns the folder of cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
-    target(tree, BOARD)?;
+    target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;
     file(tree, &format!("{BOARD_ROOT}/lib/libc.so.6"), "libc6-arm64-cross")?;
     zig(tree)
@@ -142,6 +146,14 @@ pub fn board(tree: &Tree) -> Result<PathBuf, String> {
 /// The emulator with the processor and the libraries of a board.
 pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
+}
+
+/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator.
+pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
+    let build = reference()?.build;
+    let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
+    let run = Run::new(tree, &format!("cargo-zigbuild {line} --target")).arg(build.zig_target());
+    Ok(run.front(board(tree)?).env(&runner, emulator()))
 }
 
 /// A private Python environment, `name` in the build folder, with `packages`, as pip's words; `works` tells from the folder of

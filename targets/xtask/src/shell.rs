@@ -48,6 +48,14 @@ pub struct Output {
     pub stderr: String,
 }
 
+impl Output {
+    /// What a command wrote to standard output, or how `what` failed, with the last line of standard error.
+    pub fn text(&self, what: &str) -> Result<String, String> {
+        let said = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        if self.ok { Ok(self.stdout.clone()) } else { Err(format!("{what}: {}: {said}", self.how)) }
+    }
+}
+
 /// A command with its surroundings.
 pub struct Run {
     words: Vec<OsString>,

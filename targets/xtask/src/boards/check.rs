@@ -12,12 +12,13 @@
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | more than 4 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
-//! A check returns what it found, or what is wrong. `crate::bad` feeds each of them an artefact that it must refuse.
+//! A check returns what it found, or what is wrong. `super::bad` feeds each of them an artefact that it must refuse.
 //!
 //! The disassembler is asked for ARMv8.0-A alone, so that whatever is newer becomes `<unknown>`. It needs symbols: they
 //! tell functions apart, and code from the tables between; so instructions are checked before stripping.
 
-use crate::build::Target;
+use super::target::Target;
+use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
@@ -276,7 +277,7 @@ fn capability(digits: &str) -> Option<Version> {
 /// GPU kernels in a file.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
-    let newest = newest.unwrap_or(Version { major: 6, minor: 5 });
+    let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
     let late = modules.iter().filter(|module| module.version > newest);
     refuse(late.map(|module| format!("PTX of version {}", module.version)), &format!("up to {newest}"))?;
     let runs = |module: &&Module| gpu.is_none_or(|gpu| module.target <= gpu);

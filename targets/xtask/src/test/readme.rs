@@ -2,7 +2,7 @@
 //! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
 //! the one that the page promises.
 
-use crate::count::Ran;
+use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::fs;
 use std::path::Path;

@@ -12,7 +12,7 @@ mod modules;
 mod read;
 mod tokens;
 
-use crate::count::Ran;
+use crate::ran::Ran;
 use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
 use serde_json::Value;
 use std::fs;

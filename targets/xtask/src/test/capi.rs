@@ -5,9 +5,10 @@
 //! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that can be told to
 //! panic. Each program ends with the number of its checks. The README's quick start of C++ is followed, too.
 
-use crate::build::{self, Target};
-use crate::count::Ran;
-use crate::readme;
+use super::readme;
+use crate::boards::build;
+use crate::boards::target::{HOST, Target};
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
@@ -30,7 +31,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         let package = if name == "clang++-19" { "clang-19" } else { name };
         setup::program(tree, name, package)?;
     }
-    let target = Target::named(tree, build::HOST)?;
+    let target = Target::named(tree, HOST)?;
     ran.join(build::build(tree, &target, false)?);
     let dist = target.dist(tree);
     let home = tree.target.join("capi");

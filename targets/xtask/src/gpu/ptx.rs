@@ -4,7 +4,7 @@
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
 //! bytes. `kernels/ptx/manifest.json` says what it was made from and with, and what each kernel takes.
 
-use crate::count::Ran;
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::{Map, Value, json};
@@ -17,10 +17,11 @@ const COMPILER: &str = "clang-19";
 const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_62 -nocudainc -nocudalib -O3 -std=c++17 \
     -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
 const SOURCES: &str = "kernels/cuda";
-const MODULES: &str = "kernels/ptx/sm_62";
+/// The folder of the committed modules.
+pub const MODULES: &str = "kernels/ptx/sm_62";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
-const NEWEST_ISA: u32 = 65;
+pub const NEWEST_ISA: u32 = 65;
 const MOST_BYTES: usize = 2_000_000;
 /// Seconds of ptxas that a module is meant to take, and those that a slow and busy machine is allowed. The least of
 /// up to `TIMES` counts: as long as it is above what is meant, it is measured again.

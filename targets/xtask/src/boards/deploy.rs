@@ -8,7 +8,8 @@
 //! The file holds one JSON object a line: first what the board says of itself (`what` is `board`), then the lines of
 //! `elsa bench --json`. What the board does not tell is null. A file is never written over.
 
-use crate::build::{self, Target};
+use super::build;
+use super::target::Target;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
 use elsa_targets::{Board, Required};

@@ -12,88 +12,21 @@
 //!
 //! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which brings the C
 //! library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU. What is
-//! handed out has passed `crate::check`.
+//! handed out has passed `super::check`.
 
-use crate::check::{self, Exceptions, Found};
-use crate::count::Ran;
+use super::check::{self, Exceptions, Found};
+use super::target::Target;
+use crate::gpu::ptx;
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use elsa_targets::Board;
-use object::Architecture;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The machine on which the build runs.
-pub const HOST: &str = "host";
 /// Profile of cargo's, which keeps symbols.
 const PROFILE: &str = "shipped";
-
-/// What can be built for.
-pub enum Target {
-    /// This machine, with its triple.
-    Host(String),
-    /// A board.
-    Board(Box<Board>),
-}
-
-impl Target {
-    /// Names that `--target` takes.
-    pub fn names() -> Vec<&'static str> {
-        elsa_targets::NAMES.into_iter().chain([HOST]).collect()
-    }
-
-    /// The target of that name.
-    pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
-        if name == HOST {
-            return setup::host(tree).map(Target::Host);
-        }
-        Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        match self {
-            Target::Host(_) => HOST,
-            Target::Board(board) => &board.name,
-        }
-    }
-
-    /// Rust's name of the platform.
-    fn triple(&self) -> &str {
-        match self {
-            Target::Host(triple) => triple,
-            Target::Board(board) => &board.build.triple,
-        }
-    }
-
-    /// What `uname -m` says there.
-    pub fn machine(&self) -> &str {
-        match self {
-            Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
-            Target::Board(board) => &board.build.machine,
-        }
-    }
-
-    /// The processor of its programs.
-    pub fn architecture(&self) -> Architecture {
-        match self.machine() {
-            "aarch64" => Architecture::Aarch64,
-            _ => Architecture::X86_64,
-        }
-    }
-
-    /// The folder of its files in the tree.
-    pub fn folder(&self, tree: &Tree) -> PathBuf {
-        tree.root.join("targets").join(self.name())
-    }
-
-    /// The folder that is handed out.
-    pub fn dist(&self, tree: &Tree) -> PathBuf {
-        tree.target.join("dist").join(self.name())
-    }
-}
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
@@ -158,7 +91,8 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
             let bin = setup::zig(tree)?;
             Run::new(tree, "cargo-zigbuild build --config")
                 .arg(target.folder(tree).join("config.toml"))
-                .args(&format!("--target {}.{}", board.build.triple, board.build.glibc))
+                .arg("--target")
+                .arg(board.build.zig_target())
                 .args(&packages)
                 .front(bin)
         }
@@ -179,7 +113,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
 /// GPU code for one architecture, assembled from the committed PTX; returns its files.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
-    let from = tree.root.join("kernels/ptx/sm_62");
+    let from = tree.root.join(ptx::MODULES);
     let to = tree.target.join("cubin").join(architecture);
     // What another state of the tree left there would be embedded, too.
     if to.exists() {

@@ -1,0 +1,7 @@
+//! What boards get: built, checked and deployed.
+
+pub mod bad;
+pub mod build;
+pub mod check;
+pub mod deploy;
+pub mod target;
