@@ -1,4 +1,4 @@
-//! The account of what a stage ran.
+//! What a stage ran, counted.
 
 /// What a stage, or one command of it, ran.
 #[derive(Debug, Default)]
@@ -7,18 +7,18 @@ pub struct Ran {
     pub passed: u64,
     /// Checks that failed.
     pub failed: u64,
-    /// Tests that the source tells to skip.
+    /// Tests that the source marks as ignored.
     pub ignored: u64,
     /// What is counted, in the plural, such as `tests`.
     pub counted: &'static str,
-    /// What else is worth a word in the summary.
+    /// A remark for the summary.
     pub note: String,
     /// Why the stage failed; empty when it passed.
     pub faults: Vec<String>,
 }
 
 impl Ran {
-    /// Nothing yet of what is counted.
+    /// An empty account.
     pub fn none(counted: &'static str) -> Ran {
         Ran { counted, ..Ran::default() }
     }
@@ -28,7 +28,7 @@ impl Ran {
         Ran { counted, faults: vec![fault], ..Ran::default() }
     }
 
-    /// What `stage` ran. Where it cannot go on, it has failed.
+    /// The account of a stage; an error that it returns is its last fault.
     pub fn of(counted: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
         let mut ran = Ran::none(counted);
         if let Err(fault) = stage(&mut ran) {
@@ -51,7 +51,7 @@ impl Ran {
         }
     }
 
-    /// Takes in what another account holds.
+    /// Adds another account to this one.
     pub fn join(&mut self, other: Ran) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -59,7 +59,7 @@ impl Ran {
         self.faults.extend(other.faults);
     }
 
-    /// Takes in what one command ran. A command that passed without running anything is a fault.
+    /// Adds the counts of one command. A command that passed without running anything is a fault.
     pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
         self.passed += passed;
         self.failed += failed;

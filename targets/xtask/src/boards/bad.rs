@@ -1,5 +1,5 @@
-//! Artefacts that `super::check` must refuse: one for every check, compiled for the board, and each beside a
-//! good one that differs in nothing else and must pass.
+//! Artefacts that `super::check` must refuse: one for every check, compiled for the board, each with a good one that
+//! differs in nothing else and must pass.
 
 use super::build;
 use super::check::{self, Exceptions, Found};
@@ -49,9 +49,9 @@ fn bytes(path: &Path) -> Result<Vec<u8>, String> {
 
 /// One trial of a check.
 pub struct Trial {
-    /// What was fed to it.
+    /// The artefact.
     pub what: &'static str,
-    /// What it should have done and did not.
+    /// How the check failed to refuse or to pass it.
     pub fault: Option<String>,
 }
 
@@ -60,7 +60,7 @@ fn good(what: &'static str, found: Found) -> Trial {
     Trial { what, fault: found.err().map(|fault| format!("{what}: refused: {fault}")) }
 }
 
-/// A check refuses what is bad, and says why with this word.
+/// A check refuses what is bad, with this word in its message.
 fn bad(what: &'static str, word: &str, found: Found) -> Trial {
     let fault = match found {
         Err(fault) if fault.contains(word) => None,
@@ -86,7 +86,7 @@ fn module(version: &str, target: &str, entry: &str) -> String {
     )
 }
 
-/// Feeds every check.
+/// Tries every check.
 pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let cc = Compiler::new(tree)?;
     let board = setup::reference()?;

@@ -1,4 +1,4 @@
-//! What boards get: built, checked and deployed.
+//! Folders for boards: built, checked and deployed.
 
 pub mod bad;
 pub mod build;

@@ -1,4 +1,4 @@
-//! What is built for: a board, or this machine.
+//! What a build is for: a board, or this machine.
 
 use crate::setup;
 use crate::shell::Tree;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The machine on which the build runs.
 pub const HOST: &str = "host";
 
-/// What can be built for.
+/// A board, or this machine.
 pub enum Target {
     /// This machine, with its triple.
     Host(String),
@@ -47,7 +47,7 @@ impl Target {
         }
     }
 
-    /// What `uname -m` says there.
+    /// The output of `uname -m` there.
     pub fn machine(&self) -> &str {
         match self {
             Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
@@ -68,7 +68,7 @@ impl Target {
         tree.root.join("targets").join(self.name())
     }
 
-    /// The folder that is handed out.
+    /// The folder that is shipped.
     pub fn dist(&self, tree: &Tree) -> PathBuf {
         tree.target.join("dist").join(self.name())
     }

@@ -1,8 +1,8 @@
-//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and what ptxas makes of it.
+//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
 //!
 //! Every `kernels/cuda/NAME.cu` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
-//! bytes. `kernels/ptx/manifest.json` says what it was made from and with, and what each kernel takes.
+//! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
 use crate::ran::Ran;
 use crate::setup;
@@ -32,7 +32,7 @@ const TIMES: usize = 5;
 /// An SM of compute capability 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
-/// What ptxas says of a kernel.
+/// The resources of a kernel, as ptxas reports them.
 struct Resources {
     registers: usize,
     shared: usize,
@@ -110,7 +110,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     let version = version.stdout.lines().next().unwrap_or_default().to_owned();
     let old = std::fs::read_to_string(tree.root.join(MANIFEST)).ok();
     let old: Value = old.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    // The packager's part of the version is no reason for other code; the compiler's number may be.
+    // Code may depend on the compiler's number, not on the packager's suffix.
     let number = |text: &str| text.split_whitespace().find(|word| word.contains('.')).map(str::to_owned);
     let compiler = number(&version).ok_or_else(|| format!("{COMPILER} --version: {version}"))?;
     if old["compiler"].as_str().is_some_and(|old| old != compiler) {
@@ -264,7 +264,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// What a CUDA 10.2 driver would refuse in a module.
+/// What a CUDA 10.2 driver refuses in a module.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {

@@ -1,11 +1,11 @@
-//! `cargo xtask count`: instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and what they
-//! let expect of a board.
+//! `cargo xtask count`: instructions of an attention call by the NEON kernel on an emulated Cortex-A57, and estimates
+//! of its speed there.
 
 use super::program;
 use crate::setup;
 use crate::shell::{Run, Tree};
 
-/// What the emulator counted of one call.
+/// The counts of one call by the emulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     instructions: u64,
@@ -28,12 +28,12 @@ struct Counted {
 const CLOCK: f64 = 2.0;
 /// Micro-operations that a Cortex-A57 dispatches in a cycle.
 const DISPATCHED: f64 = 3.0;
-/// Cycles that a line from L2, and one from memory, is assumed to stall where nothing hides it.
+/// Cycles that a line from L2 and one from memory are assumed to stall where nothing hides them.
 const STALLS: [f64; 2] = [20.0, 200.0];
 
 /// Cycles of a call, estimated: by the busiest of the pipes, and with the stalls of all lines on top.
 fn estimate(call: &Counted) -> [f64; 2] {
-    // A pair of registers is two micro-operations, and so is nothing else that is frequent here.
+    // A pair of registers is two micro-operations; nothing else that is frequent here is.
     let moved = call.loads + call.stores;
     let operations = call.instructions + moved.saturating_sub(call.memory);
     let pipes = [
@@ -49,7 +49,7 @@ fn estimate(call: &Counted) -> [f64; 2] {
 }
 
 impl Counted {
-    /// The calls that the plugin's log tells of.
+    /// The calls in the plugin's log.
     fn all(log: &str) -> Vec<Counted> {
         let call = |line: &str| {
             let numbers: Option<Vec<u64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
@@ -105,7 +105,11 @@ pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
     }
     let (calls, kernels) = (Counted::all(&out.stderr), out.stdout.lines().collect::<Vec<_>>());
     if calls.len() != 2 * shapes.len() || kernels.len() != shapes.len() {
-        return Err(format!("{} calls counted of {} shapes; wanted: two of each", calls.len(), shapes.len()));
+        return Err(format!(
+            "{} calls counted of {} shapes; allowed: two of each",
+            calls.len(),
+            shapes.len()
+        ));
     }
     println!(
         "\nh,n,d, kernel; instructions of one call; per useful four-lane FMA (4 h n^2 d / 8); executed FMAs per"
@@ -113,7 +117,7 @@ pub fn run(tree: &Tree, shapes: &[String]) -> Result<(), String> {
     println!("useful; share of FMAs, of loads and stores; vector loads and stores through the stack pointer");
     for (i, pair) in calls.chunks(2).enumerate() {
         let call = pair[0];
-        // What the caches hold may differ, what is executed may not.
+        // Contents of the caches may differ between calls, executed instructions may not.
         let executed = |call: &Counted| Counted { lines: 0, far_lines: 0, ..*call };
         if pair.iter().any(|other| executed(other) != executed(&call)) {
             return Err(format!("{}: two calls differ: {pair:?}", shapes[i]));

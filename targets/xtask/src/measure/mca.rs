@@ -10,7 +10,7 @@ use std::fmt::Write;
 const PRODUCT_FMAS: usize = 48;
 /// Instructions beyond which a backward branch closes no inner loop.
 const LONGEST: usize = 2000;
-/// Iterations that the model goes through.
+/// Iterations that the model runs.
 const ITERATIONS: u32 = 200;
 
 /// An instruction of a listing.
@@ -80,7 +80,7 @@ fn product_loops(lines: &[Line]) -> Vec<&[Line]> {
     innermost.map(|&(start, end)| &lines[start..=end]).collect()
 }
 
-/// Cycles of one iteration and the share of them for which the two vector pipes are busy, as llvm-mca says.
+/// Cycles of one iteration, and the share of them in which the two vector pipes are busy, as llvm-mca reports.
 fn modelled(report: &str) -> Option<(f64, f64)> {
     let report: Value = serde_json::from_str(report).ok()?;
     let region = &report["CodeRegions"][0];

@@ -61,8 +61,8 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Links a C program with the static library of the folder through its CMake package and toolchain file, sees how
-/// much longer that makes it, and runs it.
+/// Links a C program with the static library of the folder through its CMake package and toolchain file, checks what
+/// that adds to its size, and runs it.
 fn consumer(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
     setup::program(tree, "cmake", "cmake")?;
     setup::program(tree, "make", "make")?;
@@ -132,7 +132,7 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
         if certified == SHORT_GRID_LINES {
             Ok(found)
         } else {
-            Err(format!("{found}; wanted: {SHORT_GRID_LINES}"))
+            Err(format!("{found}; allowed: {SHORT_GRID_LINES}"))
         }
     };
     ran.note("elsa bench, emulated", measured.as_ref().map_err(Clone::clone).and_then(all));
@@ -143,7 +143,7 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let missing = deploy::missing(&processor, &info, &measured.unwrap_or_default());
     let found = match (missing.is_empty(), processor.required.len()) {
         (true, n) if n > 0 => Ok(format!("{n} ran")),
-        (true, _) => Err("none is listed".to_owned()),
+        (true, _) => Err("required.txt lists none".to_owned()),
         (false, _) => Err(missing.join(", ")),
     };
     ran.note("required kernels of the processor, emulated", found);

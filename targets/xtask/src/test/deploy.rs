@@ -1,4 +1,4 @@
-//! The stage `deploy`: deploys over ssh to this machine, and what must be refused is.
+//! The stage `deploy`: deploys over ssh to this machine, and tries what must be refused.
 
 use crate::boards::deploy;
 use crate::boards::target::HOST;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A ssh server of this user's on the loopback, with keys of its own in a temporary folder.
+/// An ssh server of this user on the loopback, with keys of its own in a temporary folder.
 struct Server {
     child: std::process::Child,
     dir: tempfile::TempDir,
@@ -29,7 +29,7 @@ impl Server {
             run.run().text("ssh-keygen")?;
         }
         fs::copy(path("user.pub"), path("authorized")).map_err(fault)?;
-        // A server that root starts wants this folder, which Debian makes when the system does.
+        // A server that root starts needs this folder, which Debian makes when the system starts.
         if Run::new(tree, "id -u").quiet().run().stdout.trim() == "0" {
             fs::create_dir_all("/run/sshd").map_err(|error| format!("/run/sshd: {error}"))?;
         }
@@ -142,10 +142,10 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let benches = records.iter().filter(|line| line["what"] == "bench").count();
     ran.note(
         "lines of the results",
-        if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; wanted: 3")) },
+        if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; allowed: 3")) },
     );
 
-    // What must be refused, and the words that say why.
+    // What must be refused, and words of the message.
     let nowhere = server.path("empty");
     fs::create_dir_all(&nowhere).map_err(|error| format!("{}: {error}", nowhere.display()))?;
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());

@@ -43,7 +43,7 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The number under `name` in the first JSON object with that name that a line of `text` ends with.
+/// The number `name` of the first JSON object at the end of a line of `text` that has it.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
@@ -110,7 +110,7 @@ pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
         }
     }
     if !ended || words == 0 {
-        fault(&mut differ, format!("{words} words are not as many as the last line says"));
+        fault(&mut differ, format!("{words} words are not as many as the last line announces"));
     }
     for (case, (words, seen)) in values {
         if case != "empty" && words > 1 && seen.len() < 2 {

@@ -55,7 +55,7 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
         Ok(both) => both,
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
-    // The larger device divides keys into more parts.
+    // The larger device divides keys into more splits.
     for (line, device) in [
         ("--lib -- --include-ignored cuda:: --test-threads 1", ""),
         ("--test cuda_conformance -- --include-ignored random", "large"),

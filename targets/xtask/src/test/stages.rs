@@ -7,7 +7,7 @@ use crate::shell::Tree;
 
 /// One stage.
 pub struct Stage {
-    /// What `--only` and the summary call it.
+    /// Its name for `--only` and in the summary.
     pub name: &'static str,
     /// What it does, in a line.
     pub about: &'static str,
@@ -53,7 +53,12 @@ pub const STAGES: [Stage; 21] = [
         fast: false,
         run: workspace::aarch64,
     },
-    Stage { name: "cross", about: "what boards get, examined and emulated", fast: false, run: cross::cross },
+    Stage {
+        name: "cross",
+        about: "folders for boards, examined and emulated",
+        fast: false,
+        run: cross::cross,
+    },
     Stage { name: "deploy", about: "over ssh to this machine", fast: false, run: deploy::deploy },
     Stage {
         name: "miri",

@@ -23,7 +23,7 @@ const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
 /// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
 /// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
-/// Standard deviations that are allowed.
+/// Allowed standard deviations.
 const LAMBDA: f64 = 4.0;
 /// Half a unit in the last place of the scores that are recorded.
 const RECORDED: f64 = 5e-6;
@@ -84,7 +84,7 @@ fn record(path: &Path) -> Result<Record, String> {
     Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
 }
 
-/// What the program said: a line for each picture, and one for all.
+/// The report of the program: a line for each picture, and one for all.
 fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     let said = out.stderr.lines().last().unwrap_or_default();
     if !out.ok {
@@ -103,7 +103,7 @@ fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
     lines.iter().find(|line| line["file"].as_str().is_some_and(named))
 }
 
-/// How many of the classes that the program told are those of the record.
+/// How many of the classes that the program reported are those of the record.
 fn same_classes(record: &Record, lines: &[Value]) -> usize {
     let same = |wanted: &&Wanted| {
         line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
@@ -111,7 +111,7 @@ fn same_classes(record: &Record, lines: &[Value]) -> usize {
     record.pictures.iter().filter(same).count()
 }
 
-/// Compares what the program said with the record. `backend` must have computed, where it is given.
+/// Compares the report of the program with the record. `backend`, if given, must have computed.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {
@@ -155,7 +155,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
     ))
 }
 
-/// Writes a copy of the weights in which nothing that attention gives is used.
+/// Writes a copy of the weights that ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let bad = || format!("{}: no safetensors file", from.display());
@@ -205,7 +205,7 @@ fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
 
-/// Runs the tests of the parts; every check counts.
+/// Runs the unit tests of the example; every check counts.
 fn parts(tree: &Tree, ran: &mut Ran, front: &str, dir: &Path) {
     let run = program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir);
     let line = run.line();
@@ -347,7 +347,7 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     let last = out.stdout.lines().last().unwrap_or_default();
     let all: Value = serde_json::from_str(last).map_err(|error| format!("no JSON: {error}: {}", out.how))?;
     let told = (0..bytes.len()).filter(|length| out.stderr.contains(&format!("{length:05}.jpg: "))).count();
-    let found = format!("{}, {told} of {} beginnings told, {last}", out.how, bytes.len());
+    let found = format!("{}, {told} of {} beginnings reported, {last}", out.how, bytes.len());
     let good = out.code == Some(2) && told == bytes.len() && all["broken"] == told && all["pictures"] == 1;
     if good { Ok(found) } else { Err(found) }
 }

@@ -89,7 +89,7 @@ fn bare_metal_build(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     setup::target(tree, BARE)?;
     let run = bare_metal_run(tree, "cargo build --release").arg("--target").arg(BARE).arg(JSON);
     let out = builds(ran, run);
-    // A target's library exists only without std, so what was built there links without it.
+    // The target has no std, so what was built for it links without one.
     let built = printed::built(&out.stdout);
     for needed in ["elsa_core lib", "elsa_kernels lib", "elsa-bare-metal bin"] {
         if out.ok && !built.contains(needed) {
@@ -156,8 +156,8 @@ pub fn robot(tree: &Tree) -> Ran {
         };
         let run = long("cargo test --workspace --test robot --test heldout");
         let misses = printed::value(&tests(ran, run).stdout, "deadline_misses");
-        ran.note =
-            misses.map_or_else(|| "no deadline misses told".to_owned(), |n| format!("{n} deadlines missed"));
+        ran.note = misses
+            .map_or_else(|| "no deadline misses reported".to_owned(), |n| format!("{n} deadlines missed"));
         let run = long("cargo test --workspace --test heldout --test model --test robot_*");
         tests(ran, with_standin(run, &folder));
         let emulated = emulated.args("-- --include-ignored every_ the_program");
@@ -172,7 +172,7 @@ pub fn miri(tree: &Tree) -> Ran {
     if let Err(fault) = setup::nightly(tree, &["miri", "rust-src"]) {
         return Ran::fault(ran.counted, fault);
     }
-    // Made once, before several commands want it.
+    // Made once, before several commands need it.
     if !Run::new(tree, "cargo +nightly miri setup").run().ok {
         return Ran::fault(ran.counted, "cargo +nightly miri setup: failed".to_owned());
     }
@@ -214,14 +214,14 @@ pub fn cuda(tree: &Tree) -> Ran {
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
     }
-    // A device with room for many parts of the keys.
+    // A device with room for many splits of the keys.
     let large = Run::new(
         tree,
         "cargo test --workspace --test cuda_conformance --no-fail-fast -- --include-ignored every_kernel",
     )
     .env("ELSA_STANDIN_DEVICE", "large");
     tests(&mut ran, with_standin(large, &folder));
-    // Every flag of the tool, with the GPU in the place of the CPU.
+    // Every flag of the tool, with the GPU in place of the CPU.
     let tool =
         Run::new(tree, "cargo test --workspace --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
