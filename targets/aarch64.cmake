@@ -1,4 +1,4 @@
-# What the toolchain files of the boards share: C and C++ for 64-bit ARM with Linux.
+# Shared by the toolchain files of the boards: C and C++ for 64-bit ARM with Linux.
 #
 #   cmake -DCMAKE_TOOLCHAIN_FILE=.../toolchain.cmake -Delsa_DIR=.../lib/cmake/elsa ...
 #
@@ -7,16 +7,16 @@
 # ELSA_CROSS    start of the compiler's name, with its path where it is not in PATH. Default: aarch64-linux-gnu-
 # ELSA_ZIG      zig instead of GCC, as a list of words, such as "zig" or "python3;-m;ziglang"; links against
 #               glibc 2.27 without a sysroot.
-# ELSA_SYSROOT  a copy of the board's /lib, /usr/lib and /usr/include, for GCC and whatever else the program links,
+# ELSA_SYSROOT  a copy of the board's /lib, /usr/lib and /usr/include, for GCC and the other libraries of the program,
 #               such as OpenCV or CUDA. Without it GCC's own C library is used, which must not be newer than the
 #               board's: a program linked on a newer system does not start there.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-# CMake reads this file again for the programs with which it tries the compiler.
+# CMake reads this file again for the programs with which it tests the compiler.
 list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ELSA_CROSS ELSA_ZIG ELSA_SYSROOT)
 
 if(ELSA_ZIG)
-  # A compiler that is a list of words is for CMake 3.19 and later; before, words beyond the first are an argument.
+  # CMake 3.19 and later take a compiler that is a list of words; earlier ones take words beyond the first as an argument.
   set(elsa_words ${ELSA_ZIG})
   list(GET elsa_words 0 elsa_zig)
   list(REMOVE_AT elsa_words 0)

@@ -6,8 +6,8 @@
 //! turns a profile into the [`DeviceProfile`] that the chooser reads. `cargo xtask build`, `check` and `deploy`
 //! use the same data.
 //!
-//! A fact that is not known is absent and named in the list `unknown` of the profile. It becomes `None` here,
-//! and zero in a [`DeviceProfile`].
+//! A fact that is not known is missing from the profile and named in its list `unknown`. It is `None` here, and zero
+//! in a [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
 use elsa_core::profile::{DeviceProfile, GpuProfile};
@@ -52,6 +52,9 @@ pub const NAMES: [&str; FILES.len()] = {
     names
 };
 
+/// The board whose platform, C library and instruction set the build that all boards share is made for.
+pub const REFERENCE: &str = FILES[0].name;
+
 /// The name of the board whose device tree has this `compatible` property: strings with a zero after each, as
 /// `/proc/device-tree/compatible` holds them. Parses no profile.
 #[must_use]
@@ -60,7 +63,7 @@ pub fn recognised(compatible: &str) -> Option<&'static str> {
     FILES.iter().find(|files| socs.contains(&files.soc)).map(|files| files.name)
 }
 
-/// Why there is no board.
+/// Why a board cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No board has this name.
@@ -74,7 +77,7 @@ pub enum Error {
     Profile {
         /// The folder.
         board: &'static str,
-        /// What the parser says.
+        /// The fault that the parser reports.
         fault: Box<toml::de::Error>,
     },
     /// A line of the list of required kernels does not parse.
@@ -95,13 +98,13 @@ pub struct Board {
     pub name: String,
     /// Name of the family of modules.
     pub title: String,
-    /// System on chip, as the device tree calls it after `nvidia,`.
+    /// System on chip, by its name in the device tree after `nvidia,`.
     pub soc: String,
     /// Last JetPack for it, where it is known.
     pub jetpack: Option<String>,
     /// Keys of this profile whose value is not known, as paths such as `gpu.mhz`.
     pub unknown: Vec<String>,
-    /// What is built for it.
+    /// How programs for it are built.
     pub build: Build,
     /// Modules.
     #[serde(default, rename = "module")]
@@ -122,22 +125,30 @@ pub struct Board {
     pub required: Vec<Required>,
 }
 
-/// What is built for a board.
+/// How programs for a board are built.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
     /// Rust's name of the platform.
     pub triple: String,
-    /// What `uname -m` says there.
+    /// The output of `uname -m` there.
     pub machine: String,
     /// Newest symbol version of the C library that may be used.
     pub glibc: Version,
-    /// Instruction set that every program may use without asking.
+    /// Instruction set that every program may use without detection.
     pub isa: String,
     /// Architecture of a precompiled GPU kernel that runs there.
     pub cubin: String,
     /// Newest PTX ISA that the oldest supported driver loads, where it is known.
     pub ptx: Option<Version>,
+}
+
+impl Build {
+    /// The platform as cargo-zigbuild takes it: the triple and the version of the C library.
+    #[must_use]
+    pub fn zig_target(&self) -> String {
+        format!("{}.{}", self.triple, self.glibc)
+    }
 }
 
 /// A module of the family.
@@ -150,7 +161,7 @@ pub struct Module {
     pub name: String,
 }
 
-/// Cores that are alike.
+/// A cluster of equal cores.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
@@ -200,7 +211,7 @@ pub struct Memory {
     pub kind: Option<String>,
     /// Width of the bus.
     pub bus_bits: Option<u32>,
-    /// Bandwidth in 10⁹ bytes a second.
+    /// Bandwidth in 10⁹ bytes per second.
     pub bandwidth_gbs: Option<f64>,
 }
 
@@ -208,7 +219,7 @@ pub struct Memory {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerMode {
-    /// What `nvpmodel -m` takes.
+    /// The number that `nvpmodel -m` takes.
     pub id: u32,
     /// Its name.
     pub name: String,
@@ -291,8 +302,8 @@ impl Board {
         Ok(board)
     }
 
-    /// What the chooser reads, with every core of the first cluster. Zero stands for what is not known,
-    /// except that there is a core.
+    /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the
+    /// number of cores is at least one.
     #[must_use]
     pub fn device_profile(&self) -> DeviceProfile {
         let cluster = self.cpus.first();
@@ -322,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_profile_is_complete_or_says_what_is_unknown() {
+    fn every_profile_is_complete_or_names_what_is_unknown() {
         for name in NAMES {
             let board = Board::named(name).unwrap();
             assert_eq!(board.name, name);
@@ -367,10 +378,24 @@ mod tests {
                     .flatten(),
                 );
             }
-            let mut said = board.unknown.clone();
-            said.sort();
+            let mut named = board.unknown.clone();
+            named.sort();
             unknown.sort();
-            assert_eq!(said, unknown, "{name}");
+            assert_eq!(named, unknown, "{name}");
+        }
+    }
+
+    #[test]
+    fn all_boards_share_one_build() {
+        let shared = Board::named(REFERENCE).unwrap().build;
+        assert_eq!(shared.zig_target(), "aarch64-unknown-linux-gnu.2.27");
+        for name in NAMES {
+            let build = Board::named(name).unwrap().build;
+            assert_eq!(
+                (build.triple, build.machine, build.glibc, build.isa),
+                (shared.triple.clone(), shared.machine.clone(), shared.glibc, shared.isa.clone()),
+                "{name}"
+            );
         }
     }
 

@@ -1,22 +1,22 @@
 // A plugin for QEMU's user-mode emulator of aarch64 that counts the instructions between two markers.
 //
 // The program under test executes `hint #0x7e` where counting starts and `hint #0x7f` where it stops; both do
-// nothing on real hardware. Each marked stretch prints one line on the plugin log:
+// nothing on real hardware. Each marked stretch writes one line to the plugin log:
 //
 //     counted: <instructions> <vector FMAs> <loads and stores> <vector loads and stores through sp>
 //              <vector operations> <loads> <stores> <lines from L2> <lines from memory>
 //
-// on one line. Vector operations, loads and stores are in the units of a Cortex-A57's pipes: an operation on
-// 16-byte vectors takes both vector pipes for a cycle, one on less takes half of that (counted in halves), a load or
-// store moves one register. Lines are the misses of data caches like that processor's: 32 KB in two ways, then 2 MB in
-// sixteen, lines of 64 bytes, the least recently used goes, nothing is fetched ahead, addresses are virtual.
+// (on one line). Vector operations, loads and stores are counted as a Cortex-A57's pipes execute them: an operation
+// on 16-byte vectors occupies both vector pipes for a cycle and counts two, a smaller one occupies one pipe and counts
+// one; a load or store moves one register. Lines are the misses of data caches like that processor's: 32 KB in two
+// ways, then 2 MB in sixteen, lines of 64 bytes, least recently used evicted, no prefetching, virtual addresses.
 //
-// QEMU translates blocks of instructions and tells when one starts, so whole blocks are added up, and what
-// lies in the markers' own blocks outside the stretch is taken off: the count is exact, and markers do not
-// count. One guest thread only.
+// QEMU translates blocks of instructions and reports when one starts, so whole blocks are added up, and the
+// instructions of the markers' own blocks outside the stretch are subtracted: the count is exact, without the
+// markers. One guest thread only.
 //
 // Debian does not package QEMU's header; the declarations below are the part of its plugin interface, in
-// version 1, that is needed here.
+// version 1, that this plugin uses.
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -66,7 +66,7 @@ static void classify(counts *to, uint32_t word) {
     to->of[STACK] += memory && vector && base == 31;
     if (memory) {
         int pair = (word & 0x3a000000) == 0x28000000;
-        // Bit 22 tells loads; of single vector registers, 16 bytes wide or less, too.
+        // Bit 22 marks loads, also those of one vector register of 16 bytes or less.
         to->of[word >> 22 & 1 ? LOADS : STORES] += pair ? 2 : 1;
     } else if ((word & 0x0e000000) == 0x0e000000) {
         int wide = (word & 0x50000000) == 0x40000000;  // of vectors, all 16 bytes
@@ -78,7 +78,7 @@ static void classify(counts *to, uint32_t word) {
 enum { LINE_BITS = 6, NEAR_SETS = 256, NEAR_WAYS = 2, FAR_SETS = 2048, FAR_WAYS = 16 };
 static uint64_t near_lines[NEAR_SETS][NEAR_WAYS], far_lines[FAR_SETS][FAR_WAYS];
 
-// Looks for `line` among the `n` ways, puts it first, and tells whether it was there.
+// Looks for `line` among the `n` ways, puts it first, and returns whether it was there.
 static int touch(uint64_t *ways, int n, uint64_t line) {
     int at = 0;
     while (at < n - 1 && ways[at] != line) at++;
@@ -121,7 +121,7 @@ static void on_stop(unsigned int cpu, void *rest) {
     qemu_plugin_outs(strcat(line, "\n"));
 }
 
-// Translated blocks live as long as the process, and so does what is told of them.
+// Translated blocks live as long as the process, and so do their counts.
 static counts *keep(const counts *x) {
     counts *kept = malloc(sizeof *kept);
     if (kept == NULL) abort();

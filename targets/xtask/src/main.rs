@@ -1,13 +1,14 @@
 //! The project's own commands, run as `cargo xtask …` anywhere in the tree.
 //!
 //! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
-//! a line `N passed, N failed`. A stage fails when a command of it fails and when one of them ran nothing.
-//! `--fast` runs the first three, `--only STAGE,…` any, `--list` names them. Each command is printed before
+//! a line `N passed, N failed`. A stage fails when one of its commands fails or runs nothing.
+//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. Each command is printed before
 //! it runs, with the variables that matter, so that it can be run by itself.
 //!
 //! | stage | what it does | by itself |
 //! |---|---|---|
 //! | `fmt` | formatting of the three workspaces | `cargo fmt --all --check` |
+//! | `house` | no circle among the modules of a crate, no source file over 600 lines | `cargo xtask test --only house` |
 //! | `clippy` | lints of the three workspaces, warnings denied | `cargo clippy --workspace --all-targets -- -D warnings` |
 //! | `host` | every test on this machine | `cargo test --workspace` |
 //! | `docs` | documentation, warnings denied; the README's quick start of Rust | `RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace` |
@@ -15,24 +16,23 @@
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
-//! | `miri` | the tests of `core` and `kernels`, and the unit tests of `runtime`, under Miri | `cargo +nightly miri test -p elsa-core` |
+//! | `miri` | the tests of `core` and `kernels`, the unit tests of `runtime` and some whole calls, under Miri | `cargo +nightly miri test -p elsa-core` |
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
-//! | `cross` | what boards get: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
-//! | `deploy` | deploys over ssh to this machine, and what must be refused is | `cargo xtask deploy --target host USER@localhost` |
+//! | `cross` | the folders for boards: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
+//! | `deploy` | deploys over ssh to this machine; tries what must be refused | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
-//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that dies, PyTorch's answers, and the same built for the board | `cargo test -p elsa-robot` |
-//! | `capi` | C and C++ programs against the library as users get it: gcc, clang, CMake, pkg-config, sanitizers, valgrind | `cargo xtask test --only capi` |
-//! | `vision` | `examples/cpp-vision` beside what PyTorch answered: here, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
-//! | `tsan` | the unit tests of `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
-//! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: every semantic, every fault, the tool | `cargo xtask test --only cuda` |
+//! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
+//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, CMake, pkg-config, sanitizers, valgrind | `cargo xtask test --only capi` |
+//! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
+//! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
+//! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |
 //! | `cuda-asan` | kernels and back end through the stand-in driver under AddressSanitizer | `cargo xtask test --only cuda-asan` |
 //! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
 //!
-//! Variables. `ELSA_REQUIRE` tells the tests which instruction set must really run (`avx512`, `avx2`,
+//! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
 //! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
 //! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10), `ELSA_ROBOT_FRAMES` the length of the
-//! robot's long runs. Programs that a test starts under
-//! emulation need the runner that cargo itself uses,
+//! robot's long runs. Under emulation, programs that a test starts need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
 //! Besides the stages:
@@ -49,39 +49,31 @@
 //! |---|---|
 //! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/benches`), in an environment that it makes |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
-//! | `mca` | what LLVM's model of the Cortex-A57 says of the product loops of the NEON kernel |
+//! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints what each kernel takes.
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints the resources of each kernel.
 //!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
 #![forbid(unsafe_code)]
 
-mod bad;
-mod build;
-mod capi;
-mod check;
-mod count;
-mod cross;
-mod deploy;
-mod gpu_test;
-mod neon;
-mod peers;
-mod ptx;
-mod readme;
-mod seeds;
+mod boards;
+mod gpu;
+mod measure;
+mod ran;
 mod setup;
 mod shell;
-mod stages;
-mod standin;
-mod vision;
+mod test;
 
+use boards::target::Target;
+use boards::{build, deploy};
 use clap::{Parser, Subcommand};
+use gpu::{gpu_test, ptx, standin};
+use measure::{count, mca, peers};
 use shell::Tree;
-use stages::{STAGES, Stage};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use test::STAGES;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -94,13 +86,13 @@ struct Arguments {
 enum Command {
     /// Install what the tests need, run them in stages, and count what ran.
     Test {
-        /// Only formatting, lints and the tests on this machine.
+        /// Only formatting, imports, lints and the tests on this machine.
         #[arg(long, conflicts_with = "only")]
         fast: bool,
         /// Only these stages.
         #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = STAGES.map(|stage| stage.name))]
         only: Vec<String>,
-        /// Name the stages and run nothing.
+        /// List the stages and run nothing.
         #[arg(long)]
         list: bool,
     },
@@ -108,7 +100,7 @@ enum Command {
     GpuTest,
     /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
     Standin {
-        /// How.
+        /// Sanitizer, and how the threads of a block run.
         #[arg(default_value = "plain")]
         variant: standin::Variant,
     },
@@ -128,20 +120,20 @@ enum Command {
         #[arg(value_name = "HEADS,TOKENS,D", default_values = ["1,64,64", "1,196,64", "1,576,64"])]
         shapes: Vec<String>,
     },
-    /// Compile the device code to PTX, and say what each kernel takes.
+    /// Compile the device code to PTX and print the resources of each kernel.
     Ptx {
-        /// Write nothing, and fail where the tree holds something else.
+        /// Write nothing, and fail where the tree differs.
         #[arg(long)]
         check: bool,
     },
-    /// Ask LLVM's model of the Cortex-A57 about the product loops of the NEON kernel.
+    /// Estimate the product loops of the NEON kernel by LLVM's model of the Cortex-A57.
     Mca,
     /// Build the tool and the C library for a board, or for this machine, into target/dist/NAME, and check them.
     Build {
         /// What to build for.
-        #[arg(long, value_parser = build::Target::names())]
+        #[arg(long, value_parser = Target::names())]
         target: String,
-        /// Precompile GPU kernels for the board's GPU, where ptxas is at hand.
+        /// Precompile GPU kernels for the board's GPU, which needs ptxas.
         #[arg(long)]
         cubins: bool,
     },
@@ -165,16 +157,16 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
-        Command::Test { fast, only, .. } => return test(&tree, fast, &only),
+        Command::Test { fast, only, .. } => return test::run(&tree, fast, &only),
         Command::GpuTest => gpu_test::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
         }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
-        Command::Count { shapes } => neon::count(&tree, &shapes),
+        Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { check: false } => ptx::write(&tree),
-        Command::Ptx { check: true } => return test(&tree, false, &["ptx".to_owned()]),
-        Command::Mca => neon::mca(&tree),
+        Command::Ptx { check: true } => return test::run(&tree, false, &["ptx".to_owned()]),
+        Command::Mca => mca::run(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),
     };
@@ -185,33 +177,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn test(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
-    let wanted = |stage: &Stage| {
-        if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
-    };
-    let mut lines = Vec::new();
-    let (mut passed, mut failed) = (0, 0);
-    for stage in STAGES.iter().filter(|stage| wanted(stage)) {
-        println!("\n[{}] {}", stage.name, stage.about);
-        let start = Instant::now();
-        let ran = (stage.run)(tree).close();
-        for fault in &ran.faults {
-            println!("[{}] failed: {fault}", stage.name);
-        }
-        let ok = ran.faults.is_empty();
-        passed += ran.passed;
-        // A stage that failed before any of its tests could counts as one.
-        failed += ran.failed.max(u64::from(!ok));
-        let result = if ok { "ok" } else { "FAILED" };
-        let seconds = start.elapsed().as_secs_f64();
-        lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
-    }
-    println!();
-    for line in lines {
-        println!("{line}");
-    }
-    println!("{passed} passed, {failed} failed");
-    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,13 +1,12 @@
-//! What the stages need besides the toolchain of the tree: looked for first, installed when absent, and
-//! where that is not allowed, one line with the command that would.
+//! What the stages need besides the toolchain of the tree: looked up, installed when missing, and where that is not
+//! allowed, refused with the command that installs it.
 
 use crate::shell::{Run, Tree};
+use elsa_targets::{Board, REFERENCE};
 use std::path::{Path, PathBuf};
 
 /// A Cortex-M4 with a floating-point unit and no operating system.
 pub const BARE: &str = "thumbv7em-none-eabihf";
-/// The Jetson boards.
-pub const BOARD: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian puts an arm64 C library for emulators.
 pub const BOARD_ROOT: &str = "/usr/aarch64-linux-gnu";
 
@@ -35,13 +34,13 @@ fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     out.ok.then(|| PathBuf::from(out.stdout.trim()))
 }
 
-/// Runs `line` to get `what`, or says that the user must.
+/// Runs `line` to install `what`; the error names the command for the user.
 fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
     let out = Run::new(tree, line).run();
     if out.ok { Ok(()) } else { Err(format!("{what} is missing and could not be installed; run: {line}")) }
 }
 
-/// The standard library (or what there is of it) of a target.
+/// The libraries of Rust for a target.
 pub fn target(tree: &Tree, triple: &str) -> Result<(), String> {
     let there = |root: PathBuf| root.join("lib/rustlib").join(triple).join("lib").is_dir();
     if sysroot(tree, "").is_some_and(there) {
@@ -131,9 +130,14 @@ fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> R
     }
 }
 
+/// The board whose build serves all boards.
+pub fn reference() -> Result<Board, String> {
+    Board::named(REFERENCE).map_err(|error| error.to_string())
+}
+
 /// What building for the boards and running there by emulation takes; returns the folder of cargo-zigbuild.
 pub fn board(tree: &Tree) -> Result<PathBuf, String> {
-    target(tree, BOARD)?;
+    target(tree, &reference()?.build.triple)?;
     program(tree, "qemu-aarch64", "qemu-user")?;
     file(tree, &format!("{BOARD_ROOT}/lib/libc.so.6"), "libc6-arm64-cross")?;
     zig(tree)
@@ -144,8 +148,16 @@ pub fn emulator() -> String {
     format!("qemu-aarch64 -cpu cortex-a57 -L {BOARD_ROOT}")
 }
 
-/// A private Python environment, `name` in the build folder, with `packages`, as pip's words; `works` tells from the folder of
-/// its programs whether it is complete, `what` says what is missing when it cannot be made.
+/// A command of cargo-zigbuild's for the boards; what it builds runs in the emulator.
+pub fn zigbuild(tree: &Tree, line: &str) -> Result<Run, String> {
+    let build = reference()?.build;
+    let runner = format!("CARGO_TARGET_{}_RUNNER", build.triple.to_uppercase().replace('-', "_"));
+    let run = Run::new(tree, &format!("cargo-zigbuild {line} --target")).arg(build.zig_target());
+    Ok(run.front(board(tree)?).env(&runner, emulator()))
+}
+
+/// A private Python environment `name` in the build folder with `packages`, which are arguments of pip. `works` reports
+/// from the folder of its programs whether it is complete; `what` names in an error what is missing.
 fn environment(
     tree: &Tree,
     name: &str,
@@ -190,8 +202,8 @@ pub fn zig(tree: &Tree) -> Result<PathBuf, String> {
     })
 }
 
-/// The folder of the oldest CMake that the packages are for, from a private Python environment; nothing where none
-/// is published for this machine.
+/// The folder of the oldest CMake that the packages support, from a private Python environment; `None` where none is
+/// published for this machine.
 pub fn oldest_cmake(tree: &Tree) -> Result<Option<PathBuf>, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(None);

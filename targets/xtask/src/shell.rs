@@ -7,7 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where things lie.
+/// The workspace of the program for a machine without an operating system.
+pub const BARE_METAL: &str = "tests/bare-metal";
+/// The workspace of the fuzz targets.
+pub const FUZZ: &str = "tests/fuzz";
+
+/// The folders of the project.
 pub struct Tree {
     /// The repository.
     pub root: PathBuf,
@@ -29,13 +34,13 @@ impl Tree {
     }
 }
 
-/// What a command left behind.
+/// The result of a command.
 pub struct Output {
     /// Whether it ended by itself with status zero.
     pub ok: bool,
     /// Its status, where it ended by itself.
     pub code: Option<i32>,
-    /// How it ended, in words.
+    /// How it ended: its status, or why it has none.
     pub how: String,
     /// What it wrote to standard output.
     pub stdout: String,
@@ -43,7 +48,15 @@ pub struct Output {
     pub stderr: String,
 }
 
-/// A command with its surroundings.
+impl Output {
+    /// What a command wrote to standard output, or how `what` failed, with the last line of standard error.
+    pub fn text(&self, what: &str) -> Result<String, String> {
+        let said = self.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+        if self.ok { Ok(self.stdout.clone()) } else { Err(format!("{what}: {}: {said}", self.how)) }
+    }
+}
+
+/// A command with its environment, folder and time limit.
 pub struct Run {
     words: Vec<OsString>,
     variables: Vec<(String, OsString)>,
@@ -109,7 +122,7 @@ impl Run {
         self
     }
 
-    /// Keeps standard output, which is for machines, off the screen.
+    /// Keeps standard output off the screen: it is for a program to read.
     pub fn machine(mut self) -> Run {
         self.show_stdout = false;
         self
@@ -146,7 +159,7 @@ impl Run {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.dir).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        // What rustup and cargo told this program about itself is not for the cargo that it starts.
+        // The variables that rustup and cargo set for this program do not hold for the cargo that it starts.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
@@ -182,7 +195,7 @@ impl Run {
     }
 }
 
-/// Does `work` for every item, as many at a time as there are cores; what it gave, in the order of the items.
+/// Does `work` for every item, as many at a time as there are cores. Returns the results in the order of the items.
 pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let count = items.len();
     let waiting = Mutex::new(items.into_iter().enumerate());
@@ -214,7 +227,7 @@ fn copy(from: Option<impl Read>, mut to: Option<impl Write>) -> String {
             }
             all.extend_from_slice(&piece[..n]);
             if let Some(to) = &mut to {
-                // A closed screen is no reason to stop a test.
+                // A closed terminal does not stop a test.
                 let _ = to.write_all(&piece[..n]).and_then(|()| to.flush());
             }
         }

@@ -18,7 +18,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Its folder, and what the compiler calls its sanitizer.
+    /// Its folder, and the compiler's name of its sanitizer.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Plain => "plain",
@@ -52,14 +52,14 @@ fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// When the youngest of `paths` was written; nothing when one is absent.
+/// When the youngest of `paths` was written; `None` when one is missing.
 fn youngest(paths: &[PathBuf]) -> Option<SystemTime> {
     let times: Option<Vec<SystemTime>> =
         paths.iter().map(|path| path.metadata().and_then(|data| data.modified()).ok()).collect();
     times.and_then(|times| times.into_iter().max())
 }
 
-/// Builds what is not up to date; gives the folder that holds `libcuda.so.1` and `states`.
+/// Builds what is not up to date; returns the folder that holds `libcuda.so.1` and `states`.
 ///
 /// # Errors
 /// A compiler that is missing, sources that do not compile.
@@ -85,7 +85,7 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
          -fvisibility=hidden -DELSA_HOST -I {KERNELS} -I {SOURCES}",
         variant.flags()
     );
-    // Says whether it compiled anything.
+    // Returns whether it compiled anything.
     let compile = |source: &Path, object: &Path, kernel: Option<&Path>| -> Result<bool, String> {
         let mut inputs = headers.clone();
         inputs.push(source.to_owned());

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests the CUDA back end on this machine's GPU. Takes nothing, writes gpu-test.log into this folder, ends with one
+# Tests the CUDA back end on this machine's GPU. Takes no arguments, writes gpu-test.log into this folder, ends with one
 # line a step and a line `N passed, N failed`; the status is zero when everything ran and passed.
-# GPU_TEST_SKIP=NAME,... leaves steps out, and the summary says so.
+# GPU_TEST_SKIP=NAME,... leaves steps out; the summary lists them.
 cd "$(dirname "$0")" || exit 2
 export ELSA_REQUIRE=cuda RUST_BACKTRACE=0
 passed=0
@@ -14,7 +14,7 @@ note() {
 $1"
 }
 
-# step NAME COMMAND...: a program of libtest's; one that runs nothing has failed.
+# step NAME COMMAND...: a libtest program; one that runs no test has failed.
 step() {
   name=$1
   shift

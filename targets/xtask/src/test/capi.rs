@@ -2,19 +2,20 @@
 //!
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
 //! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
-//! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that can be told to
-//! panic. Each program ends with the number of its checks. The README's quick start of C++ is followed, too.
+//! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
+//! request. Each program ends with the number of its checks. The README's quick start of C++ is followed, too.
 
-use crate::build::{self, Target};
-use crate::count::Ran;
-use crate::readme;
+use super::readme;
+use crate::boards::build;
+use crate::boards::target::{HOST, Target};
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
 const SOURCES: &str = "tests/capi";
 const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-/// What a static link needs beside the library, as the packages say.
+/// Libraries that a static link needs besides this one; the packages name the same.
 const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
@@ -30,7 +31,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         let package = if name == "clang++-19" { "clang-19" } else { name };
         setup::program(tree, name, package)?;
     }
-    let target = Target::named(tree, build::HOST)?;
+    let target = Target::named(tree, HOST)?;
     ran.join(build::build(tree, &target, false)?);
     let dist = target.dist(tree);
     let home = tree.target.join("capi");
@@ -56,7 +57,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     }
     with_pkg_config(tree, ran, &dist, &home)?;
 
-    // A library with debugging information, which panics when it is told to.
+    // A library with debugging information, which panics on request.
     let inject =
         Run::new(tree, "cargo build -p elsa-capi --features inject --target-dir").arg(home.join("inject"));
     if !inject.run().ok {
@@ -75,7 +76,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a program; says whether there is one.
+/// Compiles a program; returns whether that succeeded.
 fn compile(
     tree: &Tree,
     ran: &mut Ran,
@@ -112,7 +113,7 @@ fn checks(ran: &mut Ran, what: &str, run: Run) {
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
 }
 
-/// Counts a program that must print `ok`.
+/// Runs a program that must print `ok`.
 fn says_ok(ran: &mut Ran, run: Run) {
     let line = run.line();
     let out = run.run();
@@ -164,7 +165,7 @@ fn with_pkg_config(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Resu
         let run =
             Run::new(tree, &format!("gcc -std=c99 {WARNINGS} {flags} targets/xtask/consumer/with.c -o"));
         if !run.arg(&program).args(&link).args("-lm").run().ok {
-            return Err(format!("the {name} link that pkg-config gives does not work"));
+            return Err(format!("the {name} link with the flags of pkg-config does not work"));
         }
         says_ok(ran, Run::new(tree, "").arg(&program).env("LD_LIBRARY_PATH", dist.join("lib")));
     }

@@ -2,7 +2,7 @@
 //! is written to the file that its first line names, or run by the shell, and the last line that is printed must be
 //! the one that the page promises.
 
-use crate::count::Ran;
+use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::fs;
 use std::path::Path;
@@ -18,13 +18,13 @@ fn block<'a>(page: &'a str, first: &str) -> Result<&'a str, String> {
     blocks.map(|(_, text)| text).find(|text| text.lines().next() == Some(first)).ok_or_else(fault)
 }
 
-/// What the page says that the last command of a block prints: the comment behind it.
+/// The output of the last command of a block, which the comment behind the command promises.
 fn promise(script: &str) -> Result<&str, String> {
     let comment = script.trim_end().lines().last().and_then(|line| line.rsplit_once(" # "));
     comment.map(|(_, text)| text.trim()).ok_or_else(|| format!("{PAGE}: no '# output' ends '{script}'"))
 }
 
-/// A folder with what the blocks of the page say is in its files.
+/// A folder with files that the blocks of the page fill: their names and the first lines of their blocks.
 fn folder(page: &str, files: &[(&str, &str)]) -> Result<TempDir, String> {
     let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
     for (name, first) in files {
@@ -52,7 +52,7 @@ fn prints(ran: &mut Ran, what: &str, run: Run, wanted: &str) {
     let good = out.ok && last == wanted;
     if !good {
         let found = if out.ok { last } else { &out.how };
-        ran.faults.push(format!("{PAGE}, {what}: {found}; the page says: {wanted}"));
+        ran.faults.push(format!("{PAGE}, {what}: {found}; the page promises: {wanted}"));
     }
     ran.passed += u64::from(good);
     ran.failed += u64::from(!good);
@@ -81,8 +81,8 @@ pub fn rust(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     Ok(())
 }
 
-/// The quick start of C++ against the folder for this machine, which is there; `cmake` is a folder of programs to
-/// look in first.
+/// The quick start of C++ against the folder that `cargo xtask build` has made for this machine. Programs are looked up
+/// in `cmake` first.
 pub fn cpp(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;
@@ -93,7 +93,7 @@ pub fn cpp(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>) -> Result<(), Strin
     Ok(())
 }
 
-/// The same for the board, whose folder is there, and run by `emulator`.
+/// The same for the board, whose folder has been made, run by `emulator`.
 pub fn board(tree: &Tree, ran: &mut Ran, cmake: Option<&Path>, emulator: &str) -> Result<(), String> {
     let page = page(tree)?;
     let dir = folder(&page, &CPP)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask build`: a folder that a board, or a C++ project, can use as it is.
+//! `cargo xtask build`: a folder that a board or a C++ project can use as it is.
 //!
 //! ```text
 //! target/dist/NAME/
@@ -12,88 +12,21 @@
 //!
 //! The boards share one build, for the oldest of them: ARMv8.0-A and glibc 2.27, linked by zig, which brings the C
 //! library's stubs of every version. `--cubins` adds GPU code that ptxas compiles for the board's own GPU. What is
-//! handed out has passed `crate::check`.
+//! shipped has passed `super::check`.
 
-use crate::check::{self, Exceptions, Found};
-use crate::count::Ran;
+use super::check::{self, Exceptions, Found};
+use super::target::Target;
+use crate::gpu::ptx;
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use elsa_targets::Board;
-use object::Architecture;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The machine on which the build runs.
-pub const HOST: &str = "host";
-/// Profile of cargo's, which keeps symbols.
+/// The profile of cargo that keeps symbols.
 const PROFILE: &str = "shipped";
-
-/// What can be built for.
-pub enum Target {
-    /// This machine, with its triple.
-    Host(String),
-    /// A board.
-    Board(Box<Board>),
-}
-
-impl Target {
-    /// Names that `--target` takes.
-    pub fn names() -> Vec<&'static str> {
-        elsa_targets::NAMES.into_iter().chain([HOST]).collect()
-    }
-
-    /// The target of that name.
-    pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
-        if name == HOST {
-            return setup::host(tree).map(Target::Host);
-        }
-        Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        match self {
-            Target::Host(_) => HOST,
-            Target::Board(board) => &board.name,
-        }
-    }
-
-    /// Rust's name of the platform.
-    fn triple(&self) -> &str {
-        match self {
-            Target::Host(triple) => triple,
-            Target::Board(board) => &board.build.triple,
-        }
-    }
-
-    /// What `uname -m` says there.
-    pub fn machine(&self) -> &str {
-        match self {
-            Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
-            Target::Board(board) => &board.build.machine,
-        }
-    }
-
-    /// The processor of its programs.
-    pub fn architecture(&self) -> Architecture {
-        match self.machine() {
-            "aarch64" => Architecture::Aarch64,
-            _ => Architecture::X86_64,
-        }
-    }
-
-    /// The folder of its files in the tree.
-    pub fn folder(&self, tree: &Tree) -> PathBuf {
-        tree.root.join("targets").join(self.name())
-    }
-
-    /// The folder that is handed out.
-    pub fn dist(&self, tree: &Tree) -> PathBuf {
-        tree.target.join("dist").join(self.name())
-    }
-}
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
@@ -130,7 +63,7 @@ pub fn run(tree: &Tree, name: &str, cubins: bool) -> Result<(), String> {
     if ran.faults.is_empty() { Ok(()) } else { Err(ran.faults.join("\n       ")) }
 }
 
-/// Builds for a target, puts its folder together and checks it; returns what was checked.
+/// Builds for a target, assembles its folder and checks it; returns the account of the checks.
 pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> {
     let assembled = match target {
         Target::Board(board) if cubins => assembled(tree, &board.build.cubin)?,
@@ -148,7 +81,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
     Ok(ran)
 }
 
-/// Runs cargo; returns the folder of what it made.
+/// Runs cargo; returns the folder of its products.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
     let packages = format!("--profile {PROFILE} -p elsa-cli -p elsa-capi");
     let mut run = match target {
@@ -158,7 +91,8 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
             let bin = setup::zig(tree)?;
             Run::new(tree, "cargo-zigbuild build --config")
                 .arg(target.folder(tree).join("config.toml"))
-                .args(&format!("--target {}.{}", board.build.triple, board.build.glibc))
+                .arg("--target")
+                .arg(board.build.zig_target())
                 .args(&packages)
                 .front(bin)
         }
@@ -179,9 +113,9 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
 /// GPU code for one architecture, assembled from the committed PTX; returns its files.
 fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     let ptxas = setup::ptxas(tree)?;
-    let from = tree.root.join("kernels/ptx/sm_62");
+    let from = tree.root.join(ptx::MODULES);
     let to = tree.target.join("cubin").join(architecture);
-    // What another state of the tree left there would be embedded, too.
+    // Files of another state of the tree would be embedded, too.
     if to.exists() {
         fs::remove_dir_all(&to).map_err(at(&to))?;
     }
@@ -208,7 +142,7 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
     if made.is_empty() { Err(format!("{}: holds no PTX", from.display())) } else { Ok(made) }
 }
 
-/// Puts the folder together.
+/// Assembles the folder.
 fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String> {
     let dist = target.dist(tree);
     if dist.exists() {
@@ -235,7 +169,7 @@ fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String>
     write(&licences.join("THIRD-PARTY.txt"), third_party(tree, target.triple())?)
 }
 
-/// Templates of `runtime/capi`, and where they go.
+/// Templates of `runtime/capi` and their places in the folder.
 const PACKAGES: [(&str, &str); 3] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
@@ -310,7 +244,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     if count == 0 { Err("cargo metadata: names no package that is linked".to_owned()) } else { Ok(text) }
 }
 
-/// Checks what was built; prints what each check found.
+/// Checks the products; prints what each check found.
 fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf]) -> Result<Ran, String> {
     let mut ran = Ran::none("checks");
     let dist = target.dist(tree);

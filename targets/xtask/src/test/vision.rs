@@ -7,12 +7,12 @@
 //! and Mary 2019, "A new approach to probabilistic rounding error analysis", theorem 2.4). Layers that amplify are
 //! countered by the normalisation that follows them.
 
-use crate::build::{self, HOST, Target};
-use crate::check;
-use crate::count::Ran;
+use crate::boards::target::{HOST, Target};
+use crate::boards::{build, check};
+use crate::gpu::standin::{self, Variant};
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
-use crate::standin::{self, Variant};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,10 @@ use std::time::Duration;
 
 const EXAMPLE: &str = "examples/cpp-vision";
 const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
-const BOARD: &str = "jetson-tx2";
 /// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
 /// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
-/// Standard deviations that are allowed.
+/// Allowed standard deviations.
 const LAMBDA: f64 = 4.0;
 /// Half a unit in the last place of the scores that are recorded.
 const RECORDED: f64 = 5e-6;
@@ -36,20 +35,6 @@ const MOST_BYTES: u64 = 400_000;
 /// The stage `vision`.
 pub fn vision(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
-}
-
-/// Counts one check.
-fn note(ran: &mut Ran, what: &str, found: Result<String, String>) {
-    match found {
-        Ok(found) => {
-            println!("{what}: {found}");
-            ran.passed += 1;
-        }
-        Err(fault) => {
-            ran.failed += 1;
-            ran.faults.push(format!("{what}: {fault}"));
-        }
-    }
 }
 
 /// What PyTorch answered for one picture.
@@ -99,7 +84,7 @@ fn record(path: &Path) -> Result<Record, String> {
     Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
 }
 
-/// What the program said: a line for each picture, and one for all.
+/// The report of the program: a line for each picture, and one for all.
 fn lines(out: &Output) -> Result<(Vec<Value>, Value), String> {
     let said = out.stderr.lines().last().unwrap_or_default();
     if !out.ok {
@@ -118,7 +103,7 @@ fn line_of(lines: &[Value], index: u64) -> Option<&Value> {
     lines.iter().find(|line| line["file"].as_str().is_some_and(named))
 }
 
-/// How many of the classes that the program told are those of the record.
+/// How many of the classes that the program reported are those of the record.
 fn same_classes(record: &Record, lines: &[Value]) -> usize {
     let same = |wanted: &&Wanted| {
         line_of(lines, wanted.index).is_some_and(|line| line["class"].as_u64() == Some(wanted.class))
@@ -126,7 +111,7 @@ fn same_classes(record: &Record, lines: &[Value]) -> usize {
     record.pictures.iter().filter(same).count()
 }
 
-/// Compares what the program said with the record. `backend` must have computed, where it is given.
+/// Compares the report of the program with the record. `backend`, if given, must have computed.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
     if lines.len() != record.pictures.len() {
@@ -170,7 +155,7 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
     ))
 }
 
-/// Writes a copy of the weights in which nothing that attention gives is used.
+/// Writes a copy of the weights that ignores the output of attention.
 fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     let at = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let bad = || format!("{}: no safetensors file", from.display());
@@ -220,7 +205,7 @@ fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
 
-/// Runs the tests of the parts; every check counts.
+/// Runs the unit tests of the example; every check counts.
 fn parts(tree: &Tree, ran: &mut Ran, front: &str, dir: &Path) {
     let run = program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir);
     let line = run.line();
@@ -252,7 +237,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let bytes = fs::metadata(&model).map_err(|error| format!("{}: {error}", model.display()))?.len();
     let found = format!("{bytes} bytes, accuracy {:.4} by PyTorch", record.accuracy);
     let good = bytes <= MOST_BYTES && record.accuracy >= LEAST;
-    note(ran, "the model", if good { Ok(found) } else { Err(found) });
+    ran.note("the model", if good { Ok(found) } else { Err(found) });
 
     let native = home.join(HOST);
     let here = dist(tree, HOST)?;
@@ -261,24 +246,24 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     for backend in ["auto", "scalar"] {
         let out = classify(tree, "", &native, &model, &pictures, &format!("--backend {backend}")).run();
         let by = (backend != "auto").then_some(backend);
-        note(ran, &format!("backend {backend}"), compare(&record, &out, by));
+        ran.note(&format!("backend {backend}"), compare(&record, &out, by));
     }
     let folder = standin::build(tree, Variant::Plain)?;
     let out = classify(tree, "", &native, &model, &pictures, "--backend cuda --fallback fail")
         .env("LD_LIBRARY_PATH", &folder)
         .env("ELSA_STANDIN", &folder)
         .run();
-    note(ran, "backend cuda, stand-in driver", compare(&record, &out, Some("cuda")));
+    ran.note("backend cuda, stand-in driver", compare(&record, &out, Some("cuda")));
     let broken = home.join("without-attention.safetensors");
     without_attention(&model, &broken)?;
     let out = classify(tree, "", &native, &broken, &pictures, "").run();
-    note(ran, "without attention", differs(&record, &out));
+    ran.note("without attention", differs(&record, &out));
     refusals(tree, ran, &native, &pictures);
     failures(tree, ran, &native, &pictures, &folder);
     let photographs = setup::digits_as(tree, "jpg")?;
     let out = classify(tree, "", &native, &model, &photographs, "").run();
-    note(ran, "JPEG", as_png(&record, &out));
-    note(ran, "JPEG, truncated", truncated(tree, &native, &photographs, &home.join("truncated")));
+    ran.note("JPEG", as_png(&record, &out));
+    ran.note("JPEG, truncated", truncated(tree, &native, &photographs, &home.join("truncated")));
 
     let blas = home.join("blas");
     let header = format!("/usr/include/{}-linux-gnu/cblas.h", std::env::consts::ARCH);
@@ -286,15 +271,16 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     make(tree, None, &blas, &here, &["-DVISION_BLAS=ON".to_owned()])?;
     let needs = Run::new(tree, "ldd").arg(blas.join("elsa-vision")).quiet().run();
     let linked = needs.stdout.contains("blas");
-    note(ran, "a BLAS is linked", if linked { Ok("yes".to_owned()) } else { Err(needs.stdout) });
+    ran.note("a BLAS is linked", if linked { Ok("yes".to_owned()) } else { Err(needs.stdout) });
     parts(tree, ran, "", &blas);
     let out = classify(tree, "", &blas, &model, &pictures, "").run();
-    note(ran, "linear maps by a BLAS", compare(&record, &out, None));
+    ran.note("linear maps by a BLAS", compare(&record, &out, None));
 
     setup::board(tree)?;
     let zig = setup::zig(tree)?.join("python");
-    let cross = home.join(BOARD);
-    let dist = dist(tree, BOARD)?;
+    let board = setup::reference()?;
+    let cross = home.join(&board.name);
+    let dist = dist(tree, &board.name)?;
     make(
         tree,
         None,
@@ -303,20 +289,19 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         &[
             format!(
                 "-DCMAKE_TOOLCHAIN_FILE={}",
-                dist.join(format!("share/{BOARD}/toolchain.cmake")).display()
+                dist.join(format!("share/{}/toolchain.cmake", board.name)).display()
             ),
             format!("-DELSA_ZIG={};-m;ziglang", zig.display()),
         ],
     )?;
     let path = cross.join("elsa-vision");
     let program = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let glibc = elsa_targets::Version { major: 2, minor: 27 };
-    note(ran, "symbol versions for the board", check::symbol_versions(&program, glibc));
-    note(ran, "libraries for the board", check::libraries(&program));
+    ran.note("symbol versions for the board", check::symbol_versions(&program, board.build.glibc));
+    ran.note("libraries for the board", check::libraries(&program));
     let emulator = setup::emulator();
     parts(tree, ran, &emulator, &cross);
     let out = classify(tree, &emulator, &cross, &model, &pictures, "--backend neon").run();
-    note(ran, "emulated board, backend neon", compare(&record, &out, Some("neon")));
+    ran.note("emulated board, backend neon", compare(&record, &out, Some("neon")));
     Ok(())
 }
 
@@ -362,7 +347,7 @@ fn truncated(tree: &Tree, dir: &Path, pictures: &Path, folder: &Path) -> Result<
     let last = out.stdout.lines().last().unwrap_or_default();
     let all: Value = serde_json::from_str(last).map_err(|error| format!("no JSON: {error}: {}", out.how))?;
     let told = (0..bytes.len()).filter(|length| out.stderr.contains(&format!("{length:05}.jpg: "))).count();
-    let found = format!("{}, {told} of {} beginnings told, {last}", out.how, bytes.len());
+    let found = format!("{}, {told} of {} beginnings reported, {last}", out.how, bytes.len());
     let good = out.code == Some(2) && told == bytes.len() && all["broken"] == told && all["pictures"] == 1;
     if good { Ok(found) } else { Err(found) }
 }
@@ -399,7 +384,7 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let instead = out.stdout.lines().last().is_some_and(|line| line.contains("in place of the GPU"));
         let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0);
-        note(ran, what, if good { Ok(found) } else { Err(found) });
+        ran.note(what, if good { Ok(found) } else { Err(found) });
     }
 }
 
@@ -422,6 +407,6 @@ fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path) {
         let out = program(tree, "", dir, "elsa-vision").args(&rest).quiet().run();
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let good = out.code == Some(status) && out.stderr.contains(names);
-        note(ran, &format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
+        ran.note(&format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
     }
 }

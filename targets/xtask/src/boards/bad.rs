@@ -1,11 +1,12 @@
-//! Artefacts that `crate::check` must refuse: one for every check, compiled for the board, and each beside a
-//! good one that differs in nothing else and must pass.
+//! Artefacts that `super::check` must refuse: one for every check, compiled for the board, each with a good one that
+//! differs in nothing else and must pass.
 
-use crate::build::{self, Target};
-use crate::check::{self, Exceptions, Found};
+use super::build;
+use super::check::{self, Exceptions, Found};
+use super::target::Target;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use elsa_targets::{Board, Required, Version};
+use elsa_targets::{Required, Version};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,9 +16,6 @@ pub struct Compiler<'a> {
     zig: PathBuf,
     dir: PathBuf,
 }
-
-/// The C library of the boards.
-const BOARD: &str = "aarch64-linux-gnu.2.27";
 
 impl<'a> Compiler<'a> {
     /// Installs the compiler and empties the folder.
@@ -51,9 +49,9 @@ fn bytes(path: &Path) -> Result<Vec<u8>, String> {
 
 /// One trial of a check.
 pub struct Trial {
-    /// What was fed to it.
+    /// The artefact.
     pub what: &'static str,
-    /// What it should have done and did not.
+    /// How the check failed to refuse or to pass it.
     pub fault: Option<String>,
 }
 
@@ -62,7 +60,7 @@ fn good(what: &'static str, found: Found) -> Trial {
     Trial { what, fault: found.err().map(|fault| format!("{what}: refused: {fault}")) }
 }
 
-/// A check refuses what is bad, and says why with this word.
+/// A check refuses what is bad, with this word in its message.
 fn bad(what: &'static str, word: &str, found: Found) -> Trial {
     let fault = match found {
         Err(fault) if fault.contains(word) => None,
@@ -88,17 +86,19 @@ fn module(version: &str, target: &str, entry: &str) -> String {
     )
 }
 
-/// Feeds every check.
+/// Tries every check.
 pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let cc = Compiler::new(tree)?;
-    let board = Board::named("jetson-tx2").map_err(|error| error.to_string())?;
+    let board = setup::reference()?;
+    // Platforms as zig calls them.
+    let own = &format!("{}-linux-gnu.{}", board.build.machine, board.build.glibc);
     let (glibc, gpu, newest) = (board.build.glibc, Some(board.gpu.capability), board.build.ptx);
     let target = Target::Board(Box::new(board));
     let exceptions = Exceptions::read(tree)?;
     let program = "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n";
     let mut trials = Vec::new();
 
-    let plain = cc.make("plain", BOARD, program, "")?;
+    let plain = cc.make("plain", own, program, "")?;
     let plain_bytes = bytes(&plain)?;
     trials.push(good("a plain program, its machine", check::machine(&plain_bytes, &target)));
     let other = bytes(&cc.make("other", "x86_64-linux-gnu.2.27", program, "")?)?;
@@ -111,19 +111,19 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     fs::write(cc.dir.join("versions"), "GLIBCXX_3.4 { global: *; };\n")
         .map_err(|error| format!("{}: {error}", cc.dir.display()))?;
     let flags = "-shared -Wl,-soname,libstdc++.so.6 -Wl,--version-script=versions";
-    let runtime = cc.make("libstdc++.so.6", BOARD, "int terminate(void) { return 0; }\n", flags)?;
+    let runtime = cc.make("libstdc++.so.6", own, "int terminate(void) { return 0; }\n", flags)?;
     let source = "int terminate(void);\nint main(void) { return terminate(); }\n";
     let flags = runtime.to_string_lossy().into_owned();
-    let uses = bytes(&cc.make("uses", BOARD, source, &flags)?)?;
+    let uses = bytes(&cc.make("uses", own, source, &flags)?)?;
     trials.push(bad("a version of the C++ runtime", "GLIBCXX_3.4", check::symbol_versions(&uses, glibc)));
     trials.push(good("a plain program, its libraries", check::libraries(&plain_bytes)));
     trials.push(bad("a library that boards need not have", "libstdc++.so.6", check::libraries(&uses)));
 
     trials.push(good("a plain program, its undefined names", check::driver_symbols(&plain_bytes)));
     let source = "int cuInit(unsigned);\nint elsa_start(void) { return cuInit(0); }\n";
-    let driver = bytes(&cc.make("driver.so", BOARD, source, "-shared -fPIC -Wl,--allow-shlib-undefined")?)?;
+    let driver = bytes(&cc.make("driver.so", own, source, "-shared -fPIC -Wl,--allow-shlib-undefined")?)?;
     trials.push(bad("an undefined name of the driver", "cuInit", check::driver_symbols(&driver)));
-    let object = cc.make("driver.o", BOARD, source, "-c")?;
+    let object = cc.make("driver.o", own, source, "-c")?;
     let archive = cc.dir.join("driver.a");
     let out =
         Run::new(tree, "").arg(&cc.zig).args("-m ziglang ar rc").arg(&archive).arg(&object).quiet().run();
@@ -133,16 +133,16 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     trials.push(bad("the same in an archive", "cuInit", check::driver_symbols(&bytes(&archive)?)));
 
     let source = "int elsa_start(void) { return 0; }\n";
-    let library = bytes(&cc.make("good.so", BOARD, source, "-shared -fPIC")?)?;
+    let library = bytes(&cc.make("good.so", own, source, "-shared -fPIC")?)?;
     trials.push(good("a library of elsa_… alone", check::exports(&library)));
     let source = "int elsa_start(void) { return 0; }\nint start(void) { return 1; }\n";
-    let library = bytes(&cc.make("bad.so", BOARD, source, "-shared -fPIC")?)?;
+    let library = bytes(&cc.make("bad.so", own, source, "-shared -fPIC")?)?;
     trials.push(bad("a library that defines another name", "start", check::exports(&library)));
 
     trials.push(good("a plain program, its instructions", check::instructions(tree, &plain, &exceptions)));
-    let newer = cc.make("newer", BOARD, &atomic("add"), "")?;
+    let newer = cc.make("newer", own, &atomic("add"), "")?;
     trials.push(bad("an instruction of ARMv8.1-A", "in add", check::instructions(tree, &newer, &exceptions)));
-    let outlined = cc.make("outlined", BOARD, &atomic("__aarch64_ldadd8_relax"), "")?;
+    let outlined = cc.make("outlined", own, &atomic("__aarch64_ldadd8_relax"), "")?;
     trials.push(good("the same behind a test", check::instructions(tree, &outlined, &exceptions)));
     let stripped = cc.dir.join("stripped");
     build::strip(tree, &newer, &stripped, "--strip-all")?;
@@ -155,7 +155,7 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let needs = [Required::Gpu("kernel".to_owned())];
     let ptx = |bytes: &[u8], newest: Option<Version>| check::ptx(bytes, newest, gpu, &needs);
     let module = |name: &str, version: &str, target: &str, entry: &str| {
-        bytes(&cc.make(name, BOARD, &module(version, target, entry), "")?)
+        bytes(&cc.make(name, own, &module(version, target, entry), "")?)
     };
     trials.push(good("PTX 6.5 for sm_62", ptx(&module("ptx", "6.5", "sm_62", "kernel")?, newest)));
     trials.push(bad("PTX 7.0", "7.0", ptx(&module("ptx70", "7.0", "sm_62", "kernel")?, newest)));
@@ -174,7 +174,7 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
         "const char table[5000000] = { 1 };\nint main(int n, char **a) { (void)a; return table[n]; }\n";
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     trials.push(good("a plain program, its size", check::size(length(&plain), check::BINARY)));
-    let large = cc.make("large", BOARD, large, "")?;
+    let large = cc.make("large", own, large, "")?;
     trials.push(bad("five million bytes", "5", check::size(length(&large), check::BINARY)));
     Ok(trials)
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine with an NVIDIA driver and nothing
-//! else of use: release test programs, which carry their PTX, the tool, and a script.
+//! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine that has an NVIDIA driver and no Rust:
+//! release test programs, which carry their PTX, the tool, and a script.
 
 use crate::shell::{Run, Tree};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn executables(messages: &str) -> Vec<(String, PathBuf)> {
 /// Makes `target/gpu-test`.
 ///
 /// # Errors
-/// What does not build, files that cannot be written.
+/// A command that does not build, a file that cannot be written.
 pub fn make(tree: &Tree) -> Result<(), String> {
     let out = tree.target.join("gpu-test");
     let file = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());

@@ -1,23 +1,24 @@
-//! Reads built artefacts and refuses what would not load, not run or not fit on a board.
+//! Reads built artefacts and refuses what does not load, run or fit on a board.
 //!
 //! | check | refuses |
 //! |---|---|
 //! | machine | another processor |
 //! | symbol versions | versions beyond the board's C library, and versions of a C++ runtime |
 //! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
-//! | driver symbols | undefined `cu…`: the driver is opened at run time, or a board without one could not start |
-//! | exports | a shared library that defines other names than `elsa_…` for its users |
+//! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
+//! | exports | a shared library that exports other names than `elsa_…` |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
-//! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and kernels of `required.txt` that are absent |
+//! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and missing kernels of `required.txt` |
 //! | cubins | files without the GPU kernels that were assembled for the board |
 //! | size | more than 4 MB of stripped binary for a board, cubins apart; more than 3 MB that the static library adds to a C program |
 //!
-//! A check returns what it found, or what is wrong. `crate::bad` feeds each of them an artefact that it must refuse.
+//! A check returns its finding, or the fault. `super::bad` gives each of them an artefact that it must refuse.
 //!
-//! The disassembler is asked for ARMv8.0-A alone, so that whatever is newer becomes `<unknown>`. It needs symbols: they
-//! tell functions apart, and code from the tables between; so instructions are checked before stripping.
+//! The disassembler is asked for ARMv8.0-A alone, so that newer instructions become `<unknown>`. It needs symbols,
+//! which separate functions from each other and from tables of data, so instructions are checked before stripping.
 
-use crate::build::Target;
+use super::target::Target;
+use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
@@ -32,12 +33,12 @@ pub const BINARY: u64 = 4_000_000;
 /// Most bytes that the static library adds to a stripped C program.
 pub const ADDED: u64 = 3_000_000;
 
-/// What a program may ask the loader for; the loader itself by the start of its name.
+/// Libraries that a program may need; the loader itself by the start of its name.
 const LIBRARIES: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
 const LOADERS: [&str; 2] = ["ld-linux-aarch64.so", "ld-linux-x86-64.so"];
 
-/// What a check found, or what is wrong.
+/// The finding of a check, or the fault.
 pub type Found = Result<String, String>;
 
 type Elf<'a> = ElfFile64<'a, object::Endianness>;
@@ -61,7 +62,7 @@ pub fn machine(bytes: &[u8], target: &Target) -> Found {
     if found == wanted { Ok(format!("{found:?}")) } else { Err(format!("{found:?}; allowed: {wanted:?}")) }
 }
 
-/// Versions of symbols that the file wants from shared libraries, none above `glibc`.
+/// Versions of symbols that the file needs from shared libraries, none above `glibc`.
 pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let fault = |error: object::Error| format!("symbol versions: {error}");
     let file = parse(bytes)?;
@@ -83,7 +84,9 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     let newest = names.iter().filter_map(|name| number(name)).max();
     let bad = names.iter().filter(|name| number(name).is_none_or(|version| version > glibc)).cloned();
     refuse(bad, &format!("GLIBC_ up to {glibc}"))?;
-    newest.map(|version| format!("GLIBC_{version} at most")).ok_or_else(|| "none is asked for".to_owned())
+    newest
+        .map(|version| format!("GLIBC_{version} at most"))
+        .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
 /// Libraries that the loader must find.
@@ -138,13 +141,13 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// What a shared library defines for its users.
+/// The names that a shared library exports.
 pub fn exports(bytes: &[u8]) -> Found {
     let file = parse(bytes)?;
     let exports = file.exports().map_err(|error| format!("exports: {error}"))?;
     let names: Vec<String> = exports.iter().map(|export| text(export.name())).collect();
     refuse(names.iter().filter(|name| !name.starts_with("elsa_")).cloned(), "elsa_…")?;
-    if names.is_empty() { Err("defines nothing".to_owned()) } else { Ok(format!("{} names", names.len())) }
+    if names.is_empty() { Err("exports nothing".to_owned()) } else { Ok(format!("{} names", names.len())) }
 }
 
 /// Functions that may hold newer instructions.
@@ -188,8 +191,8 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Functions of a listing of llvm-objdump's that hold encodings unknown to it, the exceptions left out; and
-/// how many instructions there are.
+/// Functions of llvm-objdump's listing that hold encodings unknown to it, without the exceptions, and the number of
+/// instructions.
 fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     let (mut found, mut instructions, mut function) = (BTreeSet::new(), 0, "");
     for line in listing.lines() {
@@ -208,7 +211,7 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Instructions of a file that has its symbols yet.
+/// Instructions of a file that is not stripped.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
     let symbols = |bytes: &[u8]| parse(bytes).map(|file| file.symbols().next().is_some());
     let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -276,7 +279,7 @@ fn capability(digits: &str) -> Option<Version> {
 /// GPU kernels in a file.
 pub fn ptx(bytes: &[u8], newest: Option<Version>, gpu: Option<Version>, required: &[Required]) -> Found {
     let modules = modules(bytes)?;
-    let newest = newest.unwrap_or(Version { major: 6, minor: 5 });
+    let newest = newest.unwrap_or(Version { major: ptx::NEWEST_ISA / 10, minor: ptx::NEWEST_ISA % 10 });
     let late = modules.iter().filter(|module| module.version > newest);
     refuse(late.map(|module| format!("PTX of version {}", module.version)), &format!("up to {newest}"))?;
     let runs = |module: &&Module| gpu.is_none_or(|gpu| module.target <= gpu);

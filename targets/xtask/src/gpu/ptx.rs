@@ -1,10 +1,10 @@
-//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and what ptxas makes of it.
+//! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
 //!
 //! Every `kernels/cuda/NAME.cu` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
-//! bytes. `kernels/ptx/manifest.json` says what it was made from and with, and what each kernel takes.
+//! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
-use crate::count::Ran;
+use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::{Map, Value, json};
@@ -17,10 +17,11 @@ const COMPILER: &str = "clang-19";
 const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_62 -nocudainc -nocudalib -O3 -std=c++17 \
     -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
 const SOURCES: &str = "kernels/cuda";
-const MODULES: &str = "kernels/ptx/sm_62";
+/// The folder of the committed modules.
+pub const MODULES: &str = "kernels/ptx/sm_62";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
-const NEWEST_ISA: u32 = 65;
+pub const NEWEST_ISA: u32 = 65;
 const MOST_BYTES: usize = 2_000_000;
 /// Seconds of ptxas that a module is meant to take, and those that a slow and busy machine is allowed. The least of
 /// up to `TIMES` counts: as long as it is above what is meant, it is measured again.
@@ -31,7 +32,7 @@ const TIMES: usize = 5;
 /// An SM of compute capability 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
-/// What ptxas says of a kernel.
+/// The resources of a kernel, as ptxas reports them.
 struct Resources {
     registers: usize,
     shared: usize,
@@ -109,7 +110,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     let version = version.stdout.lines().next().unwrap_or_default().to_owned();
     let old = std::fs::read_to_string(tree.root.join(MANIFEST)).ok();
     let old: Value = old.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    // The packager's part of the version is no reason for other code; the compiler's number may be.
+    // Code may depend on the compiler's number, not on the packager's suffix.
     let number = |text: &str| text.split_whitespace().find(|word| word.contains('.')).map(str::to_owned);
     let compiler = number(&version).ok_or_else(|| format!("{COMPILER} --version: {version}"))?;
     if old["compiler"].as_str().is_some_and(|old| old != compiler) {
@@ -263,7 +264,7 @@ fn short_names(text: &str) -> String {
     short
 }
 
-/// What a CUDA 10.2 driver would refuse in a module.
+/// What a CUDA 10.2 driver refuses in a module.
 fn refuse(kernel: &str, text: &str) -> Option<String> {
     let after = |directive: &str| text.lines().find_map(|line| line.strip_prefix(directive)).map(str::trim);
     let isa = after(".version").and_then(|version| {

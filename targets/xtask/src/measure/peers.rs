@@ -30,7 +30,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         }
     }
     let out = run.run();
-    // What was measured before a failure is drawn all the same.
+    // Measurements before a failure are drawn, too.
     let measured = if out.ok { Ok(()) } else { Err(format!("the benchmark: {}", out.how)) };
     let Some(dir) = plot else { return measured };
     let series = series(&out.stdout);

@@ -1,188 +1,17 @@
-//! What the NEON kernel costs on a Cortex-A57, without one: instructions counted under the emulator, and
-//! LLVM's model of the pipeline over the loops that hold the products.
-//!
-//! Both read the program `runtime/examples/count.rs`, built in release mode as for a board.
+//! `cargo xtask mca`: LLVM's model of the Cortex-A57 over the loops of the NEON kernel that hold the products.
 
-use crate::setup::{self, BOARD};
+use super::program;
+use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::Value;
 use std::fmt::Write;
-use std::path::PathBuf;
 
 /// Fewest vector FMAs of a loop for it to be a product loop.
 const PRODUCT_FMAS: usize = 48;
 /// Instructions beyond which a backward branch closes no inner loop.
 const LONGEST: usize = 2000;
-/// Iterations that the model goes through.
+/// Iterations that the model runs.
 const ITERATIONS: u32 = 200;
-
-/// Builds the program; returns where it lies.
-fn build(tree: &Tree) -> Result<PathBuf, String> {
-    let bin = setup::board(tree)?;
-    let out = Run::new(tree, "cargo-zigbuild build --release -p elsa-runtime --example count")
-        .args(&format!("--target {BOARD}.2.27 --target-dir"))
-        .arg(&tree.target)
-        .front(bin)
-        .run();
-    if !out.ok {
-        return Err(format!("the counting program does not build: {}", out.how));
-    }
-    Ok(tree.target.join(BOARD).join("release/examples/count"))
-}
-
-/// What the emulator counted of one call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
-    instructions: u64,
-    /// Vector FMAs, of four lanes or two.
-    fmas: u64,
-    /// Loads and stores of any kind.
-    memory: u64,
-    /// Loads and stores of vector registers relative to the stack pointer.
-    stack: u64,
-    /// Half vector operations, registers loaded and stored.
-    vector_halves: u64,
-    loads: u64,
-    stores: u64,
-    /// Cache lines that came from L2, and those that came from memory.
-    lines: u64,
-    far_lines: u64,
-}
-
-/// Clock of the TX2's Cortex-A57 at its fastest, in GHz.
-const CLOCK: f64 = 2.0;
-/// Micro-operations that a Cortex-A57 dispatches in a cycle.
-const DISPATCHED: f64 = 3.0;
-/// Cycles that a line from L2, and one from memory, is assumed to stall where nothing hides it.
-const STALLS: [f64; 2] = [20.0, 200.0];
-
-/// Cycles of a call, estimated: by the busiest of the pipes, and with the stalls of all lines on top.
-fn estimate(call: &Counted) -> [f64; 2] {
-    // A pair of registers is two micro-operations, and so is nothing else that is frequent here.
-    let moved = call.loads + call.stores;
-    let operations = call.instructions + moved.saturating_sub(call.memory);
-    let pipes = [
-        call.vector_halves as f64 / 2.0,
-        call.loads as f64,
-        call.stores as f64,
-        operations as f64 / DISPATCHED,
-    ];
-    let busiest = pipes.into_iter().fold(0.0, f64::max);
-    let stalls =
-        (call.lines - call.far_lines.min(call.lines)) as f64 * STALLS[0] + call.far_lines as f64 * STALLS[1];
-    [busiest, busiest + stalls]
-}
-
-impl Counted {
-    /// The calls that the plugin's log tells of.
-    fn all(log: &str) -> Vec<Counted> {
-        let call = |line: &str| {
-            let numbers: Option<Vec<u64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
-            let [instructions, fmas, memory, stack, vector_halves, loads, stores, lines, far_lines] =
-                numbers?.try_into().ok()?;
-            Some(Counted {
-                instructions,
-                fmas,
-                memory,
-                stack,
-                vector_halves,
-                loads,
-                stores,
-                lines,
-                far_lines,
-            })
-        };
-        log.lines().filter_map(|line| call(line.trim().strip_prefix("counted:")?)).collect()
-    }
-}
-
-/// Four-lane FMAs that the two products of a shape `heads,tokens,d` need: 4 h n² d operations, 8 an FMA.
-fn useful(shape: &str) -> Result<u64, String> {
-    let numbers: Result<Vec<u64>, _> = shape.split(',').map(str::parse).collect();
-    let product = match numbers.as_deref() {
-        Ok(&[h, n, d]) => [n, n, d].iter().try_fold(h, |product, factor| product.checked_mul(*factor)),
-        _ => None,
-    };
-    product.map(|product| product / 2).filter(|fmas| *fmas > 0).ok_or_else(|| {
-        format!("{shape}: allowed: heads,tokens,d, each at least 1, with at least one useful FMA")
-    })
-}
-
-/// `cargo xtask count`.
-pub fn count(tree: &Tree, shapes: &[String]) -> Result<(), String> {
-    let useful = shapes.iter().map(|shape| useful(shape)).collect::<Result<Vec<u64>, String>>()?;
-    setup::program(tree, "cc", "gcc")?;
-    let program = build(tree)?;
-    let plugin = tree.target.join("libcount.so");
-    let source = tree.root.join("targets/xtask/qemu/count.c");
-    let out = Run::new(tree, "cc -shared -fPIC -O2 -Wall -Wextra -Werror -o").arg(&plugin).arg(source).run();
-    if !out.ok {
-        return Err(format!("the plugin does not build: {}", out.how));
-    }
-    let mut run = Run::new(tree, &setup::emulator());
-    run = run.arg("-plugin").arg(&plugin).args("-d plugin").arg(&program).env("ELSA_BACKEND", "neon");
-    for shape in shapes {
-        run = run.arg(shape);
-    }
-    let out = run.machine().run();
-    if !out.ok {
-        return Err(format!("the counting program: {} (QEMU must take plugins of interface 1)", out.how));
-    }
-    let (calls, kernels) = (Counted::all(&out.stderr), out.stdout.lines().collect::<Vec<_>>());
-    if calls.len() != 2 * shapes.len() || kernels.len() != shapes.len() {
-        return Err(format!("{} calls counted of {} shapes; wanted: two of each", calls.len(), shapes.len()));
-    }
-    println!(
-        "\nh,n,d, kernel; instructions of one call; per useful four-lane FMA (4 h n^2 d / 8); executed FMAs per"
-    );
-    println!("useful; share of FMAs, of loads and stores; vector loads and stores through the stack pointer");
-    for (i, pair) in calls.chunks(2).enumerate() {
-        let call = pair[0];
-        // What the caches hold may differ, what is executed may not.
-        let executed = |call: &Counted| Counted { lines: 0, far_lines: 0, ..*call };
-        if pair.iter().any(|other| executed(other) != executed(&call)) {
-            return Err(format!("{}: two calls differ: {pair:?}", shapes[i]));
-        }
-        if call.fmas == 0 {
-            return Err(format!("{}: no vector FMA was executed", shapes[i]));
-        }
-        let share = |part: u64, whole: u64| part as f64 / whole as f64;
-        println!(
-            "{:<50} {:>12} {:>7.3} {:>7.3} {:>5.1}% {:>5.1}% {:>8}",
-            kernels[i],
-            call.instructions,
-            share(call.instructions, useful[i]),
-            share(call.fmas, useful[i]),
-            100.0 * share(call.fmas, call.instructions),
-            100.0 * share(call.memory, call.instructions),
-            call.stack
-        );
-    }
-    println!(
-        "\nEstimates for one core at {CLOCK} GHz, not measured: cycles of the busiest of the vector pipes, the load pipe,"
-    );
-    println!(
-        "the store pipe and dispatch; cache lines of 64 bytes from L2 and from memory (32 KB in two ways, 2 MB in sixteen,"
-    );
-    println!(
-        "nothing fetched ahead); GFLOP/s (4 h n^2 d / time) when all of that is hidden, and when each line stalls for {} or {}",
-        STALLS[0], STALLS[1]
-    );
-    println!("cycles.");
-    for (i, pair) in calls.chunks(2).enumerate() {
-        let [best, worst] = estimate(&pair[1]);
-        let rate = |cycles: f64| 8.0 * useful[i] as f64 / cycles * CLOCK;
-        println!(
-            "{:<12} {best:>12.0} {:>9} {:>7} {:>6.1} {:>6.1}",
-            shapes[i],
-            pair[1].lines,
-            pair[1].far_lines,
-            rate(best),
-            rate(worst)
-        );
-    }
-    Ok(())
-}
 
 /// An instruction of a listing.
 #[derive(Clone, Debug)]
@@ -251,7 +80,7 @@ fn product_loops(lines: &[Line]) -> Vec<&[Line]> {
     innermost.map(|&(start, end)| &lines[start..=end]).collect()
 }
 
-/// Cycles of one iteration and the share of them for which the two vector pipes are busy, as llvm-mca says.
+/// Cycles of one iteration, and the share of them in which the two vector pipes are busy, as llvm-mca reports.
 fn modelled(report: &str) -> Option<(f64, f64)> {
     let report: Value = serde_json::from_str(report).ok()?;
     let region = &report["CodeRegions"][0];
@@ -269,11 +98,11 @@ fn modelled(report: &str) -> Option<(f64, f64)> {
 }
 
 /// `cargo xtask mca`.
-pub fn mca(tree: &Tree) -> Result<(), String> {
+pub fn run(tree: &Tree) -> Result<(), String> {
     for name in ["llvm-mca", "llvm-objdump"] {
         setup::program(tree, name, "llvm")?;
     }
-    let program = build(tree)?;
+    let program = program::build(tree)?;
     let out = Run::new(tree, "llvm-objdump -d --no-show-raw-insn").arg(&program).machine().run();
     if !out.ok {
         return Err(format!("llvm-objdump: {}", out.how));
@@ -334,30 +163,6 @@ pub fn mca(tree: &Tree) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_are_read_and_related_to_the_products() {
-        let log = "noise\ncounted: 40 20 10 1 50 12 4 3 1\ncounted: 1 2 3\n";
-        let call = Counted {
-            instructions: 40,
-            fmas: 20,
-            memory: 10,
-            stack: 1,
-            vector_halves: 50,
-            loads: 12,
-            stores: 4,
-            lines: 3,
-            far_lines: 1,
-        };
-        assert_eq!(Counted::all(log), [call]);
-        assert_eq!(estimate(&call), [25.0, 25.0 + 2.0 * STALLS[0] + STALLS[1]]);
-        // Six pairs make the dispatch the bottleneck.
-        assert_eq!(estimate(&Counted { vector_halves: 2, instructions: 69, ..call })[0], 25.0);
-        assert_eq!(useful("2,64,32"), Ok(2 * 64 * 64 * 32 / 2));
-        for bad in ["", "1,2", "1,2,3,4", "1,0,64", "a,1,1", "9999999999,9999999999,9999999999"] {
-            assert!(useful(bad).is_err(), "{bad}");
-        }
-    }
 
     /// A loop of `fmas` FMAs at `start`, closed by `branch`.
     fn body(start: u64, fmas: usize, branch: &str) -> String {

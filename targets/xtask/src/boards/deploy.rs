@@ -1,14 +1,15 @@
-//! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, looks at the board, verifies, measures,
+//! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, verifies, measures,
 //! and brings the measurements back into `targets/NAME/bench`.
 //!
 //! Everything goes through the `ssh` and `scp` of this machine, so keys, jump hosts and aliases of the user's own
-//! configuration apply. One connection is opened and shared, so that a password is asked for once; where nobody can
-//! be asked, nothing waits for one. The board is looked at before anything is built or copied.
+//! configuration apply. One connection is opened and shared, so that a password is asked for once; without
+//! a terminal no password is asked for. The board's facts are read before anything is built or copied.
 //!
-//! The file holds one JSON object a line: first what the board says of itself (`what` is `board`), then the lines of
-//! `elsa bench --json`. What the board does not tell is null. A file is never written over.
+//! The file holds one JSON object a line: first the facts of the board (`what` is `board`), then the lines of
+//! `elsa bench --json`. A fact that the board does not report is null. No file is ever overwritten.
 
-use crate::build::{self, Target};
+use super::build;
+use super::target::Target;
 use crate::setup;
 use crate::shell::{Output, Run, Tree};
 use elsa_targets::{Board, Required};
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// What `cargo xtask deploy` takes.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// What to build and deploy.
+    /// The board to build for.
     #[arg(long, value_parser = Target::names())]
     target: String,
     /// The board, as ssh takes it.
@@ -45,7 +46,7 @@ pub struct Arguments {
     /// Precompile GPU kernels for the board's GPU.
     #[arg(long)]
     cubins: bool,
-    /// What `elsa bench` takes, after two dashes, such as --seconds 5 or --shape.
+    /// Flags of `elsa bench`, after two dashes, such as --seconds 5 or --shape.
     #[arg(last = true, value_name = "ARGUMENTS")]
     bench: Vec<String>,
 }
@@ -53,7 +54,8 @@ pub struct Arguments {
 /// Status of ssh when it could not connect or log in.
 const NO_CONNECTION: i32 = 255;
 
-/// What the board is asked first: `key=value` lines. A key without a line is not told. `$1` is the folder.
+/// A script that prints the facts of the board as `key=value` lines, without those that it cannot find. `$1` is the
+/// folder.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -193,17 +195,17 @@ fn facts(text: &str) -> Map<String, Value> {
     pairs.map(|(key, value)| (key.to_owned(), json!(value.trim()))).collect()
 }
 
-/// Whether the board can take what is to be copied.
+/// Whether the board has the processor and the space for the folder.
 fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<(), String> {
     let fact = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
     if fact("machine") != target.machine() {
         let (found, wanted) = (fact("machine"), target.machine());
-        return Err(format!("machine: {found}; allowed: {wanted}, which {} is", target.name()));
+        return Err(format!("machine: {found}; allowed: {wanted}, the machine of {}", target.name()));
     }
     match fact("free_kib").parse::<u64>() {
         Ok(free) if free < needed_kib => Err(format!("space: {free} KiB free; needed: {needed_kib} KiB")),
         Ok(_) => Ok(()),
-        Err(_) => Err("space: df tells nothing about the folder".to_owned()),
+        Err(_) => Err("space: df reports nothing about the folder".to_owned()),
     }
 }
 
@@ -216,7 +218,7 @@ fn kib(path: &Path) -> Result<u64, String> {
     fs::read_dir(path).map_err(fault)?.map(|entry| kib(&entry.map_err(fault)?.path())).sum()
 }
 
-/// Kernels of the board that nothing of what ran shows. `info` and `lines` are what the tool printed.
+/// Kernels required on the board of which no report shows that they ran. `info` and `lines` are reports of the tool.
 pub fn missing(board: &Board, info: &Value, lines: &[Value]) -> Vec<String> {
     let backends = info["backends"].as_array().cloned().unwrap_or_default();
     let mut seen: BTreeSet<&str> =
@@ -236,7 +238,7 @@ pub fn lines(text: &str) -> Result<Vec<Value>, String> {
     text.lines().filter(|line| !line.trim().is_empty()).map(parse).collect()
 }
 
-/// A path for new results: the date and the host, and a number where they are taken.
+/// A path for new results: the date and the host, and a number where such a file exists.
 fn results(dir: &Path, date: &str, host: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' || c == '_' { c } else { '_' };
     let host: String = host.chars().map(plain).collect();
@@ -283,7 +285,7 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let info = lines(&link.succeeded("elsa info", elsa("info --json").quiet().run())?)?;
     let info = info.into_iter().next().unwrap_or(Value::Null);
     link.succeeded("elsa verify", elsa("verify --scenario stress").run())?;
-    // The kernel for few queries takes part, too.
+    // The kernel for few queries runs, too.
     let rows = elsa("bench --json --method elsa --seconds 0.2 --shape 1,1,1,900,64").quiet().run();
     let mut records = lines(&link.succeeded("elsa bench", rows)?)?;
     let measured = elsa(&format!("bench --json {}", arguments.bench.join(" "))).run();

@@ -1,88 +1,7 @@
-//! What ran, read from what the tools print.
+//! What ran, read from what cargo, libtest, rustfmt, libFuzzer and the bare-metal program print.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
-
-/// What a stage, or one command of it, ran.
-#[derive(Debug, Default)]
-pub struct Ran {
-    /// Checks that passed.
-    pub passed: u64,
-    /// Checks that failed.
-    pub failed: u64,
-    /// Tests that the source tells to skip.
-    pub ignored: u64,
-    /// What is counted, in the plural.
-    pub unit: &'static str,
-    /// What else is worth a word in the summary.
-    pub note: String,
-    /// Why the stage failed; empty when it passed.
-    pub faults: Vec<String>,
-}
-
-impl Ran {
-    /// Nothing yet, of `unit`.
-    pub fn none(unit: &'static str) -> Ran {
-        Ran { unit, ..Ran::default() }
-    }
-
-    /// A stage that could not run.
-    pub fn fault(unit: &'static str, fault: String) -> Ran {
-        Ran { unit, faults: vec![fault], ..Ran::default() }
-    }
-
-    /// What `stage` ran. Where it cannot go on, it has failed.
-    pub fn of(unit: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
-        let mut ran = Ran::none(unit);
-        if let Err(fault) = stage(&mut ran) {
-            ran.faults.push(fault);
-        }
-        ran
-    }
-
-    /// Takes in what another account holds.
-    pub fn join(&mut self, other: Ran) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-        self.faults.extend(other.faults);
-    }
-
-    /// Takes in what one command ran. A command that passed without running anything is a fault.
-    pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
-        self.passed += passed;
-        self.failed += failed;
-        if !ok {
-            self.faults.push(format!("{command}: failed"));
-        } else if failed > 0 {
-            self.faults.push(format!("{command}: {failed} {} failed, with status zero", self.unit));
-        } else if passed == 0 {
-            self.faults.push(format!("{command}: ran no {}", self.unit));
-        }
-    }
-
-    /// Closes the account: a stage that ran nothing has failed.
-    pub fn close(mut self) -> Ran {
-        if self.passed + self.failed == 0 && self.faults.is_empty() {
-            self.faults.push(format!("ran no {}", self.unit));
-        }
-        self
-    }
-
-    /// `12 tests, 1 failed, 2 ignored; note`.
-    pub fn summary(&self) -> String {
-        let mut text = format!("{} {}", self.passed + self.failed, self.unit);
-        for (n, what) in [(self.failed, "failed"), (self.ignored, "ignored")] {
-            if n > 0 {
-                text += &format!(", {n} {what}");
-            }
-        }
-        if !self.note.is_empty() {
-            text += &format!("; {}", self.note);
-        }
-        text
-    }
-}
 
 /// Passed, failed and ignored, summed over the lines `test result: …` of libtest.
 pub fn libtest(text: &str) -> (u64, u64, u64) {
@@ -124,7 +43,7 @@ pub fn built(messages: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The number under `name` in the first JSON object with that name that a line of `text` ends with.
+/// The number `name` of the first JSON object at the end of a line of `text` that has it.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let objects =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok());
@@ -191,7 +110,7 @@ pub fn agreement(board: &str, host: &str) -> (u64, u64, Option<String>) {
         }
     }
     if !ended || words == 0 {
-        fault(&mut differ, format!("{words} words are not as many as the last line says"));
+        fault(&mut differ, format!("{words} words are not as many as the last line announces"));
     }
     for (case, (words, seen)) in values {
         if case != "empty" && words > 1 && seen.len() < 2 {
@@ -218,21 +137,6 @@ mod tests {
     fn values_are_found_at_the_end_of_lines() {
         let text = "running\ntest a ... {\"n\":1}\n{\"misses\":12,\"n\":3}\nok {\n";
         assert_eq!((value(text, "misses"), value(text, "n"), value(text, "x")), (Some(12), Some(1), None));
-    }
-
-    #[test]
-    fn nothing_run_is_a_fault() {
-        let mut ran = Ran::none("tests");
-        ran.add("cargo test", true, 0, 0);
-        assert_eq!(ran.faults, ["cargo test: ran no tests"]);
-        let mut ran = Ran::none("tests");
-        ran.add("cargo test", true, 3, 0);
-        assert!(ran.close().faults.is_empty());
-        let mut ran = Ran::none("tests");
-        ran.add("cargo test", false, 3, 0);
-        ran.add("cargo test", true, 3, 1);
-        assert_eq!(ran.faults.len(), 2);
-        assert_eq!(Ran::none("files").close().faults, ["ran no files"]);
     }
 
     #[test]

@@ -1,0 +1,75 @@
+//! What a build is for: a board, or this machine.
+
+use crate::setup;
+use crate::shell::Tree;
+use elsa_targets::Board;
+use object::Architecture;
+use std::path::PathBuf;
+
+/// The machine on which the build runs.
+pub const HOST: &str = "host";
+
+/// A board, or this machine.
+pub enum Target {
+    /// This machine, with its triple.
+    Host(String),
+    /// A board.
+    Board(Box<Board>),
+}
+
+impl Target {
+    /// Names that `--target` takes.
+    pub fn names() -> Vec<&'static str> {
+        elsa_targets::NAMES.into_iter().chain([HOST]).collect()
+    }
+
+    /// The target of that name.
+    pub fn named(tree: &Tree, name: &str) -> Result<Target, String> {
+        if name == HOST {
+            return setup::host(tree).map(Target::Host);
+        }
+        Board::named(name).map(Box::new).map(Target::Board).map_err(|error| error.to_string())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Target::Host(_) => HOST,
+            Target::Board(board) => &board.name,
+        }
+    }
+
+    /// Rust's name of the platform.
+    pub fn triple(&self) -> &str {
+        match self {
+            Target::Host(triple) => triple,
+            Target::Board(board) => &board.build.triple,
+        }
+    }
+
+    /// The output of `uname -m` there.
+    pub fn machine(&self) -> &str {
+        match self {
+            Target::Host(triple) => triple.split('-').next().unwrap_or_default(),
+            Target::Board(board) => &board.build.machine,
+        }
+    }
+
+    /// The processor of its programs.
+    pub fn architecture(&self) -> Architecture {
+        match self.machine() {
+            "aarch64" => Architecture::Aarch64,
+            _ => Architecture::X86_64,
+        }
+    }
+
+    /// The folder of its files in the tree.
+    pub fn folder(&self, tree: &Tree) -> PathBuf {
+        tree.root.join("targets").join(self.name())
+    }
+
+    /// The folder that is shipped.
+    pub fn dist(&self, tree: &Tree) -> PathBuf {
+        tree.target.join("dist").join(self.name())
+    }
+}

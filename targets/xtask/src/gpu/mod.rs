@@ -1,0 +1,5 @@
+//! Device code: PTX for GPUs, a stand-in driver for machines without one, and tests for machines with one.
+
+pub mod gpu_test;
+pub mod ptx;
+pub mod standin;

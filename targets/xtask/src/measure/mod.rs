@@ -1,0 +1,6 @@
+//! Measurements apart from the tests.
+
+pub mod count;
+pub mod mca;
+pub mod peers;
+mod program;

@@ -1,0 +1,116 @@
+//! What a stage ran, counted.
+
+/// What a stage, or one command of it, ran.
+#[derive(Debug, Default)]
+pub struct Ran {
+    /// Checks that passed.
+    pub passed: u64,
+    /// Checks that failed.
+    pub failed: u64,
+    /// Tests that the source marks as ignored.
+    pub ignored: u64,
+    /// What is counted, in the plural, such as `tests`.
+    pub counted: &'static str,
+    /// A remark for the summary.
+    pub note: String,
+    /// Why the stage failed; empty when it passed.
+    pub faults: Vec<String>,
+}
+
+impl Ran {
+    /// An empty account.
+    pub fn none(counted: &'static str) -> Ran {
+        Ran { counted, ..Ran::default() }
+    }
+
+    /// A stage that could not run.
+    pub fn fault(counted: &'static str, fault: String) -> Ran {
+        Ran { counted, faults: vec![fault], ..Ran::default() }
+    }
+
+    /// The account of a stage; an error that it returns is its last fault.
+    pub fn of(counted: &'static str, stage: impl FnOnce(&mut Ran) -> Result<(), String>) -> Ran {
+        let mut ran = Ran::none(counted);
+        if let Err(fault) = stage(&mut ran) {
+            ran.faults.push(fault);
+        }
+        ran
+    }
+
+    /// Counts one check by its result, and prints what it found.
+    pub fn note(&mut self, what: &str, found: Result<String, String>) {
+        match found {
+            Ok(found) => {
+                println!("{what}: {found}");
+                self.passed += 1;
+            }
+            Err(fault) => {
+                self.failed += 1;
+                self.faults.push(format!("{what}: {fault}"));
+            }
+        }
+    }
+
+    /// Adds another account to this one.
+    pub fn join(&mut self, other: Ran) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.faults.extend(other.faults);
+    }
+
+    /// Adds the counts of one command. A command that passed without running anything is a fault.
+    pub fn add(&mut self, command: &str, ok: bool, passed: u64, failed: u64) {
+        self.passed += passed;
+        self.failed += failed;
+        if !ok {
+            self.faults.push(format!("{command}: failed"));
+        } else if failed > 0 {
+            self.faults.push(format!("{command}: {failed} {} failed, with status zero", self.counted));
+        } else if passed == 0 {
+            self.faults.push(format!("{command}: ran no {}", self.counted));
+        }
+    }
+
+    /// Closes the account: a stage that ran nothing has failed.
+    pub fn close(mut self) -> Ran {
+        if self.passed + self.failed == 0 && self.faults.is_empty() {
+            self.faults.push(format!("ran no {}", self.counted));
+        }
+        self
+    }
+
+    /// `12 tests, 1 failed, 2 ignored; note`.
+    pub fn summary(&self) -> String {
+        let mut text = format!("{} {}", self.passed + self.failed, self.counted);
+        for (n, what) in [(self.failed, "failed"), (self.ignored, "ignored")] {
+            if n > 0 {
+                text += &format!(", {n} {what}");
+            }
+        }
+        if !self.note.is_empty() {
+            text += &format!("; {}", self.note);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_run_is_a_fault() {
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", true, 0, 0);
+        assert_eq!(ran.faults, ["cargo test: ran no tests"]);
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", true, 3, 0);
+        assert!(ran.close().faults.is_empty());
+        let mut ran = Ran::none("tests");
+        ran.add("cargo test", false, 3, 0);
+        ran.add("cargo test", true, 3, 1);
+        assert_eq!(ran.faults.len(), 2);
+        assert_eq!(Ran::none("files").close().faults, ["ran no files"]);
+    }
+}

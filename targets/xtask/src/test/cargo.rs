@@ -1,0 +1,63 @@
+//! Commands of cargo's, run and counted.
+
+use super::printed;
+use crate::ran::Ran;
+use crate::shell::{Output, Run, side_by_side};
+use std::path::Path;
+
+/// The flag with which cargo reports in JSON.
+pub const JSON: &str = "--message-format=json-render-diagnostics";
+
+/// The widest instruction set of this machine for which there are kernels.
+pub fn widest() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512dq") {
+            return "avx512";
+        }
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            return "avx2";
+        }
+    }
+    if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
+}
+
+/// Runs a command of libtest's and adds its counts.
+pub fn tests(ran: &mut Ran, run: Run) -> Output {
+    let line = run.line();
+    let out = run.run();
+    add_tests(ran, &line, &out);
+    out
+}
+
+/// Adds the counts of a command of libtest's.
+pub fn add_tests(ran: &mut Ran, line: &str, out: &Output) {
+    let (passed, failed, ignored) = printed::libtest(&out.stdout);
+    ran.ignored += ignored;
+    ran.add(line, out.ok, passed, failed);
+}
+
+/// Runs commands side by side, and shows what each wrote when it has ended.
+pub fn together(runs: Vec<Run>) -> Vec<(String, Output)> {
+    side_by_side(runs, |run| {
+        let line = run.line();
+        println!("$ {line}");
+        let out = run.quiet().run();
+        println!("{}{}", out.stderr, out.stdout);
+        (line, out)
+    })
+}
+
+/// Runs a command of cargo's that reports in JSON, and adds the local targets that it went through.
+pub fn builds(ran: &mut Ran, run: Run) -> Output {
+    let line = run.line();
+    let out = run.machine().run();
+    // A target that fails has no message.
+    ran.add(&line, out.ok, printed::built(&out.stdout).len() as u64, u64::from(!out.ok));
+    out
+}
+
+/// The environment in which a program finds the stand-in driver of `folder`, and no other.
+pub fn with_standin(run: Run, folder: &Path) -> Run {
+    run.env("LD_LIBRARY_PATH", folder).env("ELSA_STANDIN", folder).env("ELSA_REQUIRE", "cuda")
+}

@@ -1,0 +1,192 @@
+//! The stage `deploy`: deploys over ssh to this machine, and tries what must be refused.
+
+use crate::boards::deploy;
+use crate::boards::target::HOST;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use elsa_targets::REFERENCE;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// An ssh server of this user on the loopback, with keys of its own in a temporary folder.
+struct Server {
+    child: std::process::Child,
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Server {
+    fn start(tree: &Tree) -> Result<Server, String> {
+        setup::program(tree, "ssh-keygen", "openssh-client")?;
+        setup::file(tree, SSHD, "openssh-server")?;
+        let dir = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
+        let path = |name: &str| dir.path().join(name);
+        let fault = |error: std::io::Error| format!("{}: {error}", dir.path().display());
+        for key in ["host", "user", "stranger"] {
+            let run = Run::new(tree, "ssh-keygen -q -t ed25519 -N").arg("").arg("-f").arg(path(key)).quiet();
+            run.run().text("ssh-keygen")?;
+        }
+        fs::copy(path("user.pub"), path("authorized")).map_err(fault)?;
+        // A server that root starts needs this folder, which Debian makes when the system starts.
+        if Run::new(tree, "id -u").quiet().run().stdout.trim() == "0" {
+            fs::create_dir_all("/run/sshd").map_err(|error| format!("/run/sshd: {error}"))?;
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = free.map_err(|error| format!("a port of the loopback: {error}"))?.port();
+        let config = format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\n\
+             UsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\n\
+             Subsystem sftp internal-sftp\n",
+            path("host").display(),
+            path("authorized").display()
+        );
+        fs::write(path("sshd_config"), config).map_err(fault)?;
+        let public = fs::read_to_string(path("host.pub")).map_err(fault)?;
+        fs::write(path("known"), format!("[127.0.0.1]:{port} {public}")).map_err(fault)?;
+        let stranger = fs::read_to_string(path("stranger.pub")).map_err(fault)?;
+        fs::write(path("wrong"), format!("[127.0.0.1]:{port} {stranger}")).map_err(fault)?;
+        for (config, known) in [("config", "known"), ("impostor", "wrong")] {
+            let text = format!("UserKnownHostsFile {}\nGlobalKnownHostsFile none\n", path(known).display());
+            fs::write(path(config), text + "StrictHostKeyChecking yes\nIdentitiesOnly yes\n")
+                .map_err(fault)?;
+        }
+        let child = std::process::Command::new(SSHD)
+            .args(["-D", "-e", "-f"])
+            .arg(path("sshd_config"))
+            .stdin(std::process::Stdio::null())
+            .stderr(fs::File::create(path("log")).map_err(fault)?)
+            .spawn()
+            .map_err(|error| format!("{SSHD}: {error}"))?;
+        let mut server = Server { child, dir, port };
+        for _ in 0..200 {
+            if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Ok(server);
+            }
+            if server.child.try_wait().is_ok_and(|status| status.is_some()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let log = fs::read_to_string(server.path("log")).unwrap_or_default();
+        Err(format!("{SSHD}: does not listen: {}", log.trim()))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where distributions put the server, which must be started by its whole path.
+const SSHD: &str = "/usr/sbin/sshd";
+
+/// The stage `deploy`.
+pub fn deploy(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| loopback(tree, ran))
+}
+
+fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    let server = Server::start(tree)?;
+    let user = Run::new(tree, "id -un").quiet().run().stdout.trim().to_owned();
+    let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let results = server.path("results");
+    let command = |target: &str, config: &str, key: &str, dir: &Path, port: u16| {
+        Run::new(tree, "")
+            .arg(&own)
+            .args(&format!("deploy --target {target} {user}@127.0.0.1 --port {port} --identity"))
+            .arg(server.path(key))
+            .arg("--ssh-config")
+            .arg(server.path(config))
+            .arg("--results")
+            .arg(&results)
+            .arg("--dir")
+            .arg(dir)
+            .limit(Duration::from_secs(900))
+    };
+    let dir = server.path("board");
+
+    for _ in 0..2 {
+        let run = command(HOST, "config", "user", &dir, server.port);
+        let out = run.args("-- --shape 1,1,64,64,64 --seconds 0.05").run();
+        ran.note("deploy to this machine", out.text("deploy").map(|_| "done".to_owned()));
+    }
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&results).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    ran.note(
+        "results files",
+        if files.len() == 2 { Ok("two, neither written over".to_owned()) } else { Err(format!("{files:?}")) },
+    );
+    let records = files.first().map_or_else(String::new, |path| fs::read_to_string(path).unwrap_or_default());
+    let records = deploy::lines(&records)?;
+    let header = records.first().cloned().unwrap_or_default();
+    let machine = Run::new(tree, "uname -m").quiet().run().stdout.trim().to_owned();
+    let whole = header["what"] == "board"
+        && header["target"] == HOST
+        && header["machine"] == machine.as_str()
+        && header["l4t"].is_null() != Path::new("/etc/nv_tegra_release").is_file()
+        && header["info"]["what"] == "info";
+    ran.note(
+        "header of the results",
+        if whole { Ok("complete".to_owned()) } else { Err(header.to_string()) },
+    );
+    let benches = records.iter().filter(|line| line["what"] == "bench").count();
+    ran.note(
+        "lines of the results",
+        if benches == 3 { Ok("3".to_owned()) } else { Err(format!("{benches}; allowed: 3")) },
+    );
+
+    // What must be refused, and words of the message.
+    let nowhere = server.path("empty");
+    fs::create_dir_all(&nowhere).map_err(|error| format!("{}: {error}", nowhere.display()))?;
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let closed = closed.map_err(|error| format!("a port of the loopback: {error}"))?.port();
+    let foreign = if machine == "aarch64" { None } else { Some("machine: ") };
+    let refusals = [
+        (
+            "no ssh",
+            command(HOST, "config", "user", &dir, server.port).env("PATH", nowhere),
+            Some("ssh is missing"),
+        ),
+        ("a closed port", command(HOST, "config", "user", &dir, closed), Some("no connection")),
+        (
+            "a key that the host does not know",
+            command(HOST, "config", "stranger", &dir, server.port),
+            Some("Permission denied"),
+        ),
+        (
+            "a host with another key",
+            command(HOST, "impostor", "user", &dir, server.port),
+            Some("verification failed"),
+        ),
+        (
+            "a folder without space",
+            command(HOST, "config", "user", Path::new("/proc/elsa"), server.port),
+            Some("space: 0 KiB free"),
+        ),
+        ("another processor", command(REFERENCE, "config", "user", &dir, server.port), foreign),
+    ];
+    for (what, run, word) in refusals {
+        let Some(word) = word else { continue };
+        let out = run.quiet().run();
+        let said = format!("{}{}", out.stdout, out.stderr);
+        let found = if out.ok {
+            Err("was not refused".to_owned())
+        } else if said.contains(word) {
+            Ok(format!("refused: {}", said.trim().lines().last().unwrap_or_default()))
+        } else {
+            Err(format!("refused without '{word}': {said}"))
+        };
+        ran.note(what, found);
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! Which module uses which, and where they form a circle.
+//!
+//! A module uses another when an import or a path in its code names something that the other defines. What a module
+//! re-exports counts for the module that defines it. Not a use: `mod child;`, the re-export of what a descendant
+//! defines, a method call, and the import of a module, since the paths that start with the module count. In the body
+//! of a macro that import counts as well, since those paths may stand in the body of another macro.
+//!
+//! `cargo modules --acyclic` does not serve: it reads no paths in function bodies, it does not charge the import of an
+//! item to the item's module, and installing it compiles rust-analyzer.
+
+use super::modules::{Import, Module};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a path leads to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    /// A module.
+    Module(usize),
+    /// Something that this module defines.
+    Item(usize),
+}
+
+/// One module's use of another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Use {
+    /// The place in the source, as `file:line`.
+    pub place: String,
+    /// The path as it is written there.
+    pub path: String,
+}
+
+/// Uses by the module that names and the module that defines, each with the first place in the file.
+pub type Uses = BTreeMap<(usize, usize), Use>;
+
+/// Modules that use one another, directly or round about.
+#[derive(Debug)]
+pub struct Circle {
+    /// Their paths.
+    pub modules: Vec<String>,
+    /// A line for each use among them.
+    pub uses: Vec<String>,
+}
+
+/// Names that are being looked up; one that comes again is looked up no further.
+type Open = Vec<(usize, String)>;
+
+struct Names<'a> {
+    modules: &'a [Module],
+    /// The modules that define a macro of a name.
+    macros: BTreeMap<&'a str, Vec<usize>>,
+}
+
+impl Names<'_> {
+    /// What `name` is in a module, from inside; nothing where the module does not know it.
+    fn lookup(&self, m: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
+        if open.iter().any(|(module, seen)| *module == m && seen == name) {
+            return None;
+        }
+        open.push((m, name.to_owned()));
+        let module = &self.modules[m];
+        let children = module.children.iter().filter(|(child, _)| child == name);
+        let mut found: Vec<Target> = children.map(|(_, child)| Target::Module(*child)).collect();
+        if module.items.contains(name) {
+            found.push(Target::Item(m));
+        }
+        let imported = self.imported(m, 0, name, open);
+        open.pop();
+        match imported {
+            Some(imported) => found.extend(imported),
+            None if found.is_empty() => return None,
+            None => {}
+        }
+        Some(found)
+    }
+
+    /// What the imports of one scope make of a name; globs come second.
+    fn imported(&self, m: usize, scope: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
+        let imports = &self.modules[m].scopes[scope].imports;
+        let mut found = None;
+        for import in imports.iter().filter(|import| import.name.as_deref() == Some(name)) {
+            let targets: &mut Vec<Target> = found.get_or_insert_default();
+            targets.extend(self.resolve(m, 0, &import.path, open).unwrap_or_default());
+        }
+        if found.is_some() {
+            return found;
+        }
+        for glob in imports.iter().filter(|import| import.name.is_none()) {
+            for target in self.resolve(m, 0, &glob.path, open).unwrap_or_default() {
+                let Target::Module(other) = target else { continue };
+                if let Some(targets) = self.lookup(other, name, open) {
+                    found.get_or_insert_default().extend(targets);
+                }
+            }
+        }
+        found
+    }
+
+    /// What a path leads to from a scope of a module; nothing where its start is not of this crate.
+    fn resolve(&self, m: usize, scope: usize, path: &[String], open: &mut Open) -> Option<Vec<Target>> {
+        let (first, rest) = path.split_first()?;
+        let mut targets = match first.as_str() {
+            "crate" => vec![Target::Module(0)],
+            "self" => vec![Target::Module(m)],
+            "super" => vec![Target::Module(self.modules[m].parent?)],
+            name => self.start(m, scope, name, rest.is_empty(), open)?,
+        };
+        for name in rest {
+            // A name may be a module and a function; only the module has more names.
+            if targets.iter().any(|target| matches!(target, Target::Module(_))) {
+                targets.retain(|target| matches!(target, Target::Module(_)));
+            }
+            let step = |target: Target| match target {
+                Target::Module(at) if name == "super" => {
+                    self.modules[at].parent.map(Target::Module).into_iter().collect()
+                }
+                Target::Module(_) if name == "self" => vec![target],
+                // What a macro makes in a module is not seen.
+                Target::Module(at) => self.lookup(at, name, open).unwrap_or_else(|| vec![Target::Item(at)]),
+                Target::Item(_) => vec![target],
+            };
+            targets = targets.into_iter().flat_map(step).collect();
+        }
+        Some(targets)
+    }
+
+    /// What the first name of a path is: in the scopes of a function from the innermost on, then in the module.
+    fn start(&self, m: usize, scope: usize, name: &str, alone: bool, open: &mut Open) -> Option<Vec<Target>> {
+        let mut at = scope;
+        while let Some(outer) = self.modules[m].scopes[at].outer {
+            // A variable is a whole path.
+            if self.modules[m].scopes[at].locals.contains(name) && alone {
+                return Some(Vec::new());
+            }
+            if let Some(found) = self.imported(m, at, name, open) {
+                return Some(found);
+            }
+            at = outer;
+        }
+        self.lookup(m, name, open)
+    }
+
+    /// The module of a macro that is called without an import of its name.
+    fn textual(&self, name: &str) -> Option<Vec<Target>> {
+        match self.macros.get(name).map(Vec::as_slice) {
+            Some(&[only]) => Some(vec![Target::Item(only)]),
+            _ => None,
+        }
+    }
+
+    fn descends(&self, mut module: usize, ancestor: usize) -> bool {
+        while let Some(parent) = self.modules[module].parent {
+            if parent == ancestor {
+                return true;
+            }
+            module = parent;
+        }
+        false
+    }
+
+    /// The modules whose definitions an import names.
+    fn uses_of_import(&self, m: usize, scope: usize, import: &Import) -> Vec<usize> {
+        let targets = self.resolve(m, 0, &import.path, &mut Open::new()).unwrap_or_default();
+        // Where a name is a module, the code shows what of it is used, or whether a function of that name is meant.
+        let of_modules = targets.iter().filter_map(|target| match target {
+            Target::Module(module) => Some(*module),
+            Target::Item(_) => None,
+        });
+        let of_modules: Vec<usize> = of_modules.collect();
+        if !of_modules.is_empty() {
+            return if import.expanded && import.name.is_some() { of_modules } else { Vec::new() };
+        }
+        let handed_on = |def: usize| scope == 0 && import.reexport && self.descends(def, m);
+        let defs = targets.into_iter().filter_map(|target| match target {
+            Target::Item(def) if !handed_on(def) => Some(def),
+            _ => None,
+        });
+        defs.collect()
+    }
+}
+
+/// Every use of a module by another.
+pub fn uses(modules: &[Module]) -> Uses {
+    let mut macros: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (m, module) in modules.iter().enumerate() {
+        for name in &module.macros {
+            macros.entry(name).or_default().push(m);
+        }
+    }
+    let names = Names { modules, macros };
+    let mut uses = Uses::new();
+    for (m, module) in modules.iter().enumerate() {
+        let mut add = |def: usize, path: &[String], line: usize| {
+            if def != m {
+                let place = format!("{}:{line}", module.file.display());
+                uses.entry((m, def)).or_insert_with(|| Use { place, path: path.join("::") });
+            }
+        };
+        for (scope, held) in module.scopes.iter().enumerate() {
+            for import in &held.imports {
+                for def in names.uses_of_import(m, scope, import) {
+                    add(def, &import.path, import.line);
+                }
+            }
+        }
+        for mention in &module.mentions {
+            let found = names.resolve(m, mention.scope, &mention.path, &mut Open::new());
+            let found = match &mention.path[..] {
+                [name] if mention.call => found.or_else(|| names.textual(name)),
+                _ => found,
+            };
+            for target in found.unwrap_or_default() {
+                if let Target::Item(def) = target {
+                    add(def, &mention.path, mention.line);
+                }
+            }
+        }
+    }
+    uses
+}
+
+/// The circles among the modules of a crate.
+pub fn circles(modules: &[Module]) -> Vec<Circle> {
+    let uses = uses(modules);
+    let reach: Vec<BTreeSet<usize>> = (0..modules.len())
+        .map(|start| {
+            let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
+            while let Some(m) = open.pop() {
+                let next =
+                    uses.keys().filter(|(from, to)| *from == m && !seen.contains(to)).map(|(_, to)| *to);
+                let next: Vec<usize> = next.collect();
+                seen.extend(&next);
+                open.extend(next);
+            }
+            seen
+        })
+        .collect();
+    let mut done: BTreeSet<usize> = BTreeSet::new();
+    let mut circles = Vec::new();
+    for m in 0..modules.len() {
+        if !reach[m].contains(&m) || done.contains(&m) {
+            continue;
+        }
+        let group: Vec<usize> = (0..modules.len())
+            .filter(|&other| reach[m].contains(&other) && reach[other].contains(&m))
+            .collect();
+        done.extend(&group);
+        let inside = uses.iter().filter(|((from, to), _)| group.contains(from) && group.contains(to));
+        circles.push(Circle {
+            modules: group.iter().map(|&m| modules[m].path.clone()).collect(),
+            uses: inside
+                .map(|((from, to), found)| {
+                    let (from, to) = (&modules[*from].path, &modules[*to].path);
+                    format!("{}: {from} uses {to}: {}", found.place, found.path)
+                })
+                .collect(),
+        });
+    }
+    circles
+}

@@ -1,0 +1,269 @@
+//! The stage `house`: modules of a crate must not use each other in a circle, and no file may be too long to read.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `modules` | a module: what it defines, imports and names |
+//! | `read` | the modules of a crate, read from its source |
+//! | `tokens` | paths in the tokens of macros |
+//! | `circles` | which module uses which, and the circles |
+
+mod circles;
+mod modules;
+mod read;
+mod tokens;
+
+use crate::ran::Ran;
+use crate::shell::{BARE_METAL, FUZZ, Run, Tree};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines that a file of source may have.
+const MOST_LINES: usize = 600;
+
+/// Extensions of source.
+const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
+
+/// Files that may be longer, and why.
+const LONGER: [(&str, &str); 3] = [
+    ("runtime/capi/include/elsa.h", "generated"),
+    ("tests/src/cases.rs", "one table of cases"),
+    ("tests/standin/driver.cpp", "a whole driver, for tests only"),
+];
+
+/// The stage `house`.
+pub fn house(tree: &Tree) -> Ran {
+    Ran::of("modules and files", |ran| {
+        for dir in [".", BARE_METAL, FUZZ] {
+            for (name, root) in roots(tree, &tree.root.join(dir))? {
+                imports(tree, &name, &root, ran)?;
+            }
+        }
+        let mut files = Vec::new();
+        for path in sources(tree)? {
+            match fs::read_to_string(tree.root.join(&path)) {
+                Ok(text) => files.push((path, text.lines().count())),
+                Err(error) => return Err(format!("{path}: {error}")),
+            }
+        }
+        let faults = lengths(&files, &LONGER);
+        ran.passed += (files.len() - faults.len().min(files.len())) as u64;
+        ran.failed += faults.len() as u64;
+        ran.faults.extend(faults);
+        Ok(())
+    })
+}
+
+/// The crates of a workspace, tests left out: their names and root files.
+fn roots(tree: &Tree, dir: &Path) -> Result<Vec<(String, PathBuf)>, String> {
+    let run = Run::new(tree, "cargo metadata --no-deps --format-version 1").dir(dir).quiet();
+    let out = run.run();
+    let value: Value = serde_json::from_str(&out.stdout)
+        .map_err(|error| format!("cargo metadata: {error}: {}", out.stderr))?;
+    let mut roots = Vec::new();
+    for package in value["packages"].as_array().into_iter().flatten() {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            let (kind, path) = (&target["kind"][0], target["src_path"].as_str().unwrap_or_default());
+            if kind != "test" {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let name = format!("{} ({} {})", text(&package["name"]), text(kind), text(&target["name"]));
+                roots.push((name, PathBuf::from(path)));
+            }
+        }
+    }
+    if roots.is_empty() { Err(format!("{}: no crate", dir.display())) } else { Ok(roots) }
+}
+
+/// Looks for circles in one crate.
+fn imports(tree: &Tree, name: &str, root: &Path, ran: &mut Ran) -> Result<(), String> {
+    let source = |path: &Path| fs::read_to_string(tree.root.join(path)).ok();
+    let modules = read::read(&source, root.strip_prefix(&tree.root).unwrap_or(root))?;
+    let mut inside = 0;
+    for circle in circles::circles(&modules) {
+        inside += circle.modules.len() as u64;
+        let (modules, uses) = (circle.modules.join(", "), circle.uses.join("\n    "));
+        ran.faults.push(format!("{name}: a circle of {modules}\n    {uses}"));
+    }
+    ran.passed += modules.len() as u64 - inside;
+    ran.failed += inside;
+    Ok(())
+}
+
+/// Every file of source that git knows or would take, relative to the root.
+fn sources(tree: &Tree) -> Result<Vec<String>, String> {
+    let out = Run::new(tree, "git ls-files --cached --others --exclude-standard").quiet().run();
+    if !out.ok {
+        return Err(format!("git ls-files: {}: {}", out.how, out.stderr.trim()));
+    }
+    let is_source = |path: &&str| {
+        Path::new(path).extension().is_some_and(|x| SOURCE.iter().any(|source| x == *source))
+            && tree.root.join(path).is_file()
+    };
+    Ok(out.stdout.lines().filter(is_source).map(str::to_owned).collect())
+}
+
+/// Files of more lines than allowed, and exceptions that are none.
+fn lengths(files: &[(String, usize)], longer: &[(&str, &str)]) -> Vec<String> {
+    let excepted = |path: &str| longer.iter().any(|(longer, _)| *longer == path);
+    let long = files.iter().filter(|(path, lines)| *lines > MOST_LINES && !excepted(path));
+    let long = long.map(|(path, lines)| format!("{path}: {lines} lines; allowed: {MOST_LINES}"));
+    let stale = longer
+        .iter()
+        .filter(|(longer, _)| !files.iter().any(|(path, lines)| path == longer && *lines > MOST_LINES));
+    let stale = stale.map(|(path, why)| {
+        format!("{path}: listed as longer ({why}), and is not; allowed: {MOST_LINES} lines")
+    });
+    long.chain(stale).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// The circles of a crate whose root is `lib.rs`.
+    fn found(files: &[(&str, &str)]) -> Vec<circles::Circle> {
+        let files: BTreeMap<&Path, &str> =
+            files.iter().map(|(path, text)| (Path::new(*path), *text)).collect();
+        let source = |path: &Path| files.get(path).map(|text| (*text).to_owned());
+        circles::circles(&read::read(&source, Path::new("lib.rs")).unwrap())
+    }
+
+    /// The modules of the only circle.
+    fn circle(files: &[(&str, &str)]) -> Vec<String> {
+        let circles = found(files);
+        assert_eq!(circles.len(), 1, "{circles:?}");
+        circles.into_iter().next().unwrap().modules
+    }
+
+    #[test]
+    fn a_circle_is_found_with_its_places() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\nmod c;\n"),
+            ("a.rs", "use crate::b::B;\npub struct A(B);\n"),
+            ("b.rs", "pub struct B;\n\nfn f() -> crate::c::C {\n    crate::c::C\n}\n"),
+            ("c/mod.rs", "pub struct C;\nfn g(a: &super::a::A) {}\n"),
+        ];
+        let circles = found(&files);
+        assert_eq!(circles[0].modules, ["crate::a", "crate::b", "crate::c"]);
+        assert_eq!(
+            circles[0].uses,
+            [
+                "a.rs:1: crate::a uses crate::b: crate::b::B",
+                "b.rs:3: crate::b uses crate::c: crate::c::C",
+                "c/mod.rs:2: crate::c uses crate::a: super::a::A",
+            ]
+        );
+        assert!(
+            found(&files[..3].iter().chain(&[("c/mod.rs", "pub struct C;")]).copied().collect::<Vec<_>>())
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_reexport_is_charged_to_the_module_that_defines() {
+        // b uses a through the facade at the root, under another name.
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\npub use a::A as First;\npub use b::*;\n"),
+            ("a.rs", "use crate::B;\npub struct A(B);\n"),
+            ("b.rs", "pub struct B;\nfn f(_: crate::First) {}\n"),
+        ];
+        assert_eq!(circle(&files), ["crate::a", "crate::b"]);
+    }
+
+    #[test]
+    fn a_facade_and_its_children_are_no_circle() {
+        let files = [
+            ("lib.rs", "mod plan;\npub use plan::{Choice, choose};\n"),
+            ("plan/mod.rs", "mod choose;\nmod kind;\npub use choose::choose;\npub use kind::Choice;\n"),
+            (
+                "plan/choose.rs",
+                "use super::Choice;\nuse crate::plan;\npub fn choose() -> plan::Choice { todo!() }\n",
+            ),
+            ("plan/kind.rs", "pub struct Choice;\n"),
+        ];
+        assert!(found(&files).is_empty());
+    }
+
+    #[test]
+    fn a_parent_that_uses_what_it_hands_on_makes_one_with_a_child_that_uses_it() {
+        let root = "mod a;\npub use a::A;\npub struct Error;\n";
+        let child = ("a.rs", "use super::Error;\npub struct A(Error);\n");
+        assert!(found(&[("lib.rs", root), child]).is_empty());
+        for code in ["fn f(_: A) {}", "fn f() { g!(A) }", "use a::A as B;", "fn f() { let x = a::A; }"] {
+            let root = format!("{root}{code}\n");
+            assert_eq!(circle(&[("lib.rs", &root), child]), ["crate", "crate::a"], "{code}");
+        }
+    }
+
+    #[test]
+    fn tests_are_not_read() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\n#[cfg(test)]\nmod missing;\n"),
+            (
+                "a.rs",
+                "pub struct A;\n#[cfg(all(test, not(miri)))]\nuse crate::b::B;\nmod tests { use crate::b::B; }\n",
+            ),
+            (
+                "b.rs",
+                "use crate::a::A;\npub struct B;\n#[cfg(test)]\nmod checks { use super::*; fn f(a: A) {} }\n",
+            ),
+        ];
+        assert!(found(&files).is_empty());
+    }
+
+    #[test]
+    fn macros_are_followed() {
+        let user = "use crate::make::make;\npub struct A;\nmake!();\n";
+        let files = |body: &str, user: &str| {
+            let make = format!("macro_rules! make {{ () => {{ {body} }} }}\npub(crate) use make;\n");
+            circles_of(&[("lib.rs", "mod make;\nmod a;\n"), ("make.rs", &make), ("a.rs", user)])
+        };
+        assert_eq!(files("fn f(_: $crate::a::A) {}", user), 1);
+        // Imports of the body, in groups and by module.
+        assert_eq!(files("use $crate::{a::{self, B}}; fn f(_: a::A) {}", user), 1);
+        // A body that names nothing of it; `super` is the caller's.
+        assert_eq!(files("fn f(_: super::a::A, a: u8) { a.A(); let A: u8 = 0; }", user), 0);
+        // By its name in the order of the text, and in the arguments of another macro.
+        assert_eq!(files("$crate::a::f()", "pub fn f() { make!() }\n"), 1);
+        assert_eq!(files("$crate::a::f()", "pub fn f() { assert!(1 < make!(), \"{}\", 1) }\n"), 1);
+    }
+
+    fn circles_of(files: &[(&str, &str)]) -> usize {
+        found(files).len()
+    }
+
+    #[test]
+    fn names_of_one_s_own_are_not_imports() {
+        let root = "mod a;\npub use a::{a, A};\npub struct Error;\n";
+        let child = ("a.rs", "use super::Error;\npub struct A;\npub fn a(_: Error) {}\n");
+        for code in
+            ["fn f(a: u8) { g(a); }", "fn f() { let a = 1; println!(\"{}\", a); x.a(); }", "use std::a as b;"]
+        {
+            let root = format!("{root}{code}\n");
+            assert!(found(&[("lib.rs", &root), child]).is_empty(), "{code}");
+        }
+    }
+
+    #[test]
+    fn inline_modules_and_paths_of_files_are_read() {
+        let files = [
+            ("lib.rs", "mod a { pub mod b; pub struct A(super::c::C); }\n#[path = \"other/d.rs\"]\nmod c;\n"),
+            ("a/b.rs", "pub struct B;\n"),
+            ("other/d.rs", "mod e;\npub struct C(crate::a::b::B);\nfn f(_: crate::a::A) {}\n"),
+            ("other/e.rs", ""),
+        ];
+        assert_eq!(circle(&files), ["crate::a", "crate::c"]);
+    }
+
+    #[test]
+    fn long_files_and_stale_exceptions_are_found() {
+        let files = [("a.rs".to_owned(), 601), ("b.rs".to_owned(), 600), ("c.rs".to_owned(), 900)];
+        assert_eq!(lengths(&files, &[("c.rs", "a table")]), ["a.rs: 601 lines; allowed: 600"]);
+        for stale in ["b.rs", "d.rs"] {
+            let found = lengths(&files, &[("a.rs", "x"), ("c.rs", "x"), (stale, "a table")]);
+            assert_eq!(found.len(), 1);
+            assert!(found[0].starts_with(stale) && found[0].contains("a table"), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `cargo xtask test`: the stages, run one after the other and counted.
+
+mod capi;
+mod cargo;
+mod cross;
+mod deploy;
+mod fuzz;
+mod house;
+mod printed;
+mod readme;
+mod sanitizers;
+mod seeds;
+mod stages;
+mod vision;
+mod workspace;
+
+pub use stages::STAGES;
+
+use crate::shell::Tree;
+use stages::Stage;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Runs the stages of these names, or all, or the fast ones; prints a line for each.
+pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
+    let wanted = |stage: &Stage| {
+        if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
+    };
+    let mut lines = Vec::new();
+    let (mut passed, mut failed) = (0, 0);
+    for stage in STAGES.iter().filter(|stage| wanted(stage)) {
+        println!("\n[{}] {}", stage.name, stage.about);
+        let start = Instant::now();
+        let ran = (stage.run)(tree).close();
+        for fault in &ran.faults {
+            println!("[{}] failed: {fault}", stage.name);
+        }
+        let ok = ran.faults.is_empty();
+        passed += ran.passed;
+        // A stage that failed before any of its tests could counts as one.
+        failed += ran.failed.max(u64::from(!ok));
+        let result = if ok { "ok" } else { "FAILED" };
+        let seconds = start.elapsed().as_secs_f64();
+        lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
+    }
+    println!();
+    for line in lines {
+        println!("{line}");
+    }
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
