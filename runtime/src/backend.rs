@@ -1,10 +1,10 @@
-//! Back ends by name.
+//! Back ends and their names.
 
 use elsa_core::profile::InstructionSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// What computes.
+/// A back end: the processor and instruction set that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// The CPU, with the kernels of an instruction set.
@@ -27,7 +27,7 @@ impl Backend {
     pub const ALL: [Backend; 5] =
         [Backend::Cuda, Backend::AVX512, Backend::AVX2, Backend::NEON, Backend::SCALAR];
 
-    /// `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
+    /// The name: `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -43,10 +43,10 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A name that is no back end's.
+/// The error for a name that is not the name of a back end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownBackend {
-    /// The name.
+    /// The unknown name.
     pub found: String,
 }
 

@@ -1,4 +1,4 @@
-//! The engine: a back end and its workers. It plans nothing; operators plan with it.
+//! The engine: a back end and its workers. It is independent of operators, which create their plans with it.
 
 use crate::backend::{Backend, UnknownBackend};
 use crate::cpu::{detect, pool::Pool};
@@ -10,35 +10,35 @@ use elsa_core::profile::{DeviceProfile, InstructionSet};
 use elsa_kernels::registry;
 use std::sync::Arc;
 
-/// Most threads of an engine.
+/// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = 1024;
 
-/// What happens where a GPU was to compute and cannot.
+/// What happens if the GPU is requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// The CPU finishes the call, and its report says why.
+    /// The CPU computes instead, and the report of the run states why.
     #[default]
     Cpu,
-    /// The caller gets the error.
+    /// The caller receives the error.
     Fail,
 }
 
-/// What is wished of an engine.
+/// Options of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// The back end. `None` takes what the environment variable `ELSA_BACKEND` names (`auto` and nothing are
-    /// the same), else the first that is present.
+    /// The back end. `None` takes the one named by the environment variable `ELSA_BACKEND`; if that is unset,
+    /// empty or `auto`, the first one available.
     pub backend: Option<Backend>,
-    /// Threads that compute, the caller's included. `None` takes every core that the process may use.
+    /// Number of compute threads, including the caller's. `None` takes every core available to the process.
     pub threads: Option<usize>,
-    /// What happens where the GPU is missing or fails.
+    /// What happens if the GPU is missing or fails.
     pub fallback: Fallback,
-    /// Which GPU, and in which context.
+    /// Which GPU to use, and in which context.
     pub cuda: CudaOptions,
 }
 
-/// A back end with its workers. Clones share them; calls from several threads take turns on the CPU, and run side
-/// by side on a GPU.
+/// A back end with its workers. Clones share them. Calls from several threads take turns on the CPU and run
+/// concurrently on a GPU.
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -46,18 +46,18 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Inner {
-    /// Instruction set of the CPU, which computes or stands by.
+    /// Instruction set of the CPU, which computes or stands by for the GPU.
     cpu: InstructionSet,
     profile: DeviceProfile,
     pool: Pool,
     gpu: Option<Arc<Gpu>>,
     fallback: Fallback,
-    /// Why a GPU that was asked for does not compute.
+    /// Why a requested GPU does not compute.
     absence: Option<Arc<DeviceError>>,
 }
 
-/// What the options or the environment force.
-fn forced(options: &EngineOptions) -> Result<Option<Backend>, EngineError> {
+/// The back end that the options or the environment request.
+fn requested(options: &EngineOptions) -> Result<Option<Backend>, EngineError> {
     if options.backend.is_some() {
         return Ok(options.backend);
     }
@@ -71,22 +71,22 @@ fn forced(options: &EngineOptions) -> Result<Option<Backend>, EngineError> {
 }
 
 impl Engine {
-    /// Chooses the back end and starts the workers.
+    /// Selects the back end and starts the workers.
     ///
-    /// A GPU that is asked for by name and cannot be used is an error with [`Fallback::Fail`]; else the CPU takes
-    /// its place, a warning says so once, and every report too.
+    /// If a GPU is requested by name and cannot be used, the result is an error with [`Fallback::Fail`]. With
+    /// [`Fallback::Cpu`] the CPU takes its place, which a warning logs once and every report repeats.
     ///
     /// # Errors
-    /// A back end that is forced and absent, a name that is none, a number of threads out of bounds, a
-    /// system that starts no thread.
+    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds,
+    /// or if the system cannot start a thread.
     pub fn new(options: &EngineOptions) -> Result<Engine, EngineError> {
-        let forced = forced(options)?;
-        let (gpu, absence) = match forced {
+        let requested = requested(options)?;
+        let (gpu, absence) = match requested {
             Some(Backend::Cuda) | None => match Gpu::open(&options.cuda) {
                 Ok(gpu) => (Some(Arc::new(gpu)), None),
-                Err(reason) => match (forced, options.fallback) {
+                Err(reason) => match (requested, options.fallback) {
                     (None, _) => {
-                        say_once(&reason);
+                        log_absence_once(&reason);
                         (None, None)
                     }
                     (Some(_), Fallback::Fail) => return Err(EngineError::Device { reason }),
@@ -98,7 +98,7 @@ impl Engine {
             },
             Some(_) => (None, None),
         };
-        let cpu = match forced {
+        let cpu = match requested {
             Some(Backend::Cpu(set)) => {
                 let asked = Backend::Cpu(set);
                 if !asked.is_present() {
@@ -108,7 +108,7 @@ impl Engine {
                 }
                 set
             }
-            // Scalar kernels are present everywhere.
+            // Scalar kernels are available everywhere.
             Some(Backend::Cuda) | None => InstructionSet::ALL
                 .into_iter()
                 .find(|set| Backend::Cpu(*set).is_present())
@@ -133,7 +133,7 @@ impl Engine {
         Ok(Engine { inner: Arc::new(inner) })
     }
 
-    /// What computes.
+    /// The back end that computes.
     #[must_use]
     pub fn backend(&self) -> Backend {
         if self.inner.gpu.is_some() { Backend::Cuda } else { Backend::Cpu(self.inner.cpu) }
@@ -144,34 +144,34 @@ impl Engine {
         self.inner.cpu
     }
 
-    /// Why a GPU that was asked for by name does not compute.
+    /// Why a GPU that was requested by name does not compute; `None` if it does, or if none was requested.
     #[must_use]
     pub fn absence(&self) -> Option<&Arc<DeviceError>> {
         self.inner.absence.as_ref()
     }
 
-    /// What happens where the GPU fails.
+    /// What happens if the GPU fails.
     #[must_use]
     pub fn fallback(&self) -> Fallback {
         self.inner.fallback
     }
 
-    /// What the GPU says of itself, if it computes.
+    /// The properties of the GPU, if it computes.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceInfo> {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
-    /// The GPU kernels that plans have loaded so far.
+    /// The GPU kernels loaded so far. Empty on the CPU.
     #[must_use]
     pub fn loaded_kernels(&self) -> Vec<LoadedKernel> {
         self.inner.gpu.as_ref().map(|gpu| gpu.loaded()).unwrap_or_default()
     }
 
-    /// Loads every GPU kernel of this build, ahead of plans that need them. On the CPU there is nothing to load.
+    /// Loads every GPU kernel of this build, before plans need them. Does nothing on the CPU.
     ///
     /// # Errors
-    /// A kernel that the driver refuses.
+    /// Returns an error if the driver refuses a kernel.
     pub fn load_kernels(&self) -> Result<(), DeviceError> {
         match &self.inner.gpu {
             Some(gpu) => gpu.load_all(),
@@ -179,11 +179,11 @@ impl Engine {
         }
     }
 
-    /// `len` zeros in memory that the GPU can use; with [`Fallback::Cpu`] in ordinary memory where there is no GPU,
-    /// or none to be had.
+    /// Allocates `len` zeros in host memory that the GPU can use. Without a GPU it allocates ordinary memory; with
+    /// [`Fallback::Cpu`] also if page-locked memory is not available.
     ///
     /// # Errors
-    /// Memory that is not there.
+    /// Returns an error if the memory is not available.
     pub fn host_buffer<T: Element>(&self, len: usize) -> Result<HostBuffer<T>, DeviceError> {
         let pinned = match &self.inner.gpu {
             Some(gpu) => gpu.context().and_then(|context| HostBuffer::new(Some(&context), len)),
@@ -202,19 +202,19 @@ impl Engine {
         self.inner.gpu.as_ref()
     }
 
-    /// Threads that compute, the caller's included.
+    /// Number of compute threads, including the caller's.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.inner.pool.threads()
     }
 
-    /// What the chooser knows of the device.
+    /// The description of the device that the chooser uses.
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.inner.profile
     }
 
-    /// Name of the CPU's attention kernel for any number of queries.
+    /// Name of the CPU attention kernel that takes any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         registry::find(self.inner.cpu).unwrap_or(&elsa_kernels::scalar::KERNEL).spec.name
@@ -225,8 +225,8 @@ impl Engine {
     }
 }
 
-/// Says once in a process that there is no GPU, which is no fault where none was asked for.
-fn say_once(reason: &DeviceError) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    SAID.call_once(|| log::info!("no GPU: {reason}"));
+/// Logs once per process that there is no GPU. This is not an error, because none was requested.
+fn log_absence_once(reason: &DeviceError) {
+    static LOGGED: std::sync::Once = std::sync::Once::new();
+    LOGGED.call_once(|| log::info!("no GPU: {reason}"));
 }

@@ -1,115 +1,115 @@
-//! What can be refused, and what can fail.
+//! The errors of the runtime.
 
 use crate::backend::{Backend, UnknownBackend};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError;
 use std::sync::Arc;
 
-/// Why a GPU cannot be used, or what it failed at.
+/// Why a GPU cannot be used, or how it failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// There is no driver.
+    /// The driver library was not found.
     #[error("libcuda: not found; allowed: the library of an NVIDIA driver, where the system's loader looks")]
     NoLibrary,
-    /// A driver that lacks a function.
+    /// The driver lacks a function, because it is too old.
     #[error("libcuda: no symbol {name}; allowed: a driver of CUDA 10.2 or newer")]
     Symbol {
-        /// The function.
+        /// Name of the driver function.
         name: &'static str,
     },
-    /// A call of the driver that failed.
+    /// A call to the driver failed.
     #[error("{call}: CUDA error {code} ({name})")]
     Call {
-        /// The function.
+        /// Name of the driver function.
         call: &'static str,
-        /// The driver's code.
+        /// The driver's error code.
         code: u32,
-        /// The driver's name for it.
+        /// The driver's name for the code.
         name: &'static str,
     },
-    /// Memory that the driver does not give.
+    /// The driver could not allocate memory.
     #[error("{call}: CUDA error 2 (CUDA_ERROR_OUT_OF_MEMORY) for {bytes} bytes")]
     Memory {
-        /// The function.
+        /// Name of the driver function.
         call: &'static str,
-        /// Bytes that were asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
-    /// Host memory that the system does not give.
+    /// The system could not allocate host memory.
     #[error("{bytes} bytes of memory were refused by the system")]
     HostMemory {
-        /// Bytes that were asked for.
+        /// The requested number of bytes.
         bytes: usize,
     },
-    /// A device that is not there.
+    /// The requested device does not exist.
     #[error("device: {found}; allowed: less than {count}, which the driver finds")]
     Ordinal {
-        /// Its number.
+        /// The requested device number.
         found: usize,
-        /// How many there are.
+        /// Number of devices that the driver finds.
         count: usize,
     },
-    /// A device that is too old.
+    /// The compute capability of the device is too low.
     #[error("device: {device} of compute capability {major}.{minor}; allowed: 6.2 or newer")]
     TooOld {
-        /// Its name.
+        /// Name of the device.
         device: String,
-        /// Its capability.
+        /// Major compute capability.
         major: u32,
-        /// The minor part of it.
+        /// Minor compute capability.
         minor: u32,
     },
-    /// The caller's context was asked for, and the thread has none.
+    /// The options request the caller's current context, but the thread has none.
     #[error("context: none is current; allowed: a thread with a current context, or the primary context")]
     NoContext,
-    /// A build without the kernel.
+    /// This build lacks a GPU kernel.
     #[error("kernel: this build has none for {role} on a GPU")]
     NoKernel {
-        /// What for.
+        /// The purpose of the missing kernel.
         role: &'static str,
     },
-    /// A kernel that the driver refuses to load.
+    /// The driver refused to load a kernel.
     #[error(
         "module {kernel}: {source} (PTX ISA {isa}, driver of CUDA {}.{}){}{log}",
         driver.0, driver.1, if log.is_empty() { "" } else { ": " }
     )]
     Module {
-        /// Its name.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// The version of the PTX instruction set that it is written in.
+        /// Version of the PTX instruction set in which it is written.
         isa: String,
-        /// The CUDA version of the driver.
+        /// CUDA version of the driver, `(major, minor)`.
         driver: (u32, u32),
-        /// What the driver's compiler says.
+        /// Log of the driver's compiler; may be empty.
         log: String,
-        /// The call that failed.
+        /// The failed call.
         source: Box<DeviceError>,
     },
-    /// An error from which the driver does not recover has ended the context, and another one its successor.
+    /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
     #[error("the device's context was lost to an earlier error")]
     Lost,
 }
 
-/// Why there is no plan.
+/// Why a plan or a workspace could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The problem or the options are not what a plan can be made for, or memory is short.
+    /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
-    /// Memory of the caller's that is too short for a workspace.
+    /// The caller's memory is too short for a workspace.
     #[error("workspace: {found} bytes; allowed: at least {needed}, not null")]
     Room {
-        /// Its bytes.
+        /// Size of the memory in bytes.
         found: usize,
-        /// Bytes that the plan needs.
+        /// Number of bytes that the plan needs.
         needed: usize,
     },
-    /// Memory of the caller's for a plan whose workspace lies on a device.
+    /// The caller supplied host memory, but the workspace of the plan is on a device.
     #[error("workspace: memory of the host for a plan on a GPU; allowed: one that the plan allocates")]
     OnDevice,
 }
@@ -120,132 +120,132 @@ impl From<DeviceError> for PlanError {
     }
 }
 
-/// Why there is no engine.
+/// Why an engine could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A back end that was asked for by name and is not on this machine or not in this build.
+    /// The requested back end is not available on this machine or in this build.
     #[error("backend: {asked} is absent; allowed here: {present}")]
     BackendAbsent {
-        /// What was asked for.
+        /// The requested back end.
         asked: Backend,
-        /// Names of those that are present.
+        /// Names of the available back ends.
         present: String,
     },
-    /// The GPU was asked for and cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
+    /// The GPU was requested and cannot be used, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda cannot be used: {reason}")]
     Device {
-        /// Why.
+        /// Why it cannot be used.
         #[source]
         reason: DeviceError,
     },
-    /// A name that is no back end's.
+    /// The name is not the name of a back end.
     #[error(transparent)]
     BackendName(#[from] UnknownBackend),
-    /// A number of threads that is not offered.
+    /// The number of threads is not supported.
     #[error("threads: {found}; allowed: 1 to {max}")]
     Threads {
-        /// The number.
+        /// The requested number of threads.
         found: usize,
-        /// The greatest.
+        /// The largest supported number.
         max: usize,
     },
-    /// The system gave no thread.
+    /// The system could not start a thread.
     #[error("threads: the system started {started} of {wanted}: {reason}")]
     Spawn {
-        /// Threads that run.
+        /// Number of running threads, including the caller.
         started: usize,
-        /// Threads that were asked for.
+        /// The requested number of threads.
         wanted: usize,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
 }
 
-/// Why a plan does not take these tensors.
+/// Why a plan cannot bind the tensors of a call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// The data are not those of the problem.
+    /// The data do not match the problem.
     #[error(transparent)]
     Problem(#[from] ArgumentError),
-    /// The workspace is another plan's.
+    /// The workspace is too small, because it belongs to another plan.
     #[error(
         "workspace: {found} bytes for {found_sequences} sequences; allowed: at least {needed} bytes and {sequences} sequences, as this plan's own has"
     )]
     Workspace {
-        /// Its bytes.
+        /// Size of the memory in bytes.
         found: usize,
-        /// Bytes that the plan needs.
+        /// Number of bytes that the plan needs.
         needed: usize,
-        /// Sequences that it has room for.
+        /// Number of sequences for which it has room.
         found_sequences: usize,
-        /// Sequences of the plan.
+        /// Number of sequences of the plan.
         sequences: usize,
     },
-    /// The workspace was made by a plan of another engine, or by one without a GPU.
+    /// The workspace belongs to a plan of another engine, or to a plan without a GPU.
     #[error("workspace: it has no room on this plan's device; allowed: one that this plan has made")]
     Foreign,
-    /// States were asked for, and the room for them exceeds the budget.
+    /// The call outputs states, and the memory for them exceeds the budget.
     #[error("budget: {budget} bytes; allowed: at least {needed} where states are given")]
     Budget {
-        /// Bytes that are needed.
+        /// Number of bytes needed.
         needed: usize,
-        /// Bytes that are allowed.
+        /// The budget in bytes.
         budget: usize,
     },
-    /// Device tensors for a plan that computes on the CPU.
+    /// The tensors are in device memory, but the plan computes on the CPU.
     #[error("backend: {found}; allowed: cuda, for tensors in device memory")]
     NotOnDevice {
-        /// What computes.
+        /// The back end that computes.
         found: Backend,
     },
-    /// An address that is not memory of the device.
+    /// An address is not memory that the plan's device can use.
     #[error(
         "{argument}: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
     )]
     Address {
-        /// The tensor.
+        /// Name of the tensor.
         argument: &'static str,
         /// Its address.
         address: u64,
     },
-    /// An address that is not aligned to an element.
+    /// An address is not aligned to an element.
     #[error("{argument}: address {address:#x}; allowed: a multiple of {alignment}")]
     Alignment {
-        /// The tensor.
+        /// Name of the tensor.
         argument: &'static str,
         /// Its address.
         address: u64,
-        /// Bytes of an element.
+        /// The required alignment: the size of an element in bytes.
         alignment: usize,
     },
-    /// Device memory that is too short for its view.
+    /// Device memory is too short for its view.
     #[error("{argument}: {found} bytes to the end of its allocation; allowed: at least {needed}")]
     DeviceShort {
-        /// The tensor.
+        /// Name of the tensor.
         argument: &'static str,
-        /// Bytes from its address to the end of the allocation.
+        /// Number of bytes from its address to the end of the allocation.
         found: usize,
-        /// Bytes of the view.
+        /// Number of bytes of the view.
         needed: usize,
     },
-    /// A stream of another context.
+    /// The stream belongs to another context.
     #[error("stream: it belongs to another context; allowed: a stream of the plan's context")]
     Stream,
-    /// The GPU failed, and nothing else may take its place.
+    /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(#[from] DeviceError),
 }
 
-/// Why a run did not end well. The outputs are then not to be used.
+/// Why a run failed. The outputs are then incomplete and must not be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A worker panicked, which is a defect of this library.
+    /// A worker panicked. This is a bug in this library.
     #[error("a worker panicked; the outputs are incomplete")]
     Panicked,
-    /// The GPU failed, and nothing else may take its place.
+    /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
 }

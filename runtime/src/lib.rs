@@ -1,12 +1,13 @@
-//! Exact attention on the devices at hand: [`Engine`] → [`Plan`] → [`Bound`] → run.
+//! Exact attention on the CPU or an NVIDIA GPU: [`Engine`] → [`Plan`] → [`Bound`] → run.
 //!
-//! An engine owns the back end and its workers. A plan is made once per shape and holds offsets, never
-//! pointers. A bound plan knows the tensors of a frame and is cheap to make. [`Bound::run`] neither allocates
-//! nor decides anything, and gives the same bits for any number of threads, any batch size and any repeat.
+//! An [`Engine`] owns the back end and its workers. A [`Plan`] is created once per shape and holds offsets, never
+//! pointers. A [`Bound`] plan holds the tensors of a call and is cheap to create. [`Bound::run`] neither allocates
+//! nor makes decisions, and produces the same bits for any number of threads, any batch size and any repetition.
 //!
-//! A GPU computes where there is one: on host tensors ([`Plan::bind`]), or on tensors in its own memory and in the
-//! caller's stream ([`Plan::bind_device`]). Where it is missing or fails, [`Fallback`] says what happens; the
-//! [`Report`] of a run says what did. [`HostBuffer`] is host memory that a GPU can use.
+//! If a GPU is available, it computes: on host tensors ([`Plan::bind`]), or on tensors in its own memory and in
+//! the caller's stream ([`Plan::bind_device`]). If it is missing or fails, [`Fallback`] decides whether the CPU
+//! computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can
+//! use.
 //!
 //! ```
 //! use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};

@@ -1,4 +1,4 @@
-//! Files read through the page cache: large tensors without a copy.
+//! Memory-mapped files: large tensors are read through the page cache without a copy.
 
 use memmap2::Mmap;
 use std::fs::{File, TryLockError};
@@ -6,12 +6,12 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 
-/// The bytes of a regular file, mapped read-only for as long as this value lives.
+/// The bytes of a regular file, mapped read-only for the lifetime of this value.
 ///
-/// **Hazard.** Nobody may shorten the file, or write to it in place, while it is mapped: reading a page that is
-/// no longer there ends the process. A shared advisory lock is held for the life of the map where the file
-/// system has such locks, so that a writer that asks for the exclusive lock waits. Replacing the file by a
-/// rename is harmless: the map keeps the old contents.
+/// **Hazard.** The file must not be truncated or modified in place while it is mapped: reading a page that no
+/// longer exists kills the process. A shared advisory lock is held for the lifetime of the map, where the file
+/// system supports it, so a writer that takes the exclusive lock waits. Replacing the file by a rename is safe:
+/// the map keeps the old contents.
 #[derive(Debug)]
 pub struct MappedFile {
     map: Option<Mmap>,
@@ -20,13 +20,13 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps the file at `path`. An empty file gives an empty slice.
+    /// Maps the file at `path`. An empty file yields an empty slice.
     ///
     /// # Errors
-    /// A file that cannot be opened or mapped, one that is not a regular file, and one that another process
-    /// has locked exclusively.
+    /// Returns an error if the file cannot be opened or mapped, is not a regular file, or is locked exclusively by
+    /// another process.
     pub fn open(path: impl AsRef<Path>) -> io::Result<MappedFile> {
-        // Asked before opening, which would block on a pipe.
+        // Checked before opening, which would block on a pipe.
         if !std::fs::metadata(path.as_ref())?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
@@ -45,9 +45,9 @@ impl MappedFile {
         if metadata.len() == 0 {
             return Ok(MappedFile { map: None, _file: file });
         }
-        // SAFETY: `Mmap::map` asks that the file is not modified or shortened while mapped. The map is
-        // read-only and this process only ever replaces files by rename; other processes are held off by the
-        // shared lock as far as they heed it, and the rest is the hazard documented on the type.
+        // SAFETY: `Mmap::map` requires that the file is not modified or truncated while mapped. The map is
+        // read-only, and this process replaces files only by rename. The shared lock keeps out other processes
+        // that respect it; the rest is the hazard documented on the type.
         let map = unsafe { Mmap::map(&file)? };
         Ok(MappedFile { map: Some(map), _file: file })
     }

@@ -1,4 +1,4 @@
-//! Which back ends this build has and this machine can execute.
+//! Which back ends this build contains and this machine can execute.
 
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};
@@ -7,13 +7,13 @@ use elsa_kernels::kernel::Kernel;
 use elsa_kernels::registry;
 
 impl Backend {
-    /// The CPU kernel for any number of queries, where this build has it and this machine can execute it.
+    /// The CPU kernel that takes any number of queries, if this build contains it and this machine can execute it.
     pub(crate) fn kernel(self) -> Option<&'static Kernel> {
         let Backend::Cpu(set) = self else { return None };
         registry::find(set).filter(|kernel| (kernel.present)())
     }
 
-    /// Whether this build has it and this machine can execute it.
+    /// Whether this build contains it and this machine can execute it.
     #[must_use]
     pub fn is_present(self) -> bool {
         match self {
@@ -23,20 +23,20 @@ impl Backend {
     }
 }
 
-/// A back end and whether it can be used here.
+/// A back end, and whether it is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     /// The back end.
     pub backend: Backend,
-    /// Whether this build has it and this machine can execute it.
+    /// Whether this build contains it and this machine can execute it.
     pub present: bool,
-    /// Its kernel for any number of queries, where it is present and has but one.
+    /// Name of its kernel that takes any number of queries; `None` if it is not available, and for the GPU.
     pub kernel: Option<&'static str>,
-    /// Why the GPU is not present.
+    /// Why the GPU is not available.
     pub absence: Option<DeviceError>,
 }
 
-/// Every back end, in order of preference. The GPU is that of [`CudaOptions::default`].
+/// Returns every back end, in order of preference. The GPU is the one of [`CudaOptions::default`].
 #[must_use]
 pub fn backends() -> Vec<Present> {
     Backend::ALL

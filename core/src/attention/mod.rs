@@ -20,9 +20,9 @@
 //! key holds a NaN or an infinity, the row is unspecified.
 //!
 //! Scores are f32 values in base-2 units (multiplied by `log2 e`), and sums are accumulated before the division. A
-//! row is therefore finite only if `|s_j| < 2.3e38`, likewise every partial sum of `q_i · k_j`, and `keys · 2^8 ·
-//! max |v_j| < 3.4e38`. Beyond these limits a row may hold infinities and NaN, and scores below `−2.3e38` count as
-//! `−∞`.
+//! row is therefore finite only if `|s_j| < 2.3e38`, likewise every partial sum of `q_i · k_j`, and if
+//! `keys · 2^8 · max |v_j| < 3.4e38`. Beyond these limits a row may hold infinities and NaN, and scores below
+//! `−2.3e38` count as `−∞`.
 //!
 //! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
 //! interval per row, [`Sequence::range`]; only the mask is read per key.

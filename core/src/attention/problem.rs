@@ -298,8 +298,8 @@ impl Problem {
     }
 
     /// Returns `(query_factor, cap)`, which make scores come out in base-2 units. Without a soft cap a score is
-    /// `query_factor · q · k`, and `cap` is zero. With a soft cap `X` a score is `cap · tanh(query_factor · q ·
-    /// k)`, with `query_factor = scale / X` and `cap = X · log2 e`.
+    /// `query_factor · q · k`, and `cap` is zero. With a soft cap `X` a score is
+    /// `cap · tanh(query_factor · q · k)`, with `query_factor = scale / X` and `cap = X · log2 e`.
     #[must_use]
     pub fn score_factors(&self) -> (f32, f32) {
         let scale = f64::from(self.scale);

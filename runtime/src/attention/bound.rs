@@ -1,4 +1,4 @@
-//! The bound plan and its run.
+//! The bound plan: a plan with the tensors of a call, ready to run.
 
 use super::cpu::call::CpuCall;
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
@@ -16,29 +16,29 @@ use elsa_core::attention::{Inputs, Lengths, Outputs};
 use std::fmt;
 use std::sync::Arc;
 
-/// A plan with the tensors of a frame.
+/// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 #[derive(Debug)]
 pub struct Bound<'a> {
     engine: &'a Engine,
     calls: Calls<'a>,
-    /// Why the CPU computes in place of a GPU.
+    /// Why the CPU computes instead of the GPU.
     reason: Option<Reason>,
 }
 
-/// What computes a frame, and what stands by.
+/// The device that computes the call, and the one that stands by.
 #[derive(Debug)]
 enum Calls<'a> {
     Cpu(CpuCall<'a>),
     Gpu { gpu: HostCall<'a>, standby: Option<CpuCall<'a>> },
 }
 
-/// Why the CPU has taken the place of a GPU.
+/// Why the CPU computed instead of the GPU.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The GPU cannot be used, or does not take the problem.
+    /// The GPU cannot be used, or does not support the problem.
     Plan(Arc<PlanError>),
-    /// The GPU does not take the tensors.
+    /// The GPU does not support the tensors of the call.
     Bind(Arc<BindError>),
     /// The GPU failed.
     Device(Arc<DeviceError>),
@@ -57,29 +57,29 @@ impl fmt::Display for Reason {
 /// What a run did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// What computed.
+    /// The back end that computed.
     pub backend: Backend,
-    /// Workers among which it was divided: threads, or blocks of threads of a GPU.
+    /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
     pub workers: usize,
-    /// Why the CPU computed in place of the GPU that was to.
+    /// Why the CPU computed instead of the requested GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,
 }
 
-/// Why a GPU does not compute a frame.
+/// Why the GPU does not compute a call.
 enum Refused {
-    /// The workspace has no memory on the device.
+    /// The workspace has no device memory.
     Memory(Arc<DeviceError>),
-    /// The device does not take the tensors.
+    /// The device does not support the tensors.
     Frame(BindError),
 }
 
 impl Plan {
-    /// Binds the tensors of a frame. Nothing is written, and nothing is allocated, but for device memory that
-    /// the first frame of its kind needs.
+    /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing,
+    /// except device memory that the first call of its kind needs.
     ///
     /// # Errors
-    /// Data that do not match the problem, another plan's workspace; with [`Fallback::Fail`](crate::Fallback::Fail),
-    /// failures of the device.
+    /// Returns an error if the data do not match the problem, or if the workspace belongs to another plan. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the device fails.
     pub fn bind<'a>(
         &'a self,
         inputs: Inputs<'a>,
@@ -132,10 +132,10 @@ impl Plan {
         CpuCall::new(plan, &self.problem, inputs, tensors, memory)
     }
 
-    /// The GPU's call, or why the CPU computes in its place.
+    /// Returns the GPU's call, or why the CPU computes instead.
     ///
     /// # Errors
-    /// A workspace that is not this plan's.
+    /// Returns an error if the workspace does not belong to this plan.
     fn bind_gpu<'a>(
         &'a self,
         plan: &'a GpuPlan,
@@ -155,17 +155,23 @@ impl Plan {
         Ok(call.map_err(Refused::Frame))
     }
 
-    /// Binds tensors in device memory. They are used where they lie; runs enqueue in `stream`, or in one of the
-    /// workspace, and do not wait. There is no fallback: the CPU cannot read them.
+    /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
+    /// the workspace if that is `None`, and do not wait for it. There is no fallback, because the CPU cannot read
+    /// device memory.
     ///
     /// # Errors
-    /// A plan that computes on the CPU; addresses that are no memory of this device and context, or whose
-    /// allocation is too short; a stream of another context; lengths that do not match the problem; another
-    /// plan's workspace; failures of the device.
+    /// Returns an error if
+    /// - the plan computes on the CPU,
+    /// - an address is not memory of the plan's device and context, is misaligned, or is followed by too few bytes
+    ///   of its allocation,
+    /// - the stream belongs to another context,
+    /// - the lengths do not match the problem,
+    /// - the workspace belongs to another plan,
+    /// - the device fails.
     ///
     /// # Safety
-    /// - Until every run was waited for, the tensors stay allocated, and nobody writes inputs or uses outputs
-    ///   but in the same stream.
+    /// - Until every run has been waited for, the tensors stay allocated, nobody writes the inputs, and nobody
+    ///   uses the outputs, except in the same stream.
     /// - No output shares memory with another tensor of the call.
     pub unsafe fn bind_device<'a>(
         &'a self,
@@ -189,22 +195,26 @@ impl Plan {
 }
 
 impl Bound<'_> {
-    /// Computes the outputs. Nothing is allocated; the bits do not depend on threads, batch or repetition.
+    /// Computes the outputs and waits for them. Allocates nothing. The bits do not depend on the number of
+    /// threads, the batch or the repetition.
     ///
-    /// When a GPU fails, the CPU finishes the call, unless the policy is to fail. The next run tries the GPU
-    /// again; a device whose context was lost gets a new one once, which allocates.
+    /// If the GPU fails, the CPU finishes the call, unless the policy is
+    /// [`Fallback::Fail`](crate::Fallback::Fail). The next run tries the GPU again. A device whose context was
+    /// lost is given a new one, once, which allocates.
     ///
     /// # Errors
-    /// A worker that panicked, a GPU that failed; the outputs are then incomplete.
+    /// Returns an error if a worker panicked, or if the GPU failed and there is no fallback. The outputs are then
+    /// incomplete.
     pub fn run(&mut self) -> Result<Report, RunError> {
         self.compute(false)
     }
 
-    /// As [`Bound::run`], but a GPU reads the inputs that its memory holds since the run before, and leaves the
-    /// outputs there: the time of a pipeline whose tensors live on the device. On the CPU it is the same as `run`.
+    /// Like [`Bound::run`], except that a GPU reuses the inputs that the run before left in its memory, and leaves
+    /// the outputs there. It measures a pipeline whose tensors live on the device. On the CPU it is the same as
+    /// `run`.
     ///
     /// # Errors
-    /// As for [`Bound::run`].
+    /// The same as [`Bound::run`].
     pub fn run_resident(&mut self) -> Result<Report, RunError> {
         self.compute(true)
     }
@@ -229,30 +239,30 @@ impl Bound<'_> {
     }
 }
 
-/// A plan with tensors in device memory.
+/// A plan with tensors in device memory, created by [`Plan::bind_device`].
 #[derive(Debug)]
 pub struct DeviceBound<'a> {
     call: DeviceCall<'a>,
 }
 
 impl<'a> DeviceBound<'a> {
-    /// Enqueues the computation and returns. Nothing is allocated.
+    /// Enqueues the computation and returns without waiting for it. Allocates nothing.
     ///
     /// # Safety
-    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) hold until the stream was waited for.
+    /// The clauses of [`Plan::bind_device`](crate::Plan::bind_device) hold until the stream has been waited for.
     ///
     /// # Errors
-    /// What the device reports. There is no fallback.
+    /// Returns the error that the device reports. There is no fallback.
     pub unsafe fn run(&mut self) -> Result<Report, RunError> {
         // SAFETY: the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
         Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), fallback: None })
     }
 
-    /// Waits until everything in the stream is done.
+    /// Waits until all work in the stream is done.
     ///
     /// # Errors
-    /// What the device reports, of what ran too.
+    /// Returns the error that the device reports, including errors of earlier runs.
     pub fn wait(&self) -> Result<(), RunError> {
         self.call.wait().map_err(|e| RunError::Device(Arc::new(e)))
     }

@@ -1,4 +1,4 @@
-//! Exact softmax attention on the devices of an engine: plan, bound frame, run.
+//! Exact softmax attention on an engine: plans, bound calls and their runs.
 
 pub mod bound;
 pub mod cpu;

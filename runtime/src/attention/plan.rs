@@ -1,4 +1,4 @@
-//! The plan: what is decided once per shape.
+//! The plan: everything that is decided once per shape.
 
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::plan::GpuPlan;
@@ -12,13 +12,13 @@ use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, GpuChoice, GpuOptions, Method};
 use std::sync::Arc;
 
-/// What computes, and what stands by.
+/// The device that computes, and the one that stands by.
 #[derive(Clone, Debug)]
 pub(super) enum Execution {
     Cpu(CpuPlan),
     Gpu {
         gpu: GpuPlan,
-        /// The CPU's plan for calls that the GPU fails; none with [`Fallback::Fail`].
+        /// The CPU's plan for calls on which the GPU fails; `None` with [`Fallback::Fail`].
         standby: Option<CpuPlan>,
     },
 }
@@ -46,17 +46,18 @@ enum DevicePlan<'a> {
     Gpu(&'a GpuPlan),
 }
 
-/// A problem with everything decided that does not depend on pointers. It belongs to the engine that made it.
+/// A problem with every decision that does not depend on pointers. A plan belongs to the engine that created it,
+/// and can be bound to the tensors of any number of calls.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) engine: Engine,
     pub(super) problem: Problem,
     pub(super) execution: Execution,
-    /// Why the GPU that was asked for does not compute.
+    /// Why the requested GPU does not compute; `None` if it does, or if none was requested.
     pub(super) refusal: Option<Arc<PlanError>>,
 }
 
-/// Memory that a plan's runs work in. One workspace serves one run at a time.
+/// The memory in which the runs of a plan work. A workspace serves one run at a time.
 #[derive(Debug)]
 pub struct Workspace(pub(super) Memory);
 
@@ -65,18 +66,19 @@ pub struct Workspace(pub(super) Memory);
 pub(super) enum Memory {
     Cpu(CpuWorkspace),
     Gpu {
-        /// Memory of the device, or why there is none.
+        /// Device memory, or why it could not be allocated.
         gpu: Result<Box<GpuWorkspace>, Arc<DeviceError>>,
-        /// Memory of the CPU's plan that stands by.
+        /// Memory for the CPU's standby plan.
         standby: Option<CpuWorkspace>,
     },
 }
 
 impl Workspace {
-    /// Frees everything. Dropping a workspace does the same, and logs what fails.
+    /// Waits for pending runs and frees everything. Dropping a workspace does the same, but logs errors instead of
+    /// returning them.
     ///
     /// # Errors
-    /// The first error of the device.
+    /// Returns the first error that the device reports.
     pub fn close(self) -> Result<(), DeviceError> {
         match self.0 {
             Memory::Gpu { gpu: Ok(workspace), .. } => workspace.close(),
@@ -86,12 +88,13 @@ impl Workspace {
 }
 
 impl Engine {
-    /// Decides everything that depends on the shape. With [`Fallback::Cpu`] a plan for the GPU has one for the
-    /// CPU beside it, and the CPU computes what the GPU does not support.
+    /// Creates a plan for `problem`: decides everything that depends on the shape, and loads the GPU kernels. With
+    /// [`Fallback::Cpu`] a plan for the GPU contains a standby plan for the CPU, and the CPU computes what the GPU
+    /// does not support.
     ///
     /// # Errors
-    /// Options that are not offered, a budget that no form fits, and with [`Fallback::Fail`] what the GPU does
-    /// not support, and its failures.
+    /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget. With
+    /// [`Fallback::Fail`] also if the GPU does not support the problem, or fails.
     pub fn plan(&self, problem: &Problem, options: &PlanOptions) -> Result<Plan, PlanError> {
         let (mut gpu, mut refusal) = (None, self.absence().cloned().map(PlanError::Device));
         if let Some(device) = self.gpu() {
@@ -123,13 +126,13 @@ impl Engine {
 }
 
 impl Plan {
-    /// The problem.
+    /// The problem of the plan.
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// What computes, as long as it does not fail.
+    /// The back end that computes, unless it fails.
     #[must_use]
     pub fn backend(&self) -> Backend {
         match self.execution {
@@ -138,31 +141,31 @@ impl Plan {
         }
     }
 
-    /// Why the GPU that was asked for does not compute.
+    /// Why the requested GPU does not compute; `None` if it does, or if none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()
     }
 
-    /// What was decided for the CPU, which computes or stands by.
+    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
     #[must_use]
     pub fn choice(&self) -> Option<&CpuChoice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
-    /// What was decided for the GPU.
+    /// The choice for the GPU; `None` if the CPU computes.
     #[must_use]
     pub fn gpu_choice(&self) -> Option<&GpuChoice> {
         self.execution.gpu().map(|gpu| &gpu.choice)
     }
 
-    /// Name of the kernel.
+    /// Name of the attention kernel, on the back end of [`Plan::backend`].
     #[must_use]
     pub fn kernel(&self) -> &'static str {
         self.kernel_of(self.backend())
     }
 
-    /// The plan of a run on `backend`. A back end that this plan never runs on stands for the one that computes.
+    /// The plan of a run on `backend`. If this plan never runs on `backend`, returns the plan that computes.
     fn of(&self, backend: Backend) -> DevicePlan<'_> {
         match (&self.execution, backend) {
             (Execution::Cpu(cpu), _) => DevicePlan::Cpu(cpu),
@@ -171,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Name of the kernel of a run on `backend`, as the run's report names it.
+    /// Name of the attention kernel of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn kernel_of(&self, backend: Backend) -> &'static str {
         match self.of(backend) {
@@ -180,13 +183,13 @@ impl Plan {
         }
     }
 
-    /// What may be claimed of the error of its runs, on the back end of [`Plan::backend`].
+    /// The error certificate of runs on the back end of [`Plan::backend`].
     #[must_use]
     pub fn certificate(&self) -> Certificate {
         self.certificate_of(self.backend())
     }
 
-    /// What may be claimed of the error of a run on `backend`, as the run's report names it.
+    /// The error certificate of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
@@ -196,7 +199,7 @@ impl Plan {
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)
     }
 
-    /// Bytes of the workspace: on a GPU, of device memory beyond inputs and outputs.
+    /// Size of the workspace in bytes. On a GPU, the device memory that a run needs besides inputs and outputs.
     #[must_use]
     pub fn workspace_bytes(&self) -> usize {
         match &self.execution {
@@ -205,7 +208,7 @@ impl Plan {
         }
     }
 
-    /// Bytes of device memory that hold tensors of the host during a run, without states; none on the CPU.
+    /// Bytes of device memory that hold copies of host tensors during a run, without states; zero on the CPU.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
         match &self.execution {
@@ -217,7 +220,8 @@ impl Plan {
     /// Allocates a workspace.
     ///
     /// # Errors
-    /// Memory that the system refuses; with [`Fallback::Fail`], memory that the device refuses, and its failures.
+    /// Returns an error if host memory is not available. With [`Fallback::Fail`] also if device memory is not
+    /// available, or the device fails.
     pub fn workspace(&self) -> Result<Workspace, PlanError> {
         let memory = match &self.execution {
             Execution::Cpu(cpu) => Memory::Cpu(cpu.workspace(&self.problem)?),
@@ -237,11 +241,12 @@ impl Plan {
         Ok(Workspace(memory))
     }
 
-    /// A workspace in memory of the caller's, of at least [`Plan::workspace_bytes`] bytes and any alignment. It is
-    /// cleared; only small tables are allocated besides.
+    /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
+    /// The memory is set to zero. Apart from it, only small tables are allocated.
     ///
     /// # Errors
-    /// Memory that is too short or null; a plan on a GPU; tables that the system refuses.
+    /// Returns an error if the memory is null or too short, if the plan computes on a GPU, or if the tables cannot
+    /// be allocated.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.

@@ -1,15 +1,15 @@
-//! The tensors of a frame in host memory, as pointers that the CPU and a GPU may both hold.
+//! The host tensors of a call, as pointers that both the CPU and a GPU may hold.
 
 use elsa_core::attention::{Inputs, Operand, Operands, Outputs};
 use std::marker::PhantomData;
 use std::ops::Index;
 use std::ptr;
 
-/// First byte of every operand; null where a frame does not have it.
+/// Address of the first byte of every operand; null if the call does not have it.
 ///
-/// Invariant *tensors*: once [`Inputs::check`] and [`Outputs::check`] have accepted the data for a problem, every pointer
-/// that is not null is readable for the bytes that `Problem::memory` names, for as long as `'a`. Those of operands that
-/// a call writes are writable, and nobody else uses their memory meanwhile.
+/// Invariant *tensors*: once [`Inputs::check`] and [`Outputs::check`] have accepted the data for a problem, every
+/// non-null pointer is readable for the bytes that `Problem::memory` states, for the lifetime `'a`. Outputs are
+/// also writable, and nobody else uses their memory during that time.
 #[derive(Clone, Copy, Debug)]
 pub struct HostTensors<'a> {
     at: Operands<*mut u8>,
@@ -17,7 +17,7 @@ pub struct HostTensors<'a> {
 }
 
 impl<'a> HostTensors<'a> {
-    /// Of inputs that are read through the pointers alone, and of outputs.
+    /// Collects the addresses. The inputs are only read through them.
     pub fn new(inputs: &Inputs<'a>, mut outputs: Outputs<'a>) -> HostTensors<'a> {
         let mut at = Operands::from_fn(|_| ptr::null_mut());
         for (operand, elements) in [
@@ -49,7 +49,7 @@ impl<'a> HostTensors<'a> {
         HostTensors { at, borrowed: PhantomData }
     }
 
-    /// Whether states are requested.
+    /// Whether the call outputs states.
     pub fn has_states(&self) -> bool {
         !self.at[Operand::StateReference].is_null()
     }

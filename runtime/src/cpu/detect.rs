@@ -1,10 +1,10 @@
-//! What this machine's processor is.
+//! Detection of this machine's processor.
 
 use elsa_core::profile::DeviceProfile;
 use std::fs;
 
-/// The profile of this machine for an engine of `threads` threads. What the system does not tell keeps a
-/// modest value.
+/// The profile of this machine for an engine of `threads` threads. Figures that the system does not report keep
+/// the values of [`DeviceProfile::modest`].
 pub fn profile(threads: usize) -> DeviceProfile {
     let mut profile = DeviceProfile { cores: threads, ..DeviceProfile::modest() };
     for index in 0..8 {
@@ -30,7 +30,7 @@ pub fn profile(threads: usize) -> DeviceProfile {
     profile
 }
 
-/// `32K`, `2M`, `4096` in bytes.
+/// Parses a cache size such as `32K`, `2M` or `4096` and returns it in bytes.
 fn size_in_bytes(text: &str) -> Option<usize> {
     let (digits, unit) = match text.strip_suffix(['K', 'k']) {
         Some(digits) => (digits, 1 << 10),

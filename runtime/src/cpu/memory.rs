@@ -1,27 +1,27 @@
-//! f32 memory to work in: allocated, or lent by the caller.
+//! Working memory of f32 values: allocated, or lent by the caller.
 
-/// Where the values are.
+/// The storage of the values.
 #[derive(Debug)]
 enum Values {
     Owned(Vec<f32>),
-    /// The caller's, for as long as the memory lives (clause *lent* of [`Memory::lent`]).
+    /// The caller's memory, for the lifetime of the value (clause *lent* of [`Memory::lent`]).
     Lent {
         data: *mut f32,
         len: usize,
     },
 }
 
-/// Memory of f32 values, all zeros to begin with.
+/// Working memory of f32 values, initially zero.
 #[derive(Debug)]
 pub struct Memory(Values);
 
-// SAFETY: lent memory is used by nobody else (*lent*), so that it may go to another thread as a vector may.
+// SAFETY: nobody else uses lent memory (*lent*), so it may move to another thread as a vector may.
 unsafe impl Send for Memory {}
-// SAFETY: shared memory gives nobody access to its values.
+// SAFETY: a shared reference gives no access to the values.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `len` values; none when the system refuses.
+    /// Allocates `len` values. Returns `None` if the system refuses.
     pub fn allocate(len: usize) -> Option<Memory> {
         let mut values: Vec<f32> = Vec::new();
         values.try_reserve_exact(len).ok()?;
@@ -29,8 +29,8 @@ impl Memory {
         Some(Memory(Values::Owned(values)))
     }
 
-    /// Takes memory of the caller's, of any alignment, and clears it; none when it is null or has fewer than `len`
-    /// values.
+    /// Takes the caller's memory, of any alignment, and sets it to zero. Returns `None` if it is null or has room
+    /// for fewer than `len` values.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the value is dropped.
@@ -41,7 +41,8 @@ impl Memory {
             return None;
         }
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: `found` values from the first aligned one on lie in the memory (*lent*); zero bytes are zeros.
+        // SAFETY: `found` values from the first aligned one on lie in the memory (*lent*). Zero bytes are f32
+        // zeros.
         unsafe { data.write_bytes(0, found) };
         Some(Memory(Values::Lent { data, len: found }))
     }
@@ -54,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// The first value on a line of 64 bytes, and how many values there are from it on.
+    /// The address of the first value on a 64-byte boundary, and the number of values from there on.
     pub fn lines(&mut self) -> (*mut f32, usize) {
         let data = match &mut self.0 {
             Values::Owned(values) => values.as_mut_ptr(),

@@ -1,4 +1,4 @@
-//! The CPU: what it is, its standing threads, and memory to work in.
+//! The CPU: its description, its pool of threads, and working memory.
 
 pub mod detect;
 pub mod memory;

@@ -1,9 +1,24 @@
-//! The worker pool: standing threads that wake for a job and divide it among them.
+//! The worker pool: standing threads that wake for a job and divide it among themselves.
 //!
-//! A job is a function of the worker's number that every worker calls once. The caller is worker zero. A
-//! worker that waits first spins for [`SPIN`], because the next layer of a network or the next phase of a call
-//! often follows at once and waking a sleeper can take longer than a small call, and then sleeps. Nothing is
-//! allocated per job.
+//! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
+//!
+//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can
+//! take longer than a small call.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Waiting threads spin before they sleep.* The next layer of a network, or the next phase of a call, often
+//!    follows at once. Workers spin for [`SPIN`] on the generation of the last job, and the caller on the number of
+//!    workers still busy; then they sleep.
+//! 2. *Spinning threads yield.* After [`SPIN_ALONE`] a spinning thread offers its processor to others. Where there are
+//!    more threads than processors, it may hold the one that the last busy worker needs.
+//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if
+//!    it has seen the current generation. The last busy worker passes through the lock of the waiting caller before it
+//!    notifies.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Pool::run`] does not return before every
+//!    worker has finished with it. Nothing is allocated per job.
+//! 5. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//!    usable.
 
 use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,29 +27,29 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it sleeps.
+/// How long a waiting thread spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it keeps its processor to itself while it spins. From then on it offers the processor to others, among
-/// them the thread that it waits for where the system has put both on one.
-const ALONE: Duration = Duration::from_micros(20);
-/// Rounds of spinning between two looks at the clock.
-const ROUNDS: u32 = 32;
+/// How long a waiting thread spins without yielding. After that it offers its processor to other threads, among
+/// them the one that it waits for, if the system has put both on the same processor.
+const SPIN_ALONE: Duration = Duration::from_micros(20);
+/// Number of spins between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 32;
 
 type Task = *const (dyn Fn(usize) + Sync);
 
-/// The job at hand.
+/// A job.
 #[derive(Clone, Copy)]
 struct Job {
     task: Task,
     workers: usize,
 }
 
-// SAFETY: the pointer is dereferenced only while `Pool::run` waits in the frame that owns the function, and
-// the function is `Sync`.
+// SAFETY: the pointer is dereferenced only while `Pool::run` waits in the frame that owns the function, and the
+// function is `Sync`.
 unsafe impl Send for Job {}
 
 struct Shared {
-    /// The job of the current generation; none when the pool closes.
+    /// The current generation and its job; no job when the pool closes.
     job: Mutex<(u64, Option<Job>)>,
     start: Condvar,
     generation: AtomicU64,
@@ -45,7 +60,7 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// Standing threads. Dropping it ends them.
+/// A pool of standing threads. Dropping it ends them.
 pub struct Pool {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
@@ -58,11 +73,11 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-/// Spins until `ready`, for [`SPIN`] at most, and tells whether it is.
+/// Spins until `ready`, for at most [`SPIN`]. Returns whether it is ready.
 fn spin(ready: impl Fn() -> bool) -> bool {
     let mut start = None;
     loop {
-        for _ in 0..ROUNDS {
+        for _ in 0..SPINS_PER_LOOK {
             if ready() {
                 return true;
             }
@@ -72,13 +87,13 @@ fn spin(ready: impl Fn() -> bool) -> bool {
         if spun >= SPIN {
             return false;
         }
-        if spun >= ALONE {
+        if spun >= SPIN_ALONE {
             std::thread::yield_now();
         }
     }
 }
 
-/// A lock whose data no panic can leave half-changed.
+/// Locks a mutex whose data is consistent even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -87,7 +102,7 @@ impl Pool {
     /// Starts `threads − 1` threads; the caller of [`Pool::run`] is the remaining one.
     ///
     /// # Errors
-    /// A system that starts no thread.
+    /// Returns an error if the system cannot start a thread.
     pub fn new(threads: usize) -> Result<Pool, EngineError> {
         let shared = Arc::new(Shared {
             job: Mutex::new((0, None)),
@@ -115,24 +130,24 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads, the caller's included.
+    /// Number of threads, including the caller's.
     pub fn threads(&self) -> usize {
         self.handles.len() + 1
     }
 
-    /// Calls `task(i)` once for every `i` below `workers`, which is held to the number of threads, and waits
-    /// for all. Calls from several threads take turns.
+    /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
+    /// calls. Callers on several threads take turns.
     ///
     /// # Errors
-    /// A call that panicked.
+    /// Returns an error if a call panicked.
     pub fn run(&self, workers: usize, task: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
         let workers = workers.clamp(1, self.threads());
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
         if workers > 1 {
-            // SAFETY: only the lifetime changes; this function does not return before `pending` is zero, and
-            // no worker touches the task after it has counted itself down.
+            // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no
+            // worker uses the task after it has decremented `pending`.
             let task = unsafe {
                 std::mem::transmute::<
                     *const (dyn Fn(usize) + Sync + '_),
@@ -145,7 +160,7 @@ impl Pool {
             job.1 = Some(Job { task, workers });
             let generation = job.0;
             drop(job);
-            // Whoever spins takes the lock next, so it is free by now.
+            // A worker that stops spinning takes the lock next, so it is released before this store.
             shared.generation.store(generation, Ordering::Release);
             shared.start.notify_all();
         }
@@ -160,10 +175,10 @@ impl Pool {
         }
     }
 
-    /// Calls `task(worker, item)` once for every item, dealing them out one by one to `workers` workers.
+    /// Calls `task(worker, item)` once for every item below `items`. The workers take items one at a time.
     ///
     /// # Errors
-    /// A call that panicked.
+    /// Returns an error if a call panicked.
     pub fn divide(
         &self,
         workers: usize,
@@ -212,7 +227,7 @@ impl Drop for Pool {
     }
 }
 
-/// What a worker does until the pool closes.
+/// The loop of a worker, until the pool closes.
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
@@ -229,7 +244,7 @@ fn work(shared: &Shared, index: usize) {
             return;
         }
         let Some(job) = job.filter(|job| index < job.workers) else { continue };
-        // SAFETY: this worker is one of those that `Pool::run` waits for, so the task still lives.
+        // SAFETY: `Pool::run` waits for this worker, so the task is still alive.
         let task = unsafe { &*job.task };
         if catch_unwind(AssertUnwindSafe(|| task(index))).is_err() {
             shared.panicked.store(true, Ordering::Relaxed);

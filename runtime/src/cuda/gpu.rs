@@ -1,17 +1,17 @@
-//! One device for an engine: its context and its modules.
+//! The GPU of an engine: its device, its context and its loaded modules.
 //!
-//! # What tests and users can steer
+//! # What tests and users can control
 //!
-//! - libcuda is found by the system's loader, so `LD_LIBRARY_PATH` can put another one in its place. It is opened
-//!   once in a process, and every symbol in the table of [`super::driver`] must be there.
-//! - `ELSA_BACKEND=cuda` forces this back end; [`Fallback`](crate::Fallback) says what happens where it is
-//!   missing or fails. [`CudaOptions`] take the device and the context.
-//! - `cuInit` is called for every engine, `cuModuleLoadDataEx` when the first plan of a context needs a kernel,
-//!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace` and by the first bind that needs more room. A run
-//!   of host tensors calls `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and
+//! - libcuda is found by the system's loader, so `LD_LIBRARY_PATH` can substitute another one. It is opened once
+//!   per process, and must export every symbol in the table of [`super::driver`].
+//! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
+//!   missing or fails. [`CudaOptions`] select the device and the context.
+//! - `cuInit` is called for every engine; `cuModuleLoadDataEx` when the first plan of a context needs a kernel;
+//!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace` and by the first bind that needs more memory. A run
+//!   on host tensors calls `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and
 //!   `cuStreamSynchronize`, and allocates nothing.
-//! - Code 2 is memory that is not there. The codes of `code::STICKY` end a context: the next run makes one of its
-//!   own with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
+//! - Code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
+//!   creates a new one with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
 use crate::error::DeviceError;
@@ -21,12 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Which device, and in which context.
+/// Which GPU to use, and in which context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Number of the device, as the driver counts. Not looked at with [`CudaContext::Current`].
+    /// Device number, as the driver counts. Ignored with [`CudaContext::Current`].
     pub device: usize,
-    /// The context.
+    /// The context in which the GPU computes.
     pub context: CudaContext,
 }
 
@@ -36,34 +36,34 @@ pub enum CudaContext {
     /// The device's primary context, which the CUDA runtime and most libraries use.
     #[default]
     Primary,
-    /// The one that is current for the thread that makes the engine. It must outlive the engine, its plans and
-    /// their workspaces.
+    /// The context that is current on the thread that creates the engine. It must outlive the engine, its plans
+    /// and their workspaces.
     Current,
 }
 
-/// A kernel that was loaded.
+/// A GPU kernel that has been loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedKernel {
     /// Its name.
     pub name: &'static str,
-    /// `cubin`, or `ptx` when the driver has compiled it.
+    /// `cubin`, or `ptx` if the driver compiled it.
     pub form: &'static str,
-    /// Version of the PTX instruction set that it is written in.
+    /// Version of the PTX instruction set in which it is written.
     pub isa: String,
-    /// Milliseconds that loading took, compilation included.
+    /// Time to load it in milliseconds, including compilation.
     pub ms: f64,
 }
 
-/// What a device says of itself.
+/// The properties of a GPU, as the driver reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
     /// CUDA version of the driver, `(major, minor)`.
     pub driver: (u32, u32),
-    /// Bytes of its memory.
+    /// Size of its memory in bytes.
     pub memory: usize,
-    /// What the chooser knows of it.
+    /// The description of the device that the chooser uses.
     pub profile: GpuProfile,
 }
 
@@ -79,16 +79,17 @@ pub struct Gpu {
 #[derive(Debug)]
 struct State {
     context: Arc<Context>,
-    /// Whether `context` has taken the place of one that was lost.
+    /// Whether `context` has replaced one that was lost.
     second: bool,
     functions: Vec<(Function, LoadedKernel)>,
 }
 
 impl Gpu {
-    /// Whether the driver and the device can be used, short of making a context.
+    /// Opens the driver and the device, without creating a context. Returns the device and, with
+    /// [`CudaContext::Current`], the caller's context.
     ///
     /// # Errors
-    /// Whatever keeps the GPU from being used.
+    /// Returns an error if the GPU cannot be used.
     pub fn probe(options: &CudaOptions) -> Result<(Device, Option<Arc<Context>>), DeviceError> {
         if !GPU_KERNELS.iter().any(|k| matches!(k.role, Role::Attention { .. })) {
             return Err(DeviceError::NoKernel { role: "attention" });
@@ -105,10 +106,10 @@ impl Gpu {
         Ok((device, current))
     }
 
-    /// Opens the driver and the device.
+    /// Opens the driver and the device, and enters the context once.
     ///
     /// # Errors
-    /// Whatever keeps the GPU from being used.
+    /// Returns an error if the GPU cannot be used.
     pub fn open(options: &CudaOptions) -> Result<Gpu, DeviceError> {
         let (device, current) = Gpu::probe(options)?;
         let info = DeviceInfo {
@@ -126,25 +127,25 @@ impl Gpu {
         Ok(Gpu { device, info, state, warned: AtomicBool::new(false) })
     }
 
-    /// What the device says of itself.
+    /// The properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// What the chooser knows of it.
+    /// The description of the device that the chooser uses.
     pub fn profile(&self) -> &GpuProfile {
         &self.info.profile
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A state is whole between any two statements that change it.
+        // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The context. One that was lost is replaced once.
+    /// The context. A lost context is replaced once.
     ///
     /// # Errors
-    /// What the driver reports, and a second loss.
+    /// Returns the error that the driver reports, or [`DeviceError::Lost`] if a second context is lost.
     pub fn context(&self) -> Result<Arc<Context>, DeviceError> {
         let mut state = self.state();
         if state.context.is_lost() {
@@ -164,10 +165,10 @@ impl Gpu {
         Arc::ptr_eq(&self.state().context, context)
     }
 
-    /// A kernel, loaded into `context` if it is not yet.
+    /// Returns a kernel, and loads it into `context` if that has not been done.
     ///
     /// # Errors
-    /// A module that the driver refuses.
+    /// Returns an error if the driver refuses a module, or if `context` is not in use any longer.
     pub fn function(
         &self,
         context: &Arc<Context>,
@@ -191,7 +192,8 @@ impl Gpu {
         Ok(function)
     }
 
-    /// The cubin where the build has one and the driver takes it, else the PTX.
+    /// Loads the cubin, if the build has one and the driver accepts it, else the PTX. Returns the module and its
+    /// form.
     fn module(
         &self,
         context: &Arc<Context>,
@@ -217,18 +219,18 @@ impl Gpu {
     /// Loads every kernel of the build.
     ///
     /// # Errors
-    /// A module that the driver refuses.
+    /// Returns an error if the driver refuses a module, or if `context` is not in use any longer.
     pub fn load_all(&self) -> Result<(), DeviceError> {
         let context = self.context()?;
         GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))
     }
 
-    /// The kernels that were loaded so far.
+    /// The kernels loaded so far.
     pub fn loaded(&self) -> Vec<LoadedKernel> {
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
     }
 
-    /// Says once that the CPU takes over.
+    /// Logs that the CPU computes instead: the first time as a warning, then at debug level.
     pub fn warn(&self, reason: &dyn std::fmt::Display) {
         if self.warned.swap(true, Ordering::Relaxed) {
             log::debug!("the CPU computes: {reason}");

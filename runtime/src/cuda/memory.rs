@@ -7,27 +7,28 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Elements that tensors, masks and lengths are made of. Zero bytes are a zero of each.
+/// An element type of tensors, masks or lengths: `f32`, `f16`, `bf16`, `u8` or `i64`. Zero bytes represent zero in
+/// each.
 pub trait Element: sealed::Sealed + Copy {}
 
 mod sealed {
     /// # Safety
-    /// Every pattern of bits is a value, and the alignment is at most 16.
+    /// Every bit pattern is a value, and the alignment is at most 16.
     pub unsafe trait Sealed {}
 }
 
 macro_rules! element {
     ($($t:ty),*) => {
-        // SAFETY: numbers, of at most eight bytes.
+        // SAFETY: numbers of at most eight bytes.
         $(unsafe impl sealed::Sealed for $t {}
         impl Element for $t {})*
     };
 }
 element!(f32, f16, bf16, u8, i64);
 
-/// A slice of zeros to begin with, in page-locked memory where there is a GPU. An integrated GPU reads and writes
-/// tensors that lie in such memory in place; other GPUs copy them faster than from elsewhere. Without a GPU it is
-/// ordinary memory, so that the same program runs on both.
+/// A slice in host memory, initially zero. If there is a GPU, the memory is page-locked: an integrated GPU uses
+/// tensors in such memory in place, and other GPUs copy them faster than ordinary memory. Without a GPU the memory
+/// is ordinary, so that the same program runs on both.
 #[derive(Debug)]
 pub struct HostBuffer<T: Element> {
     memory: Memory,
@@ -59,7 +60,7 @@ impl<T: Element> HostBuffer<T> {
         Ok(HostBuffer { memory, len, element: PhantomData })
     }
 
-    /// Whether a GPU can use it.
+    /// Whether the memory is page-locked, so that a GPU can use it.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         matches!(self.memory, Memory::Pinned(_))
@@ -77,8 +78,8 @@ impl<T: Element> Deref for HostBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` allocated zeros for `len` elements, aligned to 16 bytes; every pattern of bits is an
-        // element (`Sealed`), and the memory lives as long as `self`.
+        // SAFETY: `new` allocated zeros for `len` elements, aligned to 16 bytes. Every bit pattern is an element
+        // (`Sealed`), and the memory lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.data(), self.len) }
     }
 }

@@ -14,9 +14,9 @@
 //! ```
 //!
 //! The terms are, in order: a dot product of `d` terms in any order, with the factors that convert it to base 2;
-//! the conversion and addition of the mask; the subtraction of the reference, from which a score lies at most `|ln
-//! p_j| + 8 ln 2` away ([`HEADROOM`]); and the approximations of the exponential and the hyperbolic tangent. A
-//! weight is therefore off by a factor within `1 ± E_j`, with `E_j = exp(δ_j) − 1`.
+//! the conversion and addition of the mask; the subtraction of the reference, from which a score lies at most
+//! `|ln p_j| + 8 ln 2` away ([`HEADROOM`]); and the approximations of the exponential and the hyperbolic tangent.
+//! A weight is therefore off by a factor within `1 ± E_j`, with `E_j = exp(δ_j) − 1`.
 //!
 //! If a kernel sums chains of `c` products in f16 (`u_h = 2^-11`, `η = c u_h / (1 − c u_h)`), each step also loses
 //! up to `2^-25` to subnormal f16 values: `δ_j` grows by `η (1 + γ_(d+6)) M_j + |scale| d 2^-25`, and `σ_j²` below

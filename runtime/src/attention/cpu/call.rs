@@ -1,6 +1,6 @@
-//! A checked call: a plan, the tensors of a frame and a workspace, divided among workers.
+//! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
-use super::context::{Context, Shared, tiles_of_a_task};
+use super::context::{Context, Shared, tiles_per_task};
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{math, stage, walk};
 use crate::attention::tensors::HostTensors;
@@ -10,15 +10,15 @@ use elsa_core::attention::plan::Method;
 use elsa_core::attention::{Inputs, Operand, Problem};
 use std::marker::PhantomData;
 
-/// A call that was checked.
+/// A checked call on the CPU.
 pub struct CpuCall<'a> {
     context: Context<'a>,
     workspace: &'a mut CpuWorkspace,
-    /// The tensors are borrowed for as long as the call lives.
+    /// Borrows the tensors for the lifetime of the call.
     tensors: PhantomData<&'a mut ()>,
 }
 
-// SAFETY: a call holds what references would hold: inputs shared, outputs and workspace exclusively.
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
 unsafe impl Send for CpuCall<'_> {}
 
 impl std::fmt::Debug for CpuCall<'_> {
@@ -28,11 +28,11 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the workspace against the plan. Inputs and outputs were checked against the problem, and the plan's
-    /// kernel is one whose instruction set is present, which engines see to.
+    /// Checks the workspace against the plan and computes the table of tasks. Inputs and outputs must have been
+    /// checked against the problem. The instruction set of the plan's kernel is present, which the engine ensures.
     ///
     /// # Errors
-    /// A workspace that is too small.
+    /// Returns an error if the workspace is too small.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -57,37 +57,37 @@ impl<'a> CpuCall<'a> {
             let sequence = problem.sequence(&inputs.lengths, index);
             workspace.tasks.push(first);
             let tiles = plan.choice.tiling(sequence.queries).count();
-            first += problem.heads() * tiles.div_ceil(tiles_of_a_task(&plan.choice));
+            first += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
             workspace.sequences.push(sequence);
         }
         workspace.tasks.push(first);
         Ok(CpuCall { context, workspace, tensors: PhantomData })
     }
 
-    /// Workers among which it is divided, if the pool has that many.
+    /// Number of workers that share the work, if the pool has that many.
     pub fn workers(&self) -> usize {
         self.context.choice.workers
     }
 
-    /// Computes.
+    /// Computes the outputs and waits for them.
     ///
     /// # Errors
-    /// A worker that panicked.
+    /// Returns an error if a worker panicked.
     pub fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: &self.workspace.sequences, tasks: &self.workspace.tasks };
         let presents = [Operand::PresentKey, Operand::PresentValue];
         if presents.into_iter().any(|present| context.tensor(present).is_present()) {
             let key = context.tensor(Operand::Key).view;
-            // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the
-            // present (invariants *inputs* and *outputs*).
+            // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the present
+            // (invariants *inputs* and *outputs*).
             pool.divide(context.choice.workers, key.batch() * key.heads(), &|_, i| unsafe {
                 stage::write_present(context, i);
             })?;
         }
         match context.choice.method {
-            // SAFETY: `Context::new` established the invariants, and the pool gives every task to one worker and
-            // every worker a number of its own.
+            // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
+            // worker has its own number.
             Method::Elsa => pool.divide(context.choice.workers, shared.count(), &|worker, number| unsafe {
                 walk::attend(context, &shared.task(number), worker);
             }),

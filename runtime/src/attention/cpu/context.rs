@@ -1,4 +1,4 @@
-//! What the workers of a call share, and the tasks among which they divide it.
+//! What the workers of a call share, and the tasks among which it is divided.
 
 use super::plan::CpuPlan;
 use crate::attention::tensors::HostTensors;
@@ -9,7 +9,7 @@ use elsa_core::view::View;
 use elsa_kernels::kernel::Kernel;
 use std::ops::Range;
 
-/// A tensor: its view, and its first byte, which is null where the frame does not have the tensor.
+/// A tensor: its view, and the address of its first byte, which is null if the call does not have the tensor.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub view: View,
@@ -21,24 +21,25 @@ impl Tensor {
         !self.data.is_null()
     }
 
-    /// First byte of a row.
+    /// Address of the first byte of a row.
     pub fn row(&self, batch: usize, head: usize, token: usize, dtype: DType) -> *mut u8 {
         self.data.wrapping_add(self.view.row(batch, head, token) * dtype.size())
     }
 
-    /// Elements from one token to the next.
+    /// Distance from one token to the next, in elements.
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }
 }
 
-/// What all workers of a call share.
+/// The data shared by all workers of a call.
 ///
-/// Invariants, established by [`Context::new`] and kept for as long as the call borrows its tensors:
-/// - *inputs*: every row of every tensor that is read and present is readable for its dims in `dtype`.
-/// - *outputs*: every row of every tensor that is written and present is writable, and rows of one tensor share no
-///   element; arrays of rows are null or writable for one f32 (or `d_v`) per row of the problem.
-/// - *workspace*: `base` is writable for `layout.total` f32 values, on a line of 64 bytes.
+/// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
+/// - *inputs*: every row of every input that is present is readable for its head size, in elements of `dtype`.
+/// - *outputs*: every row of every output that is present is writable, and the rows of one tensor share no
+///   element. The arrays with one entry per row are null, or writable for one f32 (or `d_v`) per query row of the
+///   problem.
+/// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the instruction set of `kernel` is present.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
@@ -54,13 +55,13 @@ pub(super) struct Context<'a> {
     pub query_factor: f32,
 }
 
-// SAFETY: workers read the inputs, and write disjoint parts: each worker its own part of the workspace, each
+// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each
 // task its own rows of the outputs (invariants *outputs* and *workspace*).
 unsafe impl Sync for Context<'_> {}
 
 impl<'a> Context<'a> {
-    /// Of tensors that were checked against the problem, and of a workspace that has room for the plan's layout from
-    /// `base` on.
+    /// Creates a context. The tensors must have been checked against the problem, and the workspace must have room
+    /// for the plan's layout from `base` on.
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
@@ -88,37 +89,37 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A tensor of the frame.
+    /// A tensor of the call.
     pub fn tensor(&self, operand: Operand) -> Tensor {
         self.tensors[operand]
     }
 
-    /// An array of one f32, or of `d_v`, per row of the problem; null where the frame does not have it.
+    /// The array of an operand with one f32, or `d_v`, per query row; null if the call does not have it.
     pub fn rows(&self, operand: Operand) -> *mut f32 {
         self.tensors[operand].data.cast()
     }
 
-    /// The worker's part of the workspace.
+    /// The worker's region of the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
     }
 }
 
-/// A call's context with its sequences.
+/// The context of a call, with its sequences and tasks.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'a> {
     pub context: &'a Context<'a>,
     pub sequences: &'a [Sequence],
-    /// First task of each sequence, and the number of tasks at the end.
+    /// First task of each sequence, then the number of tasks.
     pub tasks: &'a [usize],
 }
 
-/// A share of the work: some query tiles of a head, which read the same keys.
+/// A task: some query tiles of a head, which read the same keys.
 pub(super) struct Task<'a> {
     pub sequence: &'a Sequence,
     pub head: usize,
     pub tiles: Range<usize>,
-    /// Number of the task. Method math keeps a score matrix for each.
+    /// Number of the task. Method math keeps a score matrix for each task.
     pub number: usize,
 }
 
@@ -134,34 +135,34 @@ impl<'a> Shared<'a> {
         let sequence = &self.sequences[index];
         let choice = self.context.choice;
         let tiles = choice.tiling(sequence.queries).count();
-        let groups = tiles.div_ceil(tiles_of_a_task(choice));
+        let groups = tiles.div_ceil(tiles_per_task(choice));
         let inside = number - self.tasks[index];
-        let first = inside % groups * tiles_of_a_task(choice);
-        let last = (first + tiles_of_a_task(choice)).min(tiles);
+        let first = inside % groups * tiles_per_task(choice);
+        let last = (first + tiles_per_task(choice)).min(tiles);
         Task { sequence, head: inside / groups, tiles: first..last, number }
     }
 }
 
-/// Query tiles of a task.
-pub(super) fn tiles_of_a_task(choice: &CpuChoice) -> usize {
+/// Number of query tiles of a task.
+pub(super) fn tiles_per_task(choice: &CpuChoice) -> usize {
     match choice.method {
         Method::Elsa => choice.group,
         Method::Math => 1,
     }
 }
 
-/// Query rows of a head that are computed together, one in a column of `width` columns.
+/// Query rows of a head that are computed together, one per column of a tile with `width` columns.
 #[derive(Clone)]
 pub(super) struct TileRows<'a> {
     pub sequence: &'a Sequence,
     pub head: usize,
-    /// Rows of the sequence.
+    /// The rows, counted within the sequence.
     pub rows: Range<usize>,
     pub width: usize,
 }
 
 impl TileRows<'_> {
-    /// First query token in the query view.
+    /// Token of the first row in the query view.
     pub fn token(&self) -> usize {
         self.sequence.query0 + self.rows.start
     }

@@ -1,4 +1,4 @@
-//! What the finished rows of a tile give: output, log-sum-exp and states.
+//! Writes what the finished rows of a tile produce: output, log-sum-exp and states.
 
 use super::context::{Context, TileRows};
 use super::stage;
@@ -6,21 +6,21 @@ use elsa_core::attention::Operand;
 use elsa_core::state::{NaturalState, log_sum_exp};
 use elsa_kernels::kernel::{Entries, Sums};
 
-/// The state of a tile's rows when every key was taken in.
+/// The state of a tile's rows after every key has been absorbed.
 #[derive(Clone, Copy)]
 pub(super) enum Finished {
-    /// No row has a key.
+    /// No row attends a key.
     Empty,
-    /// `S` and `W` as the merge tree leaves them.
+    /// `S` and `W`, as the merge tree produces them.
     Sums(Sums),
-    /// As [`Finished::Sums`], with `W` divided by `S` already.
+    /// Like [`Finished::Sums`], with `W` already divided by `S`.
     Normalised(Sums),
 }
 
-/// Writes everything that a tile's rows give.
+/// Writes every output of a tile's rows.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; the rows are this worker's; the state is initialised.
+/// - The invariants of [`Context`]. The rows belong to this worker, and the state is initialized.
 /// - `scratch` is the worker's region for rows.
 pub(super) unsafe fn finish(
     c: &Context<'_>,
@@ -65,7 +65,7 @@ pub(super) unsafe fn finish(
             }
         }
     }
-    // SAFETY: the state is this worker's; *kernel*; rows and scratch by the clauses.
+    // SAFETY: the state belongs to this worker; *kernel*; rows and scratch by the clauses.
     unsafe {
         let w = match &sums {
             Some(sums) => {

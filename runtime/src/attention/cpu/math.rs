@@ -1,7 +1,7 @@
-//! The baseline: the score matrix is materialised, then the softmax, then the product.
+//! The baseline: materializes the score matrix, then the softmax, then the product.
 //!
-//! Three passes over all tiles with a wait between them, each in the same inner loops as the fused walk. The
-//! difference is the one to be compared: the matrix goes through memory.
+//! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
+//! only difference is the one to measure: the matrix goes through memory.
 
 use super::context::{Context, Shared, Task, TileRows};
 use super::finish::{Finished, finish};
@@ -10,20 +10,20 @@ use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
 
-/// A tile with its part of the matrix.
-struct Part<'a> {
+/// A tile with its rows of the score matrix.
+struct MatrixTile<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
     scores: *mut f32,
     sums: Sums,
-    /// The worker's part of the workspace, and in it the region for rows.
+    /// The worker's region of the workspace, and in it the region for rows.
     own: *mut f32,
     scratch: *mut f32,
 }
 
-impl<'a> Part<'a> {
-    fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> Part<'a> {
+impl<'a> MatrixTile<'a> {
+    fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
         let tile = choice.tiling(task.sequence.queries).tile(task.tiles.start);
@@ -31,7 +31,7 @@ impl<'a> Part<'a> {
         let [_, keys, _] = choice.extent;
         let matrix = (keys + 8).next_multiple_of(16) * choice.width();
         let state = c.base.wrapping_add(l.all_tiles.start + task.number * l.tile.state.len);
-        Part {
+        MatrixTile {
             rows: TileRows { sequence: task.sequence, head: task.head, rows: tile.rows, width },
             entries: &c.kernel.entries[tile.vectors - 1],
             tile: Tile {
@@ -52,14 +52,14 @@ impl<'a> Part<'a> {
 /// Computes all tasks.
 ///
 /// # Errors
-/// A worker that panicked.
+/// Returns an error if a worker panicked.
 pub(super) fn run(shared: &Shared<'_>, pool: &Pool) -> Result<(), RunError> {
     let (c, n) = (shared.context, shared.count());
-    let pass = |task: unsafe fn(&Context<'_>, &Part<'_>)| {
+    let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
         pool.divide(c.choice.workers, n, &|worker, number| {
-            // SAFETY: `Context::new` established the invariants. A task is one tile with its own part of the matrix
-            // and its own state, given to one worker; passes wait for each other.
-            unsafe { task(c, &Part::of(c, &shared.task(number), worker)) }
+            // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the
+            // matrix and its own state, and belongs to one worker. Each pass waits for the one before it.
+            unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }
         })
     };
     pass(scores)?;
@@ -67,23 +67,23 @@ pub(super) fn run(shared: &Shared<'_>, pool: &Pool) -> Result<(), RunError> {
     pass(product)
 }
 
-/// First pass: `S = Q · K^T`, masks included.
+/// First pass: `S = Q · K^T`, including masks.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; no other worker has this part.
-unsafe fn scores(c: &Context<'_>, p: &Part<'_>) {
+/// - The invariants of [`Context`]. No other worker has this tile.
+unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
     let width = p.rows.width;
-    // SAFETY: regions are this worker's and hold a block, the matrix a tile's scores with eight rows to spare
-    // (layout); keys lie in the sequence.
+    // SAFETY: the regions belong to this worker and hold a block, and the matrix holds a tile's scores with eight
+    // rows to spare (layout). The keys lie in the sequence.
     unsafe {
         stage::load_query(c, &p.rows, p.scratch, p.tile.query.cast_mut());
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
             let Some(bias) = walk::cover(c, &p.rows, &keys, p.own) else {
-                // Up to a whole vector of keys, as kernels that take keys in lanes leave it.
+                // Up to a whole vector of keys, as kernels that hold keys in lanes do.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
                 }
@@ -108,11 +108,11 @@ unsafe fn scores(c: &Context<'_>, p: &Part<'_>) {
 ///
 /// # Safety
 /// - As for [`scores`], which has run.
-unsafe fn softmax(c: &Context<'_>, p: &Part<'_>) {
+unsafe fn softmax(c: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
-        // SAFETY: the tile's scores were written by the first pass. The matrix has the form
-        // of weighted sums with the keys for dims.
+        // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums whose dims
+        // are the keys.
         unsafe {
             (p.entries.softmax)(p.scores, keys, &p.sums, c.choice.masked);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);
@@ -124,11 +124,11 @@ unsafe fn softmax(c: &Context<'_>, p: &Part<'_>) {
 ///
 /// # Safety
 /// - As for [`softmax`], which has run.
-unsafe fn product(c: &Context<'_>, p: &Part<'_>) {
+unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
-    // SAFETY: weights were written by the second pass; regions are this worker's; rows are this task's. The
-    // bias only reports that weights may be zero by a mask, and is readable for the block.
+    // SAFETY: the second pass wrote the weights. The regions belong to this worker and the rows to this task. The
+    // bias only signals that a mask may have made weights zero, and is readable for the block.
     unsafe {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);

@@ -1,4 +1,4 @@
-//! Attention on the CPU: tiles and blocks over standing threads.
+//! Attention on the CPU: query tiles and key blocks, divided among the threads of the pool.
 
 pub mod call;
 mod context;

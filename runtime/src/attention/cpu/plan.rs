@@ -1,4 +1,4 @@
-//! What is decided and allocated for the CPU once per shape.
+//! The CPU plan: what is decided and allocated once per shape.
 
 use crate::attention::options::PlanOptions;
 use crate::cpu::memory::Memory;
@@ -19,10 +19,10 @@ pub struct CpuPlan {
 }
 
 impl CpuPlan {
-    /// Chooses among the kernels of the engine's instruction set.
+    /// Creates a plan with the kernels of the engine's instruction set.
     ///
     /// # Errors
-    /// Options that are not offered, and a budget that no form fits.
+    /// Returns an error if an option is not supported, or if every form of the plan exceeds the budget.
     pub fn new(engine: &Engine, problem: &Problem, options: &PlanOptions) -> Result<CpuPlan, ChooseError> {
         let options = Options {
             method: options.method,
@@ -38,7 +38,7 @@ impl CpuPlan {
         Ok(CpuPlan { kernel, choice, layout })
     }
 
-    /// What a run executes, for its certificate.
+    /// The structure that a run executes, for its certificate.
     pub fn executed(&self, problem: &Problem) -> Executed {
         let CpuChoice { method, block, segment, segments, .. } = self.choice;
         let (leaf, merge_depth) = match method {
@@ -52,16 +52,16 @@ impl CpuPlan {
     /// Allocates a workspace.
     ///
     /// # Errors
-    /// Memory that the system refuses.
+    /// Returns an error if the memory is not available.
     pub fn workspace(&self, problem: &Problem) -> Result<CpuWorkspace, ChooseError> {
         let memory = Memory::allocate(self.layout.floats());
         self.in_memory(problem, memory)
     }
 
-    /// A workspace in memory of the caller's.
+    /// Creates a workspace in the caller's memory.
     ///
     /// # Errors
-    /// Memory that is too short, and tables that the system refuses.
+    /// Returns an error if the memory is too short, or if the tables cannot be allocated.
     ///
     /// # Safety
     /// - *lent*, of [`Memory::lent`].
@@ -82,13 +82,13 @@ impl CpuPlan {
     }
 }
 
-/// Memory that the runs of a plan work in. One workspace serves one run at a time.
+/// The memory in which the runs of a plan work. A workspace serves one run at a time.
 #[derive(Debug)]
 pub struct CpuWorkspace {
     pub memory: Memory,
-    /// Geometry of the bound sequences.
+    /// The geometry of the bound sequences.
     pub sequences: Vec<Sequence>,
-    /// First task of each sequence, and the number of tasks at the end.
+    /// First task of each sequence, then the number of tasks.
     pub tasks: Vec<usize>,
 }
 
@@ -101,14 +101,14 @@ impl CpuWorkspace {
         Some(CpuWorkspace { memory, sequences: table, tasks })
     }
 
-    /// Bytes of memory and tables.
+    /// Number of bytes of memory and tables.
     pub fn bytes(&self) -> usize {
         self.memory.len() * size_of::<f32>()
             + self.sequences.capacity() * size_of::<Sequence>()
             + self.tasks.capacity() * size_of::<usize>()
     }
 
-    /// Sequences that the tables have room for.
+    /// Number of sequences for which the tables have room.
     pub fn room(&self) -> usize {
         self.sequences.capacity().min(self.tasks.capacity().saturating_sub(1))
     }

@@ -1,5 +1,5 @@
-//! Rows on their way between tensors and kernels: queries into tiles, keys and values into blocks, tiles into
-//! output rows, past and new rows into the present.
+//! Copies rows between tensors and kernels: queries into tiles, keys and values into blocks, tiles into output
+//! rows, past and new rows into the present.
 
 use super::context::{Context, Tensor, TileRows};
 use elsa_core::attention::plan::KeyLayout;
@@ -7,7 +7,7 @@ use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
 use std::ops::Range;
 
-/// Where the rows of a block lie: the first, and singles from one to the next.
+/// The rows of a block: address of the first, and the distance from one to the next in f32 values.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     pub data: *const f32,
@@ -43,17 +43,18 @@ unsafe fn to_f32(
     }
 }
 
-/// Transposes query rows into a tile, scaled.
+/// Transposes query rows into a tile and scales them.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; the rows lie in the sequence and are at most as many as the tile is wide.
-/// - `scratch` is writable for `width · head_dim` f32 values where the problem's type is not f32, `dst` always.
+/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as the tile is
+///   wide.
+/// - `dst` is writable for `width · head_dim` f32 values; so is `scratch`, if the problem's type is not f32.
 pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *mut f32, dst: *mut f32) {
     let (dim, padded) = (c.problem.head_dim(), c.choice.head_dim);
     let query = c.tensor(Operand::Query);
     let (count, width) = (tile.rows.len(), tile.width);
     let src = query.row(tile.sequence.batch, tile.head, tile.token(), c.dtype).cast_const();
-    // SAFETY: the rows are readable (*inputs*); scratch and tile have room (clauses); *kernel*.
+    // SAFETY: the rows are readable (*inputs*); scratch and tile are large enough (clauses); *kernel*.
     unsafe {
         let (src, stride) = if c.choice.convert {
             to_f32(c, src, query.stride(), count, dim, scratch, padded);
@@ -65,9 +66,9 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
     }
 }
 
-/// Calls `each(tensor, first token, first row, rows)` for the parts of `keys` that lie among the first `past_len` and
-/// among the new keys, which start at token `key0`.
-fn parts(
+/// Calls `each(tensor, first token, first row, rows)` for the past keys in `keys` and then for the new ones. The
+/// first `past_len` keys are past; the new ones start at token `key0`.
+fn for_past_and_new(
     (past, past_len): (Tensor, usize),
     (new, key0): (Tensor, usize),
     keys: &Range<usize>,
@@ -85,11 +86,11 @@ fn parts(
     }
 }
 
-/// Copies the rows of `keys`, of the past and new tensor, to f32 rows at `dst`, `padded` apart, with zeros past the
-/// tensor's dim.
+/// Copies the rows of `keys` from the past and the new tensor to f32 rows at `dst`, `padded` values apart, with
+/// zeros beyond the tensor's head size.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; `keys` lie in the sequence; the tensors are the context's.
+/// - The invariants of [`Context`]. `keys` lie in the sequence, and the tensors belong to the context.
 /// - `keys.len() · padded` f32 values are writable at `dst`.
 unsafe fn gather(
     c: &Context<'_>,
@@ -102,10 +103,10 @@ unsafe fn gather(
 ) {
     let (past, new) = (c.tensor(past), c.tensor(new));
     let dim = new.view.dim();
-    parts((past, sequence.past), (new, sequence.key0), keys, |tensor, token, row, count| {
+    for_past_and_new((past, sequence.past), (new, sequence.key0), keys, |tensor, token, row, count| {
         let from = tensor.row(sequence.batch, kv_head, token, c.dtype);
-        // SAFETY: the part's rows are readable (*inputs*), and rows `row..row + count` of the block are
-        // writable (clause); *kernel*.
+        // SAFETY: the `count` rows are readable (*inputs*), and rows `row..row + count` of the block are writable
+        // (clause); *kernel*.
         unsafe { to_f32(c, from, tensor.stride(), count, dim, dst.add(row * padded), padded) }
     });
     if padded > dim {
@@ -116,11 +117,11 @@ unsafe fn gather(
     }
 }
 
-/// The keys of a block as the kernel reads them.
+/// The keys of a block, in the layout that the kernel reads: in place, or copied to the worker's region.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; `keys` lie in the sequence and are at most a block.
-/// - `worker` is the worker's part of the workspace.
+/// - The invariants of [`Context`]. `keys` lie in the sequence, and there is at most a block of them.
+/// - `worker` is the worker's region of the workspace.
 pub(super) unsafe fn keys(
     c: &Context<'_>,
     sequence: &Sequence,
@@ -158,7 +159,7 @@ pub(super) unsafe fn keys(
     Rows { data: staged, stride: padded }
 }
 
-/// The values of a block.
+/// The values of a block, in place or copied to the worker's region.
 ///
 /// # Safety
 /// - As for [`keys`].
@@ -185,17 +186,17 @@ pub(super) unsafe fn values(
 /// Writes finished rows, `[value_dim][width]` at `src`, to the output. A null `src` stands for zeros.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; the rows lie in the sequence and are at most as many as the tile is wide; no other
-///   worker writes them.
-/// - `src` is null or readable for `value_dim · width` f32 values; `scratch` is writable for as many where the
+/// - The invariants of [`Context`]. The rows lie in the sequence, there are at most as many as the tile is wide,
+///   and no other worker writes them.
+/// - `src` is null or readable for `value_dim · width` f32 values. `scratch` is writable for as many, if the
 ///   problem's type is not f32.
 pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *const f32, scratch: *mut f32) {
     let (output, dim) = (c.tensor(Operand::Output), c.problem.value_dim());
     let (stride, size) = (output.stride(), c.dtype.size());
     let (count, width) = (tile.rows.len(), tile.width);
     let to = output.row(tile.sequence.batch, tile.head, tile.token(), c.dtype);
-    // SAFETY: the rows are writable and this worker's (*outputs*, clause); tile and scratch have room
-    // (clauses); *kernel*. All types represent zero by zero bits.
+    // SAFETY: the rows are writable and belong to this worker (*outputs*, clause); tile and scratch are large
+    // enough (clauses); *kernel*. Zero bits represent zero in every type.
     unsafe {
         if src.is_null() {
             for i in 0..count {
@@ -210,10 +211,10 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies past and new keys and values of one pair of batch and key head to the present.
+/// Copies the past and new keys and values of one pair of batch and key head to the present tensors.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; no other worker has the same `item`.
+/// - The invariants of [`Context`]. No other worker has the same `item`.
 pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
     let heads = c.problem.kv_heads();
     let (batch, head) = (item / heads, item % heads);
@@ -227,7 +228,7 @@ pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
         }
         let bytes = present.view.dim() * c.dtype.size();
         let (past, new) = ((c.tensor(past), c.problem.past()), (c.tensor(new), 0));
-        parts(past, new, &(0..c.problem.keys()), |tensor, token, row, count| {
+        for_past_and_new(past, new, &(0..c.problem.keys()), |tensor, token, row, count| {
             for i in 0..count {
                 let from = tensor.row(batch, head, token + i, c.dtype);
                 let to = present.row(batch, head, row + i, c.dtype);

@@ -1,7 +1,7 @@
 //! The fused walk: query tiles over blocks of keys, segments into the merge tree, states out.
 //!
-//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, each row's answer is
-//! `W / S` of the state
+//! **The formula.** With tiles of query rows, blocks of keys and segments of eight blocks, the answer of each row
+//! is `W / S` of the state
 //!
 //! ```text
 //! (m, S, W) = ⊕ over segments in the balanced tree ( ⊕ over blocks of the segment, in order ( state of the block ) )
@@ -11,24 +11,24 @@
 //!
 //! ```text
 //! for each tile of query rows:
-//!     load the tile
-//!     for each block of keys:       bring keys and values into shape
+//!     load the tile's queries
+//!     for each block of keys:       copy keys and values where needed
 //!         scores, weights, sums     fold into the state of the segment
 //!     merge the segments' states, write W / S
 //! ```
 //!
 //! **Why the code differs.**
 //!
-//! 1. *Some tiles share a block.* A task is a group of tiles of one head. The block's keys and values are brought into
-//!    shape once, when the first tile needs them, and stay in cache for the others. So the loop over blocks is the
-//!    outer one, and every tile keeps a [`Walk`].
-//! 2. *Blocks are cut from the first key of the sequence on*, whatever range a tile attends, so that a row meets the
-//!    same operations in whatever tile it lies. Blocks that no row of the group attends are never visited; blocks that a
-//!    tile does not attend are skipped; blocks that it attends in full need no bias.
-//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] names the slots; a tile keeps one state per
-//!    level of the tree, never one per segment.
-//! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's part of the workspace, where
-//!    [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout) put them.
+//! 1. *Tiles share a block.* A task is a group of tiles of one head. The keys and values of a block are copied
+//!    once, when the first tile needs them, and stay in cache for the others. So the loop over blocks is the outer
+//!    one, and every tile keeps a [`Walk`].
+//! 2. *Blocks are cut from the first key of the sequence on*, whatever range a tile attends, so that a row meets
+//!    the same operations in any tile. Blocks that no row of the group attends are never visited, blocks that a
+//!    tile does not attend are skipped, and blocks that it fully attends need no bias.
+//! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] names the slots. A tile keeps one state
+//!    per level of the tree, not one per segment.
+//! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
+//!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
@@ -39,19 +39,19 @@ use elsa_core::scan::stack::MergeStack;
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
 use std::ops::Range;
 
-/// A query tile on its way over the blocks.
+/// The progress of a query tile over the blocks.
 struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
     tile: Tile,
-    /// State zero; others follow `state_stride` f32 values apart.
+    /// State 0. The others follow, `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
     stack: MergeStack,
     segment: Option<usize>,
 }
 
-/// The state at `at` of a tile of `width` rows.
+/// The state at address `at` of a tile of `width` rows.
 pub(super) fn sums(at: *mut f32, width: usize) -> Sums {
     Sums { m: at, s: at.wrapping_add(width), w: at.wrapping_add(2 * width) }
 }
@@ -61,25 +61,25 @@ impl Walk<'_> {
         sums(self.states.wrapping_add(slot * self.state_stride), self.rows.width)
     }
 
-    /// slot ← slot ⊕ (slot + 1).
+    /// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
     ///
     /// # Safety
-    /// - The invariants of [`Context`]; both states are initialised.
+    /// - The invariants of [`Context`]. Both states are initialized.
     unsafe fn merge(&self, slot: usize) {
-        // SAFETY: both states lie in this tile's part of the workspace (layout: levels); *kernel*.
+        // SAFETY: both states lie in this tile's region of the workspace (layout: levels); *kernel*.
         unsafe { (self.entries.merge)(&self.state(slot), &self.state(slot + 1), self.tile.value_dim) }
     }
 
-    /// The state that a block of `segment` folds into, and whether it is new.
+    /// The state into which a block of `segment` folds, and whether it is new.
     ///
     /// # Safety
-    /// - The invariants of [`Context`]; segments arrive in order.
+    /// - The invariants of [`Context`]. Segments arrive in order.
     unsafe fn current(&mut self, segment: usize) -> (Sums, bool) {
         let new = self.segment != Some(segment);
         if new {
             self.segment = Some(segment);
             let mut stack = std::mem::take(&mut self.stack);
-            // SAFETY: the stack names slots that segments were folded into (clause).
+            // SAFETY: the stack names slots into which segments have been folded (clause).
             stack.push(segment, |slot| unsafe { self.merge(slot) });
             self.stack = stack;
         }
@@ -87,11 +87,11 @@ impl Walk<'_> {
     }
 }
 
-/// Computes a task.
+/// Computes a task: every output of its query rows.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
-/// - No other worker has this task or this number.
+/// - No other worker has this task or this worker number.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let part = c.worker_part(worker);
     let (l, choice, sequence) = (c.layout, c.choice, task.sequence);
@@ -105,7 +105,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
-        // SAFETY: the tile's rows lie in the sequence, its part of the workspace is this worker's (layout).
+        // SAFETY: the tile's rows lie in the sequence, and its region of the workspace belongs to this worker
+        // (layout).
         unsafe { stage::load_query(c, &rows, scratch, query) };
         let walk = Walk {
             rows,
@@ -122,7 +123,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             stack: MergeStack::default(),
             segment: None,
         };
-        // A task never has more tiles than the array.
+        // A task never has more tiles than the array can hold.
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
@@ -134,8 +135,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         for walk in &mut walks {
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
             let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part) }) else { continue };
-            // SAFETY: keys lie in the sequence; the worker's regions hold a block (layout). Blocks arrive in
-            // order, and so do their segments. Tile, block and sums point to what their contracts ask.
+            // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
+            // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
                 let (k, v) = *staged.get_or_insert_with(|| {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);
@@ -158,7 +159,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     }
     for walk in &mut walks {
         let mut stack = std::mem::take(&mut walk.stack);
-        // SAFETY: the stack names initialised states; the rows are this task's.
+        // SAFETY: the stack names initialized states, and the rows belong to this task.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));
             let state = if any { Finished::Sums(walk.state(0)) } else { Finished::Empty };
@@ -167,10 +168,10 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     }
 }
 
-/// The bias of a tile and a block: null where every row attends every key, none where no row attends a key.
+/// The bias of a tile and a block: a null pointer if every row attends every key, `None` if no row attends a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]; `part` is the worker's part of the workspace.
+/// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -183,7 +184,7 @@ pub(super) unsafe fn cover(
         Coverage::Full => Some(std::ptr::null()),
         Coverage::Partial => {
             let at = part.wrapping_add(c.layout.bias.start);
-            // SAFETY: the region holds a block of the widest tile (layout: masked), all initialised.
+            // SAFETY: the region holds a block of the widest tile (layout: masked), all of it initialized.
             let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * tile.width) };
             let (rows, keys) = (rows.clone(), keys.clone());
             match fill_bias(c.problem, &c.inputs, sequence, tile.head, rows, keys, tile.width, bias) {

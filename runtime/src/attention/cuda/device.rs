@@ -1,4 +1,4 @@
-//! Runs on tensors in device memory, which stay where they are.
+//! Runs on device tensors, which are used in place.
 
 use super::launch::Launch;
 use super::plan::GpuPlan;
@@ -9,42 +9,44 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use std::marker::PhantomData;
 
-/// Tensors in device memory that are read, and lengths in host memory. Addresses are those of the first element
-/// of each view.
+/// The input tensors of a call as device addresses of the first element of each view, and the lengths in host
+/// memory. Shapes and strides are those of the problem.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DeviceInputs<'a> {
-    /// Queries.
+    /// Address of the queries.
     pub query: u64,
-    /// Keys.
+    /// Address of the keys.
     pub key: u64,
-    /// Values.
+    /// Address of the values.
     pub value: u64,
-    /// Earlier keys.
+    /// Address of the past keys.
     pub past_key: Option<u64>,
-    /// Earlier values.
+    /// Address of the past values.
     pub past_value: Option<u64>,
-    /// The mask.
+    /// Address of the mask.
     pub mask: Option<u64>,
     /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,
 }
 
-/// Tensors in device memory that are written.
+/// The output tensors of a call as device addresses of the first element. Shapes and strides are those of the
+/// problem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOutputs {
-    /// The output.
+    /// Address of the output.
     pub output: u64,
-    /// Log-sum-exp of each row, f32 `[batch, heads, queries]`.
+    /// Address of the log-sum-exp of each row, f32 `[batch, heads, queries]`.
     pub lse: Option<u64>,
-    /// The state of each row: `m`, `S` and `W`, f32 `[batch, heads, queries]` and the last with `d_v` more.
+    /// Addresses of the state of each row: `m` and `S`, f32 `[batch, heads, queries]`, and `W`, f32
+    /// `[batch, heads, queries, d_v]`.
     pub state: Option<[u64; 3]>,
-    /// Earlier and new keys.
+    /// Address of the present keys.
     pub present_key: Option<u64>,
-    /// Earlier and new values.
+    /// Address of the present values.
     pub present_value: Option<u64>,
 }
 
-/// The addresses of a frame's operands, none where the frame does not have them.
+/// The addresses of a call's operands; `None` if the call does not have the operand.
 fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Option<u64>> {
     let state = |i: usize| outputs.state.map(|state| state[i]);
     Operands::from_fn(|operand| match operand {
@@ -64,7 +66,7 @@ fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Opt
     })
 }
 
-/// A plan with tensors in device memory. Runs enqueue, and do not wait.
+/// A call on device tensors. Runs enqueue work and do not wait for it.
 #[derive(Debug)]
 pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
@@ -73,7 +75,7 @@ pub struct DeviceCall<'a> {
     borrowed: PhantomData<&'a ()>,
 }
 
-/// Checks that `needed` bytes at an address are memory that the device can use; returns the device's address of them.
+/// Checks that the device can use `needed` bytes at an address. Returns their device address.
 fn check_address(
     entered: &Entered<'_>,
     argument: &'static str,
@@ -98,10 +100,10 @@ fn check_address(
 }
 
 impl<'a> DeviceCall<'a> {
-    /// Checks addresses, lengths and stream, and fills what is launched.
+    /// Checks addresses, lengths and stream, and prepares the launch.
     ///
     /// # Errors
-    /// Whatever does not match the problem, and a device that fails.
+    /// Returns an error if something does not match the problem, or if the device fails.
     pub fn new(
         plan: &'a GpuPlan,
         problem: &'a Problem,
@@ -118,7 +120,7 @@ impl<'a> DeviceCall<'a> {
         let at = Operands::try_from_fn(|operand| {
             let argument = operand.argument();
             let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
-            // A frame may leave these out.
+            // A call may omit these.
             let optional = operand == Operand::LogSumExp || operand.is_state();
             match (problem.memory(operand), given[operand]) {
                 (Some(memory), Some(address)) => {
@@ -139,7 +141,7 @@ impl<'a> DeviceCall<'a> {
         Ok(DeviceCall { workspace, launch, stream, borrowed: PhantomData })
     }
 
-    /// Blocks of threads of the attention kernel.
+    /// Number of blocks of threads of the attention kernel.
     pub fn blocks(&self) -> usize {
         self.launch.attention_blocks()
     }
@@ -147,25 +149,25 @@ impl<'a> DeviceCall<'a> {
     /// Enqueues the computation.
     ///
     /// # Safety
-    /// The tensors that were bound are still allocated, and stay so until the stream was waited for.
+    /// The bound tensors stay allocated until the stream has been waited for.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the error that the device reports.
     pub unsafe fn run(&mut self) -> Result<(), DeviceError> {
         let context = self.workspace.context.clone();
         let entered = context.enter()?;
-        // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function, and what is
-        // pending is waited for before the workspace goes.
+        // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function; pending work is
+        // waited for before the workspace is freed.
         let enqueued = unsafe { self.launch.enqueue(&entered, self.stream, self.workspace) };
         let marked = self.workspace.pending.mark(&entered, self.stream);
         enqueued?;
         marked
     }
 
-    /// Waits until everything in the stream is done.
+    /// Waits until all work in the stream is done.
     ///
     /// # Errors
-    /// What the device reports, of this call or of what ran.
+    /// Returns the error that the device reports, including errors of earlier work.
     pub fn wait(&self) -> Result<(), DeviceError> {
         let entered = self.workspace.context.enter()?;
         self.stream.synchronize(&entered)

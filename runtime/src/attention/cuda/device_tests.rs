@@ -1,5 +1,5 @@
-//! Tensors in device memory: the bits of host tensors, the caller's streams, and everything that is refused
-//! before a launch.
+//! Tests of device tensors: same bits as host tensors, the caller's streams, and everything that is refused before
+//! a launch.
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
@@ -41,8 +41,8 @@ fn noise(seed: u32, n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Tensors of a problem on both sides.
-struct Desk {
+/// The tensors of a problem, on the host and on the device.
+struct Fixture {
     stream: Stream,
     host: [Vec<f32>; 3],
     q: DeviceBuffer,
@@ -52,15 +52,15 @@ struct Desk {
     lse: DeviceBuffer,
 }
 
-impl Desk {
-    fn new(context: &Arc<Context>) -> Desk {
+impl Fixture {
+    fn new(context: &Arc<Context>) -> Fixture {
         let stream = Stream::new(context).unwrap();
         let sizes = [HEADS * QUERIES * D, HEADS * KEYS * D, HEADS * KEYS * D];
         let host = [noise(1, sizes[0]), noise(2, sizes[1]), noise(3, sizes[2])];
         let upload = |x: &[f32]| {
             let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
             let entered = context.enter().unwrap();
-            // SAFETY: *room*: both sides have as many bytes; *alive*: waited for below.
+            // SAFETY: *room*: both sides have that many bytes; *alive*: waited for below.
             unsafe {
                 stream.raw().copy_in(&entered, buffer.address(), x.as_ptr().cast(), size_of_val(x)).unwrap();
             }
@@ -70,7 +70,7 @@ impl Desk {
         let empty = vec![f32::NAN; sizes[0]];
         let (y, lse) = (upload(&empty), upload(&empty[..HEADS * QUERIES]));
         stream.raw().synchronize(&context.enter().unwrap()).unwrap();
-        Desk { stream, host, q, k, v, y, lse }
+        Fixture { stream, host, q, k, v, y, lse }
     }
 
     fn inputs(&self) -> DeviceInputs<'static> {
@@ -95,12 +95,12 @@ impl Desk {
         }
     }
 
-    /// What the output holds for one who does not wait for other streams.
+    /// The output as seen by a reader that does not wait for other streams.
     fn read(&self, context: &Arc<Context>) -> Vec<f32> {
         let mut y = vec![0.0f32; HEADS * QUERIES * D];
         let entered = context.enter().unwrap();
         let stream = Stream::new(context).unwrap();
-        // SAFETY: *room*: as many bytes as the output has; *alive*: waited for below.
+        // SAFETY: *room*: `y` has the bytes of the output; *alive*: waited for below.
         unsafe {
             stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), self.y.address(), y.len() * 4).unwrap();
         }
@@ -131,31 +131,32 @@ fn by_host(plan: &Plan, host: &[Vec<f32>; 3]) -> Vec<f32> {
 fn device_tensors_give_the_bits_of_host_tensors() {
     let engine = engine();
     let context = context(&engine);
-    let desk = Desk::new(&context);
+    let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-    let want = by_host(&plan, &desk.host);
+    let want = by_host(&plan, &fixture.host);
     assert!(want.iter().all(|y| y.is_finite()));
     let other = Stream::new(&context).unwrap();
     // SAFETY: null is the default stream.
     let default = unsafe { RawStream::new(std::ptr::null_mut()) };
-    for stream in [None, Some(other.raw()), Some(desk.stream.raw()), Some(default)] {
-        let desk = Desk::new(&context);
+    for stream in [None, Some(other.raw()), Some(fixture.stream.raw()), Some(default)] {
+        let fixture = Fixture::new(&context);
         let mut workspace = plan.workspace().unwrap();
-        // SAFETY: the desk outlives the wait below, and nobody else uses its tensors.
-        let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), stream, &mut workspace) };
+        // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+        let bound =
+            unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), stream, &mut workspace) };
         let mut bound = bound.unwrap();
         for _ in 0..2 {
             // SAFETY: as above.
             unsafe { bound.run() }.unwrap();
         }
         if std::env::var_os("ELSA_STANDIN").is_some() {
-            // The stand-in driver does nothing before somebody waits: a run does not.
-            assert!(desk.read(&context).iter().all(|y| y.is_nan()), "the run has waited");
+            // The stand-in driver executes nothing before a wait, and a run does not wait.
+            assert!(fixture.read(&context).iter().all(|y| y.is_nan()), "the run has waited");
         }
         bound.wait().unwrap();
         drop(bound);
-        assert_eq!(bits(&desk.read(&context)), bits(&want));
+        assert_eq!(bits(&fixture.read(&context)), bits(&want));
     }
 }
 
@@ -164,55 +165,54 @@ fn device_tensors_give_the_bits_of_host_tensors() {
 fn what_is_no_memory_of_the_device_is_refused() {
     let engine = engine();
     let context = context(&engine);
-    let desk = Desk::new(&context);
+    let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let refused = |workspace: &mut _, inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs| {
-        // SAFETY: what is bound is never run.
+        // SAFETY: the bound plan is never run.
         unsafe { plan.bind_device(inputs, outputs, None, workspace) }.map(|_| ()).unwrap_err()
     };
-    let ordinary = desk.host[0].as_ptr() as u64;
+    let ordinary = fixture.host[0].as_ptr() as u64;
     let freed = {
         let buffer = DeviceBuffer::new(&context, 1 << 20).unwrap();
         buffer.address()
     };
     for address in [0, 4, ordinary, freed, u64::MAX - 3] {
-        let inputs = DeviceInputs { key: address, ..desk.inputs() };
-        let error = refused(&mut workspace, &inputs, &desk.outputs());
+        let inputs = DeviceInputs { key: address, ..fixture.inputs() };
+        let error = refused(&mut workspace, &inputs, &fixture.outputs());
         assert!(
             matches!(error, BindError::Address { argument: "k", address: a } if a == address),
             "{address:#x}: {error}"
         );
-        let outputs = DeviceOutputs { output: address, ..desk.outputs() };
-        let error = refused(&mut workspace, &desk.inputs(), &outputs);
+        let outputs = DeviceOutputs { output: address, ..fixture.outputs() };
+        let error = refused(&mut workspace, &fixture.inputs(), &outputs);
         assert!(matches!(error, BindError::Address { argument: "out", .. }), "{address:#x}: {error}");
-        let outputs = DeviceOutputs { lse: Some(address), ..desk.outputs() };
-        let error = refused(&mut workspace, &desk.inputs(), &outputs);
+        let outputs = DeviceOutputs { lse: Some(address), ..fixture.outputs() };
+        let error = refused(&mut workspace, &fixture.inputs(), &outputs);
         assert!(matches!(error, BindError::Address { argument: "lse-out", .. }), "{address:#x}: {error}");
     }
-    let inputs = DeviceInputs { value: desk.v.address() + 2, ..desk.inputs() };
-    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    let inputs = DeviceInputs { value: fixture.v.address() + 2, ..fixture.inputs() };
+    let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::Alignment { argument: "v", alignment: 4, .. }), "{error}");
     // One element too few.
     let short = DeviceBuffer::new(&context, HEADS * KEYS * D * 4 - 4).unwrap();
-    let inputs = DeviceInputs { value: short.address(), ..desk.inputs() };
-    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    let inputs = DeviceInputs { value: short.address(), ..fixture.inputs() };
+    let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(
         matches!(error, BindError::DeviceShort { argument: "v", found, needed } if found + 4 == needed),
         "{error}"
     );
-    let inputs = DeviceInputs { query: desk.q.address() + 4, ..desk.inputs() };
-    let error = refused(&mut workspace, &inputs, &desk.outputs());
+    let inputs = DeviceInputs { query: fixture.q.address() + 4, ..fixture.inputs() };
+    let error = refused(&mut workspace, &inputs, &fixture.outputs());
     assert!(matches!(error, BindError::DeviceShort { argument: "q", .. }), "{error}");
     // A tensor that the problem does not have, and one that it has.
-    let inputs = DeviceInputs { mask: Some(desk.q.address()), ..desk.inputs() };
-    assert!(matches!(refused(&mut workspace, &inputs, &desk.outputs()), BindError::Problem(_)));
-    let outputs = DeviceOutputs { present_key: Some(desk.y.address()), ..desk.outputs() };
-    assert!(matches!(refused(&mut workspace, &desk.inputs(), &outputs), BindError::Problem(_)));
-    // The plan is of use after all that.
-    // SAFETY: the desk outlives the wait, and nobody else uses its tensors.
-    let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), None, &mut workspace) };
+    let inputs = DeviceInputs { mask: Some(fixture.q.address()), ..fixture.inputs() };
+    assert!(matches!(refused(&mut workspace, &inputs, &fixture.outputs()), BindError::Problem(_)));
+    let outputs = DeviceOutputs { present_key: Some(fixture.y.address()), ..fixture.outputs() };
+    assert!(matches!(refused(&mut workspace, &fixture.inputs(), &outputs), BindError::Problem(_)));
+    // The plan still works after all of these refusals.
+    let bound = unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace) };
     let mut bound = bound.unwrap();
     // SAFETY: as above.
     unsafe { bound.run() }.unwrap();
@@ -224,24 +224,25 @@ fn what_is_no_memory_of_the_device_is_refused() {
 fn streams_and_workspaces_of_others_are_refused() {
     let engine = engine();
     let context = context(&engine);
-    let desk = Desk::new(&context);
+    let fixture = Fixture::new(&context);
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
     let mut workspace = plan.workspace().unwrap();
-    // A context beside the engine's, with a stream.
+    // A second context beside the engine's, with a stream.
     let driver = crate::cuda::driver::Driver::open().unwrap();
     let foreign = driver.device(0).unwrap().fresh().unwrap();
     let stream = Stream::new(&foreign).unwrap();
-    // SAFETY: what is bound is never run.
+    // SAFETY: the bound plan is never run.
     let bound = unsafe {
-        plan.bind_device(&desk.inputs(), &desk.outputs(), Some(stream.raw()), &mut workspace).map(|_| ())
+        plan.bind_device(&fixture.inputs(), &fixture.outputs(), Some(stream.raw()), &mut workspace)
+            .map(|_| ())
     };
     assert_eq!(bound, Err(BindError::Stream));
     // Memory of that context.
     let memory = DeviceBuffer::new(&foreign, HEADS * KEYS * D * 4).unwrap();
-    let inputs = DeviceInputs { key: memory.address(), ..desk.inputs() };
+    let inputs = DeviceInputs { key: memory.address(), ..fixture.inputs() };
     // SAFETY: as above.
-    let bound = unsafe { plan.bind_device(&inputs, &desk.outputs(), None, &mut workspace).map(|_| ()) };
+    let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), None, &mut workspace).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Address { argument: "k", .. })), "{bound:?}");
     // A smaller plan's workspace, for a plan that divides its keys.
     let view = |n| View::dense("x", Layout::Bhnd, &[n, D], None).unwrap();
@@ -252,17 +253,20 @@ fn streams_and_workspaces_of_others_are_refused() {
     assert!(large.workspace_bytes() > small.workspace_bytes());
     let mut room = small.workspace().unwrap();
     // SAFETY: as above.
-    let bound = unsafe { large.bind_device(&desk.inputs(), &desk.outputs(), None, &mut room).map(|_| ()) };
+    let bound =
+        unsafe { large.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut room).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Workspace { .. })), "{bound:?}");
-    // Another engine's.
+    // A workspace of another engine.
     let cpu = EngineOptions { backend: Some(crate::Backend::SCALAR), ..EngineOptions::default() };
     let cpu = Engine::new(&cpu).unwrap().plan(&problem, &PlanOptions::default()).unwrap();
     let mut room = cpu.workspace().unwrap();
     // SAFETY: as above.
-    let bound = unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), None, &mut room).map(|_| ()) };
+    let bound =
+        unsafe { plan.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut room).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::Foreign)), "{bound:?}");
     // SAFETY: as above.
-    let bound = unsafe { cpu.bind_device(&desk.inputs(), &desk.outputs(), None, &mut workspace).map(|_| ()) };
+    let bound =
+        unsafe { cpu.bind_device(&fixture.inputs(), &fixture.outputs(), None, &mut workspace).map(|_| ()) };
     assert!(matches!(bound, Err(BindError::NotOnDevice { .. })), "{bound:?}");
 }
 
@@ -279,7 +283,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
         fallback,
         cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
     };
-    // Nobody's context is current: an error, or the CPU.
+    // No context is current: an error, or the CPU.
     let absent = Engine::new(&current(Fallback::Fail)).unwrap_err().to_string();
     assert!(absent.contains("context"), "{absent}");
     assert!(Engine::new(&current(Fallback::Cpu)).unwrap().gpu().is_none());
@@ -290,21 +294,22 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     };
     let problem = problem(QUERIES);
     let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-    // Memory of that context, without any other being current.
-    let desk = Desk::new(&theirs);
+    // Memory of that context, while no other context is current.
+    let fixture = Fixture::new(&theirs);
     let mut workspace = plan.workspace().unwrap();
-    // SAFETY: the desk outlives the wait below, and nobody else uses its tensors.
-    let mut bound =
-        unsafe { plan.bind_device(&desk.inputs(), &desk.outputs(), Some(desk.stream.raw()), &mut workspace) }
-            .unwrap();
+    // SAFETY: the fixture outlives the wait below, and nobody else uses its tensors.
+    let mut bound = unsafe {
+        plan.bind_device(&fixture.inputs(), &fixture.outputs(), Some(fixture.stream.raw()), &mut workspace)
+    }
+    .unwrap();
     // SAFETY: as above.
     unsafe { bound.run() }.unwrap();
     bound.wait().unwrap();
     drop(bound);
-    let found = desk.read(&theirs);
-    let want = by_host(&self::engine().plan(&problem, &PlanOptions::default()).unwrap(), &desk.host);
+    let found = fixture.read(&theirs);
+    let want = by_host(&self::engine().plan(&problem, &PlanOptions::default()).unwrap(), &fixture.host);
     assert_eq!(bits(&found), bits(&want));
-    // It is still theirs when the engine is gone.
+    // The context still belongs to the caller after the engine is gone.
     drop((workspace, plan, engine));
-    assert_eq!(bits(&desk.read(&theirs)), bits(&want));
+    assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
 }

@@ -1,4 +1,4 @@
-//! Runs on tensors of the host: copied to the device and back, or used in place.
+//! Runs on host tensors, which are copied to the device and back, or used in place.
 
 use super::launch::Launch;
 use super::place::{Placed, place};
@@ -9,10 +9,10 @@ use crate::cuda::driver::{Entered, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::{Lengths, Operands, Problem};
 
-/// A call on tensors of the host.
+/// A call on host tensors.
 ///
-/// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`; nobody else uses
-/// those that are written meanwhile.
+/// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nobody else
+/// uses the outputs during that time.
 pub struct HostCall<'a> {
     plan: &'a GpuPlan,
     problem: &'a Problem,
@@ -23,7 +23,7 @@ pub struct HostCall<'a> {
     launch: Launch,
 }
 
-// SAFETY: a call holds what references would hold: inputs shared, outputs and workspace exclusively.
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
 unsafe impl Send for HostCall<'_> {}
 
 impl std::fmt::Debug for HostCall<'_> {
@@ -33,10 +33,10 @@ impl std::fmt::Debug for HostCall<'_> {
 }
 
 impl<'a> HostCall<'a> {
-    /// Places the tensors, which were checked against the problem, and fills what is launched.
+    /// Places the tensors, which must have been checked against the problem, and prepares the launch.
     ///
     /// # Errors
-    /// Memory that is not there, and a device that fails.
+    /// Returns an error if memory is not available, or if the device fails.
     pub fn new(
         plan: &'a GpuPlan,
         problem: &'a Problem,
@@ -49,16 +49,17 @@ impl<'a> HostCall<'a> {
         Ok(HostCall { plan, problem, lengths, tensors, workspace, placed, launch })
     }
 
-    /// Blocks of threads of the attention kernel.
+    /// Number of blocks of threads of the attention kernel.
     pub fn blocks(&self) -> usize {
         self.launch.attention_blocks()
     }
 
-    /// Computes, and waits. With `resident` the inputs are those of the run before, and the outputs stay on the
-    /// device.
+    /// Computes the outputs and waits for them. With `resident` the inputs of the run before are reused, and the
+    /// outputs stay on the device.
     ///
     /// # Errors
-    /// What the device reports. The outputs are then incomplete, and no work is left on them.
+    /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
+    /// tensors any longer.
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
         if self.workspace.context.is_lost() {
             self.workspace.revive(self.plan, self.problem)?;
@@ -69,7 +70,7 @@ impl<'a> HostCall<'a> {
         let entered = context.enter()?;
         let stream = self.workspace.stream.raw();
         let done = self.enqueue(&entered, stream, resident);
-        // Whatever was enqueued must not touch the caller's memory after this call.
+        // Enqueued work must not touch the caller's memory after this call.
         let waited = stream.synchronize(&entered);
         done?;
         waited?;
@@ -79,12 +80,12 @@ impl<'a> HostCall<'a> {
     fn enqueue(&self, entered: &Entered<'_>, stream: RawStream, resident: bool) -> Result<(), DeviceError> {
         let copied = || self.placed.iter().filter(|(_, tensor)| !resident && !tensor.mapped);
         for (_, tensor) in copied().filter(|(operand, _)| !operand.is_written()) {
-            // SAFETY: *room*: the slice has that many bytes, and so has its place in the staging. *alive*:
-            // slices and staging outlive `run`, which waits.
+            // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
+            // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }
-        // SAFETY: *room*: every address is that of a tensor with the bytes of its view, in the staging or mapped,
-        // or of the workspace. *alive*: as above.
+        // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
+        // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
         let written = copied().filter(|(operand, _)| operand.is_written());
         for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
@@ -94,7 +95,7 @@ impl<'a> HostCall<'a> {
         Ok(())
     }
 
-    /// Brings back outputs that have gaps, row by row, so that the gaps stay as they are.
+    /// Copies outputs that have gaps back row by row, so that the gaps are not written.
     fn fill_gaps(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         let size = self.problem.spec().dtype.size();
         let written = self.placed.iter().filter(|(operand, _)| operand.is_written());
@@ -102,8 +103,8 @@ impl<'a> HostCall<'a> {
             let Some(view) = tensor.gaps else { continue };
             let bounce = &mut self.workspace.bounce;
             let bytes = tensor.bytes.min(bounce.len());
-            // SAFETY: *room*: `bytes` on both sides, and `place` has made room for the whole tensor. *alive*: the
-            // stream is waited for, whatever came of it.
+            // SAFETY: *room*: `bytes` on both sides; `place` has allocated the whole tensor. *alive*: the stream
+            // is waited for in any case.
             let copied = unsafe { stream.copy_out(entered, bounce.as_mut_ptr(), tensor.device, bytes) };
             let waited = stream.synchronize(entered);
             copied?;
@@ -124,7 +125,7 @@ impl<'a> HostCall<'a> {
     }
 }
 
-/// Places the tensors and fills what is launched.
+/// Places the tensors and prepares the launch.
 fn prepare(
     plan: &GpuPlan,
     problem: &Problem,

@@ -10,12 +10,12 @@ use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use elsa_kernels::cuda::call::{Call, Present, Sequence};
 use elsa_kernels::cuda::{Role, merge_blocks};
 
-/// Threads of a warp. The kernel that writes the present takes one row a warp.
+/// Threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
-/// Blocks of the kernel that writes the present, for each SM; they stride over the rows.
+/// Largest number of blocks per SM of the kernel that writes the present. The blocks stride over the rows.
 const PRESENT_BLOCKS: usize = 16;
 
-/// Blocks of a launch, and threads of each.
+/// The number of blocks of a launch, and of threads per block.
 #[derive(Clone, Copy, Debug)]
 struct Grid {
     blocks: u32,
@@ -23,7 +23,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// Enqueues a kernel; nothing without blocks.
+    /// Enqueues a kernel; does nothing if there are no blocks.
     ///
     /// # Safety
     /// The clauses of [`RawStream::launch`].
@@ -42,7 +42,7 @@ impl Grid {
     }
 }
 
-/// What is launched.
+/// Everything that a run launches: kernels, their parameters and their grids.
 #[derive(Clone, Debug)]
 pub struct Launch {
     functions: Functions,
@@ -51,16 +51,16 @@ pub struct Launch {
     attention: Grid,
     merge: Grid,
     present: Grid,
-    /// Bytes of the table of sequences.
+    /// Size of the table of sequences in bytes.
     table: usize,
 }
 
 impl Launch {
-    /// Fills what the kernels are told. Waits for a table that an earlier run may still be reading. `at` holds the
-    /// device address of every operand, zero where the frame does not have it.
+    /// Fills the kernel parameters and the table of sequences. If an earlier run may still be reading the table,
+    /// waits for it. `at` holds the device address of every operand, zero if the call does not have it.
     ///
     /// # Errors
-    /// Memory that is not there, and a device that fails.
+    /// Returns an error if memory is not available, or if the device fails.
     pub fn prepare(
         plan: &GpuPlan,
         problem: &Problem,
@@ -71,17 +71,17 @@ impl Launch {
         let c = &plan.choice;
         let states = at[Operand::StateReference] != 0;
         let functions = plan.functions(&workspace.context, problem, states)?;
-        let parts = partial_states(plan, states, workspace)?;
+        let partials = partial_states(plan, states, workspace)?;
         let sequences = fill_sequences(plan, problem, lengths, workspace)?;
-        let call = marshal::attention(plan, problem, at, parts, sequences);
+        let call = marshal::attention(plan, problem, at, partials, sequences);
         let presents = marshal::presents(problem, &call, at);
-        // The chooser has found this product to fit, with the blocks of the longest sequence that there can be.
+        // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
         let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
-        let (merge, at_once) = merging(c.splits)?;
+        let (merge, states_at_once) = merging(c.splits)?;
         let merge_blocks = match blocks {
             0 => 0,
-            _ => merge_blocks(at_once, problem.rows(), c.splits, c.part_dim),
+            _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
         };
         let threads = of_role(Role::Present, "the present")?.threads.max(WARP);
         let rows = problem.spec().key.batch() * problem.kv_heads() * problem.keys();
@@ -98,15 +98,15 @@ impl Launch {
         })
     }
 
-    /// Blocks of threads of the attention kernel.
+    /// Number of blocks of threads of the attention kernel.
     pub fn attention_blocks(&self) -> usize {
         self.attention.blocks as usize
     }
 
-    /// Enqueues everything.
+    /// Enqueues the whole run.
     ///
     /// # Safety
-    /// *room* and *alive* for every address of the call, for the workspace's too.
+    /// *room* and *alive* for every address of the call, including those of the workspace.
     pub unsafe fn enqueue(
         &self,
         entered: &Entered<'_>,
@@ -115,8 +115,8 @@ impl Launch {
     ) -> Result<(), DeviceError> {
         if self.table > 0 {
             let to = self.call.sequences;
-            // SAFETY: *room*: `prepare` laid out and filled the table on both sides. *alive*: the workspace
-            // waits for `uploaded` before it writes the table again, and for what is pending before it goes.
+            // SAFETY: *room*: `prepare` laid out and filled the table on both sides. *alive*: the workspace waits
+            // for `uploaded` before it writes the table again, and for pending work before it is freed.
             unsafe { stream.copy_in(entered, to, workspace.table.data(), self.table)? };
             workspace.uploaded.record(entered, stream)?;
         }
@@ -136,25 +136,25 @@ impl Launch {
     }
 }
 
-/// Where the partial states lie, if there are any: where the keys are divided, and where states are requested, which go
-/// through memory even when the keys are not divided.
+/// The addresses of the partial states, if the run has any. It has if the keys are divided, or if it outputs
+/// states, which pass through memory even if the keys are not divided.
 fn partial_states(
     plan: &GpuPlan,
     states: bool,
     workspace: &mut GpuWorkspace,
 ) -> Result<PartialStates, DeviceError> {
     let (base, layout) = if plan.choice.divided() {
-        (workspace.parts.address(), plan.layout)
+        (workspace.scratch.address(), plan.layout)
     } else if let (true, Some(layout)) = (states, GpuWorkspaceLayout::of(&plan.choice, true)) {
-        workspace.reserve_state_parts(layout.part_w.start + layout.part_w.len)?;
-        (workspace.state_parts.as_ref().map_or(0, |parts| parts.address()), layout)
+        workspace.reserve_state_partials(layout.partial_w.start + layout.partial_w.len)?;
+        (workspace.state_partials.as_ref().map_or(0, |partials| partials.address()), layout)
     } else {
         return Ok(PartialStates::default());
     };
-    Ok(PartialStates { ms: base + layout.part_ms.start as u64, w: base + layout.part_w.start as u64 })
+    Ok(PartialStates { ms: base + layout.partial_ms.start as u64, w: base + layout.partial_w.start as u64 })
 }
 
-/// Writes the table of sequences on the host, where the plan has one.
+/// Writes the table of sequences on the host, if the plan has one.
 fn fill_sequences(
     plan: &GpuPlan,
     problem: &Problem,
@@ -163,8 +163,8 @@ fn fill_sequences(
 ) -> Result<Sequences, DeviceError> {
     let count = plan.choice.sequences;
     if count == 0 {
-        let one = problem.sequence(lengths, 0);
-        return Ok(Sequences { table: 0, one: marshal::sequence(&one), longest: one.queries });
+        let sequence = problem.sequence(lengths, 0);
+        return Ok(Sequences { table: 0, shared: marshal::sequence(&sequence), longest: sequence.queries });
     }
     let entered = workspace.context.enter()?;
     workspace.uploaded.synchronize(&entered)?;
@@ -173,10 +173,10 @@ fn fill_sequences(
     for index in 0..count {
         let entry = problem.sequence(lengths, index);
         longest = longest.max(entry.queries);
-        // SAFETY: *room*: the table has `count` entries and is aligned; no copy reads it any more.
+        // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads it any longer.
         unsafe { entries.add(index).write(marshal::sequence(&entry)) };
     }
-    let table = workspace.parts.address() + plan.layout.sequences.start as u64;
-    let one = marshal::sequence(&elsa_core::attention::Sequence::default());
-    Ok(Sequences { table, one, longest })
+    let table = workspace.scratch.address() + plan.layout.sequences.start as u64;
+    let shared = marshal::sequence(&elsa_core::attention::Sequence::default());
+    Ok(Sequences { table, shared, longest })
 }

@@ -1,4 +1,4 @@
-//! From a problem and the addresses of its tensors to what the kernels are told.
+//! Fills the kernel parameters from a problem and the addresses of its tensors.
 
 use super::plan::GpuPlan;
 use elsa_core::attention::{self, MaskKind, Operand, Operands, Problem};
@@ -6,23 +6,23 @@ use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
 
-/// Where partial states lie on the device; zero where the attention kernel finishes the rows by itself.
+/// Device addresses of the partial states; zero if the attention kernel writes the output itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartialStates {
-    /// References and sums.
+    /// Address of references and sums.
     pub ms: u64,
-    /// Weighted sums.
+    /// Address of weighted sums.
     pub w: u64,
 }
 
-/// The sequences of a call as the kernels find them.
+/// The sequences of a call, as the kernels read them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences {
-    /// Address of the table; zero where one entry serves every index of the batch.
+    /// Device address of the table; zero if one entry serves every batch index.
     pub table: u64,
-    /// That entry.
-    pub one: Sequence,
-    /// Queries of the longest sequence.
+    /// The entry that serves every batch index, if there is no table.
+    pub shared: Sequence,
+    /// Number of queries of the longest sequence.
     pub longest: usize,
 }
 
@@ -31,7 +31,7 @@ fn tensor(view: &View, data: u64) -> Tensor {
     Tensor { data, batch, head, token }
 }
 
-/// Whether rows may be accessed four elements at a time.
+/// Whether rows can be accessed four elements at a time.
 fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
@@ -40,13 +40,13 @@ fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
         && dim.is_multiple_of(4)
 }
 
-/// A count that the chooser has found to fit.
+/// Converts a count, which the chooser has checked to fit.
 fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// A sequence as the kernels take it. A side of the window that reaches past every key is open, so that the
-/// kernels' sums stay within 32 bits.
+/// Converts a sequence to the form of the kernels. A side of the window that reaches past every key becomes
+/// unlimited, so that the kernels' sums fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
     let open = s.keys + s.queries;
     let side = |n: Option<usize>| n.filter(|n| *n < open).map_or(-1, int);
@@ -81,13 +81,13 @@ const fn mask_kind(kind: MaskKind) -> i32 {
     }
 }
 
-/// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero where
-/// the frame does not have it.
+/// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
+/// the call does not have it.
 pub fn attention(
     plan: &GpuPlan,
     problem: &Problem,
     at: &Operands<u64>,
-    parts: PartialStates,
+    partials: PartialStates,
     sequences: Sequences,
 ) -> Call {
     let (s, c) = (problem.spec(), &plan.choice);
@@ -120,9 +120,9 @@ pub fn attention(
         state_m: at[Operand::StateReference],
         state_s: at[Operand::StateSum],
         state_w: at[Operand::StateWeighted],
-        part_ms: parts.ms,
-        part_w: parts.w,
-        sequence: sequences.one,
+        part_ms: partials.ms,
+        part_w: partials.w,
+        sequence: sequences.shared,
         sequence_count: int(problem.sequences()),
         dtype: dtype(s.dtype),
         mask_kind: mask,
@@ -132,7 +132,7 @@ pub fn attention(
         tokens: int(s.query.tokens()),
         head_dim: int(d),
         value_dim: int(dv),
-        part_dim: int(c.part_dim),
+        part_dim: int(c.partial_dim),
         row_blocks: int(row_blocks),
         splits: int(c.splits),
         chunk: int(c.chunk),
@@ -160,7 +160,8 @@ pub fn attention(
     filled
 }
 
-/// The parameters of the kernel that writes the present, for keys and for values.
+/// The parameters of the kernel that writes the present tensors: one for keys and one for values, `None` where the
+/// problem does not have them.
 pub fn presents(problem: &Problem, filled: &Call, at: &Operands<u64>) -> [Option<Present>; 2] {
     let s = problem.spec();
     let present = |to: Operand, past: Tensor, fresh: Tensor, new: &View| {

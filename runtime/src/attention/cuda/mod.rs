@@ -1,12 +1,12 @@
 //! Attention on an NVIDIA GPU.
 //!
-//! A run is, in one stream: the table of sequences to the device where there is one, present keys and values,
-//! the attention kernel, and the merge of its partial states where there are any. Everything that the kernels
-//! are told is in one structure, which is filled when tensors are bound.
+//! A run enqueues, in one stream: the copy of the table of sequences, if the plan has one; the kernels that write
+//! present keys and values; the attention kernel; and the merge of its partial states, if it writes any. One
+//! structure holds every parameter of the kernels. It is filled when tensors are bound.
 //!
-//! Tensors of the host go to the device before and come back after, and the run waits, because their owner
-//! reads them next ([`host`]). An integrated GPU uses page-locked memory in place. Tensors of the device stay where they
-//! are, and such a run only enqueues ([`device`]).
+//! Host tensors are copied to the device before and back after the kernels, and the run waits, because the caller
+//! reads them next ([`host`]). An integrated GPU uses page-locked memory in place. Device tensors are used in
+//! place, and such a run only enqueues ([`device`]).
 
 pub mod device;
 #[cfg(test)]

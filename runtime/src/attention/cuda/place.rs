@@ -1,4 +1,4 @@
-//! Where the host tensors of a frame lie on the device: in place where the device can use them, else in the staging.
+//! Places the host tensors of a call on the device: in place if the device can use them, else in the staging.
 
 use super::plan::GpuPlan;
 use super::workspace::{GpuWorkspace, Staging};
@@ -11,15 +11,15 @@ use std::ptr;
 /// A host tensor and its place on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
-    /// Its first byte.
+    /// Address of its first byte on the host.
     pub data: *mut u8,
-    /// Its bytes; zero where the frame does not have it.
+    /// Its number of bytes; zero if the call does not have it.
     pub bytes: usize,
-    /// Its address on the device; zero where the frame does not have it.
+    /// Its address on the device; zero if the call does not have it.
     pub device: u64,
     /// Whether the device uses it in place.
     pub mapped: bool,
-    /// Its view, if that has gaps, which a call must not write.
+    /// Its view, if that has gaps between rows, which a call must not write.
     pub gaps: Option<View>,
 }
 
@@ -29,10 +29,10 @@ impl Default for Placed {
     }
 }
 
-/// Places every tensor, and makes the room that they need.
+/// Places every tensor and allocates the staging that they need.
 ///
 /// # Errors
-/// Memory that is not there, and a device that fails.
+/// Returns an error if memory is not available, or if the device fails.
 pub fn place(
     plan: &GpuPlan,
     problem: &Problem,

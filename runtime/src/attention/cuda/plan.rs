@@ -1,4 +1,4 @@
-//! What is decided for a GPU once per shape: the kernels and the division of the keys.
+//! The GPU plan: the kernels and the division of the keys, decided once per shape.
 
 use crate::cuda::driver::{Context, Function};
 use crate::cuda::gpu::Gpu;
@@ -21,7 +21,7 @@ pub struct GpuPlan {
     pub budget: Option<usize>,
 }
 
-/// The kernels of a plan, in a context.
+/// The kernels of a plan, loaded in a context.
 #[derive(Clone, Debug)]
 pub struct Functions {
     pub attention: Function,
@@ -29,13 +29,13 @@ pub struct Functions {
     pub present: Option<Function>,
 }
 
-/// What the chooser sees of an attention kernel.
+/// The description of an attention kernel for the chooser; `None` for kernels of other roles.
 fn spec(kernel: &GpuKernel) -> Option<GpuKernelSpec> {
     match kernel.role {
         Role::Attention { head_dim, half, half_scores, most_queries, most_plain } => Some(GpuKernelSpec {
             name: kernel.name,
             head_dim,
-            half,
+            sixteen_bit: half,
             half_scores,
             most_queries,
             most_plain,
@@ -50,30 +50,33 @@ fn spec(kernel: &GpuKernel) -> Option<GpuKernelSpec> {
     }
 }
 
-/// The kernel of a role that has one.
+/// The only kernel of a role. `name` names the role in an error.
+///
+/// # Errors
+/// Returns an error if this build has no such kernel.
 pub fn of_role(role: Role, name: &'static str) -> Result<&'static GpuKernel, DeviceError> {
     GPU_KERNELS.iter().find(|k| k.role == role).ok_or(DeviceError::NoKernel { role: name })
 }
 
-/// The kernel that merges `splits` partial states of a row, and how many it takes in at once: of those that suffice
-/// the one for the fewest.
+/// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
+/// sufficient kernels, returns the one with the lowest limit.
 ///
 /// # Errors
-/// None that suffices.
+/// Returns an error if no kernel suffices.
 pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError> {
     let suffices = |k: &'static GpuKernel| match k.role {
         Role::Merge { states, most } if splits <= most => Some((most, states, k)),
         _ => None,
     };
-    let least = GPU_KERNELS.iter().filter_map(suffices).min_by_key(|(most, ..)| *most);
-    least.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
+    let fewest = GPU_KERNELS.iter().filter_map(suffices).min_by_key(|(most, ..)| *most);
+    fewest.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
 }
 
 impl GpuPlan {
-    /// Chooses, and loads the kernels.
+    /// Chooses the kernels and loads them.
     ///
     /// # Errors
-    /// A problem that the kernels do not take, and a device that fails.
+    /// Returns an error if the kernels do not support the problem, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
         let specs = GPU_KERNELS.iter().filter_map(spec).collect::<Vec<_>>();
         let choice = choose_gpu(problem, gpu.profile(), &specs, &options)?;
@@ -86,10 +89,10 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// The kernels that a run needs.
+    /// The kernels that a run needs, loaded in `context`. `states` says whether the run outputs states.
     ///
     /// # Errors
-    /// A module that the driver refuses.
+    /// Returns an error if the driver refuses a module.
     pub fn functions(
         &self,
         context: &Arc<Context>,
@@ -108,23 +111,23 @@ impl GpuPlan {
         Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present })
     }
 
-    /// What a run executes without states, for its certificate.
+    /// The structure that a run without states executes, for its certificate.
     pub fn executed(&self) -> Executed {
-        let depth = self.choice.depth(false);
+        let path = self.choice.longest_path(false);
         let block = self.choice.kernel.keys.max(1);
         Executed {
             block,
             segment_blocks: self.choice.chunk / block,
-            merge_depth: depth.merges,
-            additions: depth.additions,
+            merge_depth: path.merges,
+            additions: path.additions,
             half_chain: self.attention.half_chain,
         }
     }
 
-    /// Whether the partial states of a frame fit the budget. `states` says that states are requested.
+    /// Checks that the partial states of a call fit the budget. `states` says whether the call outputs states.
     ///
     /// # Errors
-    /// The bytes that are needed.
+    /// Returns an error with the number of bytes needed if they do not fit.
     pub fn check_states(&self, states: bool) -> Result<(), BindError> {
         if let (true, Some(budget)) = (states, self.budget) {
             let needed = GpuWorkspaceLayout::of(&self.choice, true).map_or(usize::MAX, |layout| layout.bytes);
@@ -154,7 +157,7 @@ mod tests {
         }
         assert!(attention > 0);
         assert!(of_role(Role::Present, "the present").is_ok());
-        // The one for few states where it suffices, and one for any number.
+        // The kernel for few states where it suffices, else the one for any number.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
         assert_eq!(names, ["merge_few", "merge_few", "merge_few", "merge", "merge", "merge", "merge"]);
     }

@@ -1,4 +1,4 @@
-//! Memory that the runs of a plan work in on a GPU.
+//! The memory in which the runs of a plan work on a GPU.
 
 use super::plan::GpuPlan;
 use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
@@ -10,18 +10,17 @@ use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
 
-/// Where the tensors of a problem lie in device memory when the caller's are in host memory. States have memory of their
-/// own.
+/// The layout of device memory that holds copies of host tensors. States have a buffer of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staging {
-    /// First byte of each tensor, a multiple of 256. Absent tensors take no bytes.
+    /// Offset of each tensor, a multiple of 256. Absent tensors take no bytes.
     pub at: Operands<usize>,
-    /// Bytes in all.
+    /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl Staging {
-    /// Lays out the staging; none if it cannot be counted.
+    /// Lays out the staging. Returns `None` if its size overflows.
     pub fn of(problem: &Problem) -> Option<Staging> {
         let mut bytes = 0usize;
         let staged = |operand: &Operand| !operand.is_state();
@@ -34,17 +33,17 @@ impl Staging {
         Some(Staging { at, bytes })
     }
 
-    /// Bytes of the staging; the largest number if they cannot be counted.
+    /// Size of the staging in bytes; `usize::MAX` if it overflows.
     pub fn bytes_of(problem: &Problem) -> usize {
         Staging::of(problem).map_or(usize::MAX, |staging| staging.bytes)
     }
 }
 
 impl GpuPlan {
-    /// Allocates what runs need; staging too, unless the device may use the caller's memory in place.
+    /// Allocates what runs need, including staging, unless the device may use host memory in place.
     ///
     /// # Errors
-    /// Memory that is not there, and a device that fails.
+    /// Returns an error if memory is not available, or if the device fails.
     pub fn workspace(&self, problem: &Problem) -> Result<GpuWorkspace, DeviceError> {
         let context = self.gpu.context()?;
         let mut workspace = GpuWorkspace::new(self, &context, problem)?;
@@ -55,54 +54,54 @@ impl GpuPlan {
     }
 }
 
-/// Memory that the runs of a plan work in, on one device.
+/// The memory in which the runs of a plan work, on one device.
 ///
-/// Fields are dropped in order: what is pending is waited for before its memory goes.
+/// Fields are dropped in order, so pending work is waited for before its memory is freed.
 #[derive(Debug)]
 pub struct GpuWorkspace {
-    /// What device-bound runs have enqueued.
+    /// Work that runs on device tensors have enqueued.
     pub pending: Pending,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Partial states and the table of sequences, as the plan's layout has them.
-    pub parts: DeviceBuffer,
-    /// Partial states where states are given and the keys are not divided.
-    pub state_parts: Option<DeviceBuffer>,
-    /// Host tensors on the device.
+    /// Partial states and the table of sequences, at the offsets of the plan's layout.
+    pub scratch: DeviceBuffer,
+    /// Partial states of undivided keys, for calls that output states.
+    pub state_partials: Option<DeviceBuffer>,
+    /// Copies of host tensors on the device.
     pub staging: Option<DeviceBuffer>,
-    /// States on the device, on their way to the host.
+    /// States on the device, before they are copied to the host.
     pub states: Option<DeviceBuffer>,
     /// The table of sequences on the host.
     pub table: PinnedBuffer,
-    /// Rows of an output that is not dense, on their way to the caller.
+    /// Host copy of an output with gaps, before its rows are copied to the caller.
     pub bounce: Vec<u8>,
-    /// The table's copy to the device is done.
+    /// Recorded after the copy of the table to the device.
     pub uploaded: Event,
 }
 
-/// Work that was enqueued and not waited for.
+/// Enqueued work that has not been waited for.
 #[derive(Debug)]
 pub struct Pending {
     context: Arc<Context>,
-    /// All of it is done.
+    /// Recorded after all of the work.
     done: Event,
     busy: bool,
 }
 
 impl Pending {
-    /// Marks the end of what is in the stream. Whatever comes of it, there may be work.
+    /// Marks the end of the work in the stream. Even if this fails, work is assumed to be pending.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn mark(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         self.busy = true;
         self.done.record(entered, stream)
     }
 
-    /// Waits for it.
+    /// Waits for the pending work.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
         if std::mem::take(&mut self.busy) && !self.context.is_lost() {
             let entered = self.context.enter()?;
@@ -115,16 +114,16 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Err(e) = self.wait() {
-            log::debug!("while waiting for a device: {e}");
+            log::debug!("while waiting for a GPU: {e}");
         }
     }
 }
 
 impl GpuWorkspace {
-    /// Allocates what every run needs.
+    /// Allocates what every run needs, without staging.
     ///
     /// # Errors
-    /// Memory that is not there, and a device that fails.
+    /// Returns an error if memory is not available, or if the device fails.
     pub fn new(
         plan: &GpuPlan,
         context: &Arc<Context>,
@@ -134,8 +133,8 @@ impl GpuWorkspace {
         reserve_bounce(&mut bounce, problem)?;
         Ok(GpuWorkspace {
             stream: Stream::new(context)?,
-            parts: DeviceBuffer::new(context, plan.layout.bytes)?,
-            state_parts: None,
+            scratch: DeviceBuffer::new(context, plan.layout.bytes)?,
+            state_partials: None,
             staging: None,
             states: None,
             table: PinnedBuffer::new(context, plan.layout.sequences.len)?,
@@ -146,18 +145,18 @@ impl GpuWorkspace {
         })
     }
 
-    /// Makes room for host tensors, if there is none.
+    /// Allocates staging for host tensors, unless it is allocated already.
     ///
     /// # Errors
-    /// Memory that is not there.
+    /// Returns an error if memory is not available.
     pub fn reserve_staging(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         reserve(&self.context, &mut self.staging, Staging::bytes_of(problem))
     }
 
-    /// Gives a workspace whose context was lost a new one.
+    /// Replaces a workspace whose context was lost by one in a new context.
     ///
     /// # Errors
-    /// A second loss, and a device that fails.
+    /// Returns an error if a context is lost a second time, or if the device fails.
     pub fn revive(&mut self, plan: &GpuPlan, problem: &Problem) -> Result<(), DeviceError> {
         if self.context.is_lost() {
             *self = GpuWorkspace::new(plan, &plan.gpu.context()?, problem)?;
@@ -165,15 +164,15 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Whether it has the room that the plan needs, in the context of the plan's device.
+    /// Checks that the workspace is large enough for the plan and belongs to the context of the plan's device.
     ///
     /// # Errors
-    /// A workspace of another engine, and one that is too small.
+    /// Returns an error if the workspace belongs to another engine, or is too small.
     pub fn check(&self, plan: &GpuPlan, problem: &Problem) -> Result<(), BindError> {
         if !self.context.is_lost() && !plan.gpu.owns(&self.context) {
             return Err(BindError::Foreign);
         }
-        let (found, needed) = (self.parts.bytes(), plan.layout.bytes);
+        let (found, needed) = (self.scratch.bytes(), plan.layout.bytes);
         if found < needed || self.table.bytes() < plan.layout.sequences.len {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
@@ -181,41 +180,50 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Makes room for outputs with gaps, if there is none.
+    /// Allocates the host copy of outputs with gaps, unless it is allocated already.
     ///
     /// # Errors
-    /// Memory that is not there.
+    /// Returns an error if memory is not available.
     pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         reserve_bounce(&mut self.bounce, problem)
     }
 
-    /// Makes room for states on the device, if there is none: `[rows]`, `[rows]`, `[rows][value_dim]`.
+    /// Allocates states on the device, unless they are allocated already: references `[rows]`, sums `[rows]` and
+    /// weighted sums `[rows][value_dim]`.
     ///
     /// # Errors
-    /// Memory that is not there.
+    /// Returns an error if memory is not available.
     pub fn reserve_states(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         let bytes = problem.rows().saturating_mul(problem.value_dim() + 2).saturating_mul(4);
         reserve(&self.context, &mut self.states, bytes)
     }
 
-    /// Makes room for the partial states of undivided keys, if there is none.
+    /// Allocates partial states of undivided keys, unless they are allocated already.
     ///
     /// # Errors
-    /// Memory that is not there.
-    pub fn reserve_state_parts(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        reserve(&self.context, &mut self.state_parts, bytes)
+    /// Returns an error if memory is not available.
+    pub fn reserve_state_partials(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        reserve(&self.context, &mut self.state_partials, bytes)
     }
 
-    /// Frees everything.
+    /// Waits for pending work and frees everything.
     ///
     /// # Errors
-    /// The first error that the driver reports; the rest is freed all the same.
+    /// Returns the first error that the driver reports. The rest is freed nevertheless.
     pub fn close(self) -> Result<(), DeviceError> {
         let GpuWorkspace {
-            mut pending, stream, parts, state_parts, staging, states, table, uploaded, ..
+            mut pending,
+            stream,
+            scratch,
+            state_partials,
+            staging,
+            states,
+            table,
+            uploaded,
+            ..
         } = self;
-        let mut closed = vec![pending.wait(), parts.close(), table.close()];
-        closed.extend([state_parts, staging, states].into_iter().flatten().map(DeviceBuffer::close));
+        let mut closed = vec![pending.wait(), scratch.close(), table.close()];
+        closed.extend([state_partials, staging, states].into_iter().flatten().map(DeviceBuffer::close));
         closed.extend([uploaded.close(), stream.close()]);
         closed.into_iter().collect()
     }
@@ -239,7 +247,7 @@ fn reserve(
     bytes: usize,
 ) -> Result<(), DeviceError> {
     if buffer.as_ref().is_none_or(|b| b.bytes() < bytes) {
-        // What is too small goes first, so that its room can be used.
+        // A buffer that is too small is freed first, so that its memory can be reused.
         if let Some(small) = buffer.take() {
             small.close()?;
         }

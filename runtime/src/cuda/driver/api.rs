@@ -1,4 +1,4 @@
-//! The functions of the driver by name, and the numbers that its header gives names to.
+//! The functions of the driver, looked up by name, and the constants of its header.
 
 use crate::error::DeviceError;
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
@@ -10,17 +10,17 @@ macro_rules! api {
         #[allow(non_snake_case, reason = "the names are the driver's")]
         pub struct Api {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
-            /// Absent from some drivers.
+            /// Missing from some drivers.
             pub cuDevicePrimaryCtxRelease: Option<unsafe extern "C" fn(CUdevice) -> c_uint>,
         }
 
         impl Api {
             pub fn load() -> Result<Api, DeviceError> {
-                // SAFETY: opening libcuda runs its initialisers, which is what the process asks for by using it.
+                // SAFETY: opening libcuda runs its initializers, which the process accepts by using it.
                 if !unsafe { sys::is_culib_present() } {
                     return Err(DeviceError::NoLibrary);
                 }
-                // SAFETY: as above; the library is present, so that this does not panic.
+                // SAFETY: as above. The library is present, so this does not panic.
                 let library = unsafe { sys::culib() };
                 Ok(Api {
                     // SAFETY: *signatures*; the library is never closed.
@@ -76,14 +76,14 @@ api! {
     cuEventSynchronize(CUevent);
 }
 
-/// Codes of the driver that are told apart.
+/// The error codes of the driver that are treated specially.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    /// Those after which a context is of no more use.
+    /// Codes after which a context is unusable.
     pub const STICKY: [u32; 14] = [4, 201, 214, 220, 700, 702, 709, 714, 715, 716, 717, 718, 719, 999];
 }
 
-/// Attributes of devices, all of them known to a driver of CUDA 10.2.
+/// Attributes of devices. A driver of CUDA 10.2 knows all of them.
 pub mod attribute {
     pub const SHARED_PER_BLOCK: i32 = 8;
     pub const CLOCK_KHZ: i32 = 13;
@@ -115,13 +115,13 @@ pub mod jit {
     pub const LOG_BYTES: usize = 4096;
 }
 
-/// Page-locked memory that every context sees, at addresses that devices can use.
+/// Flags for page-locked memory that every context can use, mapped into the address space of devices.
 pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
-/// A stream that does not wait for the default stream.
+/// Flag for a stream that does not wait for the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
-/// A thread that waits for a context of our own yields its processor.
+/// Flag for a context whose waiting threads block instead of spinning.
 pub const CONTEXT_BLOCKING: c_uint = 4;
-/// An event that is only waited for keeps no time.
+/// Flag for an event that records no time.
 pub const EVENT_NO_TIMING: c_uint = 2;
-/// Least compute capability: that of the PTX.
+/// Lowest supported compute capability, which is that of the PTX.
 pub const CAPABILITY: (u32, u32) = (6, 2);

@@ -10,66 +10,66 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl Device {
-    /// Its primary context, which the process shares.
+    /// Retains the primary context of the device, which the whole process shares.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn primary(self) -> Result<Arc<Context>, DeviceError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: *room*: a handle.
+        // SAFETY: *room*: `raw` holds a handle.
         let code = unsafe { (self.driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, self.raw) };
         self.driver.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(Context::new(self, raw, Origin::Primary))
     }
 
-    /// A new context of our own.
+    /// Creates a new context.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn fresh(self) -> Result<Arc<Context>, DeviceError> {
         let (mut raw, mut popped) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: *room*: a handle.
+        // SAFETY: *room*: `raw` holds a handle.
         let code = unsafe { (self.driver.api.cuCtxCreate_v2)(&raw mut raw, CONTEXT_BLOCKING, self.raw) };
         self.driver.check("cuCtxCreate_v2", code)?;
         let context = Context::new(self, raw, Origin::Own);
-        // A new context is current; the thread gets back what it had.
-        // SAFETY: *room*: a handle.
+        // The new context is current. Popping it restores the thread's previous one.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         self.driver.check("cuCtxPopCurrent_v2", code)?;
         Ok(context)
     }
 
-    /// The calling thread's current context, with its device.
+    /// The calling thread's current context, and its device.
     ///
     /// # Errors
-    /// A thread without one, and what the driver reports.
+    /// Returns [`DeviceError::NoContext`] if the thread has no current context, or the error that the driver
+    /// reports.
     pub fn of_current(driver: Driver) -> Result<(Device, Arc<Context>), DeviceError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: *room*: a handle.
+        // SAFETY: *room*: `raw` holds a handle.
         driver.check("cuCtxGetCurrent", unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) })?;
         if raw.is_null() {
             return Err(DeviceError::NoContext);
         }
         let mut device: CUdevice = 0;
-        // SAFETY: *room*: a device; a context is current.
+        // SAFETY: *room*: `device` holds a device; a context is current.
         driver.check("cuCtxGetDevice", unsafe { (driver.api.cuCtxGetDevice)(&raw mut device) })?;
         let device = Device { driver, raw: device };
         Ok((device, Context::new(device, raw, Origin::Callers)))
     }
 }
 
-/// Where a context comes from, and so how it is given back.
+/// The origin of a context, which determines how it is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// Retained.
+    /// The device's primary context, retained.
     Primary,
-    /// Created.
+    /// Created by [`Device::fresh`].
     Own,
-    /// The caller's, who keeps it.
+    /// The caller's context, which is not released.
     Callers,
 }
 
-/// A context. Threads may share it.
+/// A context, which threads may share.
 #[derive(Debug)]
 pub struct Context {
     device: Device,
@@ -78,9 +78,9 @@ pub struct Context {
     lost: AtomicBool,
 }
 
-// SAFETY: the driver allows every thread to use a context, and it is only pushed and popped here.
+// SAFETY: the driver allows every thread to use a context, and this type only pushes and pops it.
 unsafe impl Send for Context {}
-// SAFETY: as above; what changes is atomic.
+// SAFETY: as above. Its only mutable field is atomic.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -88,7 +88,7 @@ impl Context {
         Arc::new(Context { device, raw, origin, lost: AtomicBool::new(false) })
     }
 
-    /// Whether nothing more can be done with it.
+    /// Whether the context is lost and must not be used.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
@@ -97,7 +97,7 @@ impl Context {
         self.device.driver.api
     }
 
-    /// An error of a call, which may mean that the context is lost.
+    /// Converts a status code to a result, and marks the context as lost if the code says so.
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DeviceError> {
         if code::STICKY.contains(&code) {
             self.lost.store(true, Ordering::Release);
@@ -105,20 +105,20 @@ impl Context {
         self.device.driver.check(call, code)
     }
 
-    /// Makes it current for this thread, as long as the value that is given lives.
+    /// Makes the context current for this thread, until the returned value is dropped.
     ///
     /// # Errors
-    /// A context that is lost, and what the driver reports.
+    /// Returns [`DeviceError::Lost`] if the context is lost, or the error that the driver reports.
     pub fn enter(&self) -> Result<Entered<'_>, DeviceError> {
         if self.is_lost() {
             return Err(DeviceError::Lost);
         }
-        // SAFETY: *handle*: it is given back by dropping `self` alone.
+        // SAFETY: *handle*: only dropping `self` releases it.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api().cuCtxPushCurrent_v2)(self.raw) })?;
         Ok(Entered { context: self, thread: PhantomData })
     }
 
-    /// Gives the context back. Nothing that belongs to it must be left.
+    /// Releases the context. No resource of it may be left.
     fn release(&self) -> Result<(), DeviceError> {
         let driver = self.device.driver;
         match self.origin {
@@ -136,14 +136,14 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        tell(self.release());
+        log_error(self.release());
     }
 }
 
-/// Logs what a drop cannot return.
-pub(super) fn tell(done: Result<(), DeviceError>) {
+/// Logs an error that a drop cannot return.
+pub(super) fn log_error(done: Result<(), DeviceError>) {
     if let Err(e) = done {
-        log::debug!("while giving back: {e}");
+        log::debug!("while releasing a GPU resource: {e}");
     }
 }
 
@@ -151,16 +151,16 @@ pub(super) fn tell(done: Result<(), DeviceError>) {
 #[derive(Debug)]
 pub struct Entered<'a> {
     pub(super) context: &'a Context,
-    // Being current is a matter of the thread.
+    // A context is current for one thread, so this type must not move to another.
     thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut popped = ptr::null_mut();
-        // SAFETY: *room*: a handle. `enter` pushed it on this thread.
+        // SAFETY: *room*: `raw` holds a handle.
         let code = unsafe { (self.context.api().cuCtxPopCurrent_v2)(&raw mut popped) };
-        tell(self.context.check("cuCtxPopCurrent_v2", code));
+        log_error(self.context.check("cuCtxPopCurrent_v2", code));
     }
 }
 

@@ -8,11 +8,11 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The driver, initialised.
+/// The initialized driver.
 #[derive(Clone, Copy)]
 pub struct Driver {
     pub(super) api: &'static Api,
-    /// `1000 · major + 10 · minor` of the CUDA version that it implements.
+    /// CUDA version of the driver, as `1000 · major + 10 · minor`.
     version: i32,
 }
 
@@ -23,10 +23,10 @@ impl std::fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Opens the library, finds every function, and initialises the driver.
+    /// Opens the library, looks up every function, and initializes the driver.
     ///
     /// # Errors
-    /// No library, a missing function, a driver that does not start.
+    /// Returns an error if the library or a function is missing, or if the driver cannot be initialized.
     pub fn open() -> Result<Driver, DeviceError> {
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
@@ -40,7 +40,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The CUDA version that it implements, `(major, minor)`.
+    /// CUDA version of the driver, `(major, minor)`.
     pub fn version(self) -> (u32, u32) {
         let version = self.version.max(0).unsigned_abs();
         (version / 1000, version % 1000 / 10)
@@ -50,7 +50,7 @@ impl Driver {
         if code == 0 { Ok(()) } else { Err(DeviceError::Call { call, code, name: self.name(code) }) }
     }
 
-    /// The driver's name of a code.
+    /// The driver's name for an error code.
     fn name(self, code: u32) -> &'static str {
         let mut text: *const c_char = ptr::null();
         // SAFETY: *room*: a pointer.
@@ -58,14 +58,14 @@ impl Driver {
         if done != 0 || text.is_null() {
             return "a code that the driver does not name";
         }
-        // SAFETY: the driver gives a constant of its own, ended by zero, and is never unloaded.
+        // SAFETY: the driver returns a constant of its own that ends with zero, and is never unloaded.
         unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("a name that is not text")
     }
 
-    /// The device of that number.
+    /// The device with number `ordinal`.
     ///
     /// # Errors
-    /// A number that is none, and what the driver reports.
+    /// Returns [`DeviceError::Ordinal`] if there is no such device, or the error that the driver reports.
     pub fn device(self, ordinal: usize) -> Result<Device, DeviceError> {
         let mut count = 0;
         // SAFETY: *room*: an integer.
@@ -80,7 +80,7 @@ impl Driver {
     }
 }
 
-/// A device.
+/// A device of the driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     pub(super) driver: Driver,
@@ -96,18 +96,18 @@ impl Device {
         Ok(value.max(0).unsigned_abs())
     }
 
-    /// The driver.
+    /// The driver of the device.
     pub fn driver(self) -> Driver {
         self.driver
     }
 
-    /// Its name.
+    /// Name of the device.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn name(self) -> Result<String, DeviceError> {
         let mut name = [0u8; 256];
-        // SAFETY: *room*: the array has as many bytes as are said.
+        // SAFETY: *room*: `name` has more bytes than the length that is passed.
         let code = unsafe {
             (self.driver.api.cuDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int - 1, self.raw)
         };
@@ -115,10 +115,10 @@ impl Device {
         Ok(until_zero(&name))
     }
 
-    /// Bytes of its memory.
+    /// Size of its memory in bytes.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn memory(self) -> Result<usize, DeviceError> {
         let mut bytes = 0;
         // SAFETY: *room*: a size.
@@ -127,17 +127,17 @@ impl Device {
         Ok(bytes)
     }
 
-    /// What the chooser knows of it. Figures that the driver does not tell are zero.
+    /// The description of the device that the chooser uses. Figures that the driver does not report are zero.
     ///
     /// # Errors
-    /// What the driver reports, and a device that is too old.
+    /// Returns [`DeviceError::TooOld`] if the compute capability is too low, or the error that the driver reports.
     pub fn profile(self) -> Result<GpuProfile, DeviceError> {
         let capability = (self.attribute(attribute::MAJOR)?, self.attribute(attribute::MINOR)?);
         if capability < CAPABILITY {
             let device = self.name().unwrap_or_default();
             return Err(DeviceError::TooOld { device, major: capability.0, minor: capability.1 });
         }
-        let told = |attribute| self.attribute(attribute).unwrap_or(0);
+        let attribute_or_zero = |attribute| self.attribute(attribute).unwrap_or(0);
         Ok(GpuProfile {
             capability,
             sms: self.attribute(attribute::SMS)? as usize,
@@ -145,16 +145,17 @@ impl Device {
                 (7, _) | (8, 0) => 64,
                 _ => 128,
             },
-            shared_memory: told(attribute::SHARED_PER_BLOCK) as usize,
-            shared_per_sm: told(attribute::SHARED_PER_SM) as usize,
-            l2: told(attribute::L2) as usize,
-            mhz: told(attribute::CLOCK_KHZ) / 1000,
-            integrated: told(attribute::INTEGRATED) != 0 && told(attribute::CAN_MAP_HOST) != 0,
+            shared_memory: attribute_or_zero(attribute::SHARED_PER_BLOCK) as usize,
+            shared_per_sm: attribute_or_zero(attribute::SHARED_PER_SM) as usize,
+            l2: attribute_or_zero(attribute::L2) as usize,
+            mhz: attribute_or_zero(attribute::CLOCK_KHZ) / 1000,
+            integrated: attribute_or_zero(attribute::INTEGRATED) != 0
+                && attribute_or_zero(attribute::CAN_MAP_HOST) != 0,
         })
     }
 }
 
-/// The text up to the first zero.
+/// The text up to the first zero byte.
 pub(super) fn until_zero(bytes: &[u8]) -> String {
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).trim().to_owned()

@@ -1,4 +1,4 @@
-//! Memory of a device, and page-locked memory of the host.
+//! Device memory, and page-locked host memory.
 
 use super::api::{HOST_PORTABLE_MAPPED, code};
 use super::context::Context;
@@ -9,7 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// Memory of the device.
+/// A buffer in device memory.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     context: Arc<Context>,
@@ -18,10 +18,10 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Allocates `bytes`; of none, nothing.
+    /// Allocates `bytes` bytes. Zero bytes need no allocation.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
         if bytes == 0 {
             return Ok(DeviceBuffer { context: context.clone(), address: None, bytes });
@@ -37,12 +37,12 @@ impl DeviceBuffer {
         Ok(DeviceBuffer { context: context.clone(), address: Some(address), bytes })
     }
 
-    /// Address of its first byte; zero when it has none.
+    /// Device address of the first byte; zero if the buffer is empty.
     pub fn address(&self) -> u64 {
         self.address.unwrap_or(0)
     }
 
-    /// Its bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -50,7 +50,7 @@ impl DeviceBuffer {
 
 resource!(DeviceBuffer, cuMemFree_v2, address);
 
-/// Page-locked memory of the host that the device can use in place.
+/// A buffer in page-locked host memory that the device can use in place.
 #[derive(Debug)]
 pub struct PinnedBuffer {
     context: Arc<Context>,
@@ -59,10 +59,10 @@ pub struct PinnedBuffer {
 }
 
 impl PinnedBuffer {
-    /// Allocates `bytes` of zeros; of none, nothing.
+    /// Allocates `bytes` zero bytes. Zero bytes need no allocation.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<PinnedBuffer, DeviceError> {
         let mut buffer = PinnedBuffer { context: context.clone(), data: None, bytes: 0 };
         if bytes == 0 {
@@ -83,12 +83,12 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    /// Its first byte, on a line of at least 16 bytes; dangling when it has none.
+    /// Address of the first byte, aligned to at least 16 bytes; dangling if the buffer is empty.
     pub fn data(&self) -> *mut u8 {
         self.data.map_or(ptr::without_provenance_mut(16), <*mut c_void>::cast)
     }
 
-    /// Its bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,26 +1,28 @@
-//! The NVIDIA driver: the one file that names its API.
+//! The NVIDIA driver. This is the only module that names its API.
 //!
-//! The naive way links libcuda, calls it, and lets its errors become panics. This one differs, because the
-//! machine may have no driver, an old one, or one that fails:
+//! **The naive way** links libcuda, calls it, and turns its errors into panics. This module differs, because the
+//! machine may have no driver, an old one, or one that fails.
 //!
-//! 1. The library is opened at run time, and every function that may be called is looked up by name before the
-//!    first call. What is missing is an error that names it. All names are exported by a driver of CUDA 10.2.
-//! 2. Status codes stay integers. A newer driver returns codes that an older binding's enumeration does not have,
-//!    and reading those as that enumeration is undefined.
-//! 3. A context is current only while an [`Entered`] lives. Everything that needs one takes it as proof, and the
-//!    thread is left with the context that it had.
-//! 4. After an error that the driver cannot recover from, a context is *lost*. Nothing is called with what belongs
-//!    to it any more; its memory goes with it.
-//! 5. What a workspace holds has a `close` that returns the driver's error. Dropping it does the same and logs.
+//! 1. *The library is opened at run time*, and every function that may be called is looked up by name before the
+//!    first call. A missing function is an error that names it. A driver of CUDA 10.2 exports all of them.
+//! 2. *Status codes stay integers.* A newer driver returns codes that an older binding's enumeration lacks, and
+//!    reading those as that enumeration is undefined behaviour.
+//! 3. *A context is current only while an [`Entered`] lives.* Every call that needs a current context takes an
+//!    `Entered` as proof, and dropping it restores the thread's previous context.
+//! 4. *A context can be lost*, after an error from which the driver cannot recover. No resource of a lost context
+//!    is passed to the driver again; the driver frees its memory with the context.
+//! 5. *Resources of a workspace have a `close`* that returns the driver's error. Dropping them does the same and
+//!    logs the error.
 //!
 //! # Contract
 //!
 //! Safety comments cite these clauses.
-//! - *signatures*: the functions of [`Api`] have the types that the driver's header gives them.
+//! - *signatures*: the functions of `Api` have the types that the driver's header declares.
 //! - *current*: the context of the resource is current, which an [`Entered`] of the same context proves.
-//! - *handle*: a handle that the driver gave out and that was not given back.
-//! - *room*: what a pointer points to is valid for as many bytes as are read or written through it.
-//! - *alive*: memory that a stream works on stays allocated until the stream was waited for, or is lost.
+//! - *handle*: the handle was returned by the driver and has not been released.
+//! - *room*: a pointer is valid for as many bytes as are read or written through it.
+//! - *alive*: memory that a stream uses stays allocated until the stream has been waited for, or its context is
+//!   lost.
 
 mod api;
 mod context;

@@ -1,4 +1,4 @@
-//! Modules and the kernels in them.
+//! Modules, and the kernels in them.
 
 use super::api::jit;
 use super::context::Context;
@@ -21,20 +21,20 @@ pub struct Module {
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(super) raw: CUfunction,
-    // A function goes with its module.
+    // Keeps the module loaded.
     _module: Arc<Module>,
 }
 
-// SAFETY: a function may be launched by every thread that makes the context current.
+// SAFETY: every thread that makes the context current may launch a function.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Module {
-    /// Loads an image: a cubin, or PTX text that ends with zero. Fails with what the driver's compiler says.
+    /// Loads an image: a cubin, or PTX text that ends with a zero byte.
     ///
     /// # Errors
-    /// The driver's code, and its log.
+    /// Returns the driver's error and the log of its compiler.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module, (DeviceError, String)> {
         let entered = context.enter().map_err(|e| (e, String::new()))?;
         let (mut info, mut error) = (vec![0u8; jit::LOG_BYTES], vec![0u8; jit::LOG_BYTES]);
@@ -42,8 +42,8 @@ impl Module {
         let size = ptr::without_provenance_mut(jit::LOG_BYTES - 1);
         let mut values: [*mut c_void; 4] = [info.as_mut_ptr().cast(), size, error.as_mut_ptr().cast(), size];
         let mut raw = ptr::null_mut();
-        // SAFETY: *current*, *room*: a handle, four options with their values, logs of the sizes that are said;
-        // PTX ends with zero, and a cubin tells its size.
+        // SAFETY: *current*, *room*: a handle, four options with their values, and logs of the given sizes. PTX
+        // ends with zero, and a cubin contains its size.
         let code = unsafe {
             (context.api().cuModuleLoadDataEx)(
                 &raw mut raw,
@@ -57,10 +57,10 @@ impl Module {
         Ok(Module { context: context.clone(), raw: Some(raw) })
     }
 
-    /// The kernel of that name.
+    /// The kernel with that name.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn function(self: &Arc<Module>, name: &str) -> Result<Function, DeviceError> {
         let entered = self.context.enter()?;
         let symbol = CString::new(name).unwrap_or_default();

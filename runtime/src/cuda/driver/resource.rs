@@ -1,6 +1,7 @@
-//! How resources of a context are freed: by `close`, which returns the driver's error, or by dropping, which logs it.
+//! How the resources of a context are freed: by `close`, which returns the driver's error, or by a drop, which
+//! logs it.
 
-/// A resource of a context and how it is given back.
+/// Implements the release of a resource: `$free` is the driver function, `$field` the handle.
 macro_rules! resource {
     ($name:ident, $free:ident, $field:ident) => {
         impl $name {
@@ -10,20 +11,20 @@ macro_rules! resource {
                     return Ok(());
                 }
                 let entered = self.context.enter()?;
-                // SAFETY: *handle*: taken out, so that it is given back once; *current*.
+                // SAFETY: *handle*: taken out of its field, so it is released once; *current*.
                 entered.check(stringify!($free), unsafe { (self.context.api().$free)(handle) })
             }
         }
 
         impl Drop for $name {
             fn drop(&mut self) {
-                $crate::cuda::driver::context::tell(self.free());
+                $crate::cuda::driver::context::log_error(self.free());
             }
         }
 
-        // SAFETY: handles may be used by every thread that makes the context current.
+        // SAFETY: every thread that makes the context current may use its handles.
         unsafe impl Send for $name {}
-        // SAFETY: as above; shared use only hands the handle to the driver.
+        // SAFETY: as above. Shared references only pass the handle to the driver.
         unsafe impl Sync for $name {}
     };
 }
@@ -31,10 +32,10 @@ macro_rules! resource {
 macro_rules! closable {
     ($($name:ident),*) => {$(
         impl $name {
-            /// Gives it back.
+            /// Frees the resource.
             ///
             /// # Errors
-            /// What the driver reports.
+            /// Returns the error that the driver reports.
             pub fn close(mut self) -> Result<(), DeviceError> {
                 self.free()
             }

@@ -1,4 +1,4 @@
-//! Streams and events: the order of work on a device.
+//! Streams and events, which order the work on a device.
 
 use super::api::{EVENT_NO_TIMING, STREAM_NON_BLOCKING};
 use super::context::{Context, Entered};
@@ -10,28 +10,29 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// A stream that the driver knows by this handle: the caller's, or one of ours.
+/// The handle of a stream: the caller's, or one created by this library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawStream(CUstream);
 
-// SAFETY: handles may be used by every thread that makes the context current.
+// SAFETY: every thread that makes the context current may use its handles.
 unsafe impl Send for RawStream {}
 // SAFETY: as above.
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    /// A caller's stream.
+    /// Wraps the handle of a caller's stream (`CUstream`).
     ///
     /// # Safety
-    /// It is a stream of the driver that was not destroyed, or null for the default stream.
+    /// `handle` is a stream of the driver that has not been destroyed, or null for the default stream. It stays
+    /// valid while this value is in use.
     pub unsafe fn new(handle: *mut c_void) -> RawStream {
         RawStream(handle.cast())
     }
 
-    /// Whether it belongs to the context.
+    /// Whether the stream belongs to the entered context.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn belongs(self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
         let mut raw = ptr::null_mut();
         // SAFETY: *handle*, *current*, *room*: a handle.
@@ -40,23 +41,23 @@ impl RawStream {
         Ok(raw == entered.context.raw)
     }
 
-    /// Waits until everything in it is done.
+    /// Waits until all work in the stream is done.
     ///
     /// # Errors
-    /// What the driver reports, of this call or of what ran.
+    /// Returns the error that the driver reports, including errors of earlier work.
     pub fn synchronize(self, entered: &Entered<'_>) -> Result<(), DeviceError> {
         // SAFETY: *handle*, *current*.
         let code = unsafe { (entered.context.api().cuStreamSynchronize)(self.0) };
         entered.check("cuStreamSynchronize", code)
     }
 
-    /// Enqueues a copy to the device.
+    /// Enqueues a copy of `bytes` bytes from the host to the device.
     ///
     /// # Safety
     /// *room* for `bytes` on both sides, *alive*.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub unsafe fn copy_in(
         self,
         entered: &Entered<'_>,
@@ -72,13 +73,13 @@ impl RawStream {
         entered.check("cuMemcpyHtoDAsync_v2", code)
     }
 
-    /// Enqueues a copy from the device.
+    /// Enqueues a copy of `bytes` bytes from the device to the host.
     ///
     /// # Safety
     /// *room* for `bytes` on both sides, *alive*.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub unsafe fn copy_out(
         self,
         entered: &Entered<'_>,
@@ -94,13 +95,13 @@ impl RawStream {
         entered.check("cuMemcpyDtoHAsync_v2", code)
     }
 
-    /// Enqueues a kernel on `blocks` blocks of `threads` threads.
+    /// Enqueues a kernel with `blocks` blocks of `threads` threads.
     ///
     /// # Safety
     /// The function's only parameter is a `P`; *room* and *alive* for every address in it.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub unsafe fn launch<P>(
         self,
         entered: &Entered<'_>,
@@ -130,7 +131,7 @@ impl RawStream {
     }
 }
 
-/// A stream of ours.
+/// A stream created by this library.
 #[derive(Debug)]
 pub struct Stream {
     context: Arc<Context>,
@@ -138,10 +139,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream that does not wait for the default stream.
+    /// Creates a stream that does not wait for the default stream.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>) -> Result<Stream, DeviceError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
@@ -151,7 +152,7 @@ impl Stream {
         Ok(Stream { context: context.clone(), raw: Some(raw) })
     }
 
-    /// Its handle.
+    /// The handle of the stream.
     pub fn raw(&self) -> RawStream {
         RawStream(self.raw.unwrap_or(ptr::null_mut()))
     }
@@ -159,7 +160,7 @@ impl Stream {
 
 resource!(Stream, cuStreamDestroy_v2, raw);
 
-/// A mark in a stream.
+/// An event, which marks a point in a stream.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
@@ -167,10 +168,10 @@ pub struct Event {
 }
 
 impl Event {
-    /// A mark that nothing has reached yet.
+    /// Creates an event that has not been recorded.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>) -> Result<Event, DeviceError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
@@ -184,20 +185,20 @@ impl Event {
         self.raw.unwrap_or(ptr::null_mut())
     }
 
-    /// Marks the end of what is in the stream.
+    /// Records the event after all work in the stream.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn record(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         // SAFETY: *handle* of both, *current*.
         let code = unsafe { (entered.context.api().cuEventRecord)(self.handle(), stream.0) };
         entered.check("cuEventRecord", code)
     }
 
-    /// Waits until what it marks is done. An event that was not recorded is done.
+    /// Waits until the work before the event is done. An event that has not been recorded counts as done.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Returns the error that the driver reports.
     pub fn synchronize(&self, entered: &Entered<'_>) -> Result<(), DeviceError> {
         // SAFETY: *handle*, *current*.
         let code = unsafe { (entered.context.api().cuEventSynchronize)(self.handle()) };
