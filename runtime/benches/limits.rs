@@ -1,19 +1,20 @@
-//! What a call costs besides its arithmetic, and what bounds it where arithmetic does not.
+//! What a call costs besides its arithmetic, and what limits it where arithmetic does not.
 //!
-//! `cargo bench -p elsa-runtime --bench limits -- [--rounds N] [--threads N] [--json] [part]...`, the parts being
+//! `cargo bench -p elsa-runtime --bench limits -- [--rounds N] [--threads N] [--json] [part]...`, where a part is
+//! one of
 //!
-//! - `start`: a fresh process up to its first answer, and what of it is making the engine, planning, binding and
-//!   the first call. The benchmark starts itself anew for each sample.
-//! - `plan`: making a plan, by shape.
-//! - `threads`: one head with several threads against one thread. Both answers must be equal bit by bit.
-//! - `decode`: one query against a long cache, in bytes per second, against a copy, which counts the bytes that it
-//!   reads and those that it writes, and against adding up the same keys and values as whole numbers, which reads
-//!   as attention does and computes next to nothing.
-//! - `error`: relative L2 error of 48 rows against f64, by number of keys, beside the additions on the longest path
-//!   from a key to the output.
+//! - `start`: the time of a fresh process until its first answer, and of it the time to create the engine, to
+//!   plan, to bind, and to make the first call. The benchmark starts itself again for each sample.
+//! - `plan`: the time to create a plan, by shape.
+//! - `threads`: one head on several threads against one thread. Both answers must be equal bit by bit.
+//! - `decode`: one query against a long cache, in bytes per second. It is compared with a copy, which counts both
+//!   the bytes read and the bytes written, and with adding up the same keys and values as integers, which reads
+//!   like attention and computes almost nothing.
+//! - `error`: relative L2 error of 48 rows against f64, by number of keys, beside the number of additions on the
+//!   longest path from a key to the output.
 //!
-//! What is compared is measured in turn, in slices of some milliseconds; quotients are formed inside a round, and
-//! their median and quartiles are printed, since the machine may be shared.
+//! Compared jobs are measured alternately in slices of some milliseconds. Ratios are formed within a round, and
+//! their median and quartiles are printed, because the machine may be shared.
 
 #![forbid(unsafe_code)]
 
@@ -35,16 +36,17 @@ type Failure = Box<dyn std::error::Error>;
 const PARTS: [&str; 5] = ["start", "plan", "threads", "decode", "error"];
 /// Tokens of the first call of a fresh process: one head, d = 64.
 const FIRST: usize = 196;
-/// Shapes `heads, queries, keys, d` that are planned.
+/// Shapes `heads, queries, keys, d` of the plans.
 const PLANNED: [[usize; 4]; 5] =
     [[1, 64, 64, 64], [1, 196, 196, 64], [12, 196, 196, 64], [8, 1024, 1024, 64], [32, 1, 4096, 128]];
-/// Tokens of one head, d = 64, that threads share.
+/// Tokens of one head, d = 64, that the threads share.
 const SHARED: [usize; 5] = [196, 576, 900, 1024, 4096];
-/// Keys of a head's cache: 32 heads, one query, d = 128, from what a cache of the processor holds to what none does.
+/// Keys per head of the cache: 32 heads, one query, d = 128, from sizes that fit in the processor's cache to sizes
+/// that do not.
 const CACHES: [usize; 4] = [64, 512, 4096, 16_384];
-/// Keys over which the error is taken.
+/// Numbers of keys for which the error is measured.
 const KEYS: [usize; 9] = [256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536];
-/// Rows over which the error is taken.
+/// Number of rows over which the error is measured.
 const ROWS: usize = 48;
 const SLICE: Duration = Duration::from_millis(20);
 
@@ -65,7 +67,7 @@ impl Request {
                 "--rounds" => request.rounds = value()?.parse()?,
                 "--threads" => request.threads = value()?.parse()?,
                 "--json" => request.json = true,
-                // Cargo says so to every benchmark.
+                // Cargo passes this to every benchmark.
                 "--bench" => {}
                 part if PARTS.contains(&part) => request.parts.push(arg),
                 part => return Err(format!("{part}: allowed: {}", PARTS.join(", ")).into()),
@@ -80,7 +82,7 @@ impl Request {
         Ok(request)
     }
 
-    /// A line for people or for programs.
+    /// Prints a line of text, or of JSON.
     fn tell(&self, line: &str, object: serde_json::Value) {
         println!("{}", if self.json { object.to_string() } else { line.to_owned() });
     }
@@ -92,7 +94,7 @@ impl Request {
     }
 }
 
-/// Tensors of a problem.
+/// The tensors of a problem.
 struct Data {
     problem: Problem,
     q: Vec<f32>,
@@ -123,7 +125,7 @@ fn engine(threads: usize) -> Result<Engine, Failure> {
     Ok(Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() })?)
 }
 
-/// Seconds of one call of `call`, called for a slice.
+/// Seconds per call of `call`, measured over a slice.
 fn slice(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
     call()?;
     let (start, mut calls) = (Instant::now(), 0u32);
@@ -137,7 +139,7 @@ fn slice(mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> 
     }
 }
 
-/// The first answer of this process: microseconds of its steps, printed when it is there.
+/// Computes the first answer of this process and prints the microseconds of its steps.
 fn first() -> Result<(), Failure> {
     let data = Data::new([1, FIRST, FIRST, 64])?;
     let mut y = vec![0.0f32; data.q.len()];
@@ -245,7 +247,7 @@ fn threads(request: &Request) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds up the bits of `x`, whatever they mean, with `threads` threads.
+/// Adds up the bits of `x` as integers, on `threads` threads.
 fn read(x: &[f32], threads: usize) -> u32 {
     let part = x.len().div_ceil(threads);
     let add = |x: &[f32]| {
@@ -266,7 +268,7 @@ fn read(x: &[f32], threads: usize) -> u32 {
     })
 }
 
-/// Copies `from` to `to` with `threads` threads.
+/// Copies `from` to `to` on `threads` threads.
 fn copy(from: &[f32], to: &mut [f32], threads: usize) {
     if threads == 1 {
         return to.copy_from_slice(from);
@@ -283,7 +285,7 @@ fn decode(request: &Request) -> Result<(), Failure> {
     for n in if request.threads == 1 { vec![1] } else { vec![1, request.threads] } {
         request.title(&format!("decode, 32 heads, 1 query, d = 128, {n} thread(s); GB/s"));
         let engine = engine(n)?;
-        // A copy by several threads starts them anew, which must not count.
+        // A copy on several threads starts new ones, whose start must not count.
         let caches = if n == 1 { &CACHES[..] } else { &CACHES[2..] };
         for &keys in caches {
             let data = Data::new([32, 1, keys, 128])?;
@@ -293,7 +295,7 @@ fn decode(request: &Request) -> Result<(), Failure> {
             let mut bound =
                 plan.bind(data.inputs(), Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
             let mut to = vec![0.0f32; data.k.len()];
-            // Attention reads keys and values, a copy reads and writes as much.
+            // Attention reads keys and values; a copy reads and writes as many bytes.
             let bytes = 8.0 * data.k.len() as f64;
             let (mut rates, mut copies, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..request.rounds {

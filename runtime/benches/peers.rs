@@ -1,25 +1,26 @@
-//! This library beside its peers on the CPU: PyTorch, ONNX Runtime's MultiHeadAttention, and sgemm as the
-//! ceiling of what a matrix product reaches.
+//! This library compared with its peers on the CPU: PyTorch, ONNX Runtime's MultiHeadAttention, and sgemm as the
+//! upper limit that a matrix product reaches.
 //!
 //! `cargo bench -p elsa-runtime --bench peers -- [--threads N] [--rounds N] [--slice MS]
 //! [--dtype f32|f16|bf16] [--backend NAME] [--json] [[batch,]heads,queries,keys,d]...`
 //!
-//! `ELSA_PEERS_PYTHON` names the Python that has the peers; `cargo xtask peers` makes one and calls this. The
-//! back end `avx2` holds PyTorch and sgemm to AVX2 too. Every answer, the peers' included, is compared with
-//! attention in f64 of the same data; an answer of this library that is too far off ends the run.
+//! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
+//! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
+//! the peers, is compared with attention in f64 on the same data. An answer of this library that is too far off
+//! ends the run.
 //!
-//! A machine that others use is slow now and fast then, so nothing is measured by itself:
+//! The speed of a shared machine varies, so nothing is measured by itself:
 //!
-//! 1. Every round gives each job a slice of a few milliseconds, and only quotients of slices of one round are
-//!    compared. What is printed is the median of the quotients over the rounds, with their quartiles.
-//! 2. The order of the jobs turns by one each round, so that nobody always follows the same neighbour.
-//! 3. A job starts when the threads of the job before it sleep (see `peers.py`). Its first slice is not
-//!    measured: it wakes the pool, gives its threads time to find their processors, and warms the caches.
-//! 4. Each round times sgemm twice in a row. The second slice follows nobody else, so the quotient of the two
-//!    tells how much the jobs disturb each other; it should be near one.
-//! 5. A slice in which threads waited for a processor, because other programs had it or the system put two of
-//!    them on one, is taken again at once, and a round in which that does not help is dropped.
-//! 6. The best peer of a shape is the one with the highest median rate, not the luckiest of each round.
+//! 1. Every round gives each job a slice of a few milliseconds, and only slices of the same round are compared.
+//!    The result is the median of the ratios over the rounds, with their quartiles.
+//! 2. The order of the jobs rotates by one each round, so that no job always follows the same neighbour.
+//! 3. A job starts when the threads of the previous job sleep (see `peers.py`). Its first slice is not measured:
+//!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
+//! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
+//!    measures how much the jobs disturb each other; it should be near 1.
+//! 5. A slice in which threads waited for a processor, because other programs had it or the system put two threads
+//!    on the same one, is repeated at once. If repeating does not help, the round is dropped.
+//! 6. The best peer of a shape is the one with the highest median rate, not the luckiest one of each round.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +42,7 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Shapes `batch, heads, queries, keys, d` that are measured when none is named.
+/// The default shapes, `batch, heads, queries, keys, d`.
 const SHAPES: [[usize; 5]; 11] = [
     [1, 1, 64, 64, 64],
     [1, 1, 196, 196, 64],
@@ -55,27 +56,27 @@ const SHAPES: [[usize; 5]; 11] = [
     [1, 32, 1, 4096, 128],
     [64, 3, 49, 49, 32],
 ];
-/// How the matrix product is called, and the order of its square matrices; it is no peer.
+/// Name of the matrix product, which is not a peer, and the order of its square matrices.
 const SGEMM: (&str, f64) = ("sgemm", 768.0);
-/// What the error of the f32 arithmetic may add to the rounding of the output: 2⁻¹⁹, far above what correct
-/// kernels show and far below what a wrong one does.
+/// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
+/// kernels and far below that of a wrong one.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
 /// The workers of this library sleep within microseconds of their last job.
 const SETTLE: Duration = Duration::from_millis(1);
 
-/// A slice is disturbed when its threads waited for a processor for more than this share of its time.
+/// A slice is disturbed if its threads waited for a processor for more than this share of its time.
 const DISTURBED: f64 = 0.03;
-/// How often a disturbed slice is taken again before its round is dropped.
+/// How often a disturbed slice is repeated before its round is dropped.
 const RETAKES: u32 = 6;
-/// Rounds tried for each that is wanted.
+/// Number of rounds tried for each requested one.
 const TRIES: usize = 3;
 
 const LEGEND: &str = "\
-GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) of quotients of one
+GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a
 round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
 the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
 
-/// What is asked on the command line.
+/// The options of the command line.
 struct Request {
     threads: usize,
     rounds: usize,
@@ -113,7 +114,7 @@ impl Request {
                 }
                 "--backend" => request.backend = Some(value()?.parse()?),
                 "--json" => request.json = true,
-                // Cargo says so to every benchmark.
+                // Cargo passes this to every benchmark.
                 "--bench" => {}
                 shape => request.shapes.push(parse_shape(shape)?),
             }
@@ -127,13 +128,13 @@ impl Request {
         Ok(request)
     }
 
-    /// Time of a slice. Pools of several threads need longer to reach their speed.
+    /// Length of a slice. Pools of several threads need longer to reach their speed.
     fn slice(&self) -> Duration {
         self.slice.unwrap_or(Duration::from_millis(if self.threads == 1 { 6 } else { 20 }))
     }
 
-    /// The instruction set that the peers are held to, and the variables that hold PyTorch and its matrix
-    /// product to it.
+    /// The instruction set to which the peers are restricted, and the variables that restrict PyTorch and its
+    /// matrix product to it.
     fn isa(&self) -> Option<(&'static str, [(&'static str, &'static str); 3])> {
         let avx2 = [
             ("ATEN_CPU_CAPABILITY", "avx2"),
@@ -157,7 +158,7 @@ fn parse_shape(text: &str) -> Result<[usize; 5], Failure> {
     Ok(numbers.try_into().map_err(|_| refused())?)
 }
 
-/// The process that measures peers.
+/// The process that measures the peers.
 struct Peers {
     child: Child,
     to: ChildStdin,
@@ -168,7 +169,7 @@ struct Peers {
 #[derive(Deserialize)]
 struct Prepared {
     jobs: Vec<String>,
-    /// What cannot be measured, and why.
+    /// Peers that cannot be measured, and why.
     absent: BTreeMap<String, String>,
     versions: Map<String, Value>,
 }
@@ -176,12 +177,12 @@ struct Prepared {
 /// One slice of a job.
 #[derive(Deserialize)]
 struct Slice {
-    /// Seconds of one call.
+    /// Seconds per call.
     seconds: f64,
     calls: u64,
-    /// Whether threads hardly waited for a processor.
+    /// Whether the threads hardly waited for a processor.
     calm: bool,
-    /// Seconds for which pools still spun after the slice.
+    /// Seconds for which pools kept spinning after the slice.
     settle: f64,
 }
 
@@ -213,7 +214,7 @@ impl Peers {
     }
 }
 
-/// Seconds for which threads of this process were ready to run and had no processor, so far (Linux).
+/// Total seconds for which threads of this process were ready to run but had no processor (Linux).
 fn waited() -> f64 {
     let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
@@ -222,7 +223,7 @@ fn waited() -> f64 {
     std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
 }
 
-/// A slice of this library, taken as `measure` of `peers.py` takes that of a peer.
+/// Measures a slice of this library, as `measure` of `peers.py` does for a peer.
 fn own_slice(bound: &mut Bound<'_>, slice: Duration) -> Result<Slice, Failure> {
     let mut take = || -> Result<Slice, Failure> {
         let before = waited();
@@ -255,7 +256,7 @@ fn write(dir: &Path, name: &str, x: &[f32]) -> std::io::Result<()> {
     std::fs::write(dir.join(name), x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// Elements of one tensor in the type that is measured.
+/// The elements of a tensor, in the measured type.
 enum Tensor {
     F32(Vec<f32>),
     F16(Vec<f16>),
@@ -270,7 +271,7 @@ impl Tensor {
             DType::Bf16 => Tensor::Bf16(x.into_iter().map(bf16::from_f32).collect()),
         }
     }
-    /// The elements in f32, which holds those of every type exactly.
+    /// The elements widened to f32, which is exact for every type.
     fn widened(&self) -> Vec<f32> {
         let x = self.get();
         (0..x.len()).map(|i| x.get(i)).collect()
@@ -291,10 +292,10 @@ impl Tensor {
     }
 }
 
-/// What was measured of one job.
+/// The measurements of one job.
 #[derive(Default)]
 struct Account {
-    /// GFLOP/s of every round.
+    /// GFLOP/s in every round.
     rates: Vec<f64>,
     calls: u64,
     /// Relative L2 error against f64.
@@ -307,7 +308,7 @@ impl Account {
         self.calls += slice.calls;
     }
 
-    /// Quartiles of the quotients `self / other` of the same round.
+    /// Quartiles of the ratios `self / other` within a round.
     fn over(&self, other: &Account) -> [f64; 3] {
         quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
     }
@@ -317,17 +318,17 @@ impl Account {
     }
 }
 
-/// Everything that was measured of one shape.
+/// The measurements of one shape.
 struct Outcome {
     own: Account,
-    /// The second slice of sgemm in each round, which follows nobody else.
+    /// The second slice of sgemm in each round, which follows no other job.
     undisturbed: Account,
     others: Vec<(String, Account)>,
     absent: BTreeMap<String, String>,
     versions: Map<String, Value>,
-    /// The longest that pools spun after a slice, in seconds.
+    /// The longest time that pools kept spinning after a slice, in seconds.
     settle: f64,
-    /// Rounds, those that were dropped included.
+    /// Number of rounds, including dropped ones.
     tried: usize,
 }
 

@@ -1,9 +1,9 @@
-//! Attention calls between markers, for the counting of instructions under an emulator:
-//! `cargo xtask count` builds this for aarch64, runs it and reads the counts.
+//! Attention calls between markers, for counting instructions under an emulator: `cargo xtask count` builds this
+//! for aarch64, runs it and reads the counts.
 //!
-//! Arguments are shapes `heads,tokens,d`. Each is planned and bound, called once to touch all memory, then
-//! called twice, each time between `hint #0x7e` and `hint #0x7f`. A line per shape tells its kernel; the
-//! answer is checked against the f64 oracle, so that no wrong kernel is counted.
+//! Arguments are shapes `heads,tokens,d`. Each is planned and bound, called once to touch all memory, then called
+//! twice, each time between `hint #0x7e` and `hint #0x7f`. One line per shape names its kernel. The answer is
+//! checked against the f64 oracle, so that no wrong kernel is counted.
 
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Outputs, Spec};
@@ -13,15 +13,15 @@ use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Both calls of a shape are counted.
+/// Number of counted calls per shape.
 const CALLS: usize = 2;
 /// Far above the error of a correct kernel on these data, far below that of a wrong one.
 const TOLERANCE: f64 = 1e-5;
 
 #[cfg(target_arch = "aarch64")]
 fn marked<T>(call: impl FnOnce() -> T) -> T {
-    // SAFETY: these hints are no-operations on every aarch64 processor. They keep the stack and the flags,
-    // and, as they may touch memory for all the compiler knows, the call stays between them.
+    // SAFETY: these hints are no-operations on every aarch64 processor. They preserve the stack and the flags. For
+    // all the compiler knows they may access memory, so the call stays between them.
     unsafe { core::arch::asm!("hint #0x7e", options(nostack, preserves_flags)) };
     let result = call();
     // SAFETY: as above.
@@ -36,7 +36,7 @@ fn marked<T>(_: impl FnOnce() -> T) -> T {
 }
 
 fn main() -> Result<(), Failure> {
-    // One thread, so that all of the call lies between the markers.
+    // One thread, so that the whole call lies between the markers.
     let engine = Engine::new(&EngineOptions { threads: Some(1), ..EngineOptions::default() })?;
     for text in std::env::args().skip(1) {
         let refused = || format!("{text}: allowed: heads,tokens,d, each at least 1");
@@ -57,7 +57,7 @@ fn main() -> Result<(), Failure> {
         for _ in 0..CALLS {
             marked(|| bound.run())?;
         }
-        // One row of each head tells a wrong kernel from a right one.
+        // One row of each head is enough to detect a wrong kernel.
         let mut truth = vec![0.0f64; d];
         for head in 0..h {
             let row = (head * 7 + n / 2) % n;

@@ -1,6 +1,6 @@
-//! What the benchmarks share.
+//! Helpers shared by the benchmarks.
 
-/// Quartiles; the middle one is the median.
+/// The three quartiles; the middle one is the median.
 pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     x.sort_by(f64::total_cmp);
     let at =
@@ -8,7 +8,7 @@ pub fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
     [at(1), at(2), at(3)]
 }
 
-/// Numbers with the spread of a standard normal, the same in every run.
+/// `n` values with mean 0 and the variance of a standard normal distribution, the same in every run.
 pub fn noise(seed: &mut u64, n: usize) -> Vec<f32> {
     let mut next = || {
         *seed ^= *seed << 13;

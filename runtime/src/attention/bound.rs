@@ -27,6 +27,7 @@ pub struct Bound<'a> {
 
 /// The device that computes the call, and the one that stands by.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "binding must not allocate")]
 enum Calls<'a> {
     Cpu(CpuCall<'a>),
     Gpu { gpu: HostCall<'a>, standby: Option<CpuCall<'a>> },

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 /// The device that computes, and the one that stands by.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a plan has one, and few plans exist")]
 pub(super) enum Execution {
     Cpu(CpuPlan),
     Gpu {

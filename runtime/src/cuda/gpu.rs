@@ -44,7 +44,7 @@ pub enum CudaContext {
 /// A GPU kernel that has been loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedKernel {
-    /// Its name.
+    /// Name of the kernel.
     pub name: &'static str,
     /// `cubin`, or `ptx` if the driver compiled it.
     pub form: &'static str,
@@ -57,7 +57,7 @@ pub struct LoadedKernel {
 /// The properties of a GPU, as the driver reports them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// CUDA version of the driver, `(major, minor)`.
     pub driver: (u32, u32),
@@ -219,7 +219,7 @@ impl Gpu {
     /// Loads every kernel of the build.
     ///
     /// # Errors
-    /// Returns an error if the driver refuses a module, or if `context` is not in use any longer.
+    /// Returns an error if the driver refuses a module.
     pub fn load_all(&self) -> Result<(), DeviceError> {
         let context = self.context()?;
         GPU_KERNELS.iter().try_for_each(|kernel| self.function(&context, kernel).map(drop))

@@ -1,4 +1,16 @@
-//! The kernels of a run, with everything that they are told, in the order in which they are launched.
+//! The launch of a run: its kernels, their parameters and their grids.
+//!
+//! A run enqueues up to four steps in one stream, in this order:
+//!
+//! 1. *The table of sequences* is copied to the device, if the plan has one. [`Launch::prepare`] writes it on the host,
+//!    after waiting for the copy of an earlier run that may still read it.
+//! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
+//!    tensors.
+//! 3. *The attention kernel* has one block of threads per sequence, head, split and block of rows.
+//! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states.
+//!
+//! [`Launch::prepare`] computes everything when tensors are bound. [`Launch::enqueue`] only passes it to the driver, so
+//! a run makes no decision and allocates nothing.
 
 use super::marshal::{self, PartialStates, Sequences};
 use super::plan::{Functions, GpuPlan, merging, of_role};

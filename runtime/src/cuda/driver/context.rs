@@ -33,6 +33,7 @@ impl Device {
         self.driver.check("cuCtxCreate_v2", code)?;
         let context = Context::new(self, raw, Origin::Own);
         // The new context is current. Popping it restores the thread's previous one.
+        // SAFETY: *room*: `popped` holds a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
         self.driver.check("cuCtxPopCurrent_v2", code)?;
         Ok(context)
@@ -158,7 +159,7 @@ pub struct Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let mut popped = ptr::null_mut();
-        // SAFETY: *room*: `raw` holds a handle.
+        // SAFETY: *room*: `popped` holds a handle. `enter` pushed the context on this thread.
         let code = unsafe { (self.context.api().cuCtxPopCurrent_v2)(&raw mut popped) };
         log_error(self.context.check("cuCtxPopCurrent_v2", code));
     }
