@@ -1,6 +1,6 @@
 //! The softmax state `(m, S, W)`: the one definition of what it is and how two of them merge.
 //!
-//! For a set of keys with scores `s_j` (in units of `log 2`) and values `v_j` the state holds
+//! For a set of keys with scores `s_j` (in base-2 units) and values `v_j` the state holds
 //!
 //! ```text
 //! m   a reference near the largest score
@@ -19,18 +19,29 @@
 //!
 //! 1. **References are whole numbers.** Then `2^(m_a − m)` is a power of two, the products with it are
 //!    exact, and a merge rounds nowhere but in its additions.
-//! 2. **The empty state is canonical**: `(−∞, 0, 0)`, and merging two empty states gives it back bit for
-//!    bit, because a factor whose reference is `−∞` is zero by definition and not `2^(−∞ + ∞)`.
-//! 3. **NaN poisons.** A NaN score makes `S` and `W` NaN; no maximum can swallow that.
-//! 4. **A factor below `2^-126` is zero**: it would push its side out of the range of normal singles.
+//! 2. **References lag.** A score moves the reference only when it exceeds it by more than [`HEADROOM`], so
+//!    that sums are seldom rescaled ([`raised`]).
+//! 3. **The empty state is canonical**: `(−∞, 0, 0)`, and merging two empty states returns it bit for bit,
+//!    because a factor whose reference is `−∞` is zero by definition and not `2^(−∞ + ∞)`. [`is_empty`] is
+//!    the one test for it.
+//! 4. **NaN poisons.** A NaN score makes `S` and `W` NaN; no maximum can swallow that.
+//! 5. **A factor below `2^-126` is zero**: it would push its side out of the range of normal f32 values.
+//! 6. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
+//!    rounds once, as befits a definition. A CPU kernel divides once per row and multiplies by `1 / S`: a
+//!    vector division takes as long as several products, and a row has as many elements as the head size of
+//!    values. That rounds twice, which the error bound counts for every kernel.
 //!
-//! [`Number`] is what the law asks of a number. It is implemented by `f32` here and by vectors of
+//! [`Number`] is what these laws require of a number. It is implemented by `f32` here and by vectors of
 //! independent rows in the kernels, so that both execute this text.
+//!
+//! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert
+//! to them, [`binary_reference`] converts back.
 
 use crate::monoid::Monoid;
+use core::f64::consts::LN_2;
 
-/// A score of this much above the reference (in units of `log 2`) moves the reference. Weights then stay
-/// below `2^HEADROOM`, which leaves the rest of the exponent range to the values.
+/// A score that exceeds the reference by more than this (in base-2 units) moves the reference. Weights are then
+/// at most `2^HEADROOM`, which leaves the rest of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
 /// The least exponent of a weight relative to the reference: an attended key whose score lies further below
@@ -38,7 +49,7 @@ pub const HEADROOM: f32 = 8.0;
 /// subnormal range, where x86 cores stall. What it adds to a row is at most `2^WEIGHT_FLOOR · Σ|v_j|`.
 pub const WEIGHT_FLOOR: f32 = -100.0;
 
-/// What the merge law asks of a number: an `f32`, or a vector whose lanes are independent rows.
+/// What the laws of the state require of a number: an `f32`, or a vector whose lanes are independent rows.
 pub trait Number: Copy {
     /// The larger of two references.
     #[must_use]
@@ -52,6 +63,12 @@ pub trait Number: Copy {
     /// Sum.
     #[must_use]
     fn plus(self, other: Self) -> Self;
+    /// The nearest whole number, ties to even.
+    #[must_use]
+    fn nearest(self) -> Self;
+    /// `yes` where `self > than`, `no` elsewhere, also where either is NaN.
+    #[must_use]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self;
 }
 
 impl Number for f32 {
@@ -72,6 +89,28 @@ impl Number for f32 {
     fn plus(self, other: f32) -> f32 {
         self + other
     }
+    #[inline(always)]
+    fn nearest(self) -> f32 {
+        libm::rintf(self)
+    }
+    #[inline(always)]
+    fn if_greater(self, than: f32, yes: f32, no: f32) -> f32 {
+        if self > than { yes } else { no }
+    }
+}
+
+/// The reference of a row with reference `m` once it takes in scores of which `top` is the largest:
+///
+/// ```text
+/// m' = rint(top)   where top > m + HEADROOM
+/// m' = m           elsewhere
+/// ```
+///
+/// `headroom` is [`HEADROOM`] as an `N`. In the empty row `m` is `−∞`, and any score moves it but `−∞` and NaN.
+#[inline(always)]
+#[must_use]
+pub fn raised<N: Number>(m: N, top: N, headroom: N) -> N {
+    top.if_greater(m.plus(headroom), top.nearest(), m)
 }
 
 /// `2^n` for a whole `n` in −126 ..= 127.
@@ -111,7 +150,7 @@ impl<N: Number> Merge<N> {
 /// of the caller's where they are streamed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct State<W> {
-    /// Reference in units of `log 2`: a whole number, or `−∞` for the empty state.
+    /// Reference in base-2 units: a whole number, or `−∞` for the empty state.
     pub m: f32,
     /// `Σ 2^(s_j − m)`.
     pub s: f32,
@@ -132,7 +171,7 @@ impl<const D: usize> Monoid for State<[f32; D]> {
 }
 
 impl<const D: usize> State<[f32; D]> {
-    /// The state of a single key with score `score` (in units of `log 2`) and value `value`.
+    /// The state of a single key with score `score` (in base-2 units) and value `value`.
     #[must_use]
     pub fn of(score: f32, value: &[f32; D]) -> Self {
         let mut x = Self::identity();
@@ -142,10 +181,10 @@ impl<const D: usize> State<[f32; D]> {
 }
 
 impl<W: AsRef<[f32]>> State<W> {
-    /// Whether no key was absorbed.
+    /// Whether no key was absorbed: [`is_empty`].
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.m == f32::NEG_INFINITY && self.s == 0.0
+        is_empty(self.m, self.s)
     }
 
     /// Log-sum-exp in natural-log units: `(m + log2 S) · log 2`; `−∞` for the empty state.
@@ -155,27 +194,82 @@ impl<W: AsRef<[f32]>> State<W> {
     }
 }
 
-/// Log-sum-exp, in natural-log units, of a state with reference `m` (in units of `log 2`) and sum `s`; `−∞`
-/// for the empty state, NaN for a poisoned one. Computed in f64 and rounded once.
+/// Whether a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
+///
+/// A kernel's row whose attended scores are all `−∞` keeps the reference `−∞` although its sum is not zero, and
+/// counts as empty. A NaN in the sum is a poisoned state, which is not empty.
 #[must_use]
-pub fn log_sum_exp(m: f32, s: f64) -> f32 {
-    if m == f32::NEG_INFINITY && !s.is_nan() {
-        return f32::NEG_INFINITY;
-    }
-    (f64::from(m) * core::f64::consts::LN_2 + libm::log(s)) as f32
+pub fn is_empty(m: f32, s: f32) -> bool {
+    m == f32::NEG_INFINITY && !s.is_nan()
 }
 
-/// The reference of a state in natural-log units, and the factor that its `S` and `W` take on for it: the
-/// reference is rounded to a single, and the factor (within a few roundings of one for ordinary
-/// references) makes up for it.
+/// Log-sum-exp, in natural-log units, of a state with reference `m` (in base-2 units) and sum `s`; `−∞` for the
+/// empty state, NaN for a poisoned one. Computed in f64 and rounded once.
+#[must_use]
+pub fn log_sum_exp(m: f32, s: f64) -> f32 {
+    if is_empty(m, s as f32) {
+        return f32::NEG_INFINITY;
+    }
+    (f64::from(m) * LN_2 + libm::log(s)) as f32
+}
+
+/// The reference `m` of a state (in base-2 units) in natural-log units, and the factor that its `S` and `W` take on
+/// for it: the reference is rounded to f32, and the factor, within a few roundings of one for ordinary references,
+/// makes up for that. A reference that is not finite stays as it is, with factor one.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
         return (m, 1.0);
     }
-    let exact = f64::from(m) * core::f64::consts::LN_2;
+    let exact = f64::from(m) * LN_2;
     let rounded = exact as f32;
     (rounded, libm::exp(exact - f64::from(rounded)))
+}
+
+/// The inverse of [`natural_reference`]: the whole reference in base-2 units nearest to `m` (in natural-log units),
+/// and the factor `exp(m − m' ln 2)`, between `2^-1/2` and `2^1/2`, that `S` and `W` take on for it. A reference that
+/// is not finite stays as it is, with factor one.
+#[must_use]
+pub fn binary_reference(m: f32) -> (f32, f64) {
+    if !m.is_finite() {
+        return (m, 1.0);
+    }
+    let exact = f64::from(m);
+    let whole = libm::rint(exact / LN_2);
+    (whole as f32, libm::exp(exact - whole * LN_2))
+}
+
+/// A state in natural-log units, as it leaves the library. Its weighted sums are converted one by one, by
+/// [`NaturalState::w`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NaturalState {
+    /// Reference; `−∞` for the empty state.
+    pub m: f32,
+    /// Sum of the weights; zero for the empty state.
+    pub s: f32,
+    /// What weighted sums are multiplied by; absent for the empty state.
+    factor: Option<f64>,
+}
+
+impl NaturalState {
+    /// Of a state with reference `m` (in base-2 units) and sum `s`, whose sums carry the factor `weight_scale`. With
+    /// `divided` its weighted sums have been divided by `s` already.
+    #[must_use]
+    pub fn of(m: f32, s: f32, weight_scale: f64, divided: bool) -> NaturalState {
+        let (natural, factor) = natural_reference(m);
+        if is_empty(m, s) {
+            return NaturalState { m: natural, s: 0.0, factor: None };
+        }
+        let (factor, s) = (factor / weight_scale, f64::from(s));
+        let factor_of_w = if divided { factor * s } else { factor };
+        NaturalState { m: natural, s: (s * factor) as f32, factor: Some(factor_of_w) }
+    }
+
+    /// The element `w` of the weighted sums in natural-log units; zero for the empty state, whatever `w` is.
+    #[must_use]
+    pub fn w(&self, w: f32) -> f32 {
+        self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32)
+    }
 }
 
 impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
@@ -186,15 +280,16 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         self.w.as_mut().fill(0.0);
     }
 
-    /// Takes in one key: its score in units of `log 2`, and its value by index. A score of `−∞` changes
-    /// nothing and the value is not looked at.
+    /// Takes in one key: its score in base-2 units, and its value by index. A score of `−∞` changes nothing, and
+    /// the value is not read.
     pub fn absorb(&mut self, score: f32, value: impl Fn(usize) -> f32) {
         if score == f32::NEG_INFINITY {
             return;
         }
-        if score > self.m + HEADROOM || self.m == f32::NEG_INFINITY {
-            // NaN compares false with everything and leaves an old reference alone.
-            let m = if score.is_nan() { 0.0 } else { libm::rintf(score) };
+        // NaN moves no reference, but a state that took in a key has one.
+        let first_is_nan = self.m == f32::NEG_INFINITY && score.is_nan();
+        let m = if first_is_nan { 0.0 } else { raised(self.m, score, HEADROOM) };
+        if m > self.m {
             let merge = Merge::of(self.m, m);
             self.m = merge.m;
             self.s *= merge.earlier;
@@ -219,7 +314,8 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
         }
     }
 
-    /// Divides `W` by `S`, which makes it the output row: zeros for the empty state, NaN when poisoned.
+    /// Divides `W` by `S`, which makes it the output row: zeros for the empty state, NaN when poisoned. Each element
+    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 6 explains.
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);
@@ -295,5 +391,39 @@ mod tests {
             let back = f64::from(n) + libm::log(f64::from(s) * f);
             assert!(m.is_infinite() || (back - (e + libm::log(f64::from(s)))).abs() < 2e-7, "{m}");
         }
+    }
+
+    #[test]
+    fn binary_reference_is_the_way_back() {
+        for m in [0.0f32, 1.0, -7.0, 513.0, 123_456.0] {
+            let (n, f) = natural_reference(m);
+            let (back, g) = binary_reference(n);
+            assert_eq!(back, m);
+            assert!((f * g - 1.0).abs() < 1e-10 * f64::from(m.abs() + 1.0), "{m}: {f} {g}");
+        }
+        for m in [0.1f32, -3.7, 88.0, -5000.3] {
+            let (whole, f) = binary_reference(m);
+            assert!(whole.fract() == 0.0 && (0.707..1.415).contains(&f), "{m}: {whole} {f}");
+            assert!((f64::from(whole) * LN_2 + libm::log(f) - f64::from(m)).abs() < 1e-12, "{m}");
+        }
+        assert_eq!(binary_reference(f32::NEG_INFINITY), (f32::NEG_INFINITY, 1.0));
+    }
+
+    #[test]
+    fn natural_states_undo_scale_and_division() {
+        let (m, s, w, scale) = (5.0f32, 3.0f32, 6.0f32, 1.5);
+        let whole = NaturalState::of(m, s, scale, false);
+        let divided = NaturalState::of(m, s, scale, true);
+        assert_eq!((whole.m, whole.s), (divided.m, divided.s));
+        assert_eq!(whole.w(w), divided.w(w / s));
+        let lse = f64::from(whole.m) + libm::log(f64::from(whole.s));
+        assert!((lse - f64::from(log_sum_exp(m, f64::from(s) / scale))).abs() < 1e-6);
+        // A sum that is not zero beside the reference −∞ is empty all the same, and NaN is poisoned.
+        for s in [0.0, 4.0] {
+            let empty = NaturalState::of(f32::NEG_INFINITY, s, scale, false);
+            assert_eq!((empty.m, empty.s, empty.w(f32::NAN)), (f32::NEG_INFINITY, 0.0, 0.0));
+        }
+        let poisoned = NaturalState::of(f32::NEG_INFINITY, f32::NAN, scale, false);
+        assert!(poisoned.s.is_nan() && poisoned.w(1.0) == 1.0 / 1.5);
     }
 }

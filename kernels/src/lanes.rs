@@ -124,15 +124,9 @@ pub trait Lanes: Number {
     /// Magnitude.
     #[must_use]
     fn abs(self) -> Self;
-    /// Rounded to the nearest whole number.
-    #[must_use]
-    fn round(self) -> Self;
     /// `WEIGHT_SCALE · 2^self` for −126 ≤ self ≤ 126; NaN stays NaN.
     #[must_use]
     fn exp2(self) -> Self;
-    /// Lane by lane, `yes` where `self > than` and `no` elsewhere.
-    #[must_use]
-    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self;
     /// Lane by lane, `no` where `self` is `−∞` and `yes` elsewhere (also for NaN).
     #[must_use]
     fn if_present(self, yes: Self, no: Self) -> Self;

@@ -11,7 +11,7 @@ use super::schedule::BLOCKS_PER_SEGMENT;
 use super::sequence::Sequence;
 use crate::argument::ArgumentError;
 use crate::scan::stack::MergeStack;
-use crate::state::{State, natural_reference};
+use crate::state::{NaturalState, State};
 use core::f32::consts::LOG2_E;
 
 /// Keys that fold into one state before states merge.
@@ -136,11 +136,10 @@ fn row(
         lse[at] = state.log_sum_exp();
     }
     if let Some(out) = &mut outputs.state {
-        let (m, factor) = natural_reference(state.m);
-        out.m[at] = m;
-        out.s[at] = (f64::from(state.s) * factor) as f32;
+        let natural = NaturalState::of(state.m, state.s, 1.0, false);
+        (out.m[at], out.s[at]) = (natural.m, natural.s);
         for (o, w) in out.w[at * dv..(at + 1) * dv].iter_mut().zip(state.w.iter()) {
-            *o = (f64::from(*w) * factor) as f32;
+            *o = natural.w(*w);
         }
     }
     state.finish();

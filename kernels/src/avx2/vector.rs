@@ -47,6 +47,14 @@ impl Number for Eight {
     fn plus(self, other: Self) -> Self {
         Eight(op!(_mm256_add_ps(self.0, other.0)))
     }
+    #[inline(always)]
+    fn nearest(self) -> Self {
+        Eight(op!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        Eight(op!(_mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, than.0))))
+    }
 }
 
 impl Lanes for Eight {
@@ -136,16 +144,8 @@ impl Lanes for Eight {
         Eight(op!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Eight(op!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
-    }
-    #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, self.isa(), power_from_low_bits)
-    }
-    #[inline(always)]
-    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
-        Eight(op!(_mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_GT_OQ>(self.0, than.0))))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

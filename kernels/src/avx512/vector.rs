@@ -46,6 +46,15 @@ impl Number for Sixteen {
     fn plus(self, other: Self) -> Self {
         Sixteen(op!(_mm512_add_ps(self.0, other.0)))
     }
+    #[inline(always)]
+    fn nearest(self) -> Self {
+        Sixteen(op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        let greater = op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, than.0));
+        Sixteen(op!(_mm512_mask_blend_ps(greater, no.0, yes.0)))
+    }
 }
 
 impl Lanes for Sixteen {
@@ -135,10 +144,6 @@ impl Lanes for Sixteen {
         Sixteen(op!(_mm512_abs_ps(self.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Sixteen(op!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
-    }
-    #[inline(always)]
     fn exp2(self) -> Self {
         // VREDUCEPS takes the fraction above the floor, VSCALEFPS multiplies by two to the floor.
         let isa = self.isa();
@@ -151,11 +156,6 @@ impl Lanes for Sixteen {
         p = p.mul_add(r, Self::splat(isa, c[1]));
         p = p.mul_add(r, Self::splat(isa, c[0]));
         Sixteen(op!(_mm512_scalef_ps(p.0, self.0)))
-    }
-    #[inline(always)]
-    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
-        let greater = op!(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, than.0));
-        Sixteen(op!(_mm512_mask_blend_ps(greater, no.0, yes.0)))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

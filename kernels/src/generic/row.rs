@@ -152,7 +152,7 @@ unsafe fn raise<L: Lanes>(
         }
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
         if largest > m + HEADROOM {
-            let [target, ..] = lanes(L::splat(isa, largest).round(), 0.0);
+            let [target, ..] = lanes(L::splat(isa, largest).nearest(), 0.0);
             let merge = Merge::of(m, target);
             sums.m.write(merge.m);
             if !first {

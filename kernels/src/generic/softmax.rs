@@ -41,7 +41,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
         }
         for v in 0..V {
             let passes = m[v].plus(L::splat(isa, HEADROOM));
-            let target = top[v].if_greater(passes, top[v].round(), m[v]);
+            let target = top[v].if_greater(passes, top[v].nearest(), m[v]);
             let merge = Merge::of(m[v], target);
             merge.m.store(sums.m.add(v * L::N));
             if !first {

@@ -47,6 +47,14 @@ impl Number for Four {
     fn plus(self, other: Self) -> Self {
         Four(op!(vaddq_f32(self.0, other.0)))
     }
+    #[inline(always)]
+    fn nearest(self) -> Self {
+        Four(op!(vrndnq_f32(self.0)))
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        Four(op!(vbslq_f32(vcgtq_f32(self.0, than.0), yes.0, no.0)))
+    }
 }
 
 impl Lanes for Four {
@@ -178,16 +186,12 @@ impl Lanes for Four {
         Four(op!(vabsq_f32(self.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Four(op!(vrndnq_f32(self.0)))
-    }
-    #[inline(always)]
     fn exp2(self) -> Self {
         // FMLA overwrites its addend, so each step of Horner's form would copy a coefficient first. The
         // monic form, evaluated in pairs, copies two.
         let isa = self.isa();
         let c = EXP2_MONIC;
-        let whole = self.round();
+        let whole = self.nearest();
         let r = self.minus(whole);
         let r2 = r.times(r);
         let low = r.plus(Self::splat(isa, c[0]));
@@ -198,10 +202,6 @@ impl Lanes for Four {
         // It makes zero of NaN, and so a NaN stays one.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
         Four(op!(vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p.0), power))))
-    }
-    #[inline(always)]
-    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
-        Four(op!(vbslq_f32(vcgtq_f32(self.0, than.0), yes.0, no.0)))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

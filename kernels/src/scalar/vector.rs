@@ -26,6 +26,16 @@ impl Number for Single {
     fn plus(self, other: Self) -> Self {
         Single(self.0 + other.0)
     }
+    #[inline(always)]
+    fn nearest(self) -> Self {
+        // Halves go to the even neighbour, as in the vector instances; large values are whole already.
+        const MAGIC: f32 = 12_582_912.0;
+        if self.abs().0 < 4_194_304.0 { Single((self.0 + MAGIC) - MAGIC) } else { self }
+    }
+    #[inline(always)]
+    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
+        if self.0 > than.0 { yes } else { no }
+    }
 }
 
 impl Lanes for Single {
@@ -116,18 +126,8 @@ impl Lanes for Single {
         Single(f32::from_bits(self.0.to_bits() & 0x7fff_ffff))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        // Halves go to the even neighbour, as in the vector instances; large values are whole already.
-        const MAGIC: f32 = 12_582_912.0;
-        if self.abs().0 < 4_194_304.0 { Single((self.0 + MAGIC) - MAGIC) } else { self }
-    }
-    #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, Scalar::new(), |t: Single| Single(f32::from_bits(t.0.to_bits() << 23)))
-    }
-    #[inline(always)]
-    fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
-        if self.0 > than.0 { yes } else { no }
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {
