@@ -21,6 +21,7 @@ pub mod frame;
 pub mod model;
 pub mod realtime;
 pub mod report;
+mod request;
 pub mod robot;
 pub mod sink;
 pub mod source;

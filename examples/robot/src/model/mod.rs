@@ -8,23 +8,22 @@
 //! writes are read by attention as they lie, through views with the stride of a row, and its output is dense,
 //! heads side by side. All buffers are made once; [`Model::classify`] allocates nothing.
 
+mod error;
 mod layers;
 mod reduce;
 mod weights;
 
+pub use error::ModelError;
 pub use reduce::SIDE;
 
 use crate::frame::Frame;
-use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::View;
-use elsa_runtime::{
-    Backend, BindError, Engine, EngineError, EngineOptions, Plan, PlanError, PlanOptions, RunError, Workspace,
-};
+use elsa_runtime::{Backend, Engine, EngineOptions, Plan, PlanOptions, Workspace};
 use layers::{Linear, Norm, add, gelu, softmax_at};
 use std::ops::DerefMut;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use weights::Weights;
 
 /// Pixels of a side of a patch.
@@ -37,68 +36,6 @@ const TOKENS: usize = 1 + GRID * GRID;
 const EPSILON: f32 = 1e-5;
 /// Most blocks that are looked for.
 const MAX_BLOCKS: usize = 64;
-
-/// Why there is no model, or no answer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// The file cannot be read.
-    #[error("model: {}: {source}; allowed: a readable safetensors file", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is no safetensors file.
-    #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A tensor that the network needs is absent, or is another one.
-    #[error("model: tensor {name}: {found}; allowed: {allowed}")]
-    Tensor {
-        /// Its name.
-        name: String,
-        /// What is there.
-        found: String,
-        /// What the network needs.
-        allowed: String,
-    },
-    /// The engine cannot be had. Its text starts with the argument.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// Attention of these shapes is refused.
-    #[error("model: {0}")]
-    Problem(#[from] ArgumentError),
-    /// Attention of these shapes cannot be planned.
-    #[error("model: {0}")]
-    Plan(#[from] PlanError),
-    /// The buffers do not fit the plan.
-    #[error("model: {0}")]
-    Bind(#[from] BindError),
-    /// Attention failed.
-    #[error("attention: {0}")]
-    Run(#[from] RunError),
-}
-
-impl ModelError {
-    /// Whether the request is at fault, and not the device or the system.
-    #[must_use]
-    pub fn is_request(&self) -> bool {
-        match self {
-            ModelError::Read { source, .. } => crate::source::named_wrongly(source),
-            ModelError::Engine(error) => {
-                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
-            }
-            ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
-            _ => true,
-        }
-    }
-}
 
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]

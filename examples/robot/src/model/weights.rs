@@ -1,6 +1,6 @@
 //! Tensors of a safetensors file, checked against the shapes that the network needs.
 
-use super::ModelError;
+use super::error::ModelError;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! A V4L2 camera.
 
-use super::queue::{Feed, Queue};
-use super::{Keep, Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
+use super::queue::{Feed, Keep, Queue};
 use crate::frame::{BrokenFrame, Geometry, MAX_SIDE, PixelFormat, Size};
 use linuxvideo::format::{PixFormat, PixelFormat as FourCc};
 use linuxvideo::stream::ReadStream;

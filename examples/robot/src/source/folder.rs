@@ -1,6 +1,7 @@
 //! A folder of pictures, for replays and tests.
 
-use super::{Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
 use crate::frame::{BrokenFrame, Frame, Geometry, PixelFormat, Size};
 use image::{DynamicImage, ImageReader, Limits};
 use std::path::Path;

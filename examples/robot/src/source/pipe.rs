@@ -1,7 +1,8 @@
 //! Raw frames of fixed size through standard input, a named pipe or a file.
 
-use super::queue::{Feed, Queue};
-use super::{Keep, Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
+use super::queue::{Feed, Keep, Queue};
 use crate::frame::{BrokenFrame, Geometry};
 use std::fs::File;
 use std::io::{ErrorKind, Read};

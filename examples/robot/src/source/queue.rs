@@ -3,7 +3,8 @@
 //! A reading thread may block in the system for as long as it likes; the loop only takes what is there. All
 //! buffers exist from the start, so nothing is allocated while frames flow.
 
-use super::{Next, Source, SourceError, buffer};
+use super::error::SourceError;
+use super::next::{Next, Source};
 use crate::frame::{BrokenFrame, Frame, Geometry};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -197,6 +198,14 @@ impl Drop for Queue {
         self.shared.lock().closed = true;
         self.shared.room.notify_all();
     }
+}
+
+/// A buffer of `bytes` zeros.
+fn buffer(bytes: usize) -> Result<Vec<u8>, SourceError> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(bytes).map_err(|_| SourceError::Memory { bytes })?;
+    data.resize(bytes, 0);
+    Ok(data)
 }
 
 #[cfg(test)]

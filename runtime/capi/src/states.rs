@@ -1,37 +1,19 @@
 //! States of rows in memory of the host: merged by the law of [`elsa_core::state`].
 //!
-//! Outside, a reference is in natural-log units. Inside it is a whole number in units of log 2, so
-//!
-//! ```text
-//! m' = rint(m / ln 2)      S' = S exp(m − m' ln 2)      W' = W exp(m − m' ln 2)
-//! ```
-//!
-//! and back again with [`natural_reference`]. An output may be an input: a row is read before it is written, element
-//! by element.
+//! A caller's references are in natural-log units; the law takes whole numbers in base-2 units. [`binary_reference`]
+//! converts one way, [`natural_reference`] the other. An output may be an input: a row is read before it is written,
+//! element by element.
 
-use crate::fault::Fault;
-use crate::types::{elsa_states_in, elsa_states_out};
-use elsa_core::state::{Merge, natural_reference};
-use std::f64::consts::LN_2;
-
-/// The reference in units of log 2, and the factor that the sums take on for it.
-fn binary(m: f32) -> (f32, f64) {
-    if !m.is_finite() {
-        return (m, 1.0);
-    }
-    let whole = (f64::from(m) / LN_2).round_ties_even();
-    (whole as f32, (f64::from(m) - whole * LN_2).exp())
-}
+use crate::fault::{Fault, call};
+use crate::pointer::get;
+use crate::types::{elsa_states_in, elsa_states_out, elsa_status};
+use elsa_core::state::{Merge, binary_reference, is_empty, natural_reference};
 
 fn times(x: f32, factor: f64) -> f32 {
     (f64::from(x) * factor) as f32
 }
 
-fn empty(m: f32, s: f32) -> bool {
-    m == f32::NEG_INFINITY && s == 0.0
-}
-
-/// Checks an array of singles; gives its first and last byte's successor, or nothing for one without elements.
+/// Checks an array of f32 values. Returns its first address and the one past its end, or `None` without elements.
 fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, usize)>, Fault> {
     if count == 0 {
         return Ok(None);
@@ -53,13 +35,14 @@ fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, u
     }
 }
 
+/// Elements of the weighted sums.
 fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
     rows.checked_mul(dim).ok_or_else(|| {
         Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
     })
 }
 
-/// A written array may be `same` as a read one, and otherwise shares nothing with it.
+/// Refuses a written array that shares memory with another, unless they may be the `same` array and are.
 fn apart(
     written: (&str, Option<(usize, usize)>),
     other: (&str, Option<(usize, usize)>),
@@ -78,10 +61,23 @@ fn apart(
     Ok(())
 }
 
+/// A merged row, and how its weighted sums are made.
+struct Row {
+    m: f32,
+    s: f32,
+    weigh: Weigh,
+}
+
+enum Weigh {
+    Earlier,
+    Later,
+    Both { merge: Merge<f32>, fa: f64, fb: f64, back: f64 },
+}
+
 /// # Safety
-/// The arrays of `earlier` and `later` are readable, those of `merged` writable, for `rows` singles and `w` for
+/// The arrays of `earlier` and `later` are readable, those of `merged` writable, for `rows` f32 values and `w` for
 /// `rows * dim`, and nobody else uses `merged`.
-pub(crate) unsafe fn merge(
+unsafe fn merge(
     rows: usize,
     dim: usize,
     earlier: &elsa_states_in,
@@ -114,11 +110,11 @@ pub(crate) unsafe fn merge(
         // SAFETY: row < rows, and the clause of this function; the checks above found the arrays aligned and apart.
         let (ma, sa, mb, sb) =
             unsafe { (*earlier.m.add(row), *earlier.s.add(row), *later.m.add(row), *later.s.add(row)) };
-        let joined = match (empty(ma, sa), empty(mb, sb)) {
+        let joined = match (is_empty(ma, sa), is_empty(mb, sb)) {
             (true, _) => Row { m: mb, s: sb, weigh: Weigh::Later },
             (_, true) => Row { m: ma, s: sa, weigh: Weigh::Earlier },
             _ => {
-                let ((a, fa), (b, fb)) = (binary(ma), binary(mb));
+                let ((a, fa), (b, fb)) = (binary_reference(ma), binary_reference(mb));
                 let merge = Merge::of(a, b);
                 let (m, back) = natural_reference(merge.m);
                 let s = times(merge.apply(times(sa, fa), times(sb, fb)), back);
@@ -145,22 +141,10 @@ pub(crate) unsafe fn merge(
     Ok(())
 }
 
-struct Row {
-    m: f32,
-    s: f32,
-    weigh: Weigh,
-}
-
-enum Weigh {
-    Earlier,
-    Later,
-    Both { merge: Merge<f32>, fa: f64, fb: f64, back: f64 },
-}
-
 /// # Safety
-/// The arrays of `states` are readable, `out` writable for `rows * dim` singles and `lse`, if it is not null, for
+/// The arrays of `states` are readable, `out` writable for `rows * dim` f32 values and `lse`, if it is not null, for
 /// `rows`; nobody else uses those two.
-pub(crate) unsafe fn finish(
+unsafe fn finish(
     rows: usize,
     dim: usize,
     states: &elsa_states_in,
@@ -186,13 +170,55 @@ pub(crate) unsafe fn finish(
         unsafe {
             let (m, s) = (*states.m.add(row), *states.s.add(row));
             for i in row * dim..row * dim + dim {
-                *out.add(i) = if empty(m, s) { 0.0 } else { *states.w.add(i) / s };
+                *out.add(i) = if is_empty(m, s) { 0.0 } else { *states.w.add(i) / s };
             }
             if !lse.is_null() {
-                *lse.add(row) =
-                    if empty(m, s) { f32::NEG_INFINITY } else { (f64::from(m) + f64::from(s).ln()) as f32 };
+                *lse.add(row) = if is_empty(m, s) {
+                    f32::NEG_INFINITY
+                } else {
+                    (f64::from(m) + f64::from(s).ln()) as f32
+                };
             }
         }
     }
     Ok(())
+}
+
+/// Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
+/// the inputs, whole; otherwise nothing overlaps.
+///
+/// Where one state has no key, the other is returned bit for bit. Otherwise references become whole numbers in base-2
+/// units; S and W are rounded once by each conversion of units (there and back), and once by the addition.
+///
+/// # Safety
+/// *read*, *write*: m and s for rows f32 values, w for rows * dim.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_states_merge(
+    rows: usize,
+    dim: usize,
+    earlier: *const elsa_states_in,
+    later: *const elsa_states_in,
+    merged: *const elsa_states_out,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *read*, *write*.
+        unsafe { merge(rows, dim, get("earlier", earlier)?, get("later", later)?, get("merged", merged)?) }
+    })
+}
+
+/// Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
+/// row with no key has zeros and minus infinity.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_states_finish(
+    rows: usize,
+    dim: usize,
+    states: *const elsa_states_in,
+    out: *mut f32,
+    lse: *mut f32,
+) -> elsa_status {
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { finish(rows, dim, get("states", states)?, out, lse) })
 }
