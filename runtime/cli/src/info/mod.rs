@@ -1,15 +1,25 @@
-//! `elsa info`: what the machine has, and what would be chosen and why. `elsa warmup`: kernels loaded ahead.
+//! `elsa info`: what this machine has, what would be chosen and why.
 
-use crate::args::{InfoArgs, Shape, WarmupArgs};
-use crate::board;
-use crate::error::Error;
-use crate::job;
-use elsa_core::attention::{Problem, Spec};
+mod profile;
+
+use crate::error::{Error, one_line};
+use crate::machine;
+use crate::report::{self, Loaded};
+use crate::shape::Shape;
+use clap::Args;
 use elsa_core::dtype::DType;
-use elsa_core::view::{Layout, View};
-use elsa_runtime::{DeviceInfo, Engine, EngineOptions, LoadedKernel, PlanOptions, backends};
+use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, backends};
+use profile::Profile;
 use serde::Serialize;
 use std::io::Write;
+
+/// `elsa info`.
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
 
 #[derive(Debug, Serialize)]
 struct BackendInfo {
@@ -18,23 +28,6 @@ struct BackendInfo {
     kernel: Option<&'static str>,
     /// Why the GPU is absent.
     absence: Option<String>,
-}
-
-/// A kernel that was loaded into the GPU.
-#[derive(Debug, Serialize)]
-struct Loaded {
-    name: &'static str,
-    /// `cubin`, or `ptx`, which the driver has compiled.
-    form: &'static str,
-    ptx_isa: String,
-    load_ms: f64,
-}
-
-impl From<LoadedKernel> for Loaded {
-    fn from(kernel: LoadedKernel) -> Loaded {
-        let LoadedKernel { name, form, isa, ms } = kernel;
-        Loaded { name, form, ptx_isa: isa, load_ms: ms }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -46,14 +39,14 @@ struct Gpu {
     memory_bytes: usize,
     integrated: bool,
     mhz: u32,
-    /// What a first plan at head size 64 loads.
+    /// The kernels of a first plan at head size 64.
     loaded: Vec<Loaded>,
 }
 
 impl Gpu {
     fn of(device: &DeviceInfo, engine: &Engine) -> Result<Gpu, Error> {
         let first = Shape { batch: 1, heads: 1, queries: 64, keys: 64, dim: 64 };
-        engine.plan(&problem(DType::F32, first)?, &PlanOptions::default())?;
+        engine.plan(&first.problem(DType::F32)?, &PlanOptions::default())?;
         let profile = &device.profile;
         Ok(Gpu {
             name: device.name.clone(),
@@ -68,18 +61,6 @@ impl Gpu {
     }
 }
 
-/// The problem of a shape: dense, `[batch, heads, tokens, dim]`.
-///
-/// # Errors
-/// Sizes that make no problem.
-pub fn problem(dtype: DType, shape: Shape) -> Result<Problem, Error> {
-    let Shape { batch, heads, queries, keys, dim } = shape;
-    let view = |name, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
-    let spec =
-        Spec::new(dtype, view("q", queries)?, view("k", keys)?, view("v", keys)?, view("out", queries)?);
-    Ok(spec.check()?)
-}
-
 #[derive(Debug, Serialize)]
 struct Info {
     what: &'static str,
@@ -88,9 +69,11 @@ struct Info {
     arch: &'static str,
     cpu: Option<String>,
     cores: usize,
-    caches: Vec<board::Cache>,
+    caches: Vec<machine::Cache>,
     board: Option<String>,
     target: Option<&'static str>,
+    /// What the data of the target say, to compare with what the system reports.
+    profile: Option<Profile>,
     l4t: Option<String>,
     gpu: Option<Gpu>,
     backends: Vec<BackendInfo>,
@@ -120,17 +103,19 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         }
         Err(e) => (None, None, None, format!("no engine: {e}")),
     };
+    let target = machine::target();
     let info = Info {
         what: "info",
         version: env!("CARGO_PKG_VERSION"),
         os: std::env::consts::OS,
         arch: std::env::consts::ARCH,
-        cpu: board::cpu_model(),
-        cores: board::cores(),
-        caches: board::caches(),
-        board: board::model(),
-        target: board::target(),
-        l4t: board::l4t(),
+        cpu: machine::cpu_model(),
+        cores: machine::cores(),
+        caches: machine::caches(),
+        board: machine::board(),
+        target,
+        profile: target.and_then(Profile::of),
+        l4t: machine::l4t(),
         gpu,
         backends: backends()
             .into_iter()
@@ -147,10 +132,9 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     };
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", crate::json(&info)?)?;
-        return Ok(());
+        return Ok(report::json(&mut out, &info)?);
     }
-    let unknown = || "not told".to_string();
+    let unknown = || "unknown".to_string();
     writeln!(out, "elsa      {} ({} {})", info.version, info.os, info.arch)?;
     writeln!(out, "cpu       {}, {} cores", info.cpu.clone().unwrap_or_else(unknown), info.cores)?;
     let caches: Vec<String> =
@@ -161,6 +145,9 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     }
     if let Some(target) = &info.target {
         writeln!(out, "target    {target}")?;
+    }
+    if let Some(profile) = &info.profile {
+        writeln!(out, "profile   {profile}")?;
     }
     if let Some(l4t) = &info.l4t {
         writeln!(out, "l4t       {l4t}")?;
@@ -177,13 +164,13 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             if gpu.integrated { " shared with the CPU" } else { "" },
             gpu.driver
         )?;
-        write_loaded(&mut out, &gpu.loaded)?;
+        report::loaded(&mut out, &gpu.loaded)?;
     }
     for backend in &info.backends {
         let state = match (backend.present, backend.kernel, &backend.absence) {
             (true, Some(kernel), _) => format!("present, kernel {kernel}"),
             (true, None, _) => "present".to_string(),
-            (false, _, Some(reason)) => format!("absent: {}", crate::error::one_line(reason)),
+            (false, _, Some(reason)) => format!("absent: {}", one_line(reason)),
             (false, _, None) => "absent".to_string(),
         };
         writeln!(out, "backend   {:<8}{state}", backend.name)?;
@@ -192,56 +179,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         (Some(chosen), Some(threads)) => {
             writeln!(out, "chosen    {chosen} with {threads} threads: {}", info.why)?;
         }
-        _ => writeln!(out, "chosen    none: {}", crate::error::one_line(&info.why))?,
+        _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
     }
     Ok(())
-}
-
-fn write_loaded(out: &mut impl Write, loaded: &[Loaded]) -> std::io::Result<()> {
-    for kernel in loaded {
-        let Loaded { name, form, ptx_isa, load_ms } = kernel;
-        writeln!(out, "loaded    {name} from {form}, PTX ISA {ptx_isa}, in {load_ms:.1} ms")?;
-    }
-    Ok(())
-}
-
-/// What is said below the flags of `elsa warmup`.
-pub const WARMUP_HELP: &str = "\
-The driver keeps what it compiles in its cache on disk, so that later processes load it in less time. On the CPU
-there is nothing to load.";
-
-#[derive(Debug, Serialize)]
-struct Warmup {
-    what: &'static str,
-    backend: String,
-    loaded: Vec<Loaded>,
-    fallback: Option<String>,
-}
-
-/// Runs `elsa warmup`.
-///
-/// # Errors
-/// An engine that cannot be had, and kernels that the driver refuses.
-pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
-    let engine = job::engine(&args.engine)?;
-    let mut fallback = engine.absence().map(ToString::to_string);
-    if args.shape.is_empty() {
-        engine.load_kernels()?;
-    }
-    for shape in &args.shape {
-        let plan = engine.plan(&problem(args.dtype, *shape)?, &args.engine.plan_options())?;
-        fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
-    }
-    let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();
-    let warmup = Warmup { what: "warmup", backend: engine.backend().to_string(), loaded, fallback };
-    let mut out = std::io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", crate::json(&warmup)?)?;
-        return Ok(());
-    }
-    writeln!(out, "backend   {}", warmup.backend)?;
-    if let Some(reason) = &warmup.fallback {
-        writeln!(out, "fallback  {}", crate::error::one_line(reason))?;
-    }
-    Ok(write_loaded(&mut out, &warmup.loaded)?)
 }

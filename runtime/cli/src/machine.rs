@@ -1,4 +1,4 @@
-//! What the operating system tells about the machine. Whatever it does not tell is `None`.
+//! What the operating system reports about the machine. What it does not report is `None`.
 
 use serde::Serialize;
 use std::fs;
@@ -11,10 +11,11 @@ pub struct Cache {
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// As the system writes it, such as `32K`.
+    /// As the system writes it: `32K`.
     pub size: String,
 }
 
+/// The first line of a file, unless it is empty.
 fn line(path: impl AsRef<Path>) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -22,7 +23,7 @@ fn line(path: impl AsRef<Path>) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// The model of the processor.
+/// The model of the processor: its name, or on ARM the names of its kinds of cores.
 #[must_use]
 pub fn cpu_model() -> Option<String> {
     model_of(&fs::read_to_string("/proc/cpuinfo").ok()?)
@@ -36,7 +37,7 @@ fn model_of(cpuinfo: &str) -> Option<String> {
     if let Some(name) = values("model name").first() {
         return Some((*name).to_string());
     }
-    // ARM tells numbers; a board may have two kinds of cores.
+    // ARM reports numbers. A board may have two kinds of cores.
     let mut names: Vec<String> = Vec::new();
     for (implementer, part) in values("CPU implementer").into_iter().zip(values("CPU part")) {
         let name = match (implementer, part) {
@@ -55,7 +56,7 @@ fn model_of(cpuinfo: &str) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" + "))
 }
 
-/// Cores that this process may use.
+/// Cores that this process may use; one if the system does not report them.
 #[must_use]
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -77,37 +78,37 @@ pub fn caches() -> Vec<Cache> {
     caches
 }
 
-/// The board, from the device tree.
+/// The model of the board, from the device tree.
 #[must_use]
-pub fn model() -> Option<String> {
+pub fn board() -> Option<String> {
     line("/proc/device-tree/model")
 }
 
-/// The board of `elsa-targets` that this machine is.
+/// The name in `elsa-targets` of this machine's board.
 #[must_use]
 pub fn target() -> Option<&'static str> {
     let compatible = fs::read("/proc/device-tree/compatible").ok()?;
     elsa_targets::recognised(&String::from_utf8_lossy(&compatible))
 }
 
-/// The release of L4T on a Jetson.
+/// The release of L4T, on a Jetson.
 #[must_use]
 pub fn l4t() -> Option<String> {
     line("/etc/nv_tegra_release")
 }
 
-/// Present clock of the first core in MHz.
+/// The current clock of the first core, in MHz.
 #[must_use]
 pub fn cpu_mhz() -> Option<f64> {
     let khz: f64 = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")?.parse().ok()?;
     Some(khz / 1e3)
 }
 
-/// The hottest thermal zone in degrees Celsius.
+/// The temperature of the hottest thermal zone, in degrees Celsius.
 #[must_use]
 pub fn temperature() -> Option<f64> {
     let zones = (0..16).filter_map(|zone| line(format!("/sys/class/thermal/thermal_zone{zone}/temp")));
-    // Sensors that are switched off tell absurd numbers.
+    // Sensors that are switched off report absurd numbers.
     let degrees = zones.filter_map(|x| x.parse::<f64>().ok()).map(|x| x / 1e3);
     degrees.filter(|x| (-40.0..=150.0).contains(x)).reduce(f64::max)
 }

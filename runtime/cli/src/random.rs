@@ -1,7 +1,7 @@
-//! Made-up tensors, the same on every machine.
+//! Random tensors, the same on every machine.
 
 use crate::error::Error;
-use crate::tensor::output::Buffer;
+use crate::memory::Buffer;
 use elsa_core::dtype::DType;
 
 /// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
@@ -9,7 +9,7 @@ use elsa_core::dtype::DType;
 pub struct Random(u64);
 
 impl Random {
-    /// A stream for the given seed.
+    /// The sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)
