@@ -126,7 +126,7 @@ pub enum Error {
     Engine(#[from] EngineError),
     /// A failing GPU.
     #[error("--backend: cuda: {0}")]
-    Device(#[from] elsa_runtime::DeviceError),
+    Device(#[from] DeviceError),
     /// A plan that cannot be made. Its text starts with the argument.
     #[error("--{0}")]
     Plan(#[from] PlanError),

@@ -21,8 +21,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads the files that `args` names and checks everything about them that can be checked. `present` says
-    /// whether present keys and present values are written.
+    /// Reads the files of `args` and checks everything about them that can be checked. `present`: whether present
+    /// keys and present values are written.
     ///
     /// # Errors
     /// The first thing that is not allowed.

@@ -23,12 +23,6 @@ pub enum Scenario {
     Stress,
 }
 
-impl Scenario {
-    /// Every scenario with its name.
-    pub const ALL: [(&str, Scenario); 3] =
-        [("regular", Scenario::Regular), ("long", Scenario::Long), ("stress", Scenario::Stress)];
-}
-
 /// A built-in problem with its data.
 pub struct Case {
     /// Its name.
@@ -58,6 +52,10 @@ fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, E
 }
 
 impl Scenario {
+    /// Every scenario with its name.
+    pub const ALL: [(&str, Scenario); 3] =
+        [("regular", Scenario::Regular), ("long", Scenario::Long), ("stress", Scenario::Stress)];
+
     /// The problems of the scenario, with their data.
     ///
     /// # Errors

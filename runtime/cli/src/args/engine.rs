@@ -56,7 +56,7 @@ impl BackendFlag {
         [(BackendFlag::AUTO, BackendFlag::Auto)].into_iter().chain(forced)
     }
 
-    /// Whether an engine can be asked for it on this machine. A GPU may be absent: `--fallback` decides then.
+    /// Whether this machine and this build allow it. A GPU may be absent: `--fallback` decides then.
     fn is_allowed(self) -> bool {
         match self {
             BackendFlag::Auto | BackendFlag::Forced(Backend::Cuda) => true,

@@ -15,9 +15,9 @@ use serde::Serialize;
 use stats_alloc::INSTRUMENTED_SYSTEM;
 use std::time::{Duration, Instant};
 
-/// Names of the methods in records and flags.
+/// [`Method::Elsa`] in records and flags.
 pub const ELSA: &str = "elsa";
-/// See [`ELSA`].
+/// [`Method::Math`] in records and flags.
 pub const MATH: &str = "math";
 
 /// Time that one method runs before the other takes over.
@@ -124,8 +124,8 @@ impl Contender<'_> {
     }
 }
 
-/// Measures `methods` on `shape` for about `seconds`. On a GPU, the method elsa alone is measured. Returns each
-/// record with the comparison of its answer.
+/// Measures `methods` on `shape` for about `seconds`; on a GPU only the method elsa. Returns each record with the
+/// comparison of its answer.
 ///
 /// # Errors
 /// Options that the engine refuses, and failures of the device or of memory.
@@ -203,7 +203,7 @@ pub fn measure(
             break;
         }
     }
-    // Copies the answer back from the GPU's memory, where timed calls leave it.
+    // Copies the answers back from the GPU's memory, where timed calls leave them.
     for contender in &mut contenders {
         contender.bound.run()?;
     }

@@ -34,13 +34,13 @@ fn help() -> String {
     let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
     format!(
         "\
-Without --shape: tokens {grid} at head size {DIM}. The inputs are standard
-normal. math is the same call with the score matrix materialised. A GPU does not have it: there only elsa is
-measured, with tensors that stay in the GPU's memory. The cold call copies them and loads the kernels. GFLOP/s
-counts 4 * B * H * NQ * NK * D operations for a call. rel L2 is the distance from the f64 oracle, over all rows or,
-for large shapes, over an even sample of them. certified: it does not exceed the bound published with ELSA, plus
-the rounding of the output for f16 and bf16. --json prints one object per line. n is NK. What the board does not
-report is null.
+Without --shape: tokens {grid} at head size {DIM}.
+The inputs are standard normal. math is the same call with the score matrix materialised. A GPU does not have it:
+there only elsa is measured, with tensors that stay in the GPU's memory. The cold call copies them and loads the
+kernels. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call. rel L2 is the distance from the f64 oracle,
+over all rows or, for large shapes, over an even sample of them. certified: rel L2 does not exceed the bound
+published with ELSA, plus the rounding of the output for f16 and bf16. --json prints one object per line. There, n
+is NK, and what the board does not report is null.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains."
     )
 }

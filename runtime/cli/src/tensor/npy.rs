@@ -247,7 +247,7 @@ mod tests {
         assert!(parse(&file(&plain("<f4", "True", "(3, 2, 0)"), &[])).is_ok());
     }
 
-    /// Every single-byte change and every truncation of a good file is parsed or refused, never a panic.
+    /// Every change of one byte and every truncation of a good file is parsed or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

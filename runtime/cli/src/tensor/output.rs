@@ -258,7 +258,8 @@ fn write_npy(writer: impl Write, tensor: &Content) -> io::Result<()> {
     }
 }
 
-/// Writes a zip archive of `.npy` members, not compressed and with a fixed date: the same arrays make the same bytes.
+/// Writes a zip archive of `.npy` members, not compressed and with a fixed date, so that its bytes depend on the
+/// arrays alone.
 fn write_npz(writer: &mut impl Write, arrays: &[(&'static str, Content)]) -> io::Result<()> {
     let mut zip = zip::ZipWriter::new_stream(writer);
     for (name, content) in arrays {

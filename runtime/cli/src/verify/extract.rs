@@ -14,7 +14,7 @@ use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
 
-/// The most multiplications for extracting P. Beyond that, rows are sampled if masks allow it.
+/// The most multiplications for extracting P. Beyond that, rows are sampled if what they attend allows it.
 const EXTRACTION: usize = 3 << 35;
 
 /// Rows of P in a sample, over all heads.
@@ -73,7 +73,7 @@ impl Extraction<'_> {
     pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Vec<PRow>, Error> {
         let spec = *problem.spec();
         let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
-        // Which keys a row attends must not depend on its place among the queries.
+        // Rows can be sampled if the keys that they attend do not depend on their place among the queries.
         let free = spec.causal.is_none()
             && spec.window == Window::default()
             && spec.packed.is_none()
@@ -213,7 +213,7 @@ mod tests {
             |p: &[f64], x: &[f64], delta| PRow::of(&oracle_with(&problem, inputs, p, delta), |j| x[j], 0.0);
         let same = judge(&[0.5, 0.25, 0.25], &[0.5, 0.25, 0.25], 0.0);
         assert!(same.drift.metrics().js == 0.0 && !same.unexplained && same.not_finite == 0);
-        // The columns of `found` are the computed side, those of the oracle the reference.
+        // `found` is the computed side, the oracle the reference.
         let far = judge(&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0], 0.1);
         assert!(far.drift.metrics().argmax == 1.0 && far.unexplained);
         assert_eq!((far.drift.reference_argmax(), far.drift.computed_argmax()), (0, 1));

@@ -152,7 +152,7 @@ pub fn judge(
     let total = Total::of(&compared);
     let (y_total, explained) = (total.drift.as_ref(), total.explained);
 
-    // A GPU's kernel takes so many values. More would choose another kernel.
+    // The head size that the GPU's kernel takes. A greater one would choose another kernel.
     let widest = plan.gpu_choice().map(|choice| choice.kernel.head_dim);
     let extraction = Extraction { engine, options, executed, widest };
     let p = extraction.compare(problem, inputs, &all)?;
