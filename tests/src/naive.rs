@@ -132,6 +132,14 @@ pub fn attention(case: &Case) -> Answer {
     answer
 }
 
+impl Case {
+    /// The answer by the definition, in f64.
+    #[must_use]
+    pub fn naive(&self) -> Answer {
+        attention(self)
+    }
+}
+
 struct Sequence {
     b: usize,
     q0: usize,

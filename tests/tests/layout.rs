@@ -22,8 +22,10 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
     match region {
         // The contract of a tile.
         Region::Weights => (block + 16) * w,
-        Region::Pad => choice.kernel.rows * choice.head_dim,
-        Region::Keys => when(choice.stage_keys, block.next_multiple_of(choice.kernel.rows) * choice.head_dim),
+        Region::Pad => choice.kernel.tile_keys * choice.head_dim,
+        Region::Keys => {
+            when(choice.stage_keys, block.next_multiple_of(choice.kernel.tile_keys) * choice.head_dim)
+        }
         Region::Values => when(choice.stage_values, block * choice.value_dim),
         Region::Rows => {
             let rows = block.max(w) * choice.head_dim.max(choice.value_dim);
