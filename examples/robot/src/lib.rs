@@ -8,7 +8,7 @@
 //! | [`clock`] | absolute deadlines on the monotonic clock |
 //! | [`realtime`] | core, priority, locked memory |
 //! | [`sink`] | lines on standard output or a serial port; never waits |
-//! | [`report`] | counts, latencies, summary |
+//! | [`report`] | answers, counts, summary |
 //! | [`robot`] | the loop |
 //!
 //! Between the first and the last frame the loop allocates nothing.

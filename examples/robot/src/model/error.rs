@@ -30,12 +30,12 @@ pub enum ModelError {
     Tensor {
         /// Its name.
         name: String,
-        /// What is there.
+        /// What the file has.
         found: String,
         /// What the network needs.
         allowed: String,
     },
-    /// The engine cannot be had. Its text starts with the argument.
+    /// The engine is not available. Its text starts with the argument.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Attention of these shapes is refused.

@@ -57,27 +57,27 @@ pub enum SourceError {
     Mode {
         /// The device.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested mode.
         asked: String,
-        /// What the driver chose.
+        /// The mode that the driver chose.
         offered: String,
     },
-    /// The camera was there and is gone, or its driver fails.
+    /// The camera has gone, or its driver fails.
     #[error("camera: lost: {0}")]
     Lost(io::Error),
     /// No frame came for too long.
     #[error("frames: none for {} s", patience.as_secs_f64())]
     Silent {
-        /// How long was waited.
+        /// How long the loop has waited.
         patience: Duration,
     },
     /// The thread that reads frames cannot be started.
     #[error("frames: the system started no thread: {0}")]
     Thread(io::Error),
-    /// Memory that the system does not give.
+    /// The system has refused memory.
     #[error("frames: {bytes} bytes of memory were refused by the system")]
     Memory {
-        /// How much.
+        /// Requested bytes.
         bytes: usize,
     },
 }
