@@ -2,141 +2,141 @@
 
 use core::fmt;
 
-/// Why a problem, or the data bound to it, is refused. Each names the argument, what was found and what is
-/// allowed.
+/// Why a problem, or the data bound to it, was refused. Every message names the argument, the value found and the
+/// values allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ArgumentError {
-    /// A tensor of a rank that its layout does not have.
+    /// The rank of a tensor does not fit its layout.
     Rank {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** Its rank. */
+        /// Its rank.
         found: usize,
-        /** Ranks that are allowed. */
+        /// The allowed ranks.
         allowed: &'static str,
     },
-    /// A tensor whose rows are not contiguous.
+    /// The last axis of a tensor is not contiguous.
     DimStride {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** The stride of its last axis in elements. */
+        /// Stride of its last axis, in elements.
         found: usize,
     },
-    /// A tensor whose elements cannot be indexed.
+    /// A tensor is too large to index.
     TooLarge {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** `[batch, heads, tokens, dim]`. */
+        /// `[batch, heads, tokens, dim]`.
         shape: [usize; 4],
     },
-    /// Layout `bnc` without a number of heads.
+    /// Layout `bnc` requires the number of heads, which is missing.
     HeadsMissing {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
     },
-    /// A last axis that the heads do not divide.
+    /// The number of heads does not divide the last axis.
     HeadsDoNotDivide {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** Its last axis. */
+        /// Size of its last axis.
         width: usize,
-        /** Heads given. */
+        /// The requested number of heads.
         heads: usize,
     },
-    /// Query heads that the key heads do not divide.
+    /// The number of key heads does not divide the number of query heads.
     Groups {
-        /** Query heads. */
+        /// Number of query heads.
         heads: usize,
-        /** Key heads. */
+        /// Number of key heads.
         kv_heads: usize,
     },
-    /// An axis that must have at least one element.
+    /// An axis is empty that must have at least one element.
     Zero {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** The axis. */
+        /// Name of the axis.
         axis: &'static str,
     },
-    /// An axis that must equal another tensor's.
+    /// An axis differs from the tensor that it must match.
     Mismatch {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** The axis. */
+        /// Name of the axis.
         axis: &'static str,
-        /** Its size. */
+        /// Its size.
         found: usize,
-        /** The size that is allowed. */
+        /// The required size.
         allowed: usize,
-        /** Where that size comes from. */
+        /// The argument that determines that size.
         of: &'static str,
     },
-    /// A number that must be finite, or within bounds.
+    /// A number is not finite or out of bounds.
     Number {
-        /** The argument. */
+        /// Name of the argument.
         argument: &'static str,
-        /** Its value. */
+        /// Its value.
         found: f32,
-        /** What is allowed. */
+        /// The allowed values, in words.
         allowed: &'static str,
     },
-    /// A mask that does not broadcast.
+    /// The mask does not broadcast to `[batch, heads, queries, keys]`.
     MaskShape {
-        /** The axis from the left of `[batch, heads, q, k]`. */
+        /// Name of the axis of `[batch, heads, queries, keys]`.
         axis: &'static str,
-        /** Its size. */
+        /// Its size.
         found: usize,
-        /** The size besides one. */
+        /// The allowed size other than 1.
         allowed: usize,
     },
-    /// An entry of a list of lengths that is out of bounds.
+    /// An entry of a list of lengths is out of bounds.
     Length {
-        /** The list. */
+        /// Name of the list.
         argument: &'static str,
-        /** The entry. */
+        /// Index of the entry.
         index: usize,
-        /** Its value. */
+        /// Its value.
         found: i64,
-        /** Least. */
+        /// The smallest allowed value.
         min: i64,
-        /** Greatest. */
+        /// The largest allowed value.
         max: i64,
     },
-    /// Two arguments that exclude each other.
+    /// Two arguments exclude each other.
     Conflict {
-        /** The argument. */
+        /// Name of the argument.
         argument: &'static str,
-        /** The other. */
+        /// Name of the other argument.
         other: &'static str,
     },
-    /// An argument that another one needs.
+    /// An argument was given without another one that it requires.
     Needs {
-        /** The argument. */
+        /// Name of the argument.
         argument: &'static str,
-        /** What it needs. */
+        /// The missing argument.
         other: &'static str,
     },
-    /// Data of another type than the problem's.
+    /// The type of the data differs from the problem's.
     Type {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** Its type. */
+        /// Its type.
         found: &'static str,
-        /** The problem's. */
+        /// The type in the problem.
         allowed: &'static str,
     },
-    /// A buffer that is too short for its view.
+    /// A buffer is too short for its view.
     Short {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
-        /** Its elements. */
+        /// Number of elements in the buffer.
         found: usize,
-        /** Elements needed. */
+        /// Number of elements required.
         needed: usize,
     },
-    /// A tensor that is written whose rows overlap.
+    /// Rows of a tensor to be written overlap.
     Overlap {
-        /** The tensor. */
+        /// Name of the tensor.
         argument: &'static str,
     },
 }

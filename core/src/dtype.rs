@@ -1,20 +1,20 @@
-//! Element types, and borrowed elements of one of them.
+//! Element types, and borrowed slices of them.
 
 use half::{bf16, f16};
 
-/// The type of a tensor's elements. Arithmetic is in f32 whatever the type.
+/// The type of a tensor's elements. Arithmetic is in f32 for every type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
-    /// IEEE 754 single precision.
+    /// IEEE 754 binary32.
     F32,
-    /// IEEE 754 half precision.
+    /// IEEE 754 binary16.
     F16,
-    /// The upper half of a single: eight exponent bits, seven of fraction.
+    /// bfloat16: the upper 16 bits of an f32, with 8 exponent and 7 fraction bits.
     Bf16,
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -23,7 +23,7 @@ impl DType {
         }
     }
 
-    /// `f32`, `f16` or `bf16`.
+    /// The name of the type: `f32`, `f16` or `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,7 +33,7 @@ impl DType {
         }
     }
 
-    /// Unit roundoff: half the distance from one to the next larger number.
+    /// The unit roundoff: half the distance from 1 to the next larger number.
     #[must_use]
     pub const fn unit_roundoff(self) -> f64 {
         match self {
@@ -50,14 +50,14 @@ impl core::fmt::Display for DType {
     }
 }
 
-/// Borrowed elements of a tensor.
+/// Borrowed elements of a tensor that is read.
 #[derive(Clone, Copy, Debug)]
 pub enum Elements<'a> {
-    /// Singles.
+    /// f32 elements.
     F32(&'a [f32]),
-    /// Halves.
+    /// f16 elements.
     F16(&'a [f16]),
-    /// Brain floats.
+    /// bf16 elements.
     Bf16(&'a [bf16]),
 }
 
@@ -82,13 +82,13 @@ impl Elements<'_> {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its first byte.
+    /// Address of the first element.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
@@ -98,10 +98,10 @@ impl Elements<'_> {
         }
     }
 
-    /// The element at `index` as an f32, which represents all three types exactly.
+    /// The element at `index`, widened to f32. The conversion is exact for all three types.
     ///
     /// # Panics
-    /// When `index` is not below `len`.
+    /// Panics if `index` is not below `len`.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> f32 {
@@ -113,14 +113,14 @@ impl Elements<'_> {
     }
 }
 
-/// Borrowed elements of a tensor that is written.
+/// Mutably borrowed elements of a tensor that is written.
 #[derive(Debug)]
 pub enum ElementsMut<'a> {
-    /// Singles.
+    /// f32 elements.
     F32(&'a mut [f32]),
-    /// Halves.
+    /// f16 elements.
     F16(&'a mut [f16]),
-    /// Brain floats.
+    /// bf16 elements.
     Bf16(&'a mut [bf16]),
 }
 
@@ -145,13 +145,13 @@ impl ElementsMut<'_> {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its first byte.
+    /// Address of the first element.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {
@@ -161,10 +161,10 @@ impl ElementsMut<'_> {
         }
     }
 
-    /// Writes `value` at `index`, rounded to the nearest element.
+    /// Writes `value` at `index`, rounded to the nearest value of the element type.
     ///
     /// # Panics
-    /// When `index` is not below `len`.
+    /// Panics if `index` is not below `len`.
     #[inline]
     pub fn set(&mut self, index: usize, value: f32) {
         match self {

@@ -1,19 +1,18 @@
 //! Exact softmax attention as a scan over the monoid of states `(m, S, W)`.
 //!
-//! This crate holds every definition that the rest of the house builds on and runs on a machine without
-//! an operating system or an allocator: the monoid and its scans, the problem with its masks as data, the
-//! schedule and the plan, a scalar attention that needs nothing but the caller's buffers, the f64 oracle
-//! and the measures of drift, and what a finished run may claim about its error.
+//! This crate holds every definition that the other crates build on: the monoid and its scans, the checked problem
+//! with its masks, the schedule and the plan, a scalar attention, the f64 oracle, the measures of drift, and the
+//! error certificate. It needs neither an operating system nor an allocator; all memory comes from the caller.
 //!
-//! What every operator shares stands at the top, each operator in a module of its own. One data path runs through
-//! the project, and through this crate in the same order:
+//! Modules that every operator shares stand at the top level; each operator has a module of its own. The modules
+//! below are in the order of the data path:
 //!
-//! | step | here |
+//! | step | module |
 //! |---|---|
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
-//! | states and their one merge law | [`monoid`], [`state`], [`scan`] |
-//! | what a device is | [`profile`] |
+//! | states and their merge law | [`monoid`], [`state`], [`scan`] |
+//! | the description of a device | [`profile`] |
 //! | measures of error | [`drift`], [`ulp`] |
 #![no_std]
 #![forbid(unsafe_code)]

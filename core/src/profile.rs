@@ -1,56 +1,57 @@
-//! What a device is, as plain data that the chooser reads.
+//! The description of a device, as plain data for the chooser.
 
-/// A device: its processor, caches and, where it has one, its GPU. Sizes in bytes, clocks in MHz; zero means
-/// unknown.
+/// A device: its processor, its caches and, where present, its GPU. Sizes are in bytes and clocks in MHz; zero
+/// means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceProfile {
-    /// Cores that may be used.
+    /// Number of cores available to the process.
     pub cores: usize,
-    /// First-level data cache of a core.
+    /// Level 1 data cache of a core.
     pub l1d: usize,
-    /// Second-level cache that a core can use.
+    /// Level 2 cache available to a core.
     pub l2: usize,
-    /// Last-level cache, if there is one beyond the second.
+    /// Level 3 cache; zero if absent or unknown.
     pub l3: usize,
-    /// Highest clock.
+    /// Maximum clock.
     pub cpu_mhz: u32,
-    /// The GPU.
+    /// The GPU, where present.
     pub gpu: Option<GpuProfile>,
 }
 
-/// A CUDA device.
+/// A CUDA device. Sizes are in bytes and the clock in MHz; zero means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuProfile {
     /// Compute capability, `(major, minor)`.
     pub capability: (u32, u32),
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors (SMs).
     pub sms: usize,
-    /// FP32 lanes of one of them.
+    /// FP32 lanes of an SM.
     pub lanes_per_sm: usize,
-    /// Shared memory that a block may use.
+    /// Shared memory available to a block.
     pub shared_memory: usize,
-    /// Shared memory of a streaming multiprocessor.
+    /// Shared memory of an SM.
     pub shared_per_sm: usize,
-    /// Second-level cache.
+    /// Level 2 cache.
     pub l2: usize,
-    /// Highest clock.
+    /// Maximum clock.
     pub mhz: u32,
-    /// Whether it shares the processor's memory.
+    /// Whether it shares memory with the CPU.
     pub integrated: bool,
 }
 
 impl DeviceProfile {
-    /// A processor of which nothing is known but what every one has: one core and small caches.
+    /// A conservative description of an unknown processor: one core, 32 KiB of level 1 and 256 KiB of level 2
+    /// cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
         DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
     }
 }
 
-/// An instruction set that micro-kernels exist for.
+/// An instruction set for which micro-kernels exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstructionSet {
-    /// Portable code.
+    /// Portable Rust without vector intrinsics.
     Scalar,
     /// ARMv8.0 Advanced SIMD.
     Neon,
@@ -61,11 +62,11 @@ pub enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// Every instruction set, the fastest first.
+    /// Every instruction set, fastest first.
     pub const ALL: [InstructionSet; 4] =
         [InstructionSet::Avx512, InstructionSet::Avx2, InstructionSet::Neon, InstructionSet::Scalar];
 
-    /// `scalar`, `neon`, `avx2` or `avx512`.
+    /// The name: `scalar`, `neon`, `avx2` or `avx512`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

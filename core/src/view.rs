@@ -1,25 +1,25 @@
-//! Strided four-dimensional views, as plain data.
+//! Strided four-dimensional views of tensors, as plain data.
 
 use crate::argument::ArgumentError;
 
-/// The order of axes in a tensor of attention.
+/// The order of the axes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `[batch, heads, tokens, dim]`; also `[heads, tokens, dim]` and `[tokens, dim]`.
     Bhnd,
     /// `[batch, tokens, heads, dim]`; also `[tokens, heads, dim]` and `[tokens, dim]`.
     Bnhd,
-    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is given apart.
+    /// `[batch, tokens, heads · dim]`; also `[tokens, heads · dim]`. The number of heads is a separate argument.
     Bnc,
 }
 
-/// A strided view `[batch, heads, tokens, dim]`: shape and strides in elements. It holds no pointer, so a
-/// plan may keep it.
+/// A strided view `[batch, heads, tokens, dim]`: shape and strides, both in elements. It holds no pointer, so that
+/// a plan can store it.
 ///
-/// Any layout whose dimension is contiguous can be described: the three of [`Layout`], a slice of a packed
-/// QKV tensor, an expanded batch (stride zero, for inputs).
+/// It describes any layout whose last axis is contiguous: the three of [`Layout`], a slice of a packed QKV tensor,
+/// and an input broadcast over the batch (stride zero).
 ///
-/// The default is a view of nothing.
+/// The default is an empty view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
     shape: [usize; 4],
@@ -27,11 +27,11 @@ pub struct View {
 }
 
 impl View {
-    /// A view of `shape` with `strides` in elements, both `[batch, heads, tokens, dim]`. `argument` names
-    /// the tensor in errors.
+    /// Creates a view of `shape` with `strides` in elements, both ordered `[batch, heads, tokens, dim]`.
+    /// `argument` names the tensor in errors.
     ///
     /// # Errors
-    /// A dimension whose stride is not one, and a view whose last element has no index.
+    /// Returns an error if the stride of the last axis is not 1, or if the view is too large to index.
     pub fn new(
         argument: &'static str,
         shape: [usize; 4],
@@ -45,7 +45,7 @@ impl View {
             let far = n.saturating_sub(1).checked_mul(s).and_then(|x| last.checked_add(x));
             last = far.ok_or(ArgumentError::TooLarge { argument, shape })?;
         }
-        // Byte offsets must fit a pointer difference, and counts of elements must not overflow.
+        // Byte offsets must fit in `isize`, and element counts must not overflow.
         let count = shape.iter().try_fold(1usize, |a, &n| a.checked_mul(n));
         match count {
             Some(count) if count <= isize::MAX as usize / 4 && last < isize::MAX as usize / 4 => {
@@ -55,11 +55,12 @@ impl View {
         }
     }
 
-    /// A dense view of a tensor with the given `dims` in the given layout. `heads` splits the last axis of
-    /// [`Layout::Bnc`] and is not used otherwise.
+    /// Creates a dense view of a tensor with the given `dims` and layout. `heads` splits the last axis of
+    /// [`Layout::Bnc`] and is ignored for the other layouts. `argument` names the tensor in errors.
     ///
     /// # Errors
-    /// A rank that the layout does not have, and heads that do not divide the last axis.
+    /// Returns an error if the rank does not fit the layout, if `heads` is missing or does not divide the last
+    /// axis, or if the view is too large to index.
     pub fn dense(
         argument: &'static str,
         layout: Layout,
@@ -105,49 +106,50 @@ impl View {
         Ok([b, h, n, c / h])
     }
 
-    /// `[batch, heads, tokens, dim]`.
+    /// The shape, `[batch, heads, tokens, dim]`.
     #[must_use]
     pub const fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// Strides in elements of `[batch, heads, tokens, dim]`.
+    /// The strides in elements, `[batch, heads, tokens, dim]`.
     #[must_use]
     pub const fn strides(&self) -> [usize; 4] {
         self.strides
     }
 
-    /// Sequences in the batch.
+    /// Number of sequences in the batch.
     #[must_use]
     pub const fn batch(&self) -> usize {
         self.shape[0]
     }
 
-    /// Heads.
+    /// Number of heads.
     #[must_use]
     pub const fn heads(&self) -> usize {
         self.shape[1]
     }
 
-    /// Tokens.
+    /// Number of tokens.
     #[must_use]
     pub const fn tokens(&self) -> usize {
         self.shape[2]
     }
 
-    /// Head size.
+    /// The head size.
     #[must_use]
     pub const fn dim(&self) -> usize {
         self.shape[3]
     }
 
-    /// Elements in the view.
+    /// Number of elements in the view.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.shape[0] * self.shape[1] * self.shape[2] * self.shape[3]
     }
 
-    /// Elements that a buffer must have: one past the last that the view reaches, none for an empty view.
+    /// Number of elements that a buffer must have: one more than the largest index in the view, or zero if the
+    /// view is empty.
     #[must_use]
     pub fn extent(&self) -> usize {
         if self.count() == 0 {
@@ -163,9 +165,10 @@ impl View {
         batch * self.strides[0] + head * self.strides[1] + token * self.strides[2]
     }
 
-    /// Whether two different rows may share an element, which a tensor that is written must not have.
-    /// Decided from the strides in order of size, so that it may refuse a view whose rows interleave
-    /// without touching, but never accepts one whose rows overlap.
+    /// Whether two different rows may share an element. A tensor that is written must not have such rows.
+    ///
+    /// The test compares each stride with the extent of the axes that have smaller strides. It may reject a view
+    /// whose rows interleave without sharing an element, but it never accepts one whose rows overlap.
     #[must_use]
     pub fn may_overlap(&self) -> bool {
         if self.count() == 0 {

@@ -1,63 +1,61 @@
-//! What a finished run may claim about its error. Plain data.
+//! The certificate of a run: what it may claim about its error, as plain data.
 //!
-//! The claim of this certificate is the published one, ELSA Theorem 1:
+//! The certificate states the published bound, ELSA Theorem 1:
 //!
 //! ```text
 //! ‖ŷ − y‖₂ / ‖y‖₂ ≤ u L(n, B) + O(u²)        u = 2^-24
 //! ```
 //!
-//! It is printed as what it is and not as a bound that holds:
+//! This is a quotation, not a rigorous bound of the run:
 //!
 //! 1. It is relative to `‖y‖`. Where values cancel, `‖y‖` is small and the error is not.
-//! 2. It leaves out the rounding of the scores, which grows with the head size and with the size of the
-//!    scores.
-//! 3. It counts merges, one unit each. Additions inside a leaf of the merge tree are not among them, so the
-//!    longest path that was executed is given beside it.
-//! 4. It speaks of single precision. An output in half precision is rounded once more, by at most that
-//!    type's own unit roundoff.
+//! 2. It omits the rounding of the scores, which grows with the head size and with the magnitude of the scores.
+//! 3. It counts one rounding per merge. It omits the additions inside a leaf of the merge tree, so the certificate
+//!    also states the longest path that was executed.
+//! 4. It covers f32 arithmetic. A 16-bit output is rounded once more, by at most the unit roundoff of its type.
 //!
-//! The rigorous bound has its own room, [`super::bound`].
+//! A rigorous bound is the subject of [`super::bound`].
 
 use crate::dtype::DType;
 use crate::scan::elsa_depth;
 use core::fmt;
 
-/// The structure that a run executed.
+/// The structure of the computation that a run executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Executed {
-    /// Keys of a block, `B` of the published depth.
+    /// Number of keys in a block, `B` of the published depth.
     pub block: usize,
-    /// Blocks whose keys fold into one state before states merge.
+    /// Number of blocks that fold into one state before states merge.
     pub segment_blocks: usize,
-    /// Merges of states on the longest path through the merge tree.
+    /// Number of merges on the longest path through the merge tree.
     pub merge_depth: usize,
-    /// Additions on the longest path from a key to the output, those of the merges included.
+    /// Number of additions on the longest path from a key to the output, including those of the merges.
     pub additions: usize,
-    /// Longest chain of products in a score that is summed in halves; zero where all are summed in singles.
+    /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,
 }
 
-/// The published claim for a run, beside what was executed.
+/// The published bound for a run, beside the structure that was executed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Certificate {
-    /// Type of the output. Accumulation is in f32 whatever it is.
+    /// Element type of the output. Accumulation is in f32 for every type.
     pub dtype: DType,
-    /// The most keys that a row may attend, `n` of the published depth.
+    /// Largest number of keys that a row may attend, `n` of the published depth.
     pub keys: usize,
-    /// What was executed.
+    /// The structure that was executed.
     pub executed: Executed,
     /// `L(n, B)`, ELSA equation 6.
     pub published_depth: usize,
-    /// `u L(n, B)` with the unit roundoff of f32, ELSA equation 7 without its second-order term. Relative to
+    /// `u L(n, B)` with the unit roundoff of f32: ELSA equation 7 without its second-order term. Relative to
     /// `‖y‖₂`.
     pub published_bound: f64,
-    /// What rounding the output to half precision adds, relative to each element: the type's unit roundoff,
-    /// zero for f32.
+    /// Additional rounding of a 16-bit output, relative to each element: the unit roundoff of its type; zero for
+    /// f32.
     pub output_rounding: f64,
 }
 
 impl Certificate {
-    /// The certificate of a run over at most `keys` keys a row with an output of type `dtype`.
+    /// The certificate of a run in which a row attends at most `keys` keys and the output has type `dtype`.
     #[must_use]
     pub fn new(dtype: DType, keys: usize, executed: Executed) -> Certificate {
         let published_depth = elsa_depth(keys, executed.block);
@@ -74,25 +72,25 @@ impl Certificate {
         }
     }
 
-    /// Whether the published depth is at least the additions that were executed on the longest path. Where it
-    /// is not, the published value counts fewer roundings than there were.
+    /// Whether the published depth is at least the number of additions on the longest path. If it is not, the
+    /// published bound counts fewer roundings than were executed.
     #[must_use]
     pub const fn covers_additions(&self) -> bool {
         self.published_depth >= self.executed.additions
     }
 
-    /// Writes the certificate as one line of JSON, without a line break. Numbers are numbers of JSON, and the
-    /// fields are those of [`Certificate`] and [`Executed`], besides
+    /// Writes the certificate as one line of JSON, without a line break. The fields are those of [`Certificate`]
+    /// and [`Executed`], and in addition
     ///
-    /// - `claim`: `"published"`, for ELSA Theorem 1,
+    /// - `claim`: `"published"`, meaning ELSA Theorem 1,
     /// - `rigorous`: `false`,
     /// - `relative_to`: `"norm2(y)"`,
     /// - `leaves_out`: what the claim does not cover,
-    /// - `unit_roundoff`: that of f32,
+    /// - `unit_roundoff`: the unit roundoff of f32,
     /// - `covers_additions`: [`Certificate::covers_additions`].
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns an error if `out` does.
     pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         let Executed { block, segment_blocks, merge_depth, additions, half_chain } = self.executed;
         write!(out, r#"{{"claim":"published","source":"ELSA Theorem 1","rigorous":false,"#)?;

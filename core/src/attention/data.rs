@@ -1,4 +1,4 @@
-//! The data of a problem: what is read and what is written.
+//! The data of a call: the tensors that it reads and writes.
 
 use super::mask::MaskElements;
 use super::operands::Operand;
@@ -7,7 +7,7 @@ use super::sequence::Lengths;
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements, ElementsMut};
 
-/// The data of a problem that is read.
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`].
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// Elements of the query view.
@@ -27,7 +27,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Query, key and value, and nothing else.
+    /// Inputs with a query, a key and a value, and no optional tensor.
     #[must_use]
     pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
         Inputs {
@@ -41,10 +41,10 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// Checks that the data are those of `problem`: types, lengths of buffers, lengths of sequences.
+    /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
     ///
     /// # Errors
-    /// The first thing that is not as the problem says.
+    /// Returns the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (operand, data) in [
@@ -78,10 +78,11 @@ impl<'a> Inputs<'a> {
 }
 
 impl Lengths<'_> {
-    /// Checks the lists against `problem`.
+    /// Checks the lists against `problem`: present where declared, with the right number of entries, all in
+    /// bounds.
     ///
     /// # Errors
-    /// The first list, or entry of a list, that does not match the problem.
+    /// Returns an error for the first list, or entry of a list, that does not match.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();
@@ -126,7 +127,7 @@ impl Lengths<'_> {
     }
 }
 
-/// Cumulative lengths: `sequences + 1` entries that start at zero, never decrease and end at `total`.
+/// Checks cumulative lengths: `sequences + 1` entries that start at zero, never decrease, and end at `total`.
 fn bounds_hold(
     argument: &'static str,
     list: &[i64],
@@ -153,8 +154,8 @@ fn bounds_hold(
     Ok(())
 }
 
-/// Checks the type and the length of the data that was found for a tensor, or that none was found where the problem has
-/// no such tensor. `missing` names what is missing.
+/// Checks the type and the number of elements found for an operand, or that nothing was supplied for an operand
+/// that the problem does not have. `missing` names what an error reports as missing.
 fn covers(
     problem: &Problem,
     operand: Operand,
@@ -178,24 +179,24 @@ fn covers(
     }
 }
 
-/// The state `(m, S, W)` of every row, in natural units: `S = Σ exp(s_j − m)`, `W = Σ exp(s_j − m) v_j`.
-/// `m` lies near the largest score; any reference gives the same `W / S`.
+/// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and `W = Σ exp(s_j −
+/// m) v_j`. The reference `m` lies near the largest score; every reference yields the same `W / S`.
 #[derive(Debug)]
 pub struct StateOut<'a> {
-    /// `[batch, heads, queries]`, natural logarithm; `−∞` for a row with no key.
+    /// References `m`, `[batch, heads, queries]`; `−∞` for a row that attends no key.
     pub m: &'a mut [f32],
-    /// `[batch, heads, queries]`.
+    /// Sums `S`, `[batch, heads, queries]`.
     pub s: &'a mut [f32],
-    /// `[batch, heads, queries, d_v]`.
+    /// Weighted sums `W`, `[batch, heads, queries, d_v]`.
     pub w: &'a mut [f32],
 }
 
-/// The data of a problem that is written.
+/// The output tensors of a call. Their shapes and strides are those of the [`Problem`].
 #[derive(Debug)]
 pub struct Outputs<'a> {
     /// Elements of the output view.
     pub output: ElementsMut<'a>,
-    /// Log-sum-exp of each row, `[batch, heads, queries]`, natural logarithm; `−∞` for a row with no key.
+    /// Log-sum-exp of each row, `[batch, heads, queries]`, natural logarithm; `−∞` for a row that attends no key.
     pub lse: Option<&'a mut [f32]>,
     /// The state of each row.
     pub state: Option<StateOut<'a>>,
@@ -206,16 +207,16 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// The output, and nothing else.
+    /// Outputs with the output tensor alone.
     #[must_use]
     pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
         Outputs { output, lse: None, state: None, present_key: None, present_value: None }
     }
 
-    /// Checks that the buffers are those of `problem`.
+    /// Checks the buffers against `problem`: element types and lengths.
     ///
     /// # Errors
-    /// The first buffer whose type or length is not as the problem says.
+    /// Returns the first mismatch.
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (operand, data) in [

@@ -1,19 +1,19 @@
-//! Masks as data: boolean or additive, broadcast over `[batch, heads, q, k]` from the right.
+//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right.
 
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
 
-/// What the elements of a mask mean.
+/// The meaning of a mask's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskKind {
-    /// Non-zero bytes are attended.
+    /// One byte per element; non-zero means attended.
     Bool,
-    /// Added to the score, in natural-log units; `−∞` is not attended.
+    /// The element is added to the score, in natural-log units; `−∞` means not attended.
     Additive(DType),
 }
 
 impl MaskKind {
-    /// `bool`, `f32`, `f16` or `bf16`.
+    /// The name of the element type: `bool`, `f32`, `f16` or `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -22,7 +22,7 @@ impl MaskKind {
         }
     }
 
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -35,14 +35,14 @@ impl MaskKind {
 /// Borrowed elements of a mask.
 #[derive(Clone, Copy, Debug)]
 pub enum MaskElements<'a> {
-    /// One byte an element; non-zero is attended.
+    /// One byte per element; non-zero means attended.
     Bool(&'a [u8]),
-    /// Added to the score.
+    /// Elements that are added to the scores, in natural-log units; `−∞` means not attended.
     Additive(Elements<'a>),
 }
 
 impl MaskElements<'_> {
-    /// What the elements mean.
+    /// The meaning of the elements.
     #[must_use]
     pub fn kind(&self) -> MaskKind {
         match self {
@@ -60,13 +60,13 @@ impl MaskElements<'_> {
         }
     }
 
-    /// Whether there is no element.
+    /// Whether the slice is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its first byte.
+    /// Address of the first element.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         match self {
@@ -75,10 +75,11 @@ impl MaskElements<'_> {
         }
     }
 
-    /// What the element at `index` adds to a score: zero or `−∞` for a boolean, itself otherwise.
+    /// What the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
+    /// element itself for an additive one.
     ///
     /// # Panics
-    /// When `index` is not below `len`.
+    /// Panics if `index` is not below `len`.
     #[inline]
     #[must_use]
     pub fn bias(&self, index: usize) -> f32 {
@@ -95,7 +96,7 @@ impl MaskElements<'_> {
     }
 }
 
-/// Shape and strides of a mask, `[batch, heads, q, k]`, in elements. An axis of size one is broadcast.
+/// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskView {
     kind: MaskKind,
@@ -104,10 +105,11 @@ pub struct MaskView {
 }
 
 impl MaskView {
-    /// A dense mask with `dims` aligned to `[batch, heads, q, k]` from the right.
+    /// Creates a dense mask whose `dims` align with `[batch, heads, queries, keys]` from the right. Missing axes
+    /// are broadcast.
     ///
     /// # Errors
-    /// A rank other than one to four, and a size that cannot be indexed.
+    /// Returns an error if the rank is not 1 to 4, or if the mask is too large to index.
     pub fn dense(kind: MaskKind, dims: &[usize]) -> Result<MaskView, ArgumentError> {
         if dims.is_empty() || dims.len() > 4 {
             return Err(ArgumentError::Rank { argument: "mask", found: dims.len(), allowed: "1 to 4" });
@@ -126,31 +128,32 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
-    /// What the elements mean.
+    /// The meaning of the elements.
     #[must_use]
     pub const fn kind(&self) -> MaskKind {
         self.kind
     }
 
-    /// `[batch, heads, q, k]`.
+    /// The shape, `[batch, heads, queries, keys]`.
     #[must_use]
     pub const fn shape(&self) -> [usize; 4] {
         self.shape
     }
 
-    /// Strides in elements of `[batch, heads, q, k]`, zero along axes that are broadcast.
+    /// The strides in elements, `[batch, heads, queries, keys]`; zero along broadcast axes.
     #[must_use]
     pub fn strides(&self) -> [usize; 4] {
         core::array::from_fn(|axis| if self.shape[axis] == 1 { 0 } else { self.strides[axis] })
     }
 
-    /// Elements that a buffer must have.
+    /// Number of elements that a buffer must have.
     #[must_use]
     pub fn extent(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Keys that the mask speaks of, out of `keys`: all when its last axis is one and broadcast.
+    /// The number of keys, out of `keys`, that the mask covers: all of them if its last axis is broadcast, else
+    /// the size of that axis.
     #[must_use]
     pub const fn reach(&self, keys: usize) -> usize {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
@@ -168,7 +171,7 @@ impl MaskView {
         Ok(())
     }
 
-    /// Where row `q` of a head starts and how far its keys lie apart (zero when broadcast).
+    /// The row of query `q`: where it starts, and the distance between its elements (zero if broadcast).
     #[inline]
     #[must_use]
     pub fn row(&self, batch: usize, head: usize, q: usize) -> MaskRow {
@@ -176,19 +179,19 @@ impl MaskView {
         MaskRow { start: at(0, batch) + at(1, head) + at(2, q), step: usize::from(self.shape[3] != 1) }
     }
 
-    /// Whether every query of a head has the same row.
+    /// Whether all queries of a head share one row.
     #[must_use]
     pub const fn same_for_all_queries(&self) -> bool {
         self.shape[2] == 1
     }
 }
 
-/// One row of a mask: element of key `j` at `start + j · step`.
+/// One row of a mask. The element of key `j` has index `start + j · step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskRow {
     /// Index of the element of key zero.
     pub start: usize,
-    /// Elements from one key to the next: one, or zero when broadcast.
+    /// Distance in elements from one key to the next: 1, or 0 if broadcast.
     pub step: usize,
 }
 

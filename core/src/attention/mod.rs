@@ -1,40 +1,42 @@
-//! Exact softmax attention, from the problem to what an answer is worth.
+//! Exact softmax attention, from the problem to the error of its answer.
 //!
 //! # The definition
 //!
-//! For every query row `i` of a sequence the answer is
+//! For every query row `i` of a sequence the output is
 //!
 //! ```text
 //! s_j = cap(scale · q_i · k_j) + mask_ij       for the keys j that row i attends
-//! y_i = Σ_j exp(s_j) v_j / Σ_j exp(s_j)        zeros when it attends none
+//! y_i = Σ_j exp(s_j) v_j / Σ_j exp(s_j)        zeros if it attends no key
 //! ```
 //!
-//! with `cap(s) = X · tanh(s / X)` where a soft cap is set. Which keys a row attends is the intersection of
-//! - the valid keys of its sequence (all, or the first `key_lengths[b]`),
-//! - `j ≤ i + offset` when causal,
-//! - `i + offset − L ≤ j ≤ i + offset + R` with a window,
-//! - the mask: true, or not `−∞`; keys beyond its last axis are not attended.
+//! where `cap(s) = X · tanh(s / X)` if a soft cap is set, else `cap(s) = s`. A row attends the keys in the
+//! intersection of
+//! - the valid keys of its sequence: all, or the first `key_lengths[b]`;
+//! - `j ≤ i + offset`, if causal;
+//! - `i + offset − L ≤ j ≤ i + offset + R`, with a window;
+//! - the mask: elements that are true, or not `−∞`. Keys beyond the mask's last axis are not attended.
 //!
-//! A score that is `−∞` by arithmetic, from an infinite query or key, weighs nothing; what a NaN or an infinity
-//! in the value of that key then does to the row is not specified.
+//! A score that arithmetic makes `−∞`, because a query or a key is infinite, has weight zero. If the value of that
+//! key holds a NaN or an infinity, the row is unspecified.
 //!
-//! Scores are held in singles in units of `log 2`, and sums before they are divided: a row is only finite where
-//! `|s_j| < 2.3e38`, every partial sum of `q_i · k_j` too, and `keys · 2^8 · max |v_j| < 3.4e38`. Beyond that it
-//! may hold infinities and NaN, and scores below `−2.3e38` count as `−∞`.
+//! Scores are f32 values in base-2 units (multiplied by `log2 e`), and sums are accumulated before the division. A
+//! row is therefore finite only if `|s_j| < 2.3e38`, likewise every partial sum of `q_i · k_j`, and `keys · 2^8 ·
+//! max |v_j| < 3.4e38`. Beyond these limits a row may hold infinities and NaN, and scores below `−2.3e38` count as
+//! `−∞`.
 //!
-//! Keys are counted from the start of the past, where there is one. The first three make one interval per
-//! row, [`Sequence::range`]; only the mask is looked up.
+//! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
+//! interval per row, [`Sequence::range`]; only the mask is read per key.
 //!
-//! # The rooms
+//! # Modules
 //!
-//! | step | here |
+//! | step | items |
 //! |---|---|
-//! | the one list of tensors | [`Operand`], [`Operands`] |
+//! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem, with masks and lengths as data | [`Spec`], [`Problem`], [`MaskView`], [`Sequence`] |
-//! | the tensors of a frame | [`Inputs`], [`Outputs`] |
-//! | kernels, the choice among them, the workspace | [`plan`] |
-//! | tiles, blocks and segments | [`schedule`] |
-//! | attention with nothing but memory and arithmetic | [`scalar`] |
+//! | the tensors of a call | [`Inputs`], [`Outputs`] |
+//! | kernel descriptions, the choosers, the workspace layout | [`plan`] |
+//! | query tiles, key blocks and segments | [`schedule`] |
+//! | the scalar fallback, without an allocator | [`scalar`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 
 pub mod bound;

@@ -1,7 +1,7 @@
-//! The operands of an attention call: the one list of the tensors that it reads and writes.
+//! The operands of an attention call: the single list of tensors that it reads and writes.
 //!
-//! Whoever handles all of them (views, host pointers, device addresses, offsets in a staging buffer) keeps an
-//! [`Operands<T>`] and loops over [`Operand::ALL`]; nobody writes the list again.
+//! Code that handles every operand (views, host pointers, device addresses, offsets in a staging buffer) keeps an
+//! [`Operands<T>`] and loops over [`Operand::ALL`] instead of repeating the list.
 
 use core::array;
 use core::ops::{Index, IndexMut};
@@ -15,17 +15,17 @@ pub enum Operand {
     Key,
     /// New values, `[batch, kv_heads, keys, d_v]`.
     Value,
-    /// Earlier keys, `[batch, kv_heads, past, d]`.
+    /// Past keys, `[batch, kv_heads, past, d]`.
     PastKey,
-    /// Earlier values, `[batch, kv_heads, past, d_v]`.
+    /// Past values, `[batch, kv_heads, past, d_v]`.
     PastValue,
-    /// The mask, broadcast over `[batch, heads, queries, keys]`.
+    /// The mask, broadcast to `[batch, heads, queries, keys]`.
     Mask,
     /// The output, `[batch, heads, queries, d_v]`.
     Output,
-    /// Earlier and new keys, `[batch, kv_heads, past + keys, d]`.
+    /// Past and new keys, `[batch, kv_heads, past + keys, d]`.
     PresentKey,
-    /// Earlier and new values, `[batch, kv_heads, past + keys, d_v]`.
+    /// Past and new values, `[batch, kv_heads, past + keys, d_v]`.
     PresentValue,
     /// Log-sum-exp of each row, f32 `[batch, heads, queries]`.
     LogSumExp,
@@ -38,7 +38,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Every operand: those that are read, then those that are written.
+    /// Every operand: the inputs, then the outputs.
     pub const ALL: [Operand; 13] = [
         Operand::Query,
         Operand::Key,
@@ -55,7 +55,7 @@ impl Operand {
         Operand::StateWeighted,
     ];
 
-    /// Its name in error messages: `q`, `past-k`, `lse-out`, `state-out m`.
+    /// The name of the operand in error messages, such as `q`, `past-k`, `lse-out` or `state-out m`.
     #[must_use]
     pub const fn argument(self) -> &'static str {
         match self {
@@ -75,34 +75,34 @@ impl Operand {
         }
     }
 
-    /// Whether a call writes it.
+    /// Whether the operand is an output.
     #[must_use]
     pub const fn is_written(self) -> bool {
         self as usize >= Operand::Output as usize
     }
 
-    /// Whether it is one of the three arrays of states.
+    /// Whether the operand is one of the three arrays of a state output.
     #[must_use]
     pub const fn is_state(self) -> bool {
         matches!(self, Operand::StateReference | Operand::StateSum | Operand::StateWeighted)
     }
 }
 
-/// One `T` for each [`Operand`].
+/// A value of type `T` for each [`Operand`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operands<T>([T; Operand::ALL.len()]);
 
 impl<T> Operands<T> {
-    /// `of(operand)` for each operand.
+    /// Calls `of` for each operand.
     #[must_use]
     pub fn from_fn(mut of: impl FnMut(Operand) -> T) -> Operands<T> {
         Operands(array::from_fn(|i| of(Operand::ALL[i])))
     }
 
-    /// `of(operand)` for each operand, in order, up to the first error.
+    /// Calls `of` for each operand, in order, and stops at the first error.
     ///
     /// # Errors
-    /// The first error of `of`.
+    /// Returns the first error of `of`.
     pub fn try_from_fn<E>(mut of: impl FnMut(Operand) -> Result<T, E>) -> Result<Operands<T>, E>
     where
         T: Default,
@@ -114,7 +114,7 @@ impl<T> Operands<T> {
         Ok(operands)
     }
 
-    /// Each operand with its value, in the order of [`Operand::ALL`].
+    /// Iterates over the operands and their values, in the order of [`Operand::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Operand, &T)> {
         Operand::ALL.into_iter().zip(&self.0)
     }

@@ -1,4 +1,4 @@
-//! The problem: what attends what, checked once, as plain data.
+//! The problem: shapes, masks and options of an attention call, checked once, as plain data.
 
 use super::mask::MaskView;
 use super::operands::Operand;
@@ -8,11 +8,11 @@ use crate::dtype::DType;
 use crate::view::View;
 use core::f64::consts::LOG2_E;
 
-/// Everything that defines a problem, not yet checked. Make one with [`Spec::new`], set what differs from
-/// plain attention, and check it with [`Spec::check`].
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from plain
+/// attention, and call [`Spec::check`] to obtain a [`Problem`].
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
-    /// Type of query, key, value, output, past and present.
+    /// Element type of query, key, value, output, past and present.
     pub dtype: DType,
     /// `[batch, heads, queries, d]`.
     pub query: View,
@@ -22,33 +22,33 @@ pub struct Spec {
     pub value: View,
     /// `[batch, heads, queries, d_v]`.
     pub output: View,
-    /// Earlier keys, `[batch, kv_heads, past, d]`.
+    /// Past keys, `[batch, kv_heads, past, d]`.
     pub past_key: Option<View>,
-    /// Earlier values, `[batch, kv_heads, past, d_v]`.
+    /// Past values, `[batch, kv_heads, past, d_v]`.
     pub past_value: Option<View>,
-    /// Where earlier and new keys are to be written, `[batch, kv_heads, past + keys, d]`.
+    /// Where past and new keys are written one after the other, `[batch, kv_heads, past + keys, d]`.
     pub present_key: Option<View>,
-    /// Where earlier and new values are to be written, `[batch, kv_heads, past + keys, d_v]`.
+    /// Where past and new values are written one after the other, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
-    /// Factor of the scores; `None` is `1 / sqrt(d)`.
+    /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
-    /// Causal, and from where the diagonal starts.
+    /// Makes the problem causal, with the diagonal aligned as given.
     pub causal: Option<Alignment>,
-    /// A window around the diagonal.
+    /// Sliding window around the diagonal.
     pub window: Window,
-    /// `X` in `X · tanh(s / X)`; `None` or zero is off.
+    /// The soft cap `X` in `X · tanh(s / X)`; `None` or zero turns it off.
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
-    /// Whether the number of valid keys of each sequence comes with the data.
+    /// Whether the number of valid keys of each sequence is supplied with the data ([`Lengths::keys`]).
     pub key_lengths: bool,
-    /// Number of sequences that query and key pack along their tokens (batch one), whose bounds come with
-    /// the data.
+    /// Number of sequences packed along the tokens of query and key, whose batch is then 1. Their bounds are
+    /// supplied with the data ([`Lengths::cu_seqlens_q`] and [`Lengths::cu_seqlens_k`]).
     pub packed: Option<usize>,
 }
 
 impl Spec {
-    /// Plain attention of `query` over `key` and `value` into `output`.
+    /// Plain attention of `query` over `key` and `value`, written to `output`.
     #[must_use]
     pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
         Spec {
@@ -71,11 +71,12 @@ impl Spec {
         }
     }
 
-    /// Checks the whole and makes it a problem.
+    /// Checks every field and returns the problem.
     ///
     /// # Errors
-    /// Sizes that disagree, sizes of zero other than tokens, numbers that are not finite, masks that do not
-    /// broadcast, arguments that exclude each other, outputs whose rows overlap.
+    /// Returns an error if sizes disagree, an axis other than the tokens is empty, a number is not finite or loses
+    /// its precision in base-2 units, the mask does not broadcast, two arguments exclude each other, or rows of an
+    /// output overlap.
     pub fn check(self) -> Result<Problem, ArgumentError> {
         use ArgumentError as E;
         let Spec { query, key, value, output, .. } = self;
@@ -169,55 +170,55 @@ impl Spec {
         }
         let scale = match self.scale {
             Some(scale) => scale,
-            // Rounded once, from the exact quotient.
+            // Computed in f64 and rounded once to f32.
             None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
         };
         let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
-        // What queries and capped scores are multiplied by must not lose its precision.
+        // The factors of queries and of capped scores must be normal f32 values, or they lose precision.
         let (factor, after) = problem.score_factors();
         let factor_holds = factor.is_normal() || scale == 0.0;
         match softcap {
             Some(found) if !(factor_holds && after.is_normal()) => Err(E::Number {
                 argument: "softcap",
                 found,
-                allowed: "0 (off) or X with X log2(e) and scale / X normal singles",
+                allowed: "0 (off) or X with X log2(e) and scale / X normal f32 values",
             }),
             None if !factor_holds => Err(E::Number {
                 argument: "scale",
                 found: scale,
-                allowed: "0, or a number that times log2(e) is a normal single",
+                allowed: "0, or a number that times log2(e) is a normal f32 value",
             }),
             _ => Ok(problem),
         }
     }
 }
 
-/// The memory of an operand.
+/// The memory that an operand occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Elements that a buffer must have.
+    /// Number of elements that a buffer must have.
     pub elements: usize,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub element_size: usize,
-    /// Its view, for tensors that have one: all but the mask, log-sum-exp and states.
+    /// Its view; `None` for the mask, the log-sum-exp and the states, which are dense.
     pub view: Option<View>,
 }
 
 impl Memory {
-    /// Bytes that a buffer must have; the largest number where they cannot be counted.
+    /// Number of bytes that a buffer must have, saturating at `usize::MAX`.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.elements.saturating_mul(self.element_size)
     }
 
-    /// The view, where its rows leave gaps that a call must not write.
+    /// The view, if it leaves gaps between its rows. A call must not write to gaps.
     #[must_use]
     pub fn gaps(&self) -> Option<View> {
         self.view.filter(|view| view.extent() != view.count())
     }
 }
 
-/// A checked problem.
+/// A checked attention problem. Created by [`Spec::check`].
 #[derive(Clone, Copy, Debug)]
 pub struct Problem {
     spec: Spec,
@@ -227,31 +228,31 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// What it was made from, with the scale filled in and a soft cap of zero taken out.
+    /// The specification of the problem, with the scale filled in and a soft cap of zero removed.
     #[must_use]
     pub const fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Factor of the scores.
+    /// The scale of the scores.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// Query heads.
+    /// Number of query heads.
     #[must_use]
     pub const fn heads(&self) -> usize {
         self.spec.query.heads()
     }
 
-    /// Key heads.
+    /// Number of key and value heads.
     #[must_use]
     pub const fn kv_heads(&self) -> usize {
         self.spec.key.heads()
     }
 
-    /// The key head that a query head uses.
+    /// The key head that query head `head` reads.
     #[must_use]
     pub const fn kv_head(&self, head: usize) -> usize {
         head / (self.heads() / self.kv_heads())
@@ -269,25 +270,25 @@ impl Problem {
         self.spec.value.dim()
     }
 
-    /// Keys before the first new one.
+    /// Number of past keys.
     #[must_use]
     pub const fn past(&self) -> usize {
         self.past
     }
 
-    /// Keys in all, the past included; of all sequences together when packed.
+    /// Number of keys, including the past. For a packed problem, the total over all sequences.
     #[must_use]
     pub const fn keys(&self) -> usize {
         self.keys
     }
 
-    /// Query rows: `batch · heads · queries`.
+    /// Number of query rows: `batch · heads · queries`.
     #[must_use]
     pub const fn rows(&self) -> usize {
         self.spec.query.batch() * self.heads() * self.spec.query.tokens()
     }
 
-    /// Sequences: the batch, or those that are packed.
+    /// Number of sequences: the batch size, or the number of packed sequences.
     #[must_use]
     pub const fn sequences(&self) -> usize {
         match self.spec.packed {
@@ -296,8 +297,9 @@ impl Problem {
         }
     }
 
-    /// Factor of the queries, and of what their products with keys become after the soft cap, so that scores come
-    /// out in base-2 units. Without a soft cap the second is zero.
+    /// Returns `(query_factor, cap)`, which make scores come out in base-2 units. Without a soft cap a score is
+    /// `query_factor · q · k`, and `cap` is zero. With a soft cap `X` a score is `cap · tanh(query_factor · q ·
+    /// k)`, with `query_factor = scale / X` and `cap = X · log2 e`.
     #[must_use]
     pub fn score_factors(&self) -> (f32, f32) {
         let scale = f64::from(self.scale);
@@ -307,7 +309,7 @@ impl Problem {
         }
     }
 
-    /// Whether a row attends fewer keys than there are: by lengths, causality, a window or a mask.
+    /// Whether lengths, causality, a window or a mask may keep a row from attending every key.
     #[must_use]
     pub const fn is_masked(&self) -> bool {
         let s = &self.spec;
@@ -318,14 +320,15 @@ impl Problem {
             || s.key_lengths
     }
 
-    /// Whether later rows may attend more keys: causality, or a window that is closed to the right.
+    /// Whether the number of attended keys may grow with the row: the problem is causal, or its window is limited
+    /// to the right.
     #[must_use]
     pub const fn grows_with_the_row(&self) -> bool {
         self.spec.causal.is_some() || self.spec.window.right.is_some()
     }
 
-    /// The memory of an operand, or none where the problem does not have it. Log-sum-exp and states belong to
-    /// every problem; a frame may leave them out.
+    /// The memory of `operand`, or `None` if the problem does not have that operand. Every problem has log-sum-exp
+    /// and states, which a call may omit.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;
@@ -355,7 +358,7 @@ impl Problem {
         view.map(|view| Memory { elements: view.extent(), element_size: s.dtype.size(), view: Some(view) })
     }
 
-    /// The geometry of sequence `index` with lengths that [`Lengths::check`] has accepted.
+    /// The geometry of sequence `index`. `lengths` must have passed [`Lengths::check`].
     #[must_use]
     pub fn sequence(&self, lengths: &Lengths<'_>, index: usize) -> Sequence {
         let mut s = match (self.spec.packed, lengths.cu_seqlens_q, lengths.cu_seqlens_k) {

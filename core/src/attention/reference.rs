@@ -1,25 +1,25 @@
-//! The oracle: attention in f64, row by row, as the definition in [`crate::attention`] reads.
+//! The oracle: attention in f64, row by row, a direct transcription of the definition in [`crate::attention`].
 //!
 //! ```text
 //! for every key j of the sequence:  if row i attends j:  s_j = cap(scale · q_i · k_j) + mask_ij
 //! max = max s_j    sum = Σ exp(s_j − max)    y_i = Σ exp(s_j − max) v_j / sum    lse = max + log sum
 //! ```
 //!
-//! Whether a row attends a key is decided key by key from the fields of the [`Spec`] and the lengths that
-//! come with the data. Nothing is taken from [`super::Sequence`], the schedule or the states, so
-//! that a mistake there cannot hide here. Elements are taken as stored and the scale as the single that the
-//! problem holds; everything after that is f64.
+//! Whether a row attends a key is decided key by key from the fields of the [`Spec`] and the lengths supplied with
+//! the data. The oracle uses neither [`super::Sequence`] nor the schedule nor the states, so it cannot share their
+//! mistakes. Elements are read as stored, the scale is the f32 value of the problem, and everything else is f64.
 //!
-//! 1. **Two passes and nothing kept.** The first finds the maximum, the second computes the scores again.
-//!    No row of scores is stored, so the oracle runs at any length without scratch.
-//! 2. **Absent keys are not looked at.** A key that is not attended contributes nothing, even when it or its
-//!    value holds NaN. An attended key whose score is `−∞` has weight zero and its value is not looked at,
-//!    as [`crate::state::State::absorb`] has it.
+//! 1. **Two passes.** The first finds the maximum, the second recomputes the scores. No row of scores is stored,
+//!    so the oracle handles any length without scratch memory.
+//! 2. **Keys that are not attended are not read.** They contribute nothing, even if the key or its value holds
+//!    NaN. An attended key whose score is `−∞` has weight zero and its value is not read, as in
+//!    [`crate::state::State::absorb`].
 //! 3. **NaN poisons.** A NaN score makes `max`, `sum`, `lse` and the whole output NaN; a NaN in an attended
 //!    value makes that column NaN. A score of `+∞` makes `sum` NaN.
-//! 4. **A row without keys**, or whose scores are all `−∞`, gives zeros and log-sum-exp `−∞`.
+//! 4. **Empty rows.** A row that attends no key, or whose scores are all `−∞`, has an output of zeros and
+//!    log-sum-exp `−∞`.
 //!
-//! The element type is matched once per row and the dot product keeps eight independent sums.
+//! For speed the element type is matched once per row, and the dot product keeps eight independent sums.
 
 use super::data::Inputs;
 use super::mask::{MaskElements, MaskView};
@@ -30,23 +30,23 @@ use crate::view::View;
 use core::ops::Range;
 use half::{bf16, f16};
 
-/// What the oracle knows of a row besides its output, in natural-log units.
+/// The statistics of a row, in natural-log units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// The largest score of an attended key; `−∞` when there is none, NaN when the row is poisoned.
+    /// The largest score of an attended key; `−∞` if there is none, NaN if a score is NaN.
     pub max: f64,
-    /// `Σ exp(s_j − max)`; zero when the row has no key.
+    /// `Σ exp(s_j − max)`; zero if the row attends no key.
     pub sum: f64,
-    /// `max + log sum`; `−∞` when the row has no key.
+    /// `max + log sum`; `−∞` if the row attends no key.
     pub lse: f64,
 }
 
-/// The output of query `i` of a sequence in f64, written to `output` (`[d_v]`), and what else the row shows.
-/// `sequence` and `i` count as in [`Problem::sequence`], `head` counts query heads. The data must have
+/// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the
+/// row. `sequence` and `i` count as in [`Problem::sequence`], and `head` counts query heads. The inputs must have
 /// passed [`Inputs::check`].
 ///
 /// # Panics
-/// When `output` is not `d_v` long, and when `sequence`, `head` or `i` do not exist.
+/// Panics if `output` does not have `d_v` elements, or if `sequence`, `head` or `i` is out of bounds.
 pub fn row(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -63,10 +63,10 @@ pub fn row(
     }
 }
 
-/// The same row without its output.
+/// The statistics of a row, without its output. Arguments are those of [`row()`].
 ///
 /// # Panics
-/// As [`row`].
+/// Panics if `sequence`, `head` or `i` is out of bounds.
 #[must_use]
 pub fn statistics(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, head: usize, i: usize) -> Row {
     match problem.spec().dtype {
@@ -76,11 +76,11 @@ pub fn statistics(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, head:
     }
 }
 
-/// Calls `visit(j, p_j)` for every key `j` of the sequence in order, past included; keys that the row does
-/// not attend have probability zero.
+/// Calls `visit(j, p_j)` with the probability of every key `j` of the sequence, in order, including the past. Keys
+/// that the row does not attend have probability zero.
 ///
 /// # Panics
-/// As [`row`].
+/// Panics if `sequence`, `head` or `i` is out of bounds.
 pub fn probabilities(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -93,11 +93,11 @@ pub fn probabilities(
     probabilities_in(problem, inputs, sequence, head, i, &row, 0..usize::MAX, visit);
 }
 
-/// [`probabilities`] of the keys in `keys` alone (cut at the end of the sequence), for a `row` that
-/// [`row()`] or [`statistics`] has given.
+/// Like [`probabilities`], but only for the keys in `keys`, cut off at the end of the sequence. `row` must be the
+/// result of [`row()`] or [`statistics`] for the same row.
 ///
 /// # Panics
-/// As [`row`].
+/// Panics if `sequence`, `head` or `i` is out of bounds.
 #[allow(clippy::too_many_arguments)]
 pub fn probabilities_in(
     problem: &Problem,
@@ -119,7 +119,7 @@ pub fn probabilities_in(
 /// Whether query `i` of a sequence attends key `j`, by length, causality, window and mask.
 ///
 /// # Panics
-/// When `sequence`, `head` or `i` do not exist.
+/// Panics if `sequence`, `head` or `i` is out of bounds.
 #[must_use]
 pub fn attends(
     problem: &Problem,
@@ -132,7 +132,7 @@ pub fn attends(
     Geometry::new(problem, inputs, sequence, head, i).bias(j).is_some()
 }
 
-/// An element type, read as f64.
+/// An element type that is read as f64.
 trait Element: Copy {
     fn of<'a>(elements: &Elements<'a>) -> &'a [Self];
     fn wide(self) -> f64;
@@ -168,7 +168,7 @@ impl Element for bf16 {
     }
 }
 
-/// `Σ a_x b_x` with eight sums that do not wait for each other.
+/// `Σ a_x b_x`, with eight independent sums.
 fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
     let mut sums = [0.0; 8];
     let (a8, a_rest) = a.as_chunks::<8>();
@@ -184,7 +184,7 @@ fn dot<T: Element>(a: &[T], b: &[T]) -> f64 {
     ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
 }
 
-/// Which keys one row attends, read off the fields of the problem.
+/// Which keys one row attends, by the fields of the problem.
 struct Geometry<'a> {
     spec: &'a Spec,
     /// Index on the batch axis.
@@ -196,10 +196,10 @@ struct Geometry<'a> {
     query: usize,
     first_key: usize,
     past: usize,
-    /// Keys of the sequence, and those that are valid.
+    /// Number of keys of the sequence, and number of valid keys.
     keys: usize,
     valid: usize,
-    /// Column of the diagonal in this row.
+    /// Key index of the diagonal in this row.
     diagonal: i128,
     mask: Option<(&'a MaskView, MaskElements<'a>)>,
 }
@@ -248,7 +248,7 @@ impl<'a> Geometry<'a> {
         }
     }
 
-    /// What the mask adds to the score of key `j` (zero without a mask), if the row attends it.
+    /// What the mask adds to the score of key `j` (zero without a mask), or `None` if the row does not attend it.
     #[inline]
     fn bias(&self, j: usize) -> Option<f64> {
         let column = j as i128;
@@ -264,7 +264,7 @@ impl<'a> Geometry<'a> {
         if keys != 1 && j >= keys {
             return None;
         }
-        // An axis of size one is broadcast, so its only index is zero.
+        // An axis of size 1 is broadcast, so its only index is zero.
         let b = if batches == 1 { 0 } else { self.batch };
         let h = if heads == 1 { 0 } else { self.head };
         let q = if queries == 1 { 0 } else { self.i };
@@ -284,7 +284,7 @@ struct Scores<'a, T> {
     cap: Option<f64>,
 }
 
-/// The lines of one head of keys or values: those of the past, then the new ones.
+/// The rows of one head of keys or values: first the past, then the new ones.
 struct Lines<'a, T> {
     past: Option<(View, &'a [T])>,
     new: (View, &'a [T]),
@@ -334,7 +334,7 @@ impl<'a, T: Element> Scores<'a, T> {
         }
     }
 
-    /// The score of key `j`, if the row attends it.
+    /// The score of key `j`, or `None` if the row does not attend it.
     #[inline(always)]
     fn score(&self, j: usize) -> Option<f64> {
         let bias = self.geometry.bias(j)?;
@@ -449,7 +449,7 @@ mod tests {
         let mut y = [7.0; 2];
         let r = row(&p, &x, 0, 0, 0, &mut y);
         assert_eq!((y, r.lse, r.sum), ([0.0, 0.0], f64::NEG_INFINITY, 0.0));
-        // A score of −∞ weighs nothing and its value is not looked at.
+        // A score of −∞ has weight zero, and its value is not read.
         let p = problem(1, 1, |_| {});
         let x = Inputs::new(
             Elements::F32(&[1.0]),

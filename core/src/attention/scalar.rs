@@ -1,9 +1,9 @@
-//! The scalar fallback: a whole attention call on a machine with nothing but memory and arithmetic.
+//! The scalar fallback: a whole attention call without threads, vector instructions or an allocator.
 //!
-//! One query row at a time streams over its keys and keeps a state per level of the merge tree, so the extra
-//! memory is `d + d_v · (1 + ceil(log2(keys / 512)))` singles whatever the number of queries. Cuts and merge
-//! tree are those of [`crate::schedule`]; only the arithmetic inside a block is simpler than the kernels':
-//! keys are absorbed one by one.
+//! Query rows are computed one at a time. A row streams over its keys and keeps one state per level of the merge
+//! tree, so the scratch memory is `d + d_v · (1 + ceil(log2(keys / 512)))` f32 values for any number of queries.
+//! The cuts and the merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
+//! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
@@ -14,22 +14,24 @@ use crate::scan::stack::MergeStack;
 use crate::state::{NaturalState, State};
 use core::f32::consts::LOG2_E;
 
-/// Keys that fold into one state before states merge.
+/// Keys of a segment, which fold into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
 /// Longest chain of multiply-adds in a score.
 const CHAIN: usize = 64;
 
-/// Singles of scratch that [`run`] needs, whatever the number of queries; none if they cannot be counted.
+/// Number of f32 values of scratch that [`run`] needs, for any number of queries. Returns `None` if the number
+/// overflows.
 #[must_use]
 pub fn scratch_len(problem: &Problem) -> Option<usize> {
     let levels = MergeStack::capacity(problem.keys().div_ceil(SEGMENT));
     levels.checked_mul(problem.value_dim())?.checked_add(problem.head_dim())
 }
 
-/// Computes the whole problem. Nothing is written before everything is checked.
+/// Computes the whole problem. Everything is checked before anything is written.
 ///
 /// # Errors
-/// Data that are not those of the problem, and a scratch that is too short.
+/// Returns an error if inputs or outputs do not match the problem, or if `scratch` is shorter than
+/// [`scratch_len`].
 pub fn run(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -73,8 +75,8 @@ fn row(
     for (x, q) in query.iter_mut().enumerate() {
         *q = inputs.query.get(from + x) * factor;
     }
-    // References and sums of the levels; their weighted sums are slices of the scratch.
-    let mut heads = [(f32::NEG_INFINITY, 0.0f32); usize::BITS as usize + 1];
+    // `(m, S)` of each level of the merge tree; the weighted sums are slices of the scratch.
+    let mut levels = [(f32::NEG_INFINITY, 0.0f32); usize::BITS as usize + 1];
     let mut stack = MergeStack::default();
     let mut segment = None;
     let (start, end) = sequence.range(i);
@@ -90,11 +92,11 @@ fn row(
         let c = j / SEGMENT;
         if segment != Some(c) {
             segment = Some(c);
-            let slot = stack.push(c, |slot| merge(&mut heads, states, dv, slot));
-            heads[slot] = (f32::NEG_INFINITY, 0.0);
+            let slot = stack.push(c, |slot| merge(&mut levels, states, dv, slot));
+            levels[slot] = (f32::NEG_INFINITY, 0.0);
             states[slot * dv..(slot + 1) * dv].fill(0.0);
         }
-        // Keys of the past come first; both are looked up, never copied.
+        // Past keys come first. Past and new rows are read where they are, never copied.
         let (key, value, k, v) = match (&s.past_key, &s.past_value, &inputs.past_key, &inputs.past_value) {
             (Some(pk), Some(pv), Some(past_k), Some(past_v)) if j < sequence.past => {
                 (past_k, past_v, pk.row(sequence.batch, kv_head, j), pv.row(sequence.batch, kv_head, j))
@@ -120,16 +122,16 @@ fn row(
             score += bias;
         }
         let slot = stack.len() - 1;
-        let (m, sum) = heads[slot];
+        let (m, sum) = levels[slot];
         let mut state = State { m, s: sum, w: &mut states[slot * dv..(slot + 1) * dv] };
         state.absorb(score, |x| value.get(v + x));
-        heads[slot] = (state.m, state.s);
+        levels[slot] = (state.m, state.s);
     }
-    if !stack.finish(|slot| merge(&mut heads, states, dv, slot)) {
-        heads[0] = (f32::NEG_INFINITY, 0.0);
+    if !stack.finish(|slot| merge(&mut levels, states, dv, slot)) {
+        levels[0] = (f32::NEG_INFINITY, 0.0);
         states[..dv].fill(0.0);
     }
-    let mut state = State { m: heads[0].0, s: heads[0].1, w: &mut states[..dv] };
+    let mut state = State { m: levels[0].0, s: levels[0].1, w: &mut states[..dv] };
     let token = sequence.query0 + i;
     let at = (sequence.batch * problem.heads() + head) * s.query.tokens() + token;
     if let Some(lse) = &mut outputs.lse {
@@ -149,16 +151,16 @@ fn row(
     }
 }
 
-/// slot ← slot ⊕ (slot + 1).
-fn merge(heads: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) {
+/// Merges two adjacent states: slot ← slot ⊕ (slot + 1).
+fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) {
     let (earlier, later) = states[slot * dv..(slot + 2) * dv].split_at_mut(dv);
-    let later = State { m: heads[slot + 1].0, s: heads[slot + 1].1, w: later };
-    let mut earlier = State { m: heads[slot].0, s: heads[slot].1, w: earlier };
+    let later = State { m: levels[slot + 1].0, s: levels[slot + 1].1, w: later };
+    let mut earlier = State { m: levels[slot].0, s: levels[slot].1, w: earlier };
     earlier.merge(&later);
-    heads[slot] = (earlier.m, earlier.s);
+    levels[slot] = (earlier.m, earlier.s);
 }
 
-/// Copies past and new keys and values to the present.
+/// Copies past and new keys and values to the present tensors, where the problem has them.
 fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let pairs = [

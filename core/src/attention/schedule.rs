@@ -1,10 +1,24 @@
 //! The schedule: tiles over queries, blocks and segments over keys, and the merge tree.
 //!
-//! Keys are cut at multiples of the block size from the first key of the sequence, past included, and eight
-//! blocks make a segment. A segment's keys fold into one state per row; the states of segments merge in the
-//! balanced binary tree over segment numbers. Both cuts depend on the key's position alone, so a row meets
-//! the same operations in the same order whatever tile it lies in, however many rows, heads, sequences or
-//! threads there are; segments that a row does not attend are the identity and leave no trace.
+//! Keys are cut into blocks, and eight blocks make a segment. The keys of a segment fold into one state per row, block
+//! by block; the states of segments merge in the balanced binary tree over segment numbers. Query rows are cut into
+//! tiles, whose rows are computed together.
+//!
+//! **The naive way** starts the blocks of a tile at the first key that the tile attends, and divides the keys evenly
+//! among workers. The order of additions in a row then depends on its neighbours and on the machine.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Keys are cut by position alone*: at multiples of the block size from the first key of the sequence, past
+//!    included. A row meets the same operations in the same order whatever tile it is in, and for any number of rows,
+//!    heads, sequences or threads.
+//! 2. *The tree is over segment numbers.* A segment that a row does not attend is the identity and changes no bit.
+//!    Segments bound the longest chain of additions, and the tree adds only its depth.
+//! 3. *Tiles serve speed alone.* The rows of a tile are lanes of vectors and never mix, so [`Tiling`] may choose any
+//!    widths.
+//! 4. *Intervals decide coverage.* Lengths, causality and window leave each row an interval of keys whose ends never
+//!    decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully attended or
+//!    partly attended ([`coverage`]); only a mask is read element by element ([`fill_bias`]).
 
 use super::data::Inputs;
 use super::mask::MaskElements;
@@ -12,13 +26,13 @@ use super::problem::Problem;
 use super::sequence::Sequence;
 use core::ops::Range;
 
-/// Blocks of keys that fold into one state before states merge.
+/// Number of blocks in a segment. The keys of a segment fold into one state before states merge.
 pub const BLOCKS_PER_SEGMENT: usize = 8;
 
-/// Query tiles of at most `vectors` vectors of `lanes` rows.
+/// Cuts query rows into tiles of at most `vectors` vectors of `lanes` rows.
 ///
-/// Tiles are as wide as they may be. The exception keeps a single vector from being left over after tiles of
-/// three: then the last four vectors are two tiles of two.
+/// Every tile but the last is `vectors` vectors wide, with one exception: if tiles of three vectors would leave a
+/// single vector over, the last four vectors form two tiles of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiling {
     rows: usize,
@@ -28,17 +42,17 @@ pub struct Tiling {
     left: usize,
 }
 
-/// A query tile.
+/// A query tile: consecutive query rows that are computed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryTile {
-    /// Rows of the sequence.
+    /// The rows, counted within the sequence.
     pub rows: Range<usize>,
-    /// Vectors that hold them.
+    /// Number of vectors that hold them.
     pub vectors: usize,
 }
 
 impl Tiling {
-    /// Tiles over `rows` rows.
+    /// Cuts `rows` rows into tiles.
     #[must_use]
     pub const fn new(rows: usize, lanes: usize, vectors: usize) -> Tiling {
         let all = rows.div_ceil(lanes);
@@ -57,7 +71,7 @@ impl Tiling {
         if self.left == 4 { 2 } else { self.vectors }
     }
 
-    /// Tile `t`, which must be below [`Tiling::count`].
+    /// Tile `t`, which must be less than [`Tiling::count`].
     #[must_use]
     pub fn tile(&self, t: usize) -> QueryTile {
         let (first, vectors) = if t < self.whole {
@@ -71,18 +85,19 @@ impl Tiling {
     }
 }
 
-/// How much of a tile is attended.
+/// How much of a tile of rows and keys is attended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
-    /// Nothing: the tile costs nothing.
+    /// No row attends any key; the tile can be skipped.
     Skip,
-    /// Every key by every row: no mask is applied.
+    /// Every row attends every key and no mask applies; no bias is needed.
     Full,
-    /// Some of it.
+    /// Anything else: the tile needs a bias.
     Partial,
 }
 
-/// Coverage of `rows` × `keys` by lengths, causality and window. A problem with a mask is never `Full` here.
+/// The coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` for a problem with a mask,
+/// whose elements are not read here.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {
     let (any, all) = sequence.ranges(rows);
@@ -95,13 +110,13 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
     }
 }
 
-/// Fills `bias` (`[key][width]`, one column a row of the tile) with what is added to the scores, in units of
-/// `log 2`: zero where a row attends a key, `−∞` where it does not, the mask's value where it has one. Columns
-/// past the last row are attended. Gives the coverage that results, so that a tile which a mask leaves whole
-/// or empty is treated as such.
+/// Fills `bias` (`[key][width]`, one column per row of the tile) with what is added to the scores, in base-2
+/// units: zero where a row attends a key, `−∞` where it does not, and the mask's element where an additive mask
+/// applies. Columns past the last row are filled as if they attended every key. Returns the resulting coverage, so
+/// that a tile that the mask leaves fully attended or empty is handled as such.
 ///
 /// # Panics
-/// When `bias` is shorter than `keys.len() · width`, or `width` than the rows.
+/// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
 pub fn fill_bias(
     problem: &Problem,
     inputs: &Inputs<'_>,
@@ -158,8 +173,8 @@ pub fn fill_bias(
     }
 }
 
-/// Adds the mask's elements of one row to a column of the bias. What is masked already stays so, even where
-/// the mask holds NaN or `+∞`.
+/// Adds the mask's elements of one row to a column of the bias. An element that is `−∞` already stays `−∞`, even
+/// where the mask holds NaN or `+∞`.
 fn add_row(
     mask: &MaskElements<'_>,
     start: usize,
@@ -182,7 +197,7 @@ fn fill_ranges(
     width: usize,
     bias: &mut [f32],
 ) {
-    // Ends relative to the tile fit 32 bits; columns past the last row attend everything.
+    // Bounds relative to the tile fit in 32 bits. Columns past the last row attend every key.
     const LANES: usize = 16;
     for first in (0..width).step_by(LANES) {
         let take = LANES.min(width - first);
@@ -209,7 +224,7 @@ fn fill_ranges(
 mod tests {
     use super::*;
 
-    /// Miri interprets, and looks at fewer sizes.
+    /// Miri is slow, so it tests fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
     #[test]

@@ -1,86 +1,86 @@
-//! Sequences: lengths that come with the data, and the interval of keys that each row attends.
+//! Sequences: lengths supplied with the data of a call, and the interval of keys that each row attends.
 
-/// Where the diagonal of a causal mask or a window starts.
+/// Where the diagonal of a causal mask or a window starts. Row `i` has its diagonal at key `i + offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alignment {
-    /// The offset is the length of the past: the first new query sees the first new key.
+    /// The offset is the length of the past: the first query sees the first new key.
     TopLeft,
-    /// The offset is valid keys minus queries: the last query sees the last valid key.
+    /// The offset is the number of valid keys minus the number of queries: the last query sees the last valid key.
     BottomRight,
 }
 
-/// A sliding window around the diagonal; `None` is open.
+/// A sliding window around the diagonal. `None` leaves a side unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// Keys before the diagonal.
+    /// Number of attended keys before the diagonal.
     pub left: Option<usize>,
-    /// Keys after the diagonal.
+    /// Number of attended keys after the diagonal.
     pub right: Option<usize>,
 }
 
-/// Lengths that come with the data of a frame. Each list is present where the problem says so.
+/// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Valid keys of each sequence, `[batch]`.
+    /// Number of valid keys of each sequence, `[batch]`.
     pub keys: Option<&'a [i64]>,
-    /// Bounds of the packed sequences among the queries, `[sequences + 1]`.
+    /// Start of each packed sequence among the query tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_q: Option<&'a [i64]>,
-    /// Bounds of the packed sequences among the keys, `[sequences + 1]`.
+    /// Start of each packed sequence among the key tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_k: Option<&'a [i64]>,
 }
 
-/// One sequence of a batch: where its tokens lie and which interval of keys each row attends.
+/// One sequence of a batch: where its tokens are, and which interval of keys each row attends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Index along the batch axis of the tensors; zero when packed.
     pub batch: usize,
     /// First query token in the query view.
     pub query0: usize,
-    /// Query tokens.
+    /// Number of query tokens.
     pub queries: usize,
     /// First key token in the key view.
     pub key0: usize,
-    /// Keys, the past included.
+    /// Number of keys, including the past.
     pub keys: usize,
-    /// Keys before the first of the key view.
+    /// Number of past keys, which precede those of the key view.
     pub past: usize,
-    /// Keys that are valid.
+    /// Number of valid keys.
     pub valid: usize,
-    /// Valid keys that the mask reaches.
+    /// Number of valid keys that the mask covers.
     pub(super) reach: usize,
-    /// Column of the diagonal in row zero.
+    /// Key index of the diagonal in row zero.
     pub(super) offset: isize,
     pub(super) left: Option<usize>,
     pub(super) right: Option<usize>,
 }
 
 impl Sequence {
-    /// Keys that are valid and that the mask reaches.
+    /// Number of valid keys that the mask covers. Keys from here on are attended by no row.
     #[must_use]
     pub const fn reach(&self) -> usize {
         self.reach
     }
 
-    /// Column of the diagonal in row zero, counted from the first key.
+    /// Key index of the diagonal in row zero, counted from the first key of the sequence.
     #[must_use]
     pub const fn offset(&self) -> isize {
         self.offset
     }
 
-    /// Keys before the diagonal that a row attends; `None` is open.
+    /// Number of keys before the diagonal that a row attends; `None` means all.
     #[must_use]
     pub const fn left(&self) -> Option<usize> {
         self.left
     }
 
-    /// Keys after the diagonal that a row attends; `None` is open, and causal is zero.
+    /// Number of keys after the diagonal that a row attends; `None` means all, and causal problems have zero.
     #[must_use]
     pub const fn right(&self) -> Option<usize> {
         self.right
     }
 
-    /// The keys `start..end` that row `i` may attend by length, causality and window; `start == end` when
-    /// none. Neither end ever decreases with `i`.
+    /// The keys `start..end` that row `i` may attend by length, causality and window; `start == end` if there are
+    /// none. Neither end decreases as `i` grows.
     #[inline]
     #[must_use]
     pub fn range(&self, i: usize) -> (usize, usize) {
@@ -97,8 +97,8 @@ impl Sequence {
         (start.min(end), end)
     }
 
-    /// The smallest interval that holds every key which a row of `rows` may attend, and the largest that
-    /// every one of them attends by length, causality and window.
+    /// Returns two intervals: the smallest that holds every key that some row of `rows` may attend, and the
+    /// largest that every row attends by length, causality and window.
     #[must_use]
     pub fn ranges(
         &self,
@@ -107,7 +107,7 @@ impl Sequence {
         if rows.is_empty() {
             return (0..0, 0..0);
         }
-        // Both ends never decrease with the row, so the outermost rows decide.
+        // Neither end decreases with the row, so the outermost rows decide.
         let (first, last) = (self.range(rows.start), self.range(rows.end - 1));
         let all = if last.0 < first.1 { last.0..first.1 } else { 0..0 };
         (first.0..last.1, all)

@@ -1,69 +1,71 @@
-//! How far rounding can take an answer from the oracle's: a bound for verification.
+//! How far rounding can move an answer away from the oracle's: a bound for verification.
 //!
-//! For one row, with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
-//! in f64, this module bounds each component of what a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`) may
-//! give. It looks at the oracle's numbers, so it judges an answer afterwards; it cannot promise one.
+//! For one row with scores `s_j`, probabilities `p_j = exp(s_j) / Σ exp(s)` and the answer `y = Σ p_j v_j` known
+//! in f64, this module bounds the error of each component of a run in f32 (`u = 2^-24`, `γ_k = k u / (1 − k u)`).
+//! It reads the oracle's numbers, so it judges an answer afterwards; it cannot predict one.
 //!
 //! # The worst case
 //!
-//! **Scores.** With `M_j = |scale| Σ_c |q_c k_jc|`, mask `b_j` and soft cap `X` (zero without), the exponent that
-//! a run forms for a key differs from the exact one, in natural-log units, by at most
+//! **Scores.** Let `M_j = |scale| Σ_c |q_c k_jc|`, with mask `b_j` and soft cap `X` (zero if absent). The exponent
+//! that a run computes for a key differs from the exact one, in natural-log units, by at most
 //!
 //! ```text
 //! δ_j = γ_(d+6) M_j + u [ 5 |b_j| + 2 (|ln p_j| + 6) + 8 (1 + X) ]
 //! ```
 //!
-//! The terms are, in order: a dot product of `d` terms in any order, the factors that bring it to base 2; the
-//! mask's conversion and addition; the subtraction of the reference, from which a score lies at most
-//! `|ln p_j| + 8 ln 2` away ([`HEADROOM`]); the approximations of exponential and hyperbolic tangent. A weight is
-//! thereby off by a factor within `1 ± E_j`, `E_j = exp(δ_j) − 1`.
+//! The terms are, in order: a dot product of `d` terms in any order, with the factors that convert it to base 2;
+//! the conversion and addition of the mask; the subtraction of the reference, from which a score lies at most `|ln
+//! p_j| + 8 ln 2` away ([`HEADROOM`]); and the approximations of the exponential and the hyperbolic tangent. A
+//! weight is therefore off by a factor within `1 ± E_j`, with `E_j = exp(δ_j) − 1`.
 //!
-//! Where a kernel sums chains of `c` products in halves (`u_h = 2^-11`, `η = c u_h / (1 − c u_h)`), each step
-//! also loses up to `2^-25` to subnormal halves: `δ_j` grows by `η (1 + γ_(d+6)) M_j + |scale| d 2^-25`, and
-//! `σ_j²` below by `c (u_h / u)² M_j² + (|scale| d 2^-25 / u)²`. A sum beyond the halves is not in this
-//! bound: such a kernel answers it with NaN.
+//! If a kernel sums chains of `c` products in f16 (`u_h = 2^-11`, `η = c u_h / (1 − c u_h)`), each step also loses
+//! up to `2^-25` to subnormal f16 values: `δ_j` grows by `η (1 + γ_(d+6)) M_j + |scale| d 2^-25`, and `σ_j²` below
+//! by `c (u_h / u)² M_j² + (|scale| d 2^-25 / u)²`. Sums beyond the range of f16 are not covered: the kernel
+//! answers them with NaN.
 //!
-//! **Sums.** `A` additions at most on the way of a weight into either sum put factors `1 + θ`, `|θ| ≤ γ_A`, on the
-//! terms of `S`, and with the product by the value `|θ| ≤ γ_(A+1)` on those of `W`. So
-//! `ŷ = Σ p_j a_j v_j / Σ p_j b_j` with
+//! **Sums.** Let `A` be the largest number of additions on the path of a weight into either sum. They put factors
+//! `1 + θ`, `|θ| ≤ γ_A`, on the terms of `S`; with the product by the value, `|θ| ≤ γ_(A+1)` on the terms of `W`.
+//! So `ŷ = Σ p_j a_j v_j / Σ p_j b_j` with
 //!
 //! ```text
 //! |b_j − 1| ≤ F_j = (1 + E_j)(1 + γ_A) − 1        |a_j − b_j| ≤ (1 + E_j)(γ_A + γ_(A+1))
 //! ```
 //!
-//! As `Σ p_j (v_j − y) = 0`, the numerator of `ŷ − y` is `Σ p_j (b_j − 1)(v_j − y) + Σ p_j (a_j − b_j) v_j`. With
-//! `D = Σ p_j F_j`, a division and a product at the end (`h = γ_3`, plus the unit roundoff of a half type), and
-//! `t` the least normal number of the output's type for what underflows, [`Bounds::worst`] is
+//! Since `Σ p_j (v_j − y) = 0`, the numerator of `ŷ − y` is `Σ p_j (b_j − 1)(v_j − y) + Σ p_j (a_j − b_j) v_j`.
+//! Let `D = Σ p_j F_j`; let `h = γ_3` for the final division and product, plus the unit roundoff of a 16-bit
+//! output type; and let `t` be the smallest normal number of the output type, for what underflows. Then
+//! [`Bounds::worst`] is
 //!
 //! ```text
 //! |ŷ − y| ≤ (1 + h) [ Σ p_j F_j |v_j − y| + (γ_A + γ_(A+1)) Σ p_j (1 + E_j) |v_j| ] / (1 − D) + h |y| + t
 //! ```
 //!
-//! **Floor.** A weight is held at `2^`[`WEIGHT_FLOOR`] of its reference from below, and is lost where a merge
-//! scales it below the normal numbers. Either changes a probability below `2^(WEIGHT_FLOOR + 1)` by no more than
-//! that number, which then takes the place of a smaller `p_j F_j`. A key whose probability is zero in f64 is
-//! taken to lie that far away for the run too.
+//! **Floor.** A weight is kept at or above `2^`[`WEIGHT_FLOOR`] relative to its reference, and is lost where a
+//! merge scales it below the normal numbers. Either changes a probability below `2^(WEIGHT_FLOOR + 1)` by at most
+//! that number, which then replaces a smaller `p_j F_j`. A key whose probability is zero in f64 is assumed to lie
+//! that far below the reference in the run too.
 //!
-//! Relative to `‖y‖` there is no such bound, because values may cancel: `Σ p |v|` carries it.
+//! There is no such bound relative to `‖y‖`, because values may cancel: the bound scales with `Σ p |v|`.
 //!
 //! # The likely case
 //!
 //! Errors of random sign partly cancel (Higham and Mary, *A new approach to probabilistic rounding error
-//! analysis*, 2019). To first order `ŷ − y` is a sum of the single roundings, each at most `u` and with a known
-//! greatest coefficient. If they are independent and of mean zero, the inequality of Azuma and Hoeffding holds
-//! with `λ u` times the root of the sum of squared coefficients for all but a share `2 exp(−λ²/2)` of cases.
-//! The coefficients are `p_j (v_j − y)` times those of the score; for the additions of `W`, those of a tree of
-//! depth `A`, whose squares add up to at most `A (Σ p |v|)²`; and for `S` likewise `A y²`. What is systematic, the
-//! approximation of exponential and tangent, the floor and the rounding to a half type, is added at its worst.
-//! [`Bounds::likely`] is
+//! analysis*, 2019). To first order `ŷ − y` is a sum of individual roundings, each at most `u` times a known
+//! largest coefficient. If they are independent with mean zero, the Azuma–Hoeffding inequality bounds the sum by
+//! `λ u` times the root of the sum of squared coefficients, except in a fraction `2 exp(−λ²/2)` of cases. The
+//! coefficients are `p_j (v_j − y)` times those of the score; for the additions of `W`, those of a tree of depth
+//! `A`, whose squares add up to at most `A (Σ p |v|)²`; and for `S` likewise `A y²`. Systematic errors, namely the
+//! approximation of exponential and tangent, the floor, and the rounding to a 16-bit type, are added at their
+//! worst. [`Bounds::likely`] is
 //!
 //! ```text
 //! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + floor_j) |v_j − y| + u_out |y| + t
 //! σ_j² = (d + 6) M_j² + 5 b_j² + 2 (|ln p_j| + 6)²
 //! ```
 //!
-//! with `λ` for the share [`UNLIKELY`]. The model is plausible for random data. It fails where the same
-//! roundings repeat, such as for keys that occur many times: more than this is a warning, not a proof.
+//! with `λ` for the fraction [`UNLIKELY`]. The model is plausible for random data. It fails where the same
+//! roundings repeat, for example if a key occurs many times. Exceeding this bound is a warning, not a proof of an
+//! error.
 
 use crate::dtype::DType;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
@@ -74,62 +76,62 @@ const U: f64 = DType::F32.unit_roundoff();
 /// Error of the approximations of exponential and hyperbolic tangent, in unit roundoffs.
 pub const APPROXIMATION: f64 = 8.0;
 
-/// What a sum of halves loses at most where it is subnormal, `2^-25`.
+/// The most that a sum of f16 values loses where it is subnormal, `2^-25`.
 const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
 
-/// Distance of a score above its reference, in natural-log units, at most.
+/// Upper bound of the distance of a score above its reference, in natural-log units.
 const ABOVE: f64 = 6.0;
 const _: () = assert!(HEADROOM as f64 * core::f64::consts::LN_2 < ABOVE);
 
-/// Share of components that may lie beyond [`Bounds::likely`] if its model holds.
+/// Fraction of components that may exceed [`Bounds::likely`] if its model holds.
 pub const UNLIKELY: f64 = 1e-9;
 
 /// `2 exp(−λ²/2) ≤ UNLIKELY`.
 const LAMBDA: f64 = 6.55;
 
-/// `γ_k = k u / (1 − k u)`, infinite where `k u` reaches one.
+/// `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
 #[must_use]
 pub fn gamma(k: f64) -> f64 {
     let x = k * U;
     if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
 }
 
-/// What is known of a run.
+/// The arithmetic of a run, as far as the bound depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arithmetic {
-    /// Head size `d`, the terms of a score.
+    /// Head size `d`, the number of terms of a score.
     pub head_dim: usize,
-    /// Soft cap of the scores, zero without one.
+    /// Soft cap of the scores; zero if absent.
     pub softcap: f64,
-    /// Additions on the longest path from a key to the output, `A`.
+    /// Number of additions on the longest path from a key to the output, `A`.
     pub additions: usize,
-    /// Type of the output.
+    /// Element type of the output.
     pub dtype: DType,
-    /// Longest chain of products that is summed in halves; zero where all are summed in singles.
+    /// Longest chain of products that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,
-    /// `|scale|`, by which sums of products become scores.
+    /// `|scale|`, the factor from sums of products to scores.
     pub scale: f64,
 }
 
-/// What rounding may do to the weight of one attended key.
+/// The error bounds of the weight of one attended key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
     /// Its probability.
     pub p: f64,
-    /// Greatest error of its score, `δ_j`, in natural-log units.
+    /// Largest error of its score, `δ_j`, in natural-log units.
     pub delta: f64,
-    /// Greatest change of its probability before it is normalised again, `p_j F_j` or the floor.
+    /// Largest change of its probability before renormalization: `p_j F_j`, or the floor.
     change: f64,
     /// `p_j (1 + E_j)`.
     raised: f64,
     /// `p_j² σ_j²`.
     squares: f64,
-    /// Systematic change of its probability.
+    /// Systematic part of the change of its probability.
     systematic: f64,
 }
 
 impl Arithmetic {
-    /// What sums in halves add to the error of a score: relative to `M_j`, and in natural-log units.
+    /// What sums in f16 add to the error of a score: relative to `M_j`, and absolute in natural-log units.
     fn in_halves(&self) -> (f64, f64) {
         if self.half_chain == 0 {
             return (0.0, 0.0);
@@ -139,7 +141,7 @@ impl Arithmetic {
         (relative, self.scale.abs() * self.head_dim as f64 * SUBNORMAL)
     }
 
-    /// The key of probability `p` whose score has `M_j = magnitude` and the mask `bias`.
+    /// Bounds the error of a key with probability `p`, `M_j = magnitude` and mask element `bias`.
     #[must_use]
     pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
         let floor = if p < libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0) {
@@ -147,7 +149,7 @@ impl Arithmetic {
         } else {
             0.0
         };
-        // What is zero in f64 stays below the floor; its distance is not known, and is not needed.
+        // A probability of zero in f64 stays below the floor; its distance is unknown and not needed.
         let distance = if p == 0.0 { 0.0 } else { libm::fabs(libm::log(p)) } + ABOVE;
         let dot = self.head_dim as f64 + 6.0;
         let approximation = APPROXIMATION * (1.0 + self.softcap);
@@ -174,7 +176,7 @@ impl Arithmetic {
     }
 }
 
-/// The keys of a row that were seen so far.
+/// The accumulated bound of a row over the keys absorbed so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     arithmetic: Arithmetic,
@@ -182,7 +184,7 @@ pub struct Row {
     change: f64,
 }
 
-/// The sums of one component of a row's answer.
+/// The accumulated sums of one component of a row's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Component {
     /// The oracle's answer.
@@ -200,13 +202,13 @@ pub struct Component {
 }
 
 impl Component {
-    /// A component whose exact value is `y`, of which no key was seen.
+    /// A component with exact value `y`, before any key is absorbed.
     #[must_use]
     pub const fn new(y: f64) -> Component {
         Component { y, change: 0.0, raised: 0.0, squares: 0.0, systematic: 0.0, magnitude: 0.0 }
     }
 
-    /// Takes in a key and its value in this component.
+    /// Absorbs a key and its value in this component.
     #[inline]
     pub fn absorb(&mut self, key: &Key, v: f64) {
         let from = (v - self.y).abs();
@@ -219,28 +221,28 @@ impl Component {
     }
 }
 
-/// How far a component may lie from the oracle's.
+/// How far a component may differ from the oracle's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// In the worst case: no run of that arithmetic lies further away.
+    /// The worst case: no run with this arithmetic differs by more.
     pub worst: f64,
-    /// With errors of random sign, for all but a share [`UNLIKELY`] of components. At most `worst`.
+    /// With errors of random sign: exceeded by at most a fraction [`UNLIKELY`] of components. At most `worst`.
     pub likely: f64,
 }
 
 impl Row {
-    /// A row of which no key was seen.
+    /// A row before any key is absorbed.
     #[must_use]
     pub const fn new(arithmetic: Arithmetic) -> Row {
         Row { arithmetic, change: 0.0 }
     }
 
-    /// Takes in a key, which every component must absorb too.
+    /// Absorbs a key. Every component must absorb the same key.
     pub fn absorb(&mut self, key: &Key) {
         self.change += key.change;
     }
 
-    /// The bounds of a component that has absorbed every key of the row. NaN where the answer is.
+    /// The bounds of a component that has absorbed every key of the row. NaN if the oracle's numbers are NaN.
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let Arithmetic { additions, dtype, .. } = self.arithmetic;
@@ -252,7 +254,7 @@ impl Row {
         let (a, y) = (additions as f64, c.y.abs());
         let last = gamma(3.0) + output * (1.0 + gamma(3.0));
         let numerator = c.change + (gamma(a) + gamma(a + 1.0)) * c.raised;
-        // Weights so far off that their sum may vanish say nothing of the answer.
+        // If the weights are so far off that their sum may vanish, there is no bound.
         let kept = if self.change < 1.0 { 1.0 - self.change } else { 0.0 };
         let sums = if numerator == 0.0 { 0.0 } else { numerator / kept };
         let worst = (1.0 + last) * sums + last * y + tiny;
@@ -350,7 +352,7 @@ mod tests {
         assert!(above.worst < floor / 1000.0, "{above:?}");
         assert!(below.worst > floor && below.worst < 1.001 * floor, "{below:?}");
         assert!(below.likely >= floor, "{below:?}");
-        // A mask by an enormous number, which is no key at all.
+        // A key masked by an enormous negative number.
         let masked = PLAIN.key(0.0, 1.0, f64::from(f32::MIN));
         assert_eq!((masked.change, masked.squares), (floor, 0.0));
     }
@@ -359,7 +361,7 @@ mod tests {
     fn hopeless_scores_bound_nothing_and_nan_stays() {
         assert_eq!(bounds(PLAIN, &[(0.5, 1e6, 1.0), (0.5, 1e6, -1.0)]).worst, f64::INFINITY);
         assert!(bounds(PLAIN, &[(f64::NAN, 1.0, 1.0)]).worst.is_nan());
-        // An empty row is exact, but for what may underflow.
+        // An empty row is exact except for underflow.
         assert_eq!(bounds(PLAIN, &[]).worst, f64::from(f32::MIN_POSITIVE));
     }
 
@@ -372,7 +374,7 @@ mod tests {
         assert!((1.0..1.02).contains(&more), "{more}");
         assert!(none.delta < short.delta && short.delta < long.delta && none.squares < short.squares);
         assert_eq!(halves(2048).delta, f64::INFINITY);
-        // Subnormal halves lose what has nothing to do with the magnitude.
+        // The loss to subnormal f16 values does not depend on the magnitude.
         let lost =
             Arithmetic { half_chain: 16, ..PLAIN }.key(0.5, 0.0, 0.0).delta - PLAIN.key(0.5, 0.0, 0.0).delta;
         assert!((lost / (0.125 * 64.0 * SUBNORMAL) - 1.0).abs() < 1e-6, "{lost}");

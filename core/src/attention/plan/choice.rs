@@ -1,36 +1,36 @@
-//! What is asked of the chooser, and what it decides.
+//! The options of the CPU chooser, its result, and the errors of both choosers.
 
 use super::kernel::KernelSpec;
 use crate::attention::schedule::Tiling;
 use crate::scan::stack::MergeStack;
 use core::fmt;
 
-/// How the answer is computed.
+/// The method that computes the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// The scan: scores never leave a block.
+    /// ELSA, a scan over blocks of keys: only the scores of one block exist at a time.
     #[default]
     Elsa,
-    /// The score matrix is materialised, then the softmax, then the product: the baseline to compare with,
-    /// made of the same inner loops.
+    /// The baseline: materializes the score matrix, then the softmax, then the product with the values, in the
+    /// same inner loops as [`Method::Elsa`].
     Math,
 }
 
-/// Keys in a block that are offered.
+/// The supported block sizes, in keys.
 pub const BLOCK_SIZES: [usize; 3] = [64, 128, 256];
 
-/// What the caller wishes.
+/// Options of a plan for a CPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// How the answer is computed.
+    /// The method that computes the output.
     pub method: Method,
-    /// Keys in a block: 64, 128 or 256.
+    /// Number of keys in a block: 64, 128 or 256.
     pub block: usize,
-    /// Most bytes of workspace.
+    /// Largest workspace, in bytes; `None` is unlimited.
     pub budget: Option<usize>,
-    /// Workers that there are.
+    /// Number of available workers.
     pub workers: usize,
-    /// Whether all of them take part where there are tiles for them, however little there is to do.
+    /// Whether every worker takes part that can get a tile, however small the problem.
     pub all_workers: bool,
 }
 
@@ -40,47 +40,47 @@ impl Default for Options {
     }
 }
 
-/// Why there is no plan.
+/// Why a chooser found no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChooseError {
-    /// A block size that is not offered.
+    /// The block size is not supported.
     Block {
-        /** The size. */
+        /// The requested size.
         found: usize,
     },
-    /// Among the candidates no kernel for as many queries.
+    /// No candidate kernel takes that many queries.
     NoKernel,
-    /// Method math for packed sequences.
+    /// Method math does not support packed sequences.
     Packed,
-    /// Method math on a GPU.
+    /// Method math is not available on a GPU.
     Math,
-    /// A head size that no kernel of the GPU takes.
+    /// No GPU kernel supports the head size.
     HeadSize {
-        /** The greater of the two head sizes. */
+        /// The larger of the two head sizes.
         found: usize,
-        /** The greatest that is taken. */
+        /// The largest supported head size.
         max: usize,
     },
-    /// More than the GPU's kernels count.
+    /// A count exceeds what the GPU kernels can represent.
     Extent {
-        /** What is counted. */
+        /// The counted things.
         axis: &'static str,
-        /** How many there are. */
+        /// Their number.
         found: usize,
-        /** The most. */
+        /// The largest supported number.
         max: usize,
     },
-    /// Not even the smallest workspace fits the budget.
+    /// Even the smallest workspace exceeds the budget.
     Budget {
-        /** Bytes that it needs. */
+        /// Size of the smallest workspace in bytes.
         needed: usize,
-        /** Bytes that are allowed. */
+        /// The budget in bytes.
         budget: usize,
     },
-    /// The workspace cannot be counted in bytes, or the memory for it is not there.
+    /// The size of the workspace overflows, or its memory is not available.
     Memory {
-        /** Bytes that it needs, as far as they can be counted. */
+        /// Its size in bytes; `usize::MAX` if that overflows.
         needed: usize,
     },
 }
@@ -104,7 +104,10 @@ impl fmt::Display for ChooseError {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
             }
             ChooseError::Memory { needed } => {
-                write!(f, "workspace: {needed} bytes cannot be had; allowed: what the machine's memory holds")
+                write!(
+                    f,
+                    "workspace: {needed} bytes are not available; allowed: at most the machine's memory"
+                )
             }
         }
     }
@@ -112,59 +115,59 @@ impl fmt::Display for ChooseError {
 
 impl core::error::Error for ChooseError {}
 
-/// Everything that is decided before pointers are known.
+/// The result of the CPU chooser: everything that is decided before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuChoice {
     /// The micro-kernel.
     pub kernel: KernelSpec,
-    /// Its position among the candidates.
+    /// Its index among the candidates.
     pub candidate: usize,
-    /// How the answer is computed.
+    /// The method that computes the output.
     pub method: Method,
-    /// Keys in a block.
+    /// Number of keys in a block.
     pub block: usize,
-    /// Keys in a segment.
+    /// Number of keys in a segment.
     pub segment: usize,
-    /// Segments of the longest sequence.
+    /// Number of segments of the longest sequence.
     pub segments: usize,
-    /// Vectors in the widest tile.
+    /// Number of vectors in the widest tile.
     pub vectors: usize,
-    /// Query tiles that share a key block.
+    /// Number of query tiles that share a key block.
     pub group: usize,
-    /// Workers.
+    /// Number of workers.
     pub workers: usize,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
     /// Head size of values, rounded up to a multiple of four.
     pub value_dim: usize,
-    /// Whether keys are copied into shape block by block.
+    /// Whether each block of keys is copied into the layout that the kernel reads.
     pub stage_keys: bool,
-    /// Whether values are.
+    /// Whether each block of values is copied into the layout that the kernel reads.
     pub stage_values: bool,
-    /// Whether query and output rows go through singles because the tensors hold another type.
+    /// Whether query and output rows are converted, because the tensors are not f32.
     pub convert: bool,
     /// Whether tiles may be partly masked.
     pub masked: bool,
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: usize,
-    /// Query rows and keys of the longest sequence, and how many heads of sequences there are.
+    /// Query rows and keys of the longest sequence, and the number of heads times sequences.
     pub extent: [usize; 3],
 }
 
 impl CpuChoice {
-    /// Rows of the widest tile.
+    /// Number of rows of the widest tile.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
     }
 
-    /// Tiles over `rows` query rows.
+    /// The tiling of `rows` query rows.
     #[must_use]
     pub const fn tiling(&self, rows: usize) -> Tiling {
         Tiling::new(rows, self.kernel.lanes, self.vectors)
     }
 
-    /// States that a tile keeps: pending segments and the current one.
+    /// Number of states that a tile keeps: those of pending segments and the current one.
     #[must_use]
     pub const fn levels(&self) -> usize {
         match self.method {
@@ -174,5 +177,5 @@ impl CpuChoice {
     }
 }
 
-/// Most query tiles that share a key block.
-pub const MOST_TILES: usize = 24;
+/// Largest number of query tiles that share a key block.
+pub const MAX_TILES: usize = 24;

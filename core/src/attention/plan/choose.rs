@@ -1,6 +1,35 @@
-//! The one pure chooser for CPUs: from a problem, a device and options to everything that `run` does not decide.
+//! The CPU chooser: from a problem, a device and options to everything that `run` does not decide.
+//!
+//! It is a pure function. It chooses the micro-kernel, the widest tile, the number of tiles that share a key block
+//! (the *group*), the number of workers, and whether keys, values and rows are copied. Block and segment follow from
+//! the options.
+//!
+//! **The naive way** takes the fastest kernel, wakes every thread, gives each one tile at a time, and allocates
+//! whatever that needs.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *The kernel depends on the number of queries, never on the batch.* Kernels add in different orders, so the
+//!    kernel decides bits. A sequence must get the same bits alone and in a batch, so the kernel is chosen by the
+//!    number of queries of one sequence. The lengths of packed sequences are not known here; they use the kernel
+//!    that takes any number.
+//! 2. *Workers are added by work.* Waking a thread costs some microseconds. A worker is added for every
+//!    [`WORK_PER_LANE`] multiply-adds per lane, unless the options ask for all of them, and there is never more than
+//!    one per tile.
+//! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
+//!    its queries and states must stay in cache beside the block, so they may take half of L2; and with several
+//!    workers there must be at least eight tasks for each, or the last task leaves the others idle.
+//! 4. *Blocks are copied only where the kernel cannot read them in place.* Kernels read f32 rows whose length is a
+//!    multiple of four. Blocks of 16-bit types, of other head sizes, and of problems with a past, whose rows lie in
+//!    two tensors, are copied block by block; so are the keys of a kernel that reads panels. A copy is worth sharing,
+//!    so the group is then larger.
+//! 5. *A budget is a hard limit.* The form is made smaller until its workspace fits: first the group is halved, then
+//!    workers are removed one by one, then tiles lose a vector. If nothing is left to give up, the error reports the
+//!    bytes that the smallest form needs.
+//! 6. *Speed never changes a bit.* Tile width, group, workers and copies only determine who computes a row, and when.
+//!    Of everything here, only the kernel, the method and the block size can change the answer.
 
-use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, MOST_TILES, Method, Options};
+use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use crate::attention::problem::Problem;
@@ -8,21 +37,23 @@ use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
 use crate::dtype::DType;
 use crate::profile::DeviceProfile;
 
-/// Multiply-adds for each lane that make a worker worth waking.
+/// Multiply-adds per lane that make a worker worth waking.
 const WORK_PER_LANE: f64 = 32_768.0;
 
-/// Chooses kernel, tiles, division and workspace for `problem` on `device`. Of `kernels`, which must all be
-/// present there and are in order of preference, the first that is meant for as many queries is taken.
+/// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
+/// the device and are in order of preference; the first that takes the number of queries is used.
 ///
-/// Nothing here changes a bit of the answer except the kernel, `method` and `block`: tile width, group and
-/// workers only say who computes a row, and when. The kernel depends on the number of queries of a sequence,
-/// never on the batch; packed sequences, whose lengths come with the data, take the one for any number.
+/// Of the result, only the kernel, `method` and `block` can change a bit of the answer. The kernel depends on the
+/// number of queries of a sequence, never on the batch. Packed sequences, whose lengths arrive with the data, use
+/// the kernel that takes any number.
 ///
-/// A budget is a hard cap. Where the preferred form does not fit, fewer tiles share a block, then fewer
-/// workers run, then tiles get narrower.
+/// A budget is a hard limit. If the preferred form exceeds it, fewer tiles share a block, then fewer workers run,
+/// then tiles become narrower.
 ///
 /// # Errors
-/// A block size that is not offered; a budget that even the smallest form exceeds; no kernel.
+/// Returns an error if the block size is not supported, if the method is math and the problem is packed, if no
+/// kernel takes the number of queries, if the size of the workspace overflows, or if even the smallest form
+/// exceeds the budget.
 pub fn choose<'a>(
     problem: &Problem,
     device: &DeviceProfile,
@@ -37,20 +68,20 @@ pub fn choose<'a>(
         return Err(ChooseError::Packed);
     }
     let (queries, keys) = (s.query.tokens(), problem.keys());
-    let at_once = if s.packed.is_some() { usize::MAX } else { queries };
+    let max_queries = if s.packed.is_some() { usize::MAX } else { queries };
     let mut candidates = kernels.into_iter().enumerate();
     let (candidate, kernel) =
-        candidates.find(|(_, k)| at_once <= k.most_queries).ok_or(ChooseError::NoKernel)?;
+        candidates.find(|(_, k)| max_queries <= k.most_queries).ok_or(ChooseError::NoKernel)?;
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let segment = options.block * BLOCKS_PER_SEGMENT;
-    let shaped = s.dtype != DType::F32 || s.past_key.is_some();
+    let copied = s.dtype != DType::F32 || s.past_key.is_some();
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
-    // A worker must have more to do than waking it costs: some microseconds of arithmetic.
+    // A worker must get more arithmetic than waking it costs, which is some microseconds.
     let work = heads as f64 * queries as f64 * keys as f64 * (d + dv) as f64;
-    let worth =
+    let worthwhile =
         if options.all_workers { f64::INFINITY } else { work / (WORK_PER_LANE * kernel.lanes as f64) };
-    let workers = (worth.clamp(1.0, options.workers.max(1) as f64) as usize)
+    let workers = (worthwhile.clamp(1.0, options.workers.max(1) as f64) as usize)
         .clamp(1, tiles.saturating_mul(heads).max(1));
     let mut choice = CpuChoice {
         kernel: *kernel,
@@ -64,24 +95,24 @@ pub fn choose<'a>(
         workers,
         head_dim: d.next_multiple_of(4),
         value_dim: dv.next_multiple_of(4),
-        stage_keys: shaped || !d.is_multiple_of(4) || matches!(kernel.keys, KeyLayout::Panels(_)),
-        stage_values: shaped || !dv.is_multiple_of(4),
+        stage_keys: copied || !d.is_multiple_of(4) || matches!(kernel.keys, KeyLayout::Panels(_)),
+        stage_values: copied || !dv.is_multiple_of(4),
         convert: s.dtype != DType::F32,
         masked: problem.is_masked(),
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
-    // As many tiles share a block as keep eight units for every worker, and their states half of L2.
-    let even = match workers {
+    // Group size: leave at least eight tasks per worker, and keep queries and states in half of L2.
+    let balanced = match workers {
         1 => usize::MAX,
         _ => (tiles.saturating_mul(heads) / (8 * workers)).max(1),
     };
-    let state = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
-    let cached = (device.l2 / 2 / state).max(1);
-    // Where blocks are copied into shape, more tiles share the copy.
+    let tile_bytes = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
+    let fitting = (device.l2 / 2 / tile_bytes).max(1);
+    // If blocks are copied, more tiles share the copy.
     let preferred =
-        if choice.stage_keys || choice.stage_values { kernel.group.max(MOST_TILES) } else { kernel.group };
-    choice.group = preferred.min(even).min(tiles).min(cached);
+        if choice.stage_keys || choice.stage_values { kernel.group.max(MAX_TILES) } else { kernel.group };
+    choice.group = preferred.min(balanced).min(tiles).min(fitting);
     let size = |choice: &CpuChoice| WorkspaceLayout::of(choice).map(|layout| layout.bytes());
     let Some(budget) = options.budget else {
         return match size(&choice) {

@@ -1,13 +1,28 @@
-//! The chooser for GPUs: the kernel, the blocks of rows, the division of the keys, and the workspace.
+//! The GPU chooser: the kernel, the blocks of rows, the division of the keys, and the workspace.
 //!
-//! A block of threads computes a block of query rows over a part of the keys. Where the blocks of rows of one
-//! sequence do not fill the device, the keys are divided into `splits` parts of `chunk` keys. Each part then
-//! leaves a partial state per row in memory, and a second kernel merges the states of a row in the balanced tree
-//! over the numbers of the parts.
+//! A block of threads computes a block of query rows over a split of the keys. If the keys are divided, each split
+//! leaves a partial state per row in memory, and a second kernel merges the states of a row in the balanced tree over
+//! split numbers.
 //!
-//! The division is a function of queries, keys, heads, head sizes, device and budget, never of the batch, so that
-//! a sequence gives the same bits alone and among others. A budget alone looks at the batch: where the partial
-//! states of the whole batch do not fit it, the keys are not divided.
+//! **The naive way** has one kernel, never divides the keys, or divides them until batch, heads and blocks of rows
+//! together fill the device.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *The kernel is the one that computes least.* A block computes all of its rows and the kernel's whole head size,
+//!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
+//!    blocks, which reuse keys best, are for plain problems with many rows only.
+//! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
+//!    a batch. It is a function of queries, keys, heads, head sizes, device and budget. Packed sequences, whose
+//!    lengths arrive with the data, are not divided.
+//! 3. *The number of splits fills the device once.* Splits bring the blocks of one sequence closest to
+//!    [`BLOCKS_PER_SM`] per SM; more would only add merges.
+//! 4. *Causal problems have more splits.* The blocks of the last rows have the most keys and would end last. They are
+//!    divided into at least [`CAUSAL_SPLITS`], unless there are so many blocks that their order evens this out.
+//! 5. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
+//!    the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
+//! 6. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
+//!    is the only place that looks at the batch.
 
 use super::choice::ChooseError;
 use crate::attention::problem::Problem;
@@ -15,132 +30,134 @@ use crate::dtype::DType;
 use crate::profile::GpuProfile;
 use crate::scan::stack;
 
-/// An attention kernel of a GPU as chooser and certificate see it.
+/// A GPU attention kernel, as the chooser and the certificate see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernelSpec {
-    /// Its name.
+    /// Name of the kernel.
     pub name: &'static str,
     /// Largest head size of keys and of values.
     pub head_dim: usize,
-    /// Whether it takes 16-bit types instead of singles.
-    pub half: bool,
-    /// Whether products of halves are summed in halves.
+    /// Whether its tensors are of a 16-bit type (f16 or bf16) instead of f32.
+    pub sixteen_bit: bool,
+    /// Whether chains of f16 products are summed in f16.
     pub half_scores: bool,
-    /// Most query rows of a sequence that it is meant for.
+    /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// The same of a plain problem, whose window is open to the right, and which has neither a mask of elements nor a
-    /// soft cap nor a past.
+    /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
+    /// mask, soft cap and past.
     pub most_plain: usize,
-    /// Threads of a block.
+    /// Number of threads of a block.
     pub threads: usize,
-    /// Query rows of a block.
+    /// Number of query rows of a block.
     pub rows: usize,
-    /// Keys of a tile; parts of the keys are multiples of it.
+    /// Number of keys of a tile; a split is a multiple of it.
     pub keys: usize,
     /// Static shared memory of a block in bytes.
     pub shared: usize,
-    /// Registers of a thread.
+    /// Number of registers of a thread.
     pub registers: usize,
-    /// Keys in the longest chain of additions before sums are added to those in memory.
+    /// Number of keys in the longest chain of additions before its sums are added to those in memory; zero if
+    /// chains are not cut.
     pub flush: usize,
 }
 
 impl GpuKernelSpec {
-    /// Blocks that an SM holds at once, by registers, shared memory and threads. At least one.
+    /// Number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
-        let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(MOST_BLOCKS);
-        // Registers are handed out to warps in units of eight for each thread.
+        let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(RESIDENT_BLOCKS);
+        // Registers are allocated per warp, in units of eight for each thread.
         let registers = self.registers.next_multiple_of(8) * self.threads;
-        per(REGISTERS, registers)
-            .min(per(device.shared_per_sm.max(SHARED), self.shared))
-            .min(per(THREADS, self.threads))
-            .clamp(1, MOST_BLOCKS)
+        per(SM_REGISTERS, registers)
+            .min(per(device.shared_per_sm.max(SM_SHARED), self.shared))
+            .min(per(SM_THREADS, self.threads))
+            .clamp(1, RESIDENT_BLOCKS)
     }
 }
 
-/// Registers of an SM, of every device from compute capability 6.0 on.
-const REGISTERS: usize = 65_536;
-/// Threads that an SM of any such device holds, at least.
-const THREADS: usize = 1024;
-/// Blocks that an SM of any such device holds, at least.
-const MOST_BLOCKS: usize = 16;
-/// Shared memory of an SM of any such device, at least, in bytes.
-const SHARED: usize = 64 << 10;
-/// Blocks of an SM that the division aims at.
-const FILL: usize = 2;
-/// Parts of the keys where rows differ in their keys, while the blocks would fill the device fewer than
-/// `CAUSAL_FILL` times.
+/// Registers of an SM, on every device from compute capability 6.0 on.
+const SM_REGISTERS: usize = 65_536;
+/// Lower bound of the threads that an SM of such a device holds.
+const SM_THREADS: usize = 1024;
+/// Lower bound of the blocks that an SM of such a device holds.
+const RESIDENT_BLOCKS: usize = 16;
+/// Lower bound of the shared memory of an SM of such a device, in bytes.
+const SM_SHARED: usize = 64 << 10;
+/// Blocks per SM that the division aims at.
+const BLOCKS_PER_SM: usize = 2;
+/// Smallest number of splits of a causal problem whose blocks fill the device fewer than `CAUSAL_WAVES` times.
 const CAUSAL_SPLITS: usize = 4;
-const CAUSAL_FILL: usize = 8;
-/// Partial states of a sequence may take this many bytes, or as many as its output does.
-const PARTS: usize = 16 << 20;
-/// Tokens, rows and blocks are counted in 32 bits on the device, and sums of two lengths must not overflow.
-const MOST_TOKENS: usize = 1 << 30;
-/// Bytes of an entry in the table of sequences.
+const CAUSAL_WAVES: usize = 8;
+/// The partial states of a sequence may take this many bytes, or as many as its output does.
+const PARTIAL_BYTES: usize = 16 << 20;
+/// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
+/// overflow.
+const MAX_COUNT: usize = 1 << 30;
+/// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
-/// Fewest keys of a part. Few keys are soon done, and parts of them share little work: there the last idle SM
-/// counts for more than the merge costs.
-const fn least(keys: usize) -> usize {
+/// Smallest number of keys of a split. A problem with few keys is short, and there an idle SM costs more than the
+/// merge of smaller splits.
+const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// What the caller wishes of a plan for a GPU.
+/// Options of a plan for a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuOptions {
-    /// Most bytes of workspace: partial states and tables.
+    /// Largest workspace, in bytes: partial states and tables. `None` is unlimited.
     pub budget: Option<usize>,
-    /// Whether products of halves may be summed in halves.
+    /// Whether chains of f16 products may be summed in f16.
     pub half_scores: bool,
 }
 
-/// Everything that is decided before pointers are known.
+/// The result of the GPU chooser: everything that is decided before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuChoice {
     /// The attention kernel.
     pub kernel: GpuKernelSpec,
-    /// Its position among the candidates.
+    /// Its index among the candidates.
     pub candidate: usize,
-    /// Blocks of rows of a sequence; of packed sequences, of one that holds every row.
+    /// Number of blocks of query rows of a sequence; of a packed problem, of a sequence that holds every row.
     pub row_blocks: usize,
-    /// Parts of the keys; one when they are not divided.
+    /// Number of splits of the keys; 1 if they are not divided.
     pub splits: usize,
-    /// Keys of a part, a multiple of the kernel's tile.
+    /// Number of keys of a split, a multiple of the kernel's tile.
     pub chunk: usize,
-    /// Singles from one partial weighted sum to the next: the head size of values, rounded up to a multiple of
-    /// four.
-    pub part_dim: usize,
-    /// Query rows in all.
+    /// Distance from one partial weighted sum to the next, in f32 values: the head size of values, rounded up to a
+    /// multiple of four.
+    pub partial_dim: usize,
+    /// Total number of query rows.
     pub rows: usize,
-    /// Entries of the table of sequences; zero when one entry serves all.
+    /// Number of entries of the table of sequences; zero if one entry serves every sequence.
     pub sequences: usize,
-    /// Whether a kernel that finishes itself adds its sums to those in memory every [`GpuKernelSpec::flush`] keys.
+    /// Whether a kernel that writes the output itself adds its sums to those in memory every
+    /// [`GpuKernelSpec::flush`] keys.
     flushes: bool,
-    /// Keys of the longest sequence.
+    /// Number of keys of the longest sequence.
     keys: usize,
 }
 
-/// What a run executes along the longest path from a key to the output.
+/// The longest path from a key to the output that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuDepth {
-    /// Merges of partial states.
+pub struct LongestPath {
+    /// Number of merges of partial states on it.
     pub merges: usize,
-    /// Additions, those of the merges included.
+    /// Number of additions on it, including those of the merges.
     pub additions: usize,
 }
 
 impl GpuChoice {
-    /// Whether the attention kernel leaves partial states, and another one merges them.
+    /// Whether the keys are divided: the attention kernel writes partial states, and another kernel merges them.
     #[must_use]
     pub const fn divided(&self) -> bool {
         self.splits > 1
     }
 
-    /// Additions and merges on the longest path, `states` saying whether states are given too: they go
-    /// through memory even when the keys are not divided.
+    /// The merges and additions on the longest path. `states` says whether the run also outputs states, which pass
+    /// through memory even if the keys are not divided.
     #[must_use]
-    pub fn depth(&self, states: bool) -> GpuDepth {
+    pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);
         let leaf = self.chunk.min(self.keys).max(1);
         let chain = match self.flushes || self.divided() || states {
@@ -149,59 +166,64 @@ impl GpuChoice {
             }
             _ => leaf,
         };
-        GpuDepth { merges, additions: chain + merges }
+        LongestPath { merges, additions: chain + merges }
     }
 }
 
-/// A part of the device workspace, in bytes from its start.
+/// A range of the device workspace, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GpuSpan {
-    /// First byte, a multiple of 256.
+pub struct ByteSpan {
+    /// Offset of the first byte, a multiple of 256.
     pub start: usize,
-    /// Bytes.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// The device workspace: everything beyond inputs and outputs.
+/// The layout of a GPU workspace, which holds everything besides inputs and outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuWorkspaceLayout {
-    /// References and sums of partial states, singles `[row][split][2]`.
-    pub part_ms: GpuSpan,
-    /// Weighted sums of partial states, singles `[row][split][part_dim]`.
-    pub part_w: GpuSpan,
+    /// References and sums of partial states, f32 `[row][split][2]`.
+    pub partial_ms: ByteSpan,
+    /// Weighted sums of partial states, f32 `[row][split][partial_dim]`.
+    pub partial_w: ByteSpan,
     /// The table of sequences.
-    pub sequences: GpuSpan,
-    /// Bytes in all.
+    pub sequences: ByteSpan,
+    /// Total number of bytes.
     pub bytes: usize,
 }
 
 impl GpuWorkspaceLayout {
-    /// Lays out the workspace of a choice; none if it cannot be counted. `states` gives partial states room even
-    /// when the keys are not divided.
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows. `states` reserves partial states
+    /// even if the keys are not divided.
     #[must_use]
     pub fn of(choice: &GpuChoice, states: bool) -> Option<GpuWorkspaceLayout> {
-        let parts = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };
+        let partials = if choice.divided() || states { choice.rows.checked_mul(choice.splits)? } else { 0 };
         let mut at = 0usize;
         let mut take = |len: usize| {
-            let span = GpuSpan { start: at, len };
+            let span = ByteSpan { start: at, len };
             at = at.checked_add(len)?.checked_next_multiple_of(256)?;
             Some(span)
         };
-        let part_ms = take(parts.checked_mul(8)?)?;
-        let part_w = take(parts.checked_mul(4)?.checked_mul(choice.part_dim)?)?;
+        let partial_ms = take(partials.checked_mul(8)?)?;
+        let partial_w = take(partials.checked_mul(4)?.checked_mul(choice.partial_dim)?)?;
         let sequences = take(choice.sequences.checked_mul(SEQUENCE_BYTES)?)?;
-        (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout { part_ms, part_w, sequences, bytes: at })
+        (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
+            partial_ms,
+            partial_w,
+            sequences,
+            bytes: at,
+        })
     }
 }
 
-/// Chooses kernel, blocks of rows and division of the keys for `problem` on `device`. Of `kernels` that suffice the
-/// one is taken that computes the fewest rows and dims, with those that pad its blocks; of equal ones, that for
-/// the fewest queries. Packed sequences, whose lengths come with the data, take one for any number of queries,
-/// and undivided keys.
+/// Chooses the kernel, the blocks of rows and the division of the keys for `problem` on `device`. Of the
+/// sufficient `kernels`, the chooser takes the one that computes the fewest rows times dims, including padding;
+/// among equals, the one with the lowest limit of queries. Packed sequences, whose lengths arrive with the data,
+/// use a kernel that takes any number of queries, and undivided keys.
 ///
 /// # Errors
-/// A head size, or a number of tokens or rows, that no kernel takes; a budget that even the undivided form
-/// exceeds.
+/// Returns an error if no kernel supports the type or the head size, if a count exceeds 32 bits on the device, if
+/// the size of the workspace overflows, or if even the undivided form exceeds the budget.
 pub fn choose_gpu<'a>(
     problem: &Problem,
     device: &GpuProfile,
@@ -211,9 +233,9 @@ pub fn choose_gpu<'a>(
     let s = problem.spec();
     let (queries, keys, heads) = (s.query.tokens(), problem.keys(), problem.heads());
     let (d, dv) = (problem.head_dim(), problem.value_dim());
-    let half = s.dtype != DType::F32;
+    let sixteen_bit = s.dtype != DType::F32;
     let packed = s.packed.is_some();
-    let at_once = if packed { usize::MAX } else { queries };
+    let max_queries = if packed { usize::MAX } else { queries };
     let causal = problem.grows_with_the_row();
     let past = s.past_key.is_some() || s.past_value.is_some();
     let plain = !causal && s.mask.is_none() && s.softcap.is_none() && !past;
@@ -221,17 +243,17 @@ pub fn choose_gpu<'a>(
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
         let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
-        let most = if plain { k.most_plain } else { k.most_queries };
-        if k.half != half || at_once > most || !scores {
+        let limit = if plain { k.most_plain } else { k.most_queries };
+        if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores {
             continue;
         }
         widest = widest.max(k.head_dim);
-        // Rows and dims that are computed, padded ones too. Packed sequences have any number of rows each.
+        // Computed rows times dims, including padding. A packed sequence may have any number of rows.
         let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
         let work = rows.saturating_mul(k.head_dim);
-        // Among equals, sums in halves are what was asked for.
-        let rank = (work, most, k.head_dim, k.rows, !k.half_scores);
-        if k.head_dim >= d.max(dv) && best.is_none_or(|(least, ..)| rank < least) {
+        // Among equals, prefer sums in f16: the options request them.
+        let rank = (work, limit, k.head_dim, k.rows, !k.half_scores);
+        if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
             best = Some((rank, candidate, *k));
         }
     }
@@ -251,11 +273,11 @@ pub fn choose_gpu<'a>(
         ("head size", d.max(dv)),
     ];
     for (axis, found) in counts {
-        if found > MOST_TOKENS {
-            return Err(ChooseError::Extent { axis, found, max: MOST_TOKENS });
+        if found > MAX_COUNT {
+            return Err(ChooseError::Extent { axis, found, max: MAX_COUNT });
         }
     }
-    let part_dim = dv.next_multiple_of(4);
+    let partial_dim = dv.next_multiple_of(4);
     let sequences = if packed || s.key_lengths { problem.sequences() } else { 0 };
     let whole = keys.max(1).next_multiple_of(kernel.keys.max(1));
     let mut choice = GpuChoice {
@@ -264,24 +286,25 @@ pub fn choose_gpu<'a>(
         row_blocks,
         splits: 1,
         chunk: whole,
-        part_dim,
+        partial_dim,
         rows: problem.rows(),
         sequences,
-        flushes: !half,
+        flushes: !sixteen_bit,
         keys,
     };
     if !packed {
-        let fill = device.sms.max(1) * kernel.resident(device).min(FILL);
+        let fill = device.sms.max(1) * kernel.resident(device).min(BLOCKS_PER_SM);
         let blocks = row_blocks.saturating_mul(heads).max(1);
-        // As many as come nearest to filling the device.
-        let even = (fill + blocks / 2) / blocks;
-        // The blocks of the last rows take longest, and end last unless they are cut.
-        let wanted = if causal && blocks < CAUSAL_FILL * fill { even.max(CAUSAL_SPLITS) } else { even };
-        let least = least(keys);
+        // The number of splits that comes closest to filling the device.
+        let nearest = (fill + blocks / 2) / blocks;
+        // The blocks of the last rows take longest and end last, unless their keys are divided.
+        let wanted =
+            if causal && blocks < CAUSAL_WAVES * fill { nearest.max(CAUSAL_SPLITS) } else { nearest };
+        let min_chunk = min_chunk(keys);
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
-        let part = heads.saturating_mul(queries).saturating_mul(4 * (part_dim + 2));
-        let held = output.max(PARTS) / part.max(1);
-        let splits = wanted.min(keys / least).min(held).max(1);
+        let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));
+        let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
+        let splits = wanted.min(keys / min_chunk).min(affordable).max(1);
         if splits > 1 {
             choice.chunk = keys.div_ceil(splits).next_multiple_of(kernel.keys.max(1));
             choice.splits = keys.div_ceil(choice.chunk);

@@ -19,11 +19,17 @@ const H200: GpuProfile = GpuProfile {
 const TX2: GpuProfile =
     GpuProfile { capability: (6, 2), sms: 2, mhz: 1300, l2: 512 << 10, integrated: true, ..H200 };
 
-const fn spec(name: &'static str, head_dim: usize, half: bool, most: usize, rows: usize) -> GpuKernelSpec {
+const fn spec(
+    name: &'static str,
+    head_dim: usize,
+    sixteen_bit: bool,
+    most: usize,
+    rows: usize,
+) -> GpuKernelSpec {
     GpuKernelSpec {
         name,
         head_dim,
-        half,
+        sixteen_bit,
         half_scores: false,
         most_queries: most,
         most_plain: most,
@@ -73,7 +79,7 @@ fn the_smallest_kernel_that_suffices() {
     assert_eq!(name(DType::F16, 100, [64, 64], false), Ok("half64"));
     assert_eq!(name(DType::F16, 100, [64, 64], true), Ok("halfhalf64"));
     assert_eq!(name(DType::Bf16, 100, [64, 64], true), Ok("half64"));
-    // Few rows of a wide kernel are less work than many of a narrow one.
+    // Few rows of a kernel with a large head size are less work than many rows of one with a small head size.
     let narrow = [spec("d32", 32, false, ALL, 64)];
     for (nq, want) in [(4, "rows64"), (5, "d32")] {
         let small = problem(DType::F32, 1, 1, nq, 100, [16, 16]).check().unwrap();
@@ -102,21 +108,21 @@ fn padding_is_work() {
         spec.packed = packed;
         choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().kernel.name
     };
-    // 8 rows of 256 dims are as many as 64 of 32; one row of 64 dims needs 64 of them.
+    // 8 rows of 256 dims are as much work as 64 of 32; one row of 64 dims counts as 64 of them.
     assert_eq!([name(1, 32, None), name(8, 64, None), name(9, 64, None)], ["rows", "rows", "d64r64"]);
     assert_eq!([name(9, 32, None), name(64, 33, None)], ["d32", "d64r64"]);
     assert_eq!(
         [name(128, 64, None), name(900, 64, None), name(961, 64, None)],
         ["d64r64", "d64r64", "d64r128"]
     );
-    // However many rows there are, as their number is the neighbours' too.
+    // For any number of rows, because the tensor's rows belong to all packed sequences.
     for nq in [1, 100, 961] {
         assert_eq!(name(nq, 64, Some(1)), "d64r128");
     }
 }
 
 #[test]
-fn parts_cover_the_keys_and_fill_the_device() {
+fn splits_cover_the_keys_and_fill_the_device() {
     for device in [H200, TX2] {
         for h in [1, 2, 8, 32] {
             for nq in [1, 4, 5, 64, 300, 900, 4096] {
@@ -126,9 +132,9 @@ fn parts_cover_the_keys_and_fill_the_device() {
                     assert!(c.chunk.is_multiple_of(c.kernel.keys) && c.chunk > 0, "{what:?}");
                     assert!(c.splits * c.chunk >= nk, "{what:?}");
                     assert!(c.splits == 1 || (c.splits - 1) * c.chunk < nk, "{what:?}");
-                    assert!(c.splits == 1 || c.chunk >= least(nk), "{what:?}");
+                    assert!(c.splits == 1 || c.chunk >= min_chunk(nk), "{what:?}");
                     assert_eq!(c.row_blocks, nq.div_ceil(c.kernel.rows));
-                    // Never more than half a device beyond a full one.
+                    // Never more than half a wave beyond a full one.
                     let blocks = c.row_blocks * h;
                     assert!(c.splits == 1 || c.splits * blocks <= 3 * device.sms, "{what:?}");
                 }
@@ -174,7 +180,7 @@ fn tall_blocks_are_for_plain_problems() {
 }
 
 #[test]
-fn causal_rows_have_short_blocks_and_parts() {
+fn causal_rows_have_short_blocks_and_splits() {
     let kernels = two_heights();
     let of = |n, causal: bool, device: &GpuProfile| {
         let mut spec = problem(DType::F32, 1, 8, n, n, [64, 64]);
@@ -187,16 +193,16 @@ fn causal_rows_have_short_blocks_and_parts() {
     };
     assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
     assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 3)]);
-    // Whole where partial states of four parts would take too much memory.
+    // Undivided where the partial states of four splits would take too much memory.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
-    // A small device is full of blocks, and their order evens them out.
+    // The blocks fill a small device, and their order evens them out.
     assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
     assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
 }
 
 #[test]
-fn the_batch_changes_no_part() {
+fn the_batch_changes_no_split() {
     for nq in [1, 64, 900] {
         for nk in [900, 5000, 65_536] {
             let of = |b| {
@@ -219,12 +225,12 @@ fn packed_sequences_and_lengths() {
     let c = plain(lengths, &H200);
     assert!(c.sequences == 3 && c.divided(), "{c:?}");
     let layout = GpuWorkspaceLayout::of(&c, false).unwrap();
-    assert_eq!(layout.part_ms, GpuSpan { start: 0, len: 9 * c.splits * 8 });
-    assert_eq!(layout.part_w.len, 9 * c.splits * 64 * 4);
+    assert_eq!(layout.partial_ms, ByteSpan { start: 0, len: 9 * c.splits * 8 });
+    assert_eq!(layout.partial_w.len, 9 * c.splits * 64 * 4);
     assert_eq!(layout.sequences.len, 3 * SEQUENCE_BYTES);
-    assert!(layout.part_w.start.is_multiple_of(256) && layout.sequences.start.is_multiple_of(256));
-    assert!(layout.part_ms.len <= layout.part_w.start);
-    assert!(layout.part_w.start + layout.part_w.len <= layout.sequences.start);
+    assert!(layout.partial_w.start.is_multiple_of(256) && layout.sequences.start.is_multiple_of(256));
+    assert!(layout.partial_ms.len <= layout.partial_w.start);
+    assert!(layout.partial_w.start + layout.partial_w.len <= layout.sequences.start);
     assert!(layout.sequences.start + layout.sequences.len <= layout.bytes);
 }
 
@@ -233,11 +239,11 @@ fn the_workspace_is_small_and_a_budget_is_kept() {
     let large = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
     assert!(GpuWorkspaceLayout::of(&large, false).unwrap().bytes <= 2_600_000, "{large:?}");
     let room = GpuWorkspaceLayout::of(&large, true).unwrap();
-    assert_eq!((room.part_ms.len, room.part_w.len), (8 * 4096 * 8, 8 * 4096 * 256));
+    assert_eq!((room.partial_ms.len, room.partial_w.len), (8 * 4096 * 8, 8 * 4096 * 256));
     for (h, nq, nk) in [(1, 64, 65_536), (8, 900, 900), (1, 4096, 65_536), (8, 1, 1_000_000)] {
         let c = plain(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200);
         let bytes = GpuWorkspaceLayout::of(&c, false).unwrap().bytes;
-        assert!(bytes <= PARTS.max(h * nq * 256) + 512, "{c:?}");
+        assert!(bytes <= PARTIAL_BYTES.max(h * nq * 256) + 512, "{c:?}");
         let with = |budget| {
             let options = GpuOptions { budget: Some(budget), ..GpuOptions::default() };
             choice(problem(DType::F32, 1, h, nq, nk, [64, 64]), &H200, options)
@@ -273,25 +279,25 @@ fn what_32_bits_do_not_count_is_refused() {
         Err(e) => panic!("{e}"),
         Ok(_) => None,
     };
-    assert_eq!(axis(of(1, 1, 1, MOST_TOKENS)), None);
-    assert_eq!(axis(of(1, 1, 1, MOST_TOKENS + 1)), Some("keys"));
-    assert_eq!(axis(of(1, 1, MOST_TOKENS + 1, 1)), Some("queries"));
+    assert_eq!(axis(of(1, 1, 1, MAX_COUNT)), None);
+    assert_eq!(axis(of(1, 1, 1, MAX_COUNT + 1)), Some("keys"));
+    assert_eq!(axis(of(1, 1, MAX_COUNT + 1, 1)), Some("queries"));
     assert_eq!(axis(of(1 << 16, 1 << 15, 1, 1)), Some("rows"));
 }
 
 #[test]
 fn depths_are_those_of_flush_and_tree() {
     let undivided = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
-    assert_eq!(undivided.depth(false), GpuDepth { merges: 0, additions: 512 + 8 });
+    assert_eq!(undivided.longest_path(false), LongestPath { merges: 0, additions: 512 + 8 });
     let half = plain(problem(DType::F16, 1, 8, 4096, 4096, [64, 64]), &H200);
-    assert_eq!(half.depth(false), GpuDepth { merges: 0, additions: 4096 });
-    assert_eq!(half.depth(true), GpuDepth { merges: 0, additions: 512 + 8 });
+    assert_eq!(half.longest_path(false), LongestPath { merges: 0, additions: 4096 });
+    assert_eq!(half.longest_path(true), LongestPath { merges: 0, additions: 512 + 8 });
     let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
     let leaf = decode.chunk;
-    assert_eq!(decode.depth(false).merges, 5);
-    assert_eq!(decode.depth(false).additions, 512 + leaf.div_ceil(512) + 5);
+    assert_eq!(decode.longest_path(false).merges, 5);
+    assert_eq!(decode.longest_path(false).additions, 512 + leaf.div_ceil(512) + 5);
     let short = plain(problem(DType::F32, 1, 32, 4096, 100, [64, 64]), &H200);
-    assert_eq!(short.depth(false), GpuDepth { merges: 0, additions: 100 });
+    assert_eq!(short.longest_path(false), LongestPath { merges: 0, additions: 100 });
 }
 
 #[test]

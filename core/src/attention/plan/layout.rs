@@ -1,93 +1,108 @@
-//! The one walker over the workspace: it measures, and what it measured are the offsets that are bound.
+//! The layout of a CPU workspace: one function both measures it and places its regions.
+//!
+//! **The naive way** computes the size in one function and the addresses in another, or allocates each array by itself.
+//! Sizes and addresses then drift apart, and a run allocates.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *One walk.* [`WorkspaceLayout::of`] hands out every region with the same cursor whose end is the size.
+//! 2. *Offsets, not pointers.* A layout belongs to a plan; any workspace of its size can be bound to it.
+//! 3. *Strides, not lists.* All tiles of a worker and all workers have the same regions, so a region is an offset plus
+//!    a tile number and a worker number times a stride.
+//! 4. *64-byte lines.* Every region starts on one, so vector loads are aligned and no two workers share a line.
+//! 5. *Overflow is sticky.* The cursor remembers it, and the caller gets `None` instead of a size that wrapped.
+//! 6. *Regions have labels.* [`WorkspaceLayout::regions`] names them, so tests can check each against what its user
+//!    needs.
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
 use crate::attention::sequence::Sequence;
 use core::mem::size_of;
 
-/// What a part of the workspace is for.
+/// The purpose of a region of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Region {
-    /// Scores and weights of a tile and a block.
+    /// Scores, then weights, of a tile and a block.
     Weights,
-    /// The last few keys of a block.
+    /// Padded copy of the last few keys of a block.
     Pad,
-    /// Keys of a block in shape.
+    /// Copy of a block of keys in the layout that the kernel reads.
     Keys,
-    /// Values of a block in shape.
+    /// Copy of a block of values in the layout that the kernel reads.
     Values,
-    /// Rows on their way between types and shapes.
+    /// Intermediate f32 rows of type and layout conversions.
     Rows,
-    /// What is added to the scores of a tile and a block.
+    /// Bias, added to the scores of a tile and a block.
     Bias,
-    /// Queries of a tile.
+    /// Transposed queries of a tile.
     Query,
     /// States of a tile.
     States,
     /// The score matrix of method math.
     Scores,
-    /// States of all tiles of method math.
+    /// States of all tiles, for method math.
     AllStates,
 }
 
-/// A part of the workspace, in singles from its start.
+/// A range of the workspace, in f32 values from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// First single.
+    /// Index of the first value.
     pub start: usize,
-    /// Singles.
+    /// Number of values.
     pub len: usize,
 }
 
-/// What a tile owns, relative to its start.
+/// The regions of a tile, relative to the start of the tile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TileSpans {
-    /// `[head_dim][W]`.
+    /// Transposed queries, `[head_dim][width]`.
     pub query: Span,
-    /// References, sums and weighted sums of one state: `[W]`, `[W]`, `[value_dim][W]`. State `i` lies `i`
-    /// times the length further.
+    /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`. State `i`
+    /// starts `i` times the length further on.
     pub state: Span,
 }
 
-/// The workspace: one part per worker, each with one part per tile of its group, and one that all share.
-/// Offsets are in singles, and every part starts on a line of 64 bytes if the workspace does.
+/// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region
+/// that all workers share. Offsets are in f32 values. Every region starts on a 64-byte boundary if the workspace
+/// does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
-    /// `[block + 16][W]`.
+    /// Scores, then weights, `[block + 16][width]`.
     pub weights: Span,
-    /// `[8][head_dim]`.
+    /// Padded copy of the last few keys of a block, `[8][head_dim]`.
     pub pad: Span,
-    /// `[block + 8][head_dim]`.
+    /// Keys of a block, `[block + 8][head_dim]`.
     pub keys: Span,
-    /// `[block][value_dim]`.
+    /// Values of a block, `[block][value_dim]`.
     pub values: Span,
-    /// `[max(block, W)][max(head_dim, value_dim)]`.
+    /// Intermediate rows, `[max(block, width)][max(head_dim, value_dim)]`.
     pub rows: Span,
-    /// `[block][W]`.
+    /// Bias, `[block][width]`.
     pub bias: Span,
-    /// First tile of the group.
+    /// The tiles of the group, one after the other.
     pub tiles: Span,
-    /// What a tile owns.
+    /// The regions of a tile.
     pub tile: TileSpans,
-    /// Singles from one tile to the next.
+    /// Distance from one tile to the next, in f32 values.
     pub tile_stride: usize,
-    /// Singles from one worker to the next.
+    /// Distance from one worker to the next, in f32 values.
     pub worker_stride: usize,
-    /// Score matrices, `[heads][tile][keys][W]`, after the last worker.
+    /// Score matrices of method math, `[heads][tile][keys][width]`, after the last worker.
     pub scores: Span,
-    /// Rows of states kept for all tiles by method math, after the score matrices.
+    /// States of all tiles of method math, after the score matrices.
     pub all_tiles: Span,
-    /// Singles in all, less the room for alignment.
+    /// Number of f32 values in total, without those for alignment.
     pub total: usize,
-    /// Bytes of the tables of sequences and their first units.
+    /// Bytes of the tables of sequences and of their first tasks.
     pub tables: usize,
 }
 
-/// Singles in a line of 64 bytes.
+/// Number of f32 values in a 64-byte line.
 const LINE: usize = 16;
 
-/// Hands out spans one after the other.
+/// Allocates spans one after the other.
 struct Cursor {
     at: usize,
     overflow: bool,
@@ -112,7 +127,7 @@ impl Cursor {
 }
 
 impl WorkspaceLayout {
-    /// Lays out the workspace of a choice; none if it cannot be counted.
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
     #[must_use]
     pub fn of(choice: &CpuChoice) -> Option<WorkspaceLayout> {
         let c = choice;
@@ -125,7 +140,7 @@ impl WorkspaceLayout {
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
         let mut worker = Cursor { at: 0, overflow: tile.overflow };
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
-        // Keys go through rows of singles on their way into panels when they are not rows of singles already.
+        // Keys that are packed into panels pass through f32 rows, unless they are in place as f32 rows already.
         let through = c.convert || (c.stage_keys && panels);
         let tiles = match c.method {
             Method::Elsa => c.group,
@@ -158,9 +173,9 @@ impl WorkspaceLayout {
         (!all.overflow).then_some(layout)
     }
 
-    /// The parts of the workspace with their labels, in order: those of the first worker from [`Region::Weights`]
-    /// to [`Region::States`], the last two being those of its first tile and first state, then what all workers
-    /// share.
+    /// The labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the
+    /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
+    /// workers.
     #[must_use]
     pub fn regions(&self) -> [(Region, Span); 10] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
@@ -178,13 +193,14 @@ impl WorkspaceLayout {
         ]
     }
 
-    /// Singles of a workspace that starts anywhere: the parts, and the room to align the first.
+    /// Number of f32 values of a workspace with arbitrary alignment: the regions, and the padding that aligns the
+    /// first one.
     #[must_use]
     pub const fn floats(&self) -> usize {
         self.total + LINE - 1
     }
 
-    /// Bytes of the whole workspace, tables included.
+    /// Bytes of the whole workspace, including tables.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.floats() * 4 + self.tables

@@ -1,4 +1,4 @@
-//! Plans as data: candidate kernels, the choice among them, and the layout of the workspace.
+//! Plans as data: candidate kernels, the choosers for CPUs and GPUs, and the layout of their workspaces.
 
 mod choice;
 mod choose;
@@ -6,10 +6,11 @@ mod gpu;
 mod kernel;
 mod layout;
 
-pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, MOST_TILES, Method, Options};
+pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options};
 pub use choose::choose;
 pub use gpu::{
-    GpuChoice, GpuDepth, GpuKernelSpec, GpuOptions, GpuSpan, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
+    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, LongestPath, SEQUENCE_BYTES,
+    choose_gpu,
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};

@@ -33,7 +33,7 @@
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::stage::{self, Rows};
-use elsa_core::attention::plan::MOST_TILES;
+use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
 use elsa_core::scan::stack::MergeStack;
 use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
@@ -98,7 +98,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let kv_head = c.problem.kv_head(task.head);
     let tiling = choice.tiling(sequence.queries);
     let scratch = part.wrapping_add(l.rows.start);
-    let mut walks: heapless::Vec<Walk<'_>, MOST_TILES> = heapless::Vec::new();
+    let mut walks: heapless::Vec<Walk<'_>, MAX_TILES> = heapless::Vec::new();
     for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);
         let own = part.wrapping_add(l.tiles.start + place * l.tile_stride);
