@@ -10,7 +10,7 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{GpuOptions, Method, Options, WorkspaceLayout, choose};
 use elsa_core::profile::DeviceProfile;
 use elsa_core::profile::InstructionSet;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 use std::fmt;
 use std::str::FromStr;
@@ -50,8 +50,8 @@ impl Backend {
     }
 
     fn kernel(self) -> Option<&'static Kernel> {
-        let kernel = registry::find(self.set()?)?;
-        (kernel.present)().then_some(kernel)
+        let kernel = registry::attention_for_any(self.set()?)?;
+        kernel.is_present().then_some(kernel)
     }
 
     /// Whether this build has it and this machine can execute it.
@@ -225,7 +225,7 @@ impl Engine {
             _ => Backend::ALL
                 .into_iter()
                 .find_map(|b| b.kernel().map(|k| (b, k)))
-                .unwrap_or((Backend::Scalar, &elsa_kernels::scalar::KERNEL)),
+                .unwrap_or((Backend::Scalar, &elsa_kernels::scalar::attention::KERNEL)),
         };
         let threads = match options.threads {
             Some(n) if n == 0 || n > MAX_THREADS => {
@@ -378,7 +378,7 @@ impl Engine {
             workers: self.threads(),
             all_workers: options.all_workers,
         };
-        let candidates = || registry::of(self.inner.kernel.spec.set);
+        let candidates = || registry::attention_of(self.inner.kernel.spec.set);
         let choice = choose(problem, self.profile(), candidates().map(|k| &k.spec), &options)?;
         let kernel = candidates()
             .find(|k| k.spec.name == choice.kernel.name)

@@ -13,7 +13,7 @@ use elsa_core::attention::certificate::{Certificate, Executed};
 use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuWorkspaceLayout, Method, WorkspaceLayout};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::scan::stack;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use std::sync::Arc;
 
 /// What is wished of a plan.
@@ -190,7 +190,7 @@ impl Plan {
             segment_blocks: c.chunk / block,
             merge_depth: depth.merges,
             additions: depth.additions,
-            half_chain: gpu.attention.half_chain,
+            half_chain: c.kernel.half_chain,
         }
     }
 

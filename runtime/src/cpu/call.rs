@@ -9,7 +9,7 @@ use elsa_core::attention::plan::{CpuChoice, Method, WorkspaceLayout};
 use elsa_core::attention::{Inputs, Problem, Sequence};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::View;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

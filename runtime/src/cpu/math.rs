@@ -7,7 +7,7 @@ use super::call::{Context, Shared, Unit, divide};
 use super::pool::Pool;
 use super::{stage, tile};
 use crate::error::RunError;
-use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 use std::ops::Range;
 
 /// A tile with its part of the matrix.

@@ -31,7 +31,7 @@ unsafe fn to_singles(
 ) {
     // SAFETY: `count` rows on both sides (clauses).
     unsafe {
-        match c.kernel.widen(c.dtype) {
+        match c.kernel.primitives.widen(c.dtype) {
             Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
             None => {
                 for i in 0..count {
@@ -67,7 +67,16 @@ pub(super) unsafe fn load_query(
         } else {
             (src.cast(), c.query.stride())
         };
-        (c.kernel.transpose_in)(src, stride, rows.len(), dim, c.choice.head_dim, w, c.query_factor, dst);
+        (c.kernel.primitives.transpose_in)(
+            src,
+            stride,
+            rows.len(),
+            dim,
+            c.choice.head_dim,
+            w,
+            c.query_factor,
+            dst,
+        );
     }
 }
 
@@ -212,11 +221,11 @@ pub(super) unsafe fn store_output(
             for i in 0..rows.len() {
                 to.add(i * stride * size).write_bytes(0, dim * size);
             }
-        } else if let Some(narrow) = c.kernel.narrow(c.dtype) {
-            (c.kernel.transpose_out)(src, w, rows.len(), dim, scratch, dim);
+        } else if let Some(narrow) = c.kernel.primitives.narrow(c.dtype) {
+            (c.kernel.primitives.transpose_out)(src, w, rows.len(), dim, scratch, dim);
             narrow(scratch, rows.len(), dim, to.cast(), stride);
         } else {
-            (c.kernel.transpose_out)(src, w, rows.len(), dim, to.cast(), stride);
+            (c.kernel.primitives.transpose_out)(src, w, rows.len(), dim, to.cast(), stride);
         }
     }
 }

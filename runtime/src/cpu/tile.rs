@@ -7,7 +7,7 @@ use elsa_core::attention::plan::MOST_TILES;
 use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
 use elsa_core::scan::stack::MergeStack;
 use elsa_core::state::{log_sum_exp, natural_reference};
-use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 use std::ops::Range;
 
 /// A query tile on its way.

@@ -2,7 +2,7 @@
 //!
 //! A run is, in one stream: the table of sequences to the device where there is one, present keys and values,
 //! the attention kernel, and the merge of its partial states where there are any. Everything that the kernels
-//! are told is in one structure, [`Call`], filled when tensors are bound.
+//! are told is in one structure, [`AttentionArgs`], filled when tensors are bound.
 //!
 //! Tensors of the host go to the device before and come back after, and the run waits, because their owner
 //! reads them next. An integrated GPU uses page-locked memory in place. Tensors of the device stay where they
@@ -17,8 +17,9 @@ use elsa_core::attention::{self, Inputs, Lengths, Problem};
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::View;
-use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
-use elsa_kernels::cuda::{Role, merge_blocks};
+use elsa_kernels::cuda::attention::merge_blocks;
+use elsa_kernels::cuda::attention::{self as args, AttentionArgs, PresentArgs, Sequence};
+use elsa_kernels::cuda::tensor::{self, Divisor, Tensor};
 use std::marker::PhantomData;
 
 /// Rows of the present that a block of its kernel takes: one a warp.
@@ -46,8 +47,8 @@ struct Addresses {
 #[derive(Clone, Debug)]
 struct Launch {
     functions: Functions,
-    call: Call,
-    presents: [Option<Present>; 2],
+    call: AttentionArgs,
+    presents: [Option<PresentArgs>; 2],
     attention_blocks: u32,
     attention_threads: u32,
     merge_blocks: u32,
@@ -68,7 +69,7 @@ fn in_fours(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
         && strides.iter().all(|stride| stride % 4 == 0)
-        && tensor.token < call::NEAR
+        && tensor.token < args::NEAR
         && dim.is_multiple_of(4)
 }
 
@@ -138,19 +139,19 @@ fn prepare(
     let (mask, strides) = match &s.mask {
         Some(mask) => (
             match mask.kind() {
-                MaskKind::Bool => call::MASK_BOOL,
-                MaskKind::Additive(DType::F32) => call::MASK_F32,
-                MaskKind::Additive(DType::F16) => call::MASK_F16,
-                MaskKind::Additive(DType::Bf16) => call::MASK_BF16,
+                MaskKind::Bool => args::MASK_BOOL,
+                MaskKind::Additive(DType::F32) => args::MASK_F32,
+                MaskKind::Additive(DType::F16) => args::MASK_F16,
+                MaskKind::Additive(DType::Bf16) => args::MASK_BF16,
             },
             mask.strides().map(|stride| stride as i64),
         ),
-        None => (call::MASK_NONE, [0; 4]),
+        None => (args::MASK_NONE, [0; 4]),
     };
     let optional = |view: &Option<View>, data| view.as_ref().map_or(Tensor::default(), |v| tensor(v, data));
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = longest.div_ceil(c.kernel.rows.max(1));
-    let mut filled = Call {
+    let mut filled = AttentionArgs {
         query: tensor(&s.query, at.query),
         key: tensor(&s.key, at.key),
         value: tensor(&s.value, at.value),
@@ -175,9 +176,9 @@ fn prepare(
         sequence: sequence(&one),
         sequence_count: int(problem.sequences()),
         dtype: match s.dtype {
-            DType::F32 => call::TYPE_F32,
-            DType::F16 => call::TYPE_F16,
-            DType::Bf16 => call::TYPE_BF16,
+            DType::F32 => tensor::TYPE_F32,
+            DType::F16 => tensor::TYPE_F16,
+            DType::Bf16 => tensor::TYPE_BF16,
         },
         mask_kind: mask,
         flags: 0,
@@ -204,16 +205,16 @@ fn prepare(
         true => flag,
         false => 0,
     };
-    filled.flags = fours([&filled.query, &filled.query], d, call::QUERY_IN_FOURS)
-        | fours([&filled.key, &filled.past_key], d, call::KEY_IN_FOURS)
-        | fours([&filled.value, &filled.past_value], dv, call::VALUE_IN_FOURS)
-        | fours([&filled.output, &filled.output], dv, call::OUTPUT_IN_FOURS);
-    let inputs = call::QUERY_IN_FOURS | call::KEY_IN_FOURS | call::VALUE_IN_FOURS;
+    filled.flags = fours([&filled.query, &filled.query], d, args::QUERY_IN_FOURS)
+        | fours([&filled.key, &filled.past_key], d, args::KEY_IN_FOURS)
+        | fours([&filled.value, &filled.past_value], dv, args::VALUE_IN_FOURS)
+        | fours([&filled.output, &filled.output], dv, args::OUTPUT_IN_FOURS);
+    let inputs = args::QUERY_IN_FOURS | args::KEY_IN_FOURS | args::VALUE_IN_FOURS;
     if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
-        filled.flags |= call::WHOLE_ROWS;
+        filled.flags |= args::WHOLE_ROWS;
     }
     let present = |past: Tensor, fresh: &View, data, view: &Option<View>, to| {
-        view.as_ref().map(|view| Present {
+        view.as_ref().map(|view| PresentArgs {
             past,
             fresh: tensor(fresh, data),
             present: tensor(view, to),
@@ -232,7 +233,7 @@ fn prepare(
     // The chooser has found this product to fit, with the blocks of the longest sequence that there can be.
     let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
     let (merge, at_once) = super::plan::merging(c.splits)?;
-    let present_threads = super::plan::of_role(Role::Present, "the present")?.threads.max(WARP);
+    let present_threads = (super::plan::presenting()?.resources().threads as u32).max(WARP);
     let rows = |rows: usize, threads: u32| rows.div_ceil((threads / WARP) as usize);
     let present_rows = s.key.batch() * s.key.heads() * problem.keys();
     let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
@@ -241,9 +242,9 @@ fn prepare(
         call: filled,
         presents,
         attention_blocks: blocks as u32,
-        attention_threads: plan.attention.threads,
+        attention_threads: c.kernel.resources.threads as u32,
         merge_blocks: merge_blocks(at_once, problem.rows(), c.splits, c.part_dim) as u32,
-        merge_threads: merge.threads,
+        merge_threads: merge.resources().threads as u32,
         present_blocks: rows(present_rows, present_threads).min(most) as u32,
         present_threads,
         table,
@@ -271,7 +272,7 @@ impl Launch {
         if let Some(function) = &self.functions.present {
             for present in self.presents.iter().flatten() {
                 if self.present_blocks > 0 {
-                    // SAFETY: the clauses of this function; the kernel takes a `Present`.
+                    // SAFETY: the clauses of this function; the kernel takes `PresentArgs`.
                     unsafe {
                         stream.launch(
                             entered,
@@ -285,7 +286,7 @@ impl Launch {
             }
         }
         if self.attention_blocks > 0 {
-            // SAFETY: the clauses of this function; the kernel takes a `Call`.
+            // SAFETY: the clauses of this function; the kernel takes `AttentionArgs`.
             unsafe {
                 stream.launch(
                     entered,

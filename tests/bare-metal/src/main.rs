@@ -12,8 +12,8 @@ use elsa_core::profile::InstructionSet;
 /// What both sides print.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     // The table of a micro-kernel holds every entry point, so that asking for one links them all.
-    let kernel = elsa_kernels::registry::find(InstructionSet::Scalar);
-    if !kernel.is_some_and(|kernel| (kernel.present)()) {
+    let kernel = elsa_kernels::registry::attention_for_any(InstructionSet::Scalar);
+    if !kernel.is_some_and(|kernel| kernel.is_present()) {
         line(format_args!("scalar kernel absent"));
     }
     let mut words = 0usize;

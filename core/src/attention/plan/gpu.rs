@@ -15,37 +15,57 @@ use crate::dtype::DType;
 use crate::profile::GpuProfile;
 use crate::scan::stack;
 
-/// An attention kernel of a GPU as chooser and certificate see it.
+/// What a block of a GPU kernel takes of an SM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuResources {
+    /// Threads of a block.
+    pub threads: usize,
+    /// Static shared memory of a block in bytes.
+    pub shared: usize,
+    /// Registers of a thread on sm_62.
+    pub registers: usize,
+}
+
+/// An attention kernel of a GPU as chooser and certificate see it. Names follow the grammar of
+/// [`KernelSpec`](super::KernelSpec).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernelSpec {
     /// Its name.
     pub name: &'static str,
     /// Largest head size of keys and of values.
     pub head_dim: usize,
-    /// Whether it takes 16-bit types instead of singles.
+    /// Whether it takes 16-bit types instead of f32.
     pub half: bool,
-    /// Whether products of halves are summed in halves.
-    pub half_scores: bool,
     /// Most query rows of a sequence that it is meant for.
     pub most_queries: usize,
     /// The same of a plain problem, whose window is open to the right, and which has neither a mask of elements nor a
     /// soft cap nor a past.
     pub most_plain: usize,
-    /// Threads of a block.
-    pub threads: usize,
     /// Query rows of a block.
     pub rows: usize,
-    /// Keys of a tile; parts of the keys are multiples of it.
+    /// Keys of a tile; the keys of a split are a multiple of it.
     pub keys: usize,
-    /// Static shared memory of a block in bytes.
-    pub shared: usize,
-    /// Registers of a thread.
-    pub registers: usize,
+    /// What a block takes of an SM.
+    pub resources: GpuResources,
     /// Keys in the longest chain of additions before sums are added to those in memory.
     pub flush: usize,
+    /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
+    pub chain: usize,
+    /// Largest relative error of a weight against `2^x`, as the instruction set guarantees it.
+    pub exp2_relative: f64,
+    /// Longest chain of f16 products that is summed in f16 before f32 takes over; zero where f32 values are multiplied.
+    pub half_chain: usize,
 }
 
 impl GpuKernelSpec {
+    /// Whether products of f16 values are summed in f16.
+    #[must_use]
+    pub const fn half_scores(&self) -> bool {
+        self.half_chain > 0
+    }
+}
+
+impl GpuResources {
     /// Blocks that an SM holds at once, by registers, shared memory and threads. At least one.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
@@ -220,7 +240,7 @@ pub fn choose_gpu<'a>(
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
-        let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
+        let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
         let most = if plain { k.most_plain } else { k.most_queries };
         if k.half != half || at_once > most || !scores {
             continue;
@@ -230,7 +250,7 @@ pub fn choose_gpu<'a>(
         let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
         let work = rows.saturating_mul(k.head_dim);
         // Among equals, sums in halves are what was asked for.
-        let rank = (work, most, k.head_dim, k.rows, !k.half_scores);
+        let rank = (work, most, k.head_dim, k.rows, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(least, ..)| rank < least) {
             best = Some((rank, candidate, *k));
         }
@@ -271,7 +291,7 @@ pub fn choose_gpu<'a>(
         keys,
     };
     if !packed {
-        let fill = device.sms.max(1) * kernel.resident(device).min(FILL);
+        let fill = device.sms.max(1) * kernel.resources.resident(device).min(FILL);
         let blocks = row_blocks.saturating_mul(heads).max(1);
         // As many as come nearest to filling the device.
         let even = (fill + blocks / 2) / blocks;

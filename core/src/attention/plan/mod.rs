@@ -9,7 +9,8 @@ mod layout;
 pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, MOST_TILES, Method, Options};
 pub use choose::choose;
 pub use gpu::{
-    GpuChoice, GpuDepth, GpuKernelSpec, GpuOptions, GpuSpan, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
+    GpuChoice, GpuDepth, GpuKernelSpec, GpuOptions, GpuResources, GpuSpan, GpuWorkspaceLayout,
+    SEQUENCE_BYTES, choose_gpu,
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
