@@ -8,7 +8,7 @@ use elsa_core::attention::plan::{
     ChooseError, CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose,
 };
 use elsa_core::profile::DeviceProfile;
-use elsa_kernels::registry::KERNELS;
+use elsa_kernels::registry::ATTENTION;
 use elsa_tests::cases::{Case, Params, hard_cases};
 
 /// The fewest f32 values that a region must have.
@@ -65,7 +65,7 @@ fn check(case: &Case, choice: &CpuChoice) {
 fn parts_lie_apart_and_are_large_enough() {
     let device = DeviceProfile::modest();
     let mut seen = 0;
-    for kernel in KERNELS {
+    for kernel in ATTENTION {
         for case in hard_cases() {
             let problem = case.problem();
             for method in [Method::Elsa, Method::Math] {
@@ -96,7 +96,7 @@ fn parts_lie_apart_and_are_large_enough() {
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();
-    let scalar = || KERNELS.iter().map(|k| &k.spec).filter(|s| s.set.name() == "scalar");
+    let scalar = || ATTENTION.iter().map(|k| &k.spec).filter(|s| s.set.name() == "scalar");
     let few = scalar().map(|s| s.most_queries).min().unwrap();
     assert!(few < 8 && scalar().count() == 2);
     for queries in 0..8 {
@@ -114,7 +114,7 @@ fn the_kernel_follows_the_queries() {
 #[test]
 fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();
-    let kernel = KERNELS.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
+    let kernel = ATTENTION.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
     let problem =
         Params { heads: 4, kv_heads: 4, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
     let options = Options { workers: 3, all_workers: true, ..Options::default() };

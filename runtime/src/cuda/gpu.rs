@@ -16,7 +16,7 @@
 use super::driver::{Context, Device, Driver, Function, Module};
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
-use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -90,7 +90,7 @@ impl Gpu {
     /// # Errors
     /// Whatever keeps the GPU from being used.
     pub fn probe(options: &CudaOptions) -> Result<(Device, Option<Arc<Context>>), DeviceError> {
-        if !GPU_KERNELS.iter().any(|k| matches!(k.role, Role::Attention { .. })) {
+        if !GPU_KERNELS.iter().any(|k| k.attention().is_some()) {
             return Err(DeviceError::NoKernel { role: "attention" });
         }
         let driver = Driver::open()?;

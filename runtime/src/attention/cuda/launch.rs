@@ -1,14 +1,13 @@
 //! The kernels of a run, with everything that they are told, in the order in which they are launched.
 
 use super::marshal::{self, PartialStates, Sequences};
-use super::plan::{Functions, GpuPlan, merging, of_role};
+use super::plan::{Functions, GpuPlan, merging, presenting};
 use super::workspace::GpuWorkspace;
 use crate::cuda::driver::{Entered, Function, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::plan::GpuWorkspaceLayout;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
-use elsa_kernels::cuda::call::{Call, Present, Sequence};
-use elsa_kernels::cuda::{Role, merge_blocks};
+use elsa_kernels::cuda::attention::{AttentionArgs, PresentArgs, Sequence, merge_blocks};
 
 /// Threads of a warp. The kernel that writes the present takes one row a warp.
 const WARP: u32 = 32;
@@ -46,8 +45,8 @@ impl Grid {
 #[derive(Clone, Debug)]
 pub struct Launch {
     functions: Functions,
-    call: Call,
-    presents: [Option<Present>; 2],
+    call: AttentionArgs,
+    presents: [Option<PresentArgs>; 2],
     attention: Grid,
     merge: Grid,
     present: Grid,
@@ -81,9 +80,9 @@ impl Launch {
         let (merge, at_once) = merging(c.splits)?;
         let merge_blocks = match blocks {
             0 => 0,
-            _ => merge_blocks(at_once, problem.rows(), c.splits, c.part_dim),
+            _ => merge_blocks(at_once, problem.rows(), c.splits, c.partial_dim),
         };
-        let threads = of_role(Role::Present, "the present")?.threads.max(WARP);
+        let threads = (presenting()?.resources().threads as u32).max(WARP);
         let rows = problem.spec().key.batch() * problem.kv_heads() * problem.keys();
         let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
         let present_blocks = rows.div_ceil((threads / WARP) as usize).min(most);
@@ -91,8 +90,8 @@ impl Launch {
             functions,
             call,
             presents,
-            attention: Grid { blocks: blocks as u32, threads: plan.attention.threads },
-            merge: Grid { blocks: merge_blocks as u32, threads: merge.threads },
+            attention: Grid { blocks: blocks as u32, threads: c.kernel.resources.threads as u32 },
+            merge: Grid { blocks: merge_blocks as u32, threads: merge.resources().threads as u32 },
             present: Grid { blocks: present_blocks as u32, threads },
             table: c.sequences * size_of::<Sequence>(),
         })
@@ -122,11 +121,11 @@ impl Launch {
         }
         if let Some(function) = &self.functions.present {
             for present in self.presents.iter().flatten() {
-                // SAFETY: the clauses of this function; the kernel takes a `Present`.
+                // SAFETY: the clauses of this function; the kernel takes a `PresentArgs`.
                 unsafe { self.present.launch(entered, stream, function, present)? };
             }
         }
-        // SAFETY: the clauses of this function; the kernel takes a `Call`.
+        // SAFETY: the clauses of this function; the kernel takes a `AttentionArgs`.
         unsafe { self.attention.launch(entered, stream, &self.functions.attention, &self.call)? };
         if let Some(merge) = &self.functions.merge {
             // SAFETY: as above.
@@ -146,12 +145,12 @@ fn partial_states(
     let (base, layout) = if plan.choice.divided() {
         (workspace.parts.address(), plan.layout)
     } else if let (true, Some(layout)) = (states, GpuWorkspaceLayout::of(&plan.choice, true)) {
-        workspace.reserve_state_parts(layout.part_w.start + layout.part_w.len)?;
+        workspace.reserve_state_parts(layout.partial_w.start + layout.partial_w.len)?;
         (workspace.state_parts.as_ref().map_or(0, |parts| parts.address()), layout)
     } else {
         return Ok(PartialStates::default());
     };
-    Ok(PartialStates { ms: base + layout.part_ms.start as u64, w: base + layout.part_w.start as u64 })
+    Ok(PartialStates { ms: base + layout.partial_ms.start as u64, w: base + layout.partial_w.start as u64 })
 }
 
 /// Writes the table of sequences on the host, where the plan has one.

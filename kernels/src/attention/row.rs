@@ -1,26 +1,39 @@
-//! The micro-kernel for very few queries: one row at a time, lanes along dims and keys.
+//! The operations on one query row, with lanes along dims and keys.
 //!
-//! With a single query a tile would leave all lanes but one empty. Here a score is a dot product along the
-//! key's dims with one sum across lanes, weights are taken for `N` keys at once, and a value is added along
-//! its dims. The work for a key is its loads, so a long cache is read at the speed of memory: rows are read one
-//! after the other and from their beginning to their end, which is what the processor's own prefetching follows.
+//! ```text
+//! naive:  for each key j:  s[j] = Σ_x q[x] · k_j[x]
+//!         the softmax of s;  for each key j:  for each dim x:  W[x] += p[j] · v_j[x]
+//! ```
+//!
+//! 1. *Lanes lie along a row.* With one query, a tile of rows in lanes would leave all lanes but one empty. Here a
+//!    score is a dot product along the key's dims with one sum across lanes, weights are taken for `N` keys at once,
+//!    and a value is added along its dims.
+//! 2. *The work of a key is its loads*, so a long cache is read at the speed of memory: rows are read one after the
+//!    other and from their beginning to their end, which is the order that the processor's prefetching follows.
+//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; [`KEYS_AT_ONCE`] of them are
+//!    independent.
+//! 4. *The last vector of scores is filled with `−∞`*, so that maximum and weights need no tail.
+//!
 //! The interface is that of a tile one row wide, so plans, states and merges are the same.
 
-use crate::generic::product::CHAIN;
-use crate::generic::scores::tanh;
-use crate::kernel::{Block, Sums, Tile};
-use crate::lanes::Lanes;
+use super::kernel::{Block, Sums, Tile, TileOps};
+use super::modify::{biased, capped, is_plain};
+use crate::lanes::{Lanes, MAX_LANES};
+use crate::product::CHAIN;
+use core::marker::PhantomData;
 use elsa_core::state::{HEADROOM, Merge};
 
-/// Keys whose dot products run side by side.
-const TOGETHER: usize = 4;
-/// Most lanes of any instruction set.
-pub const MOST: usize = 16;
+/// Keys whose dot products are computed at once.
+const KEYS_AT_ONCE: usize = 4;
+
+/// Tiles of one row, computed with vectors `L`.
+#[derive(Clone, Copy, Debug)]
+pub struct OneRow<L>(PhantomData<L>);
 
 /// Dot products of the query with `K` keys from `keys` on, in chains of at most [`CHAIN`] dims a lane.
 ///
 /// # Safety
-/// - `d` singles are readable at `query`, `K` rows of `d`, `stride` apart, at `keys`.
+/// - `d` values are readable at `query`, `K` rows of `d`, `stride` apart, at `keys`.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const K: usize>(
     isa: L::Isa,
@@ -33,7 +46,7 @@ unsafe fn dots<L: Lanes, const K: usize>(
     let mut total = [0.0; K];
     let whole = d / L::N * L::N;
     let mut x = 0;
-    // SAFETY: vectors end at or before `d`, and so do single elements (clause).
+    // SAFETY: vectors end at or before `d`, and so do the elements after them (clause).
     unsafe {
         while x < whole {
             let end = whole.min(x + CHAIN * L::N);
@@ -65,18 +78,18 @@ unsafe fn dots<L: Lanes, const K: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`] for one row.
-/// - The block's count rounded up to [`MOST`] singles are writable at `dst`.
+/// - The block's count, rounded up to a multiple of [`MAX_LANES`], of values is writable at `dst`.
 #[inline(always)]
-pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
     let (d, n) = (tile.head_dim, block.count);
     let mut j = 0;
     // SAFETY: keys below the count are readable; `dst` covers the count and the rest of a vector (clauses).
     unsafe {
-        while j + TOGETHER <= n {
+        while j + KEYS_AT_ONCE <= n {
             let keys = block.keys.add(j * block.key_stride);
-            let s = dots::<L, TOGETHER>(isa, tile.query, keys, block.key_stride, d);
-            dst.add(j).cast::<[f32; TOGETHER]>().write_unaligned(s);
-            j += TOGETHER;
+            let s = dots::<L, KEYS_AT_ONCE>(isa, tile.query, keys, block.key_stride, d);
+            dst.add(j).cast::<[f32; KEYS_AT_ONCE]>().write_unaligned(s);
+            j += KEYS_AT_ONCE;
         }
         while j < n {
             let [s] =
@@ -87,23 +100,22 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
         for j in n..n.next_multiple_of(L::N) {
             dst.add(j).write(f32::NEG_INFINITY);
         }
-        if block.cap == 0.0 && block.bias.is_null() {
+        if is_plain(block) {
             return;
         }
-        let absent = L::splat(isa, f32::NEG_INFINITY);
+        let masked = L::splat(isa, f32::NEG_INFINITY);
         let cap = L::splat(isa, block.cap);
         let mut j = 0;
         while j < n {
             let mut s = L::load(isa, dst.add(j));
             if block.cap != 0.0 {
-                s = tanh(isa, s).times(cap);
+                s = capped(isa, s, cap);
             }
             if !block.bias.is_null() {
                 // The bias ends with the block.
-                let mut line = [f32::NEG_INFINITY; MOST];
+                let mut line = [f32::NEG_INFINITY; MAX_LANES];
                 line.as_mut_ptr().copy_from_nonoverlapping(block.bias.add(j), L::N.min(n - j));
-                let bias = L::load(isa, line.as_ptr());
-                s = bias.if_present(s.plus(bias), absent);
+                s = biased(s, L::load(isa, line.as_ptr()), masked);
             }
             s.store(dst.add(j));
             j += L::N;
@@ -117,17 +129,18 @@ pub unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mu
 
 /// The lanes of a vector as an array; those past `N` hold `fill`.
 #[inline(always)]
-fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MOST] {
-    let mut out = [fill; MOST];
-    // SAFETY: no vector has more than `MOST` lanes.
+fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
+    let mut out = [fill; MAX_LANES];
+    // SAFETY: no vector has more than `MAX_LANES` lanes.
     unsafe { x.store(out.as_mut_ptr()) };
     out
 }
 
-/// Moves the reference where the largest of `count` scores passes it by the headroom, and rescales.
+/// Moves the reference where the largest of `count` scores exceeds it by more than the headroom, and rescales the
+/// sums.
 ///
 /// # Safety
-/// - `count` rounded up to `N` singles are readable at `p`.
+/// - `count` values, rounded up to a multiple of `N`, are readable at `p`.
 /// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
 #[inline(always)]
 unsafe fn raise<L: Lanes>(
@@ -167,10 +180,10 @@ unsafe fn raise<L: Lanes>(
     }
 }
 
-/// Turns `count` scores at `p` into weights in place and gives their sum. A score of `−∞` becomes zero.
+/// Turns `count` scores at `p` into weights in place and returns their sum. A score of `−∞` becomes zero.
 ///
 /// # Safety
-/// - `count` rounded up to `N` singles are readable and writable at `p`, one at `m`.
+/// - `count` values, rounded up to a multiple of `N`, are readable and writable at `p`, one at `m`.
 #[inline(always)]
 unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> f32 {
     let zero = L::splat(isa, 0.0);
@@ -231,9 +244,9 @@ unsafe fn strip<L: Lanes, const S: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Block`] for `value_dim`; its count of weights is readable at `p`.
-/// - `value_dim` singles are writable at `w`, and initialised unless `first`.
+/// - `value_dim` values are writable at `w`, and initialised unless `first`.
 #[inline(always)]
-pub unsafe fn add<L: Lanes>(
+unsafe fn add<L: Lanes>(
     isa: L::Isa,
     block: &Block,
     value_dim: usize,
@@ -242,7 +255,7 @@ pub unsafe fn add<L: Lanes>(
     first: bool,
 ) {
     let mut x = 0;
-    // SAFETY: strips and single dims end at or before `value_dim` (clauses).
+    // SAFETY: strips and the dims after them end at or before `value_dim` (clauses).
     unsafe {
         while x + 8 * L::N <= value_dim {
             strip::<L, 8>(isa, block, x, p, w, first);
@@ -271,81 +284,79 @@ pub unsafe fn add<L: Lanes>(
     }
 }
 
-/// One step: the row takes in a key block.
-///
-/// # Safety
-/// - The clauses of [`Tile`], [`Block`] and [`Sums`] for one row; sums are initialised unless `first`.
-/// - `weights` has room for the block rounded up to [`MOST`].
-#[inline(always)]
-pub unsafe fn step<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
-    let p = tile.weights;
-    // SAFETY: the same clauses.
-    unsafe {
-        scores::<L>(isa, tile, block, p);
-        raise::<L>(isa, p, block.count, sums, tile.value_dim, first);
-        let sum = weigh::<L>(isa, p, block.count, sums.m);
-        sums.s.write(if first { sum } else { sums.s.read() + sum });
-        add::<L>(isa, block, tile.value_dim, p, sums.w, first);
-    }
-}
+impl<L: Lanes> TileOps for OneRow<L> {
+    type Isa = L::Isa;
 
-/// The softmax of a whole materialised row, but for its normalisation.
-///
-/// # Safety
-/// - `count` rounded up to [`MOST`] singles are readable and writable at `p`, those past the count `−∞`.
-/// - The clauses of [`Sums`] for `m` and `s`.
-#[inline(always)]
-pub unsafe fn softmax<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
-    // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
-    unsafe {
-        raise::<L>(isa, p, count, sums, 0, true);
-        sums.s.write(weigh::<L>(isa, p, count, sums.m));
-    }
-}
-
-/// `earlier ⊕ later`, into `earlier`.
-///
-/// # Safety
-/// - The clauses of [`Sums`] for both, all initialised, for one row and `value_dim`.
-#[inline(always)]
-pub unsafe fn merge<L: Lanes>(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
-    // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
-    unsafe {
-        let law = Merge::of(earlier.m.read(), later.m.read());
-        earlier.m.write(law.m);
-        earlier.s.write(law.apply(earlier.s.read(), later.s.read()));
-        let lanes = Merge {
-            m: L::splat(isa, law.m),
-            earlier: L::splat(isa, law.earlier),
-            later: L::splat(isa, law.later),
-        };
-        let mut x = 0;
-        while x + L::N <= value_dim {
-            let at = earlier.w.add(x);
-            lanes.apply(L::load(isa, at), L::load(isa, later.w.add(x))).store(at);
-            x += L::N;
-        }
-        while x < value_dim {
-            let at = earlier.w.add(x);
-            at.write(law.apply(at.read(), later.w.add(x).read()));
-            x += 1;
+    #[inline(always)]
+    unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        let p = tile.weights;
+        // SAFETY: the same clauses; weights have room for the block rounded up to `MAX_LANES` (clause of `Tile`).
+        unsafe {
+            scores::<L>(isa, tile, block, p);
+            raise::<L>(isa, p, block.count, sums, tile.value_dim, first);
+            let sum = weigh::<L>(isa, p, block.count, sums.m);
+            sums.s.write(if first { sum } else { sums.s.read() + sum });
+            add::<L>(isa, block, tile.value_dim, p, sums.w, first);
         }
     }
-}
 
-/// Divides `W` by `S` in place, as `W · (1 / S)`: zeros where no key was seen, NaN where poisoned.
-///
-/// # Safety
-/// - The clauses of [`Sums`], all initialised, for one row and `value_dim`.
-#[inline(always)]
-pub unsafe fn finish(sums: &Sums, value_dim: usize) {
-    // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
-    unsafe {
-        let (m, s) = (sums.m.read(), sums.s.read());
-        let inverse = 1.0 / s;
-        for x in 0..value_dim {
-            let at = sums.w.add(x);
-            at.write(if m == f32::NEG_INFINITY { s * 0.0 } else { at.read() * inverse });
+    #[inline(always)]
+    unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
+        // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
+        unsafe {
+            let law = Merge::of(earlier.m.read(), later.m.read());
+            earlier.m.write(law.m);
+            earlier.s.write(law.apply(earlier.s.read(), later.s.read()));
+            let lanes = Merge {
+                m: L::splat(isa, law.m),
+                earlier: L::splat(isa, law.earlier),
+                later: L::splat(isa, law.later),
+            };
+            let mut x = 0;
+            while x + L::N <= value_dim {
+                let at = earlier.w.add(x);
+                lanes.apply(L::load(isa, at), L::load(isa, later.w.add(x))).store(at);
+                x += L::N;
+            }
+            while x < value_dim {
+                let at = earlier.w.add(x);
+                at.write(law.apply(at.read(), later.w.add(x).read()));
+                x += 1;
+            }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(_: L::Isa, sums: &Sums, value_dim: usize) {
+        // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
+        unsafe {
+            let (m, s) = (sums.m.read(), sums.s.read());
+            let inverse = 1.0 / s;
+            for x in 0..value_dim {
+                let at = sums.w.add(x);
+                at.write(if m == f32::NEG_INFINITY { s * 0.0 } else { at.read() * inverse });
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+        // SAFETY: the same clauses.
+        unsafe { scores::<L>(isa, tile, block, dst) }
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums, _masked: bool) {
+        // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
+        unsafe {
+            raise::<L>(isa, p, count, sums, 0, true);
+            sums.s.write(weigh::<L>(isa, p, count, sums.m));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+        // SAFETY: the same clauses.
+        unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
     }
 }

@@ -1,15 +1,28 @@
-//! Scores of a key block, in units of `log 2`, as `[key][W]`.
+//! Scores of a key block, in base-2 units, as `[key][width]`, and the largest of each row.
+//!
+//! ```text
+//! naive:  for each key j:  for each row i:  s[j][i] = Σ_x k_j[x] · q_i[x];  top[i] = max(top[i], s[j][i])
+//! ```
+//!
+//! 1. *Register tiles of `R` keys.* `R · V` accumulators live in registers while a [`product()`] runs over the dims.
+//! 2. *Chains.* A head size above [`CHAIN`] is cut, so that rounding errors grow with the chain. The sum of the
+//!    chains waits in memory, where the scores will stand: one chain's accumulators are all that lives in registers.
+//! 3. *The last keys.* Fewer than `R` keys are copied to a pad with rows of zeros after them, so that nothing beyond
+//!    the block is read. Panels are padded where they are packed. Padded scores are stored and never taken for a
+//!    maximum; what follows reads `count` keys.
+//! 4. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
+//!    change them.
 
-use crate::generic::product::{CHAIN, product};
-use crate::kernel::{Block, Tile};
+use super::kernel::{Block, Tile};
+use super::modify::{biased, capped, is_plain};
 use crate::lanes::Lanes;
+use crate::product::{CHAIN, product};
 
-/// Scores of `R` keys from `key` on. Chains but the last go through `dst`, so that one chain's accumulators
-/// are all that lives in registers.
+/// Scores of `R` keys from `key` on, all chains summed. `dst` holds the sum of the earlier chains on the way.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's count and a multiple of `R`.
-/// - `R · W` singles are writable at `dst`.
+/// - `R · W` values are writable at `dst`.
 #[inline(always)]
 unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,
@@ -68,7 +81,7 @@ unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
 /// Writes a key's scores to `at` and takes them into the largest.
 ///
 /// # Safety
-/// - `V · N` singles are writable at `at`.
+/// - `V · N` values are writable at `at`.
 #[inline(always)]
 unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mut [L; V]) {
     for v in 0..V {
@@ -78,11 +91,11 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
     }
 }
 
-/// Writes the block's scores to `dst` and gives the largest of each row, `−∞` where no key is attended.
+/// Writes the block's scores to `dst` and returns the largest of each row, `−∞` where no key is attended.
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`].
-/// - The block's count rounded up to a multiple of `R`, times `W`, singles are writable at `dst`.
+/// - The block's count rounded up to a multiple of `R`, times `W`, values are writable at `dst`.
 #[inline(always)]
 pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,
@@ -113,22 +126,22 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
         }
         key += R;
     }
-    if block.cap == 0.0 && block.bias.is_null() {
+    if is_plain(block) {
         return top;
     }
     // SAFETY: the scores above were written, and a bias that is not null covers them (clause of `Block`).
     unsafe { modify::<L, V>(isa, block, dst) }
 }
 
-/// Applies soft cap and bias to stored scores, and gives the largest of each row.
+/// Applies soft cap and bias to stored scores, and returns the largest of each row.
 ///
 /// # Safety
-/// - The clauses of [`Block`]; `count · W` singles are readable and writable at `dst`.
+/// - The clauses of [`Block`]; `count · W` values are readable and writable at `dst`.
 #[inline(always)]
 unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut f32) -> [L; V] {
-    let absent = L::splat(isa, f32::NEG_INFINITY);
+    let masked = L::splat(isa, f32::NEG_INFINITY);
     let cap = L::splat(isa, block.cap);
-    let mut top = [absent; V];
+    let mut top = [masked; V];
     for i in 0..block.count {
         for v in 0..V {
             let offset = (i * V + v) * L::N;
@@ -137,11 +150,10 @@ unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut
                 let at = dst.add(offset);
                 let mut s = L::load(isa, at);
                 if block.cap != 0.0 {
-                    s = tanh(isa, s).times(cap);
+                    s = capped(isa, s, cap);
                 }
                 if !block.bias.is_null() {
-                    let bias = L::load(isa, block.bias.add(offset));
-                    s = bias.if_present(s.plus(bias), absent);
+                    s = biased(s, L::load(isa, block.bias.add(offset)), masked);
                 }
                 s.store(at);
                 top[v] = top[v].larger(s);
@@ -150,27 +162,3 @@ unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut
     }
     top
 }
-
-/// Hyperbolic tangent. Below 5/8 an odd polynomial, from there on
-/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, where the subtraction cancels little.
-#[inline(always)]
-pub(super) fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
-    let zero = L::splat(isa, 0.0);
-    let one = L::splat(isa, 1.0);
-    let a = x.abs();
-    let z = a.times(a);
-    // Minimax coefficients of (tanh(x)/x − 1)/x² in x² on [0, 25/64].
-    let mut p = L::splat(isa, TANH[4]);
-    p = p.mul_add(z, L::splat(isa, TANH[3]));
-    p = p.mul_add(z, L::splat(isa, TANH[2]));
-    p = p.mul_add(z, L::splat(isa, TANH[1]));
-    p = p.mul_add(z, L::splat(isa, TANH[0]));
-    let small = p.times(z).mul_add(a, a);
-    let e = a.times(L::splat(isa, -2.0 * core::f32::consts::LOG2_E)).at_least(L::splat(isa, -64.0)).exp2();
-    let e = e.over(L::splat(isa, L::WEIGHT_SCALE as f32));
-    let large = one.minus(e).over(one.plus(e));
-    let t = a.if_greater(L::splat(isa, 0.625), large, small);
-    zero.if_greater(x, zero.minus(t), t)
-}
-
-const TANH: [f32; 5] = [-0.333_332_84, 0.133_314_91, -0.053_743_497, 0.020_650_588, -0.005_717_045_6];

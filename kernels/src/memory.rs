@@ -1,13 +1,16 @@
 //! Moving rows into the shapes that the products read: transposition, panels, conversion.
+//!
+//! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Blocks of 4×4 elements and
+//! whole vectors take the fast path; the rest goes element by element, or through a buffer of one vector.
 
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES};
 
-/// Transposes `rows` rows of `dim` singles into `[padded][w]` and multiplies them by `factor`; zeros past the
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`; zeros past the
 /// last row and the last dim.
 ///
 /// # Safety
-/// - `rows ≤ w` rows of `dim` singles, `stride` apart, are readable at `src`.
-/// - `padded · w` singles are writable at `dst`; `padded` is `dim` rounded up to a multiple of four.
+/// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.
+/// - `padded · w` values are writable at `dst`; `padded` is `dim` rounded up to a multiple of four.
 #[inline(always)]
 pub unsafe fn transpose_in<L: Lanes>(
     isa: L::Isa,
@@ -29,7 +32,7 @@ pub unsafe fn transpose_in<L: Lanes>(
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
-        // What blocks of four left: the last rows of all dims, and the last dims of the rows before.
+        // What blocks of four leave: the last rows of all dims, and the last dims of the rows before.
         for i in whole_rows..w {
             for x in 0..padded {
                 let inside = i < rows && x < dim;
@@ -44,11 +47,11 @@ pub unsafe fn transpose_in<L: Lanes>(
     }
 }
 
-/// Transposes `[dim][w]` back into `rows` rows of `dim` singles.
+/// Transposes `[dim][w]` back into `rows` rows of `dim` f32 values.
 ///
 /// # Safety
-/// - `dim` rounded up to a multiple of four, times `w`, singles are readable at `src`; `rows ≤ w`.
-/// - `rows` rows of `dim` singles, `stride` apart, are writable at `dst`.
+/// - `dim` rounded up to a multiple of four, times `w`, values are readable at `src`; `rows ≤ w`.
+/// - `rows` rows of `dim` values, `stride` apart, are writable at `dst`.
 #[inline(always)]
 pub unsafe fn transpose_out<L: Lanes>(
     isa: L::Isa,
@@ -76,12 +79,12 @@ pub unsafe fn transpose_out<L: Lanes>(
     }
 }
 
-/// Packs `rows` rows of `dim` singles (a multiple of four) into panels of `R` rows, `[panel][dim][R]`; zeros
+/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`; zeros
 /// past the last row.
 ///
 /// # Safety
-/// - `rows` rows of `dim` singles, `stride` apart, are readable at `src`.
-/// - `rows` rounded up to a multiple of `R`, times `dim`, singles are writable at `dst`.
+/// - `rows` rows of `dim` values, `stride` apart, are readable at `src`.
+/// - `rows` rounded up to a multiple of `R`, times `dim`, values are writable at `dst`.
 #[inline(always)]
 pub unsafe fn pack<L: Lanes, const R: usize>(
     isa: L::Isa,
@@ -100,10 +103,11 @@ pub unsafe fn pack<L: Lanes, const R: usize>(
     }
 }
 
-/// Converts `rows` rows of `dim` 16-bit elements, `stride` apart, to singles, `to_stride` apart.
+/// Converts `rows` rows of `dim` 16-bit elements (f16, or bf16 with `BF16`), `stride` apart, to f32,
+/// `to_stride` apart.
 ///
 /// # Safety
-/// - `rows` rows of `dim` elements are readable at `src`, and of `dim` singles writable at `dst`.
+/// - `rows` rows of `dim` elements are readable at `src`, and of `dim` f32 values writable at `dst`.
 #[inline(always)]
 pub unsafe fn widen<L: Lanes, const BF16: bool>(
     isa: L::Isa,
@@ -127,8 +131,8 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
                 i += L::N;
             }
             if i < dim {
-                let mut tail = [0u16; 16];
-                let mut wide = [0f32; 16];
+                let mut tail = [0u16; MAX_LANES];
+                let mut wide = [0f32; MAX_LANES];
                 tail.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
                 let p = tail.as_ptr();
                 let x = if BF16 { L::load_bf16(isa, p) } else { L::load_f16(isa, p) };
@@ -139,11 +143,11 @@ pub unsafe fn widen<L: Lanes, const BF16: bool>(
     }
 }
 
-/// Converts `rows` rows of `dim` singles, side by side, to 16-bit elements, `to_stride` apart, rounded to the
-/// nearest, ties to even.
+/// Converts `rows` dense rows of `dim` f32 values to 16-bit elements (f16, or bf16 with `BF16`), `to_stride` apart,
+/// rounded to the nearest, ties to even.
 ///
 /// # Safety
-/// - `rows · dim` singles are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
+/// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
 #[inline(always)]
 pub unsafe fn narrow<L: Lanes, const BF16: bool>(
     isa: L::Isa,
@@ -174,8 +178,8 @@ pub unsafe fn narrow<L: Lanes, const BF16: bool>(
                     dst.add(i).write(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded });
                 }
             } else if i < dim {
-                let mut wide = [0f32; 16];
-                let mut tail = [0u16; 16];
+                let mut wide = [0f32; MAX_LANES];
+                let mut tail = [0u16; MAX_LANES];
                 wide.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
                 L::load(isa, wide.as_ptr()).store_f16(tail.as_mut_ptr());
                 dst.add(i).copy_from_nonoverlapping(tail.as_ptr(), dim - i);

@@ -1,8 +1,19 @@
 //! The weighted sum `W += P · V` of a key block.
+//!
+//! ```text
+//! naive:  for each dim x:  for each row i:  W[x][i] += Σ_j v_j[x] · p[j][i]
+//! ```
+//!
+//! 1. *Strips of `R` dims.* A [`product()`] runs down the keys with `R · V` accumulators in registers, and only its
+//!    result is added to memory: a chain of additions is as long as a block, not as the sequence.
+//! 2. *Strips of four at the end.* The head size is a multiple of four; where `R` does not divide it, the last one or
+//!    two strips have four dims.
+//! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only where its value is
+//!    finite. Where a masked block holds a value that is not, a slow sum leaves out the keys of weight zero.
 
-use crate::generic::product::product;
-use crate::kernel::Block;
+use super::kernel::Block;
 use crate::lanes::Lanes;
+use crate::product::product;
 
 /// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, whatever
 /// its value holds.
@@ -32,7 +43,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 ///
 /// # Safety
 /// - The clauses of [`Block`]; `count · W` weights are readable at `p`.
-/// - `value_dim` is a multiple of four; `value_dim · W` singles are writable at `w`, and initialised unless
+/// - `value_dim` is a multiple of four; `value_dim · W` values are writable at `w`, and initialised unless
 ///   `first`.
 #[inline(always)]
 pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
@@ -43,12 +54,12 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     w: *mut f32,
     first: bool,
 ) {
-    // Strips of R dims; where R does not divide, the last one or two hold four.
-    let fours = match (R, value_dim % R) {
+    // Of six dims a rest of two is eight with the strip before it.
+    let strips_of_four = match (R, value_dim % R) {
         (6, 2) => 2,
         (_, rest) => rest / 4,
     };
-    let wide = value_dim - 4 * fours;
+    let wide = value_dim - 4 * strips_of_four;
     let row = V * L::N;
     let mut x = 0;
     // SAFETY: strips end at `value_dim`, which rows of values and of `w` have (clauses).
@@ -66,8 +77,10 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
+/// Adds a strip's sums to `w`, or writes them when `first`.
+///
 /// # Safety
-/// - `R · V · N` singles are writable at `w`, and readable unless `first`.
+/// - `R · V · N` values are writable at `w`, and readable unless `first`.
 #[inline(always)]
 unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
@@ -97,7 +110,7 @@ pub unsafe fn all_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize)
     let mut seen = zero;
     let mut rest = 0.0f32;
     for i in 0..block.count {
-        // SAFETY: row `i` of the block's values has `value_dim` singles (clause).
+        // SAFETY: row `i` of the block's values has `value_dim` elements (clause).
         unsafe {
             let row = block.values.add(i * block.value_stride);
             let mut x = 0;

@@ -1,10 +1,42 @@
-//! The one product of both passes: `C[R][V] = Σ_k a(r, k) · B[k][V]` with `C` in registers.
+//! The product of all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
 //!
-//! `B` is read as `V` vectors a step; `a` is a broadcast scalar. Scores read `a` along its rows (a key's
-//! dims), or a panel's columns, the weighted sum down its columns (a dim's keys), hence the two forms.
+//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS` row `r` of
+//! `a` runs along `k`, as a key's dims do in a score; with it the `R` scalars of a step are neighbours, as in a panel
+//! of keys, or as the dims of a value in the weighted sum.
 //!
-//! The first step multiplies where the others multiply and add, so that no sum needs to be set to zero. Steps are
-//! taken by fours, which is what a broadcast operand in a register holds, and fours by turns of [`Lanes::UNROLL`].
+//! ```text
+//! naive:  for k in 0..steps:
+//!             for r in 0..R:
+//!                 a = COLUMNS ? A[k · stride + r] : A[r · stride + k]
+//!                 for v in 0..V:  C[r][v] += a · B[k][v]
+//! ```
+//!
+//! **Why the code differs.** A core issues one or two multiply-adds a cycle, each of which may take four cycles or more
+//! until its sum can be added to. The loop is as fast as that where nothing else needs the issue slots.
+//!
+//! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a
+//!    step loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen for each instruction
+//!    set so that sums, vectors and scalars fit its registers (8 · 3 sums of the 32 registers of NEON or AVX-512,
+//!    6 · 2 of the 16 of AVX2).
+//! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register.
+//!    [`Lanes::Quad`] is either: a pointer, or four scalars in a register. So steps along rows are taken
+//!    four at a time, one quad for each row, and a lane index must be a constant, which is why the loops over a quad
+//!    are written out.
+//! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be set to zero.
+//! 4. *A zero that is read.* A product that is shorter than an iteration has no such first step and does begin with
+//!    zeros. The compiler would write constant zeros before it branches, and so also on the path that overwrites
+//!    them. A zero that is read from memory stays on its own path.
+//! 5. *Unrolling.* On NEON an iteration is [`Lanes::UNROLL`] groups of four steps, because counting and moving pointers
+//!    takes issue slots of the products. What is left is done in groups of four steps, then in single steps. The
+//!    groups of an iteration are written out too: a loop over them would not always be unrolled.
+//! 6. *Two quads by one instruction.* A step down eight columns needs two quads side by side. NEON loads both and moves
+//!    the pointer in one instruction, [`Lanes::two_quads`], into two neighbouring registers that are named. Steps
+//!    alternate between two pairs of registers, so that a step's quads are loaded while the other's are in use.
+//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded beside the last of the first, in
+//!    one instruction where the instruction set loads pairs.
+//! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed, and
+//!    so addresses all of an iteration from it with constant offsets, instead of keeping several pointers that are
+//!    each moved on.
 
 use crate::lanes::Lanes;
 
@@ -33,8 +65,8 @@ macro_rules! for_quad {
     }};
 }
 
-/// Runs `$body` for the fours of a turn after the first. A loop would not always be unrolled.
-macro_rules! for_rest {
+/// Runs a body for each group of four steps of an iteration but the first, with its number as a constant.
+macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{
         const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
         if $lanes::UNROLL == 4 {
@@ -57,7 +89,7 @@ macro_rules! for_rest {
 /// The vectors of a step.
 ///
 /// # Safety
-/// - `V · N` singles are readable at `b`.
+/// - `V · N` values are readable at `b`.
 #[inline(always)]
 unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
     // SAFETY: vector `v` of `V` (clause).
@@ -73,7 +105,7 @@ unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V
 /// Four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to them.
 ///
 /// # Safety
-/// - `R` rows of four singles, `stride` apart, are readable at `a`, and `4 · V · N` singles at `b`.
+/// - `R` rows of four values, `stride` apart, are readable at `a`, and `4 · V · N` values at `b`.
 #[inline(always)]
 unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
     isa: L::Isa,
@@ -103,11 +135,11 @@ unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>
     }
 }
 
-/// One step of a [`product`] down columns, with its vectors of `b` at hand, which moves `a` on. With `FIRST` it writes the
-/// sums, otherwise it adds to them.
+/// One step of a [`product`] down columns, whose vectors of `b` are `y`; it moves `a` on. With `FIRST` it writes the
+/// sums, otherwise it adds to them. Steps that follow one another alternate in `ODD`.
 ///
 /// # Safety
-/// - `R` singles are readable at `a`.
+/// - `R` values are readable at `a`.
 #[inline(always)]
 unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const ODD: bool>(
     isa: L::Isa,
@@ -140,11 +172,10 @@ unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     }
 }
 
-/// Two steps of a [`product`] down columns. With `FIRST` the first of them writes the sums. The first vector of the
-/// second step is loaded beside the last of the first, in one instruction where two make a pair.
+/// Two steps of a [`product`] down columns, which move `a` on. With `FIRST` the first of them writes the sums.
 ///
 /// # Safety
-/// - Two rows, `stride` apart, of `R` singles are readable at `a`, and `2 · V · N` singles at `b`.
+/// - Two rows, `stride` apart, of `R` values are readable at `a`, and `2 · V · N` values at `b`.
 #[inline(always)]
 unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
     isa: L::Isa,
@@ -171,7 +202,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 /// # Safety
 /// - As for [`product`] with four steps.
 #[inline(always)]
-unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
@@ -190,12 +221,12 @@ unsafe fn four<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
     }
 }
 
-/// A turn of the product loop: [`Lanes::UNROLL`] times [`four`].
+/// An iteration of the product loop: [`Lanes::UNROLL`] times [`four_steps`].
 ///
 /// # Safety
 /// - As for [`product`] with that many steps.
 #[inline(always)]
-unsafe fn turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn iteration<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
@@ -203,10 +234,10 @@ unsafe fn turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
     b: *const f32,
 ) {
     let w = 4 * V * L::N;
-    // SAFETY: the fours after the first are among the steps (clause).
+    // SAFETY: the later groups are among the steps (clause).
     unsafe {
-        four::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
-        for_rest!(L, |J| four::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
+        four_steps::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
+        for_later_groups!(L, |J| four_steps::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
     }
 }
 
@@ -214,8 +245,8 @@ unsafe fn turn<L: Lanes, const R: usize, const V: usize, const FIRST: bool, cons
 /// `Σ_k a[r · stride + k] · B[k]`, and then `steps` is a multiple of four.
 ///
 /// # Safety
-/// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` singles are readable at `a`; otherwise `R` rows of `steps`.
-/// - `steps · V · N` singles are readable at `b`.
+/// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` values are readable at `a`; otherwise `R` rows of `steps`.
+/// - `steps · V · N` values are readable at `b`.
 #[inline(always)]
 pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: bool>(
     isa: L::Isa,
@@ -225,27 +256,27 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     mut b: *const f32,
 ) -> [[L; V]; R] {
     let w = V * L::N;
-    let (turns, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
+    let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
     // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
     // `a` may point beyond the last element, where nothing is read.
     unsafe {
-        if turns > 0 {
+        if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];
-            turn::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            iteration::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
             b = b.add(4 * L::UNROLL * w);
         } else {
-            // A zero that is read, so that nobody who takes the other path writes zeros.
+            // A zero that is read, so that the other path writes no zeros.
             acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
-        for _ in 1..turns {
-            turn::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+        for _ in 1..iterations {
+            iteration::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
             b = b.add(4 * L::UNROLL * w);
         }
         if rest > 0 {
             for _ in 0..rest / 4 {
-                four::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+                four_steps::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
                 b = b.add(4 * w);
             }
             if COLUMNS {
