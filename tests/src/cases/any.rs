@@ -8,7 +8,7 @@ use elsa_core::view::Layout;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Any small problem: every feature of the problem, alone and together.
+/// Any small problem, with every feature alone and together with others.
 pub fn any_params() -> impl Strategy<Value = Params> {
     let sizes = (
         1usize..=3,
@@ -67,7 +67,7 @@ pub fn any_params() -> impl Strategy<Value = Params> {
                 let dims = (4 - rank..4).map(|a| if broadcast[a] { 1 } else { full[a] }).collect();
                 MaskParams { kind, dims, density }
             });
-            // A broadcast axis needs something to be broadcast over.
+            // A mask over no keys at all has a last axis of at most one.
             let mask = mask.filter(|m| total > 0 || m.dims[m.dims.len() - 1] <= 1);
             Params {
                 seed,

@@ -23,7 +23,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// All of them, borrowed.
+    /// Borrows all of them.
     pub fn outputs(&mut self) -> Outputs<'_> {
         let mut outputs = Outputs::new(self.output.elements_mut());
         outputs.lse = Some(&mut self.lse);

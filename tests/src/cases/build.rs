@@ -11,7 +11,7 @@ impl Params {
     /// The case that these parameters make.
     ///
     /// # Panics
-    /// When they make no valid problem.
+    /// If they make no valid problem.
     #[must_use]
     pub fn build(&self, name: impl Into<String>) -> Case {
         let mut random = Random::new(self.seed);

@@ -51,7 +51,7 @@ impl Case {
         made(self.spec.check())
     }
 
-    /// The data, borrowed.
+    /// Borrows the data.
     #[must_use]
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
@@ -64,7 +64,7 @@ impl Case {
         inputs
     }
 
-    /// What the present must hold: earlier keys and values, then the new ones.
+    /// The present keys and values that a run must write: the earlier ones, then the new ones.
     #[must_use]
     pub fn naive_present(&self) -> Option<(Data, Data)> {
         let (pk, pv) = self.spec.present_key.zip(self.spec.present_value)?;
@@ -96,8 +96,8 @@ impl Case {
         self
     }
 
-    /// The same problem with the first `n` queries of every sequence alone; none for packed sequences, and
-    /// where there are no more.
+    /// The same problem with only the first `n` queries of every sequence; `None` for packed sequences, and for those
+    /// that have no more than `n`.
     #[must_use]
     pub fn first_queries(&self, n: usize) -> Option<Case> {
         let before = self.spec.query.tokens();
@@ -155,7 +155,7 @@ fn tokens(view: &View) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
     (0..batch).flat_map(move |b| (0..heads).flat_map(move |h| (0..n).map(move |t| (b, h, t))))
 }
 
-/// What was made, or a panic that says why it was not.
+/// The value, or a panic with the error.
 pub(super) fn made<T>(result: Result<T, ArgumentError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }

@@ -7,11 +7,11 @@ use half::{bf16, f16};
 /// Owned elements of one type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
-    /// Singles.
+    /// f32 values.
     F32(Vec<f32>),
-    /// Halves.
+    /// f16 values.
     F16(Vec<f16>),
-    /// Brain floats.
+    /// bf16 values.
     Bf16(Vec<bf16>),
 }
 
@@ -26,7 +26,7 @@ impl Data {
         }
     }
 
-    /// Borrowed.
+    /// Borrows the elements.
     #[must_use]
     pub fn elements(&self) -> Elements<'_> {
         match self {
@@ -36,7 +36,7 @@ impl Data {
         }
     }
 
-    /// Borrowed to be written.
+    /// Borrows the elements to be written.
     pub fn elements_mut(&mut self) -> ElementsMut<'_> {
         match self {
             Data::F32(x) => ElementsMut::F32(x),
@@ -51,13 +51,13 @@ impl Data {
         self.elements().len()
     }
 
-    /// Whether there is no element.
+    /// Whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The element at `index` as a single.
+    /// The element at `index` as f32.
     #[must_use]
     pub fn get(&self, index: usize) -> f32 {
         self.elements().get(index)
@@ -79,7 +79,7 @@ pub enum MaskData {
 }
 
 impl MaskData {
-    /// Borrowed.
+    /// Borrows the elements.
     #[must_use]
     pub fn elements(&self) -> MaskElements<'_> {
         match self {
@@ -88,7 +88,7 @@ impl MaskData {
         }
     }
 
-    /// Makes the element at `index` attended (with nothing added) or not.
+    /// Makes the element at `index` attended, with nothing added, or not attended.
     pub fn set_attended(&mut self, index: usize, attended: bool) {
         match self {
             MaskData::Bool(x) => x[index] = u8::from(attended),

@@ -7,13 +7,13 @@ use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
 
-/// Head sizes that the kernels must take, round ones and others.
+/// Head sizes that the kernels must support: multiples of vector widths and others.
 pub const HEAD_SIZES: [usize; 14] = [1, 3, 8, 16, 24, 32, 40, 64, 72, 80, 96, 128, 192, 256];
 
 /// Lengths around the sizes of blocks and tiles.
 pub const LENGTHS: [usize; 9] = [1, 3, 63, 64, 65, 127, 129, 197, 577];
 
-/// Problems that break naive code, by name.
+/// Problems that break naive code, each with a name.
 #[must_use]
 pub fn hard_cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -138,7 +138,7 @@ fn magnitudes(cases: &mut Vec<Case>) {
             c.q.set(x, if x % 16 == 0 { f32::INFINITY } else { 0.5 });
         }
         for j in 0..70 {
-            // With a cap both ends are attended scores; without one the upper end is not a number.
+            // With a cap both infinities are attended scores; without one a score of plus infinity ends in NaN.
             c.k.set(j * 16, if softcap.is_some() && j % 2 == 0 { 1.0 } else { -1.0 });
         }
         cases.push(c);
@@ -244,7 +244,7 @@ fn poison(cases: &mut Vec<Case>) {
             c.fill_value(0, j, bad);
         }
         cases.push(c);
-        // What a mask holds where lengths or causality already exclude the key is not looked at.
+        // A mask is not read where lengths or causality already exclude the key.
         for dims in [&[19usize, 70][..], &[1, 70]] {
             let mut c = Params { mask: additive(dims, 1.0), lengths: true, ..base.clone() }
                 .build(format!("{name} in a mask of {} rows beyond the valid keys", dims[0]));

@@ -1,10 +1,10 @@
-//! What a case is made from.
+//! The parameters that a case is made from.
 
 use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
 
-/// A mask to be made.
+/// The parameters of a mask.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskParams {
     /// What its elements mean.
@@ -24,7 +24,7 @@ pub struct Params {
     pub dtype: DType,
     /// Layout of query, key, value and output; past and present are always bhnd.
     pub layout: Layout,
-    /// Elements between rows that belong to nothing; inputs hold NaN there.
+    /// Elements of padding between rows; inputs hold NaN there.
     pub pad: usize,
     /// Sequences in the batch; one when packed.
     pub batch: usize,
