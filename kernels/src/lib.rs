@@ -2,12 +2,14 @@
 //!
 //! | file | duty |
 //! |---|---|
-//! | [`lanes`] | what the algorithms ask of a vector unit |
+//! | [`lanes`] | what the algorithms require of a vector unit |
 //! | [`isa`] | tokens that prove an instruction set present |
-//! | [`generic`] | the micro-kernels, written once |
-//! | [`cuda`] | the GPU kernels as data |
+//! | [`product`], [`exp2`], [`memory`] | what operators share: the product, the exponential, moves and conversions |
+//! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
+//! | [`attention`] | the attention micro-kernels, written once |
 //! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
-//! | [`kernel`], [`registry`] | entry points as data, and the one table of them |
+//! | [`registry`] | the tables of CPU kernels |
+//! | [`cuda`] | the GPU kernels as data |
 //!
 //! The crate needs no operating system. With the feature `std` instruction sets are detected at run time;
 //! without it, only those that the program was compiled for are known.
@@ -16,12 +18,16 @@
 #[cfg(feature = "std")]
 extern crate std;
 
-pub mod cuda;
-pub mod generic;
+pub mod exp2;
 mod instance;
 pub mod isa;
-pub mod kernel;
 pub mod lanes;
+pub mod memory;
+pub mod primitives;
+pub mod product;
+
+pub mod attention;
+pub mod cuda;
 pub mod registry;
 
 #[cfg(target_arch = "x86_64")]

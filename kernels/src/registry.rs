@@ -1,35 +1,34 @@
-//! The one table of micro-kernels.
+//! The tables of CPU kernels, one for each operator.
 
-use crate::kernel::Kernel;
+use crate::attention::Kernel;
 use elsa_core::profile::InstructionSet;
 
-/// Every micro-kernel that this architecture can have: instruction sets fastest first, and within one those
-/// for fewer queries first. Which of them the machine at hand can
-/// execute, each entry's `present` tells.
-pub static KERNELS: &[&Kernel] = &[
+/// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries
+/// first. Those that this machine can execute are [`Kernel::is_present`].
+pub static ATTENTION: &[&Kernel] = &[
     #[cfg(target_arch = "x86_64")]
-    &crate::avx512::ROW_KERNEL,
+    &crate::avx512::attention::ROW_KERNEL,
     #[cfg(target_arch = "x86_64")]
-    &crate::avx512::KERNEL,
+    &crate::avx512::attention::KERNEL,
     #[cfg(target_arch = "x86_64")]
-    &crate::avx2::ROW_KERNEL,
+    &crate::avx2::attention::ROW_KERNEL,
     #[cfg(target_arch = "x86_64")]
-    &crate::avx2::KERNEL,
+    &crate::avx2::attention::KERNEL,
     #[cfg(target_arch = "aarch64")]
-    &crate::neon::ROW_KERNEL,
+    &crate::neon::attention::ROW_KERNEL,
     #[cfg(target_arch = "aarch64")]
-    &crate::neon::KERNEL,
-    &crate::scalar::ROW_KERNEL,
-    &crate::scalar::KERNEL,
+    &crate::neon::attention::KERNEL,
+    &crate::scalar::attention::ROW_KERNEL,
+    &crate::scalar::attention::KERNEL,
 ];
 
-/// The kernels of an instruction set, if this architecture has it.
-pub fn of(set: InstructionSet) -> impl Iterator<Item = &'static Kernel> {
-    KERNELS.iter().copied().filter(move |k| k.spec.set == set)
+/// The attention kernels of an instruction set; none on another architecture.
+pub fn attention_of(set: InstructionSet) -> impl Iterator<Item = &'static Kernel> {
+    ATTENTION.iter().copied().filter(move |k| k.spec.set == set)
 }
 
-/// The kernel of an instruction set that takes any number of queries, if this architecture has it.
+/// The attention kernel of an instruction set that takes any number of queries; none on another architecture.
 #[must_use]
-pub fn find(set: InstructionSet) -> Option<&'static Kernel> {
-    of(set).find(|k| k.spec.most_queries == usize::MAX)
+pub fn attention_for_any(set: InstructionSet) -> Option<&'static Kernel> {
+    attention_of(set).find(|k| k.spec.most_queries == usize::MAX)
 }

@@ -1,13 +1,13 @@
 //! The exponential of every kernel: the error that its arithmetic can make, followed step by step, and the error
-//! that it makes. `kernels/src/lanes.rs` derives what is computed here.
+//! that it makes. `kernels/src/exp2.rs` derives what is computed here.
 
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::WEIGHT_FLOOR;
-use elsa_kernels::kernel::Kernel;
-use elsa_kernels::lanes::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
-use elsa_kernels::registry::KERNELS;
+use elsa_kernels::attention::Kernel;
+use elsa_kernels::exp2::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
+use elsa_kernels::registry::ATTENTION;
 
 /// Points of the reduced argument at which the analysis looks; between neighbours nothing changes by more than a
 /// millionth of the bound.
@@ -87,7 +87,7 @@ fn possible(kernel: &Kernel) -> f64 {
 #[test]
 #[cfg_attr(miri, ignore = "millions of logarithms, and nothing unsafe")]
 fn declared_errors_follow_from_the_arithmetic() {
-    for kernel in KERNELS {
+    for kernel in ATTENTION {
         let (s, possible) = (&kernel.spec, possible(kernel));
         println!("{}: at most {possible:.3e}, declared {:.2e}", s.name, s.exp2_relative);
         assert!(possible <= s.exp2_relative, "{}: {possible:.3e}", s.name);
@@ -105,15 +105,15 @@ fn ulps(got: f32, exact: f64) -> f64 {
 #[cfg_attr(miri, ignore = "millions of exponentials")]
 fn exponentials_keep_their_declared_errors() {
     let mut ran = 0;
-    for kernel in KERNELS.iter().filter(|kernel| (kernel.present)()) {
+    for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
         let s = &kernel.spec;
         // Dense in [-1.5, 1.5], where every fraction occurs, and spread over the rest of the range.
         let dense = (0..3_000_000).map(|i| -1.5 + i as f32 * 1e-6);
         let wide = (0..1_000_000).map(|i| WEIGHT_FLOOR + i as f32 * 2.2e-4);
         let x: Vec<f32> = dense.chain(wide).filter(|x| *x <= 119.0).collect();
         let mut y = vec![0.0f32; x.len()];
-        // SAFETY: the kernel is present, both slices have `x.len()` singles.
-        unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+        // SAFETY: the kernel is present, both slices have `x.len()` values.
+        unsafe { (kernel.primitives.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
         let (mut relative, mut at, mut units) = (0.0f64, 0.0f32, 0.0f64);
         for (x, y) in x.iter().zip(y) {
             let exact = f64::from(*x).exp2() * s.weight_scale;

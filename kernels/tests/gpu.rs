@@ -1,7 +1,7 @@
 //! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
 
-use elsa_kernels::cuda::call::Divisor;
-use elsa_kernels::cuda::{GPU_KERNELS, Role};
+use elsa_kernels::cuda::tensor::Divisor;
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -25,15 +25,16 @@ fn every_module_is_in_the_table_once() {
 }
 
 #[test]
-fn the_table_says_what_the_manifest_says() {
+fn the_table_agrees_with_the_manifest() {
     let manifest = std::fs::read_to_string(folder().join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
     for kernel in GPU_KERNELS {
         let takes = &manifest["kernels"][kernel.name];
+        let ours = kernel.resources();
         for (what, ours) in [
-            ("registers", kernel.registers),
-            ("shared", kernel.shared),
-            ("threads", kernel.threads as usize),
+            ("registers", ours.registers),
+            ("shared", ours.shared),
+            ("threads", ours.threads),
             ("bytes", kernel.ptx.len() - 1),
         ] {
             assert_eq!(takes[what].as_u64(), Some(ours as u64), "{}: {what}", kernel.name);
@@ -57,19 +58,16 @@ fn both_widths_and_any_number_of_queries_have_kernels() {
         let [wide, few, plain] = [1, 2, 4].map(|bit| case & bit != 0);
         let largest = GPU_KERNELS
             .iter()
-            .filter_map(|kernel| match kernel.role {
-                Role::Attention { head_dim, half, most_queries, most_plain, half_scores: false } => {
-                    let most = if plain { most_plain } else { most_queries };
-                    (half == wide && (most == usize::MAX) != few).then_some(head_dim)
-                }
-                _ => None,
-            })
+            .filter_map(GpuKernel::attention)
+            .filter(|spec| !spec.half_scores() && spec.sixteen_bit == wide)
+            .filter(|spec| (if plain { spec.most_plain } else { spec.most_queries } == usize::MAX) != few)
+            .map(|spec| spec.head_dim)
             .max();
-        assert_eq!(largest, Some(256), "halves {wide}, few queries {few}, plain {plain}");
+        assert_eq!(largest, Some(256), "16-bit {wide}, few queries {few}, plain {plain}");
     }
     let count = |is: fn(&Role) -> bool| GPU_KERNELS.iter().filter(|kernel| is(&kernel.role)).count();
-    assert_eq!(count(|role| *role == Role::Present), 1);
-    assert!(count(|role| matches!(role, Role::Merge { .. })) >= 1);
+    assert_eq!(count(|role| matches!(role, Role::AttentionPresent { .. })), 1);
+    assert!(count(|role| matches!(role, Role::AttentionMerge { .. })) >= 1);
 }
 
 #[test]

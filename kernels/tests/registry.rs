@@ -4,12 +4,12 @@
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::State;
-use elsa_kernels::kernel::{Block, Kernel, Sums, Tile};
-use elsa_kernels::registry::KERNELS;
+use elsa_kernels::attention::{Block, Kernel, Sums, Tile};
+use elsa_kernels::registry::ATTENTION;
 
 /// Kernels that are present. Where `ELSA_REQUIRE` names instruction sets, all of them must be.
 fn present() -> Vec<&'static Kernel> {
-    let found: Vec<_> = KERNELS.iter().copied().filter(|k| (k.present)()).collect();
+    let found: Vec<_> = ATTENTION.iter().copied().filter(|k| k.is_present()).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
         for name in required.split(',').filter(|n| !n.is_empty()) {
             assert!(found.iter().any(|k| k.spec.set.name() == name), "{name} is required and absent");
@@ -23,7 +23,7 @@ fn present() -> Vec<&'static Kernel> {
 fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; x.len()];
     // SAFETY: the kernel is present, both slices have `x.len()` singles.
-    unsafe { (kernel.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
+    unsafe { (kernel.primitives.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
     y
 }
 
@@ -93,13 +93,13 @@ fn halves_widen_exactly() {
             let bits: Vec<u16> = (0..n as u16).map(|i| i.wrapping_mul(2047).wrapping_add(5)).collect();
             let mut y = vec![0.0f32; n];
             // SAFETY: the kernel is present; both slices have `n` elements, one row.
-            unsafe { (kernel.widen_f16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
+            unsafe { (kernel.primitives.widen_f16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
             for (b, y) in bits.iter().zip(&y) {
                 let want = half::f16::from_bits(*b).to_f32();
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
             }
             // SAFETY: as above.
-            unsafe { (kernel.widen_bf16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
+            unsafe { (kernel.primitives.widen_bf16)(bits.as_ptr(), n, 1, n, y.as_mut_ptr(), n) }
             for (b, y) in bits.iter().zip(&y) {
                 let want = half::bf16::from_bits(*b).to_f32();
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
@@ -109,7 +109,7 @@ fn halves_widen_exactly() {
         let bits: Vec<u16> = (0..=u16::MAX).step_by(if cfg!(miri) { 997 } else { 1 }).collect();
         let mut y = vec![0.0f32; bits.len()];
         // SAFETY: as above.
-        unsafe { (kernel.widen_f16)(bits.as_ptr(), 0, 1, bits.len(), y.as_mut_ptr(), 0) }
+        unsafe { (kernel.primitives.widen_f16)(bits.as_ptr(), 0, 1, bits.len(), y.as_mut_ptr(), 0) }
         for (b, y) in bits.iter().zip(&y) {
             let want = half::f16::from_bits(*b).to_f32();
             assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}: {y} {want}");
@@ -129,7 +129,9 @@ fn rows_are_converted_where_they_lie() {
                 (0..rows * stride).map(|i| half::f16::from_f32(i as f32 * 0.5).to_bits()).collect();
             let mut wide = vec![LEFT; rows * to_stride];
             // SAFETY: the kernel is present; rows lie within both slices.
-            unsafe { (kernel.widen_f16)(bits.as_ptr(), stride, rows, dim, wide.as_mut_ptr(), to_stride) }
+            unsafe {
+                (kernel.primitives.widen_f16)(bits.as_ptr(), stride, rows, dim, wide.as_mut_ptr(), to_stride)
+            }
             for (at, got) in wide.iter().enumerate() {
                 let (row, i) = (at / to_stride, at % to_stride);
                 assert_eq!(
@@ -140,7 +142,9 @@ fn rows_are_converted_where_they_lie() {
                 );
             }
             let tight: Vec<f32> = (0..rows * dim).map(|i| i as f32 * 0.5).collect();
-            for (narrow, left) in [(kernel.narrow_f16, 0x1234u16), (kernel.narrow_bf16, 0x4321)] {
+            for (narrow, left) in
+                [(kernel.primitives.narrow_f16, 0x1234u16), (kernel.primitives.narrow_bf16, 0x4321)]
+            {
                 let mut y = vec![left; rows * to_stride];
                 // SAFETY: as above.
                 unsafe { narrow(tight.as_ptr(), rows, dim, y.as_mut_ptr(), to_stride) }
@@ -177,7 +181,7 @@ fn singles_narrow_to_the_nearest_half() {
         for x in [&x[..], &x[..5], &x[..1], &x[..0], &x[3..36]] {
             let mut y = vec![0u16; x.len()];
             // SAFETY: the kernel is present; both slices have `x.len()` elements.
-            unsafe { (kernel.narrow_f16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
+            unsafe { (kernel.primitives.narrow_f16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
             for (x, y) in x.iter().zip(&y) {
                 let (got, want) = (half::f16::from_bits(*y), half::f16::from_f32(*x));
                 assert!(
@@ -186,7 +190,7 @@ fn singles_narrow_to_the_nearest_half() {
                 );
             }
             // SAFETY: as above.
-            unsafe { (kernel.narrow_bf16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
+            unsafe { (kernel.primitives.narrow_bf16)(x.as_ptr(), 1, x.len(), y.as_mut_ptr(), 0) }
             for (x, y) in x.iter().zip(&y) {
                 let (got, want) = (half::bf16::from_bits(*y), half::bf16::from_f32(*x));
                 assert!(
@@ -298,21 +302,16 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
 #[test]
 fn declarations_are_consistent() {
     let mut names = std::collections::HashSet::new();
-    for kernel in KERNELS {
+    for kernel in ATTENTION {
         let s = &kernel.spec;
         assert!(names.insert(s.name), "{} twice", s.name);
         assert!((1..=3).contains(&s.vectors) && (1..=8).contains(&s.tile_keys) && (1..=8).contains(&s.group));
         assert!(s.name.contains(s.set.name()));
-        assert!(
-            s.name.contains(&format!("__q{}", s.lanes * s.vectors))
-                || s.name.contains(&format!("_q{}r", s.lanes * s.vectors)),
-            "{}",
-            s.name
-        );
+        assert!(s.name.starts_with(&format!("attention_f32_q{}k", s.lanes * s.vectors)), "{}", s.name);
         if let KeyLayout::Panels(r) = s.keys {
             assert_eq!(r, s.tile_keys);
         }
-        if (kernel.present)() {
+        if kernel.is_present() {
             let one = exp2(kernel, &[0.0])[0] / s.weight_scale as f32;
             assert!((one - 1.0).abs() <= 2.0 * f32::EPSILON, "{}: {one}", s.name);
         }

@@ -217,7 +217,10 @@ impl Engine {
     /// Name of the CPU attention kernel that takes any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
-        registry::find(self.inner.cpu).unwrap_or(&elsa_kernels::scalar::KERNEL).spec.name
+        registry::attention_for_any(self.inner.cpu)
+            .unwrap_or(&elsa_kernels::scalar::attention::KERNEL)
+            .spec
+            .name
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -3,14 +3,14 @@
 use crate::backend::Backend;
 use crate::cuda::gpu::{CudaOptions, Gpu};
 use crate::error::DeviceError;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
 impl Backend {
     /// The CPU kernel that takes any number of queries, if this build contains it and this machine can execute it.
     pub(crate) fn kernel(self) -> Option<&'static Kernel> {
         let Backend::Cpu(set) = self else { return None };
-        registry::find(set).filter(|kernel| (kernel.present)())
+        registry::attention_for_any(set).filter(|kernel| kernel.is_present())
     }
 
     /// Whether this build contains it and this machine can execute it.

@@ -1,4 +1,4 @@
-//! Tells the linker where the board's memory lies; nothing on a machine with an operating system.
+//! Passes the memory map of the board to the linker; does nothing for a machine with an operating system.
 
 fn main() {
     println!("cargo::rerun-if-changed=memory.x");

@@ -1,5 +1,5 @@
-// elsa.hpp in use: every layout, type and flag against a naive double loop, states of parts, threads, refusals.
-// Compiled with and without ELSA_THROW; with INJECT against a library that can be told to panic.
+// elsa.hpp in use: every layout, type and flag against a naive double loop, states of disjoint sets of keys, threads,
+// refusals. Compiled with and without ELSA_THROW; with INJECT against a library that panics on request.
 #include "elsa.hpp"
 
 #include <atomic>
@@ -38,27 +38,27 @@ std::vector<float> noise(std::size_t count, unsigned seed) {
     return x;
 }
 
-// The upper half of a single, to nearest even; what it stands for.
-std::uint16_t to_brain(float x) {
+// The upper 16 bits of an f32, rounded to nearest even; and back.
+std::uint16_t to_bf16(float x) {
     std::uint32_t b;
     std::memcpy(&b, &x, 4);
     return static_cast<std::uint16_t>((b + 0x7fff + ((b >> 16) & 1)) >> 16);
 }
-float from_brain(std::uint16_t x) {
+float from_bf16(std::uint16_t x) {
     const std::uint32_t b = static_cast<std::uint32_t>(x) << 16;
     float f;
     std::memcpy(&f, &b, 4);
     return f;
 }
-// A half of a number that needs no more than eleven bits and is neither tiny nor huge.
-std::uint16_t to_half(float x) {
+// f16 of a number that needs no more than eleven bits and is neither tiny nor huge; and back.
+std::uint16_t to_f16(float x) {
     int exponent;
     const float m = std::frexp(std::fabs(x), &exponent);
     if (m == 0 || exponent < -13) return 0;
     const int bits = static_cast<int>(m * 2048.0f) - 1024;
     return static_cast<std::uint16_t>((x < 0 ? 0x8000 : 0) | ((exponent + 14) << 10) | bits);
 }
-float from_half(std::uint16_t x) {
+float from_f16(std::uint16_t x) {
     const int exponent = (x >> 10) & 31, bits = x & 1023;
     const float m = exponent == 0 ? std::ldexp(static_cast<float>(bits), -24)
                                   : std::ldexp(static_cast<float>(bits + 1024), exponent - 25);
@@ -71,7 +71,7 @@ std::size_t at(const elsa_view &v, std::size_t h, std::size_t token, std::size_t
     return h * v.strides[1] + token * v.strides[2] + dim;
 }
 
-// Softmax attention of one sequence by the definition; `attends` tells which pairs count.
+// Softmax attention of one sequence by the definition; `attends` selects the pairs that count.
 std::vector<double> naive(const elsa_problem &p, const Read &q, const Read &k, const Read &v,
                           const std::function<bool(std::size_t, std::size_t)> &attends) {
     const std::size_t heads = p.q.shape[1], group = heads / p.k.shape[1], dim = p.q.shape[3], wide = p.v.shape[3];
@@ -106,7 +106,7 @@ double distance(const elsa_problem &p, const std::vector<double> &want, const Re
     return worst;
 }
 
-Read singles(const std::vector<float> &x, std::size_t from = 0) {
+Read reader(const std::vector<float> &x, std::size_t from = 0) {
     return [&x, from](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) { return x[from + at(v, h, t, d)]; };
 }
 
@@ -138,9 +138,9 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(plan->run(*room, in, to, &report).ok());
     CHECK(report.workers >= 1 && report.kernel != nullptr && report.kernel[0] != 0 && report.fallback == 0);
     const std::vector<double> want =
-        naive(p, singles(x), singles(x, heads * dim), singles(x, 2 * heads * dim), all);
-    CHECK(distance(p, want, singles(out)) < 1e-5);
-    // The same bits by a bound plan; its handle moves.
+        naive(p, reader(x), reader(x, heads * dim), reader(x, 2 * heads * dim), all);
+    CHECK(distance(p, want, reader(out)) < 1e-5);
+    // The same bits through a bound plan, whose handle is moved.
     const std::vector<float> first = out;
     elsa::result<elsa::bound> bound = plan->bind(*room, in, to);
     CHECK(bound.ok());
@@ -216,27 +216,27 @@ void flags(const elsa::engine &engine) {
         elsa::result<elsa::workspace> room = plan->workspace();
         CHECK(room.ok());
         CHECK(plan->run(*room, with, to).ok());
-        CHECK(distance(f, naive(f, singles(q), singles(k), singles(v), attends), singles(out)) < 1e-5);
-        CHECK(distance(f, naive(f, singles(q), singles(k), singles(v), all), singles(out)) > 1e-3);
+        CHECK(distance(f, naive(f, reader(q), reader(k), reader(v), attends), reader(out)) < 1e-5);
+        CHECK(distance(f, naive(f, reader(q), reader(k), reader(v), all), reader(out)) > 1e-3);
     }
 }
 
-// Halves and brain floats: sums in singles, the output rounded once.
+// f16 and bf16: sums in f32, the output rounded once.
 void sixteen_bits(const elsa::engine &engine) {
     const std::size_t tokens = 50, dim = 32;
     const std::vector<float> x = noise(3 * tokens * dim, 5);
-    for (int half = 0; half < 2; half++) {
+    for (int is_f16 = 0; is_f16 < 2; is_f16++) {
         std::vector<std::uint16_t> raw(x.size()), out(tokens * dim, 0x7fff);
-        for (std::size_t i = 0; i < x.size(); i++) raw[i] = half ? to_half(x[i]) : to_brain(x[i]);
-        std::function<float(std::uint16_t)> widen = from_brain;
-        if (half) widen = from_half;
+        for (std::size_t i = 0; i < x.size(); i++) raw[i] = is_f16 ? to_f16(x[i]) : to_bf16(x[i]);
+        std::function<float(std::uint16_t)> widen = from_bf16;
+        if (is_f16) widen = from_f16;
         const auto read = [&](const std::vector<std::uint16_t> &data, std::size_t from) -> Read {
             return [&data, from, widen](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) {
                 return widen(data[from + at(v, h, t, d)]);
             };
         };
         elsa_problem p = elsa::problem();
-        p.dtype = half ? ELSA_DTYPE_F16 : ELSA_DTYPE_BF16;
+        p.dtype = is_f16 ? ELSA_DTYPE_F16 : ELSA_DTYPE_BF16;
         p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
         elsa_inputs in = elsa_inputs();
         elsa_outputs to = elsa_outputs();
@@ -249,13 +249,13 @@ void sixteen_bits(const elsa::engine &engine) {
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
         CHECK(plan->run(*room, in, to).ok());
-        // Half a unit in the last place of outputs below one, and what singles add.
-        const double allowed = (half ? 1.0 / 4096 : 1.0 / 512) + 1e-5;
+        // Half a unit in the last place of outputs below one, and the error of f32 sums.
+        const double allowed = (is_f16 ? 1.0 / 4096 : 1.0 / 512) + 1e-5;
         CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <= allowed);
     }
 }
 
-// States of two parts of the keys merge into the state of all.
+// The states of two disjoint sets of keys merge into the state of all.
 void parts(const elsa::engine &engine) {
     const std::size_t tokens = 40, keys = 70, cut = 27, dim = 16;
     const std::vector<float> q = noise(tokens * dim, 6), k = noise(keys * dim, 7), v = noise(keys * dim, 8);
@@ -300,7 +300,7 @@ void parts(const elsa::engine &engine) {
         const double want = static_cast<double>(m[2][i]) + std::log(static_cast<double>(s[2][i]));
         CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5);
     }
-    // A part without keys changes nothing.
+    // A state without keys changes nothing.
     const std::vector<float> none_m(tokens, -std::numeric_limits<float>::infinity()), none_s(tokens, 0.0f),
         none_w(tokens * dim, 0.0f);
     const elsa_states_in none = {none_m.data(), none_s.data(), none_w.data()};
@@ -378,22 +378,22 @@ void listen(void *user, elsa_log_level, const char *text) {
     if (user == &messages && text != nullptr && text[0] != 0) messages++;
 }
 
-// A GPU that is asked for: where there is none the CPU computes and says so once, or the engine is refused.
+// A requested GPU: where it is missing the CPU computes and reports it once, or the engine is refused.
 void gpu() {
     CHECK(elsa_log_set(ELSA_LOG_WARN, listen, &messages) == ELSA_STATUS_OK);
     std::uint32_t present = 0;
     CHECK(elsa_backend_present(ELSA_BACKEND_CUDA, &present) == ELSA_STATUS_OK);
-    elsa_engine_options wish = elsa::engine_options();
-    wish.backend = ELSA_BACKEND_CUDA;
-    elsa::result<elsa::engine> engine = elsa::engine::create(wish);
+    elsa_engine_options options = elsa::engine_options();
+    options.backend = ELSA_BACKEND_CUDA;
+    elsa::result<elsa::engine> engine = elsa::engine::create(options);
     CHECK(engine.ok());
     elsa_backend backend = ELSA_BACKEND_AUTO;
     std::size_t count = 0;
     CHECK(elsa_engine_info(engine->get(), &backend, &count) == ELSA_STATUS_OK && count >= 1);
     CHECK((backend == ELSA_BACKEND_CUDA) == (present != 0));
     CHECK(present != 0 || messages == 1);
-    wish.fallback = ELSA_FALLBACK_FAIL;
-    CHECK(elsa::engine::create(wish).ok() == (present != 0));
+    options.fallback = ELSA_FALLBACK_FAIL;
+    CHECK(elsa::engine::create(options).ok() == (present != 0));
     CHECK(elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) == ELSA_STATUS_OK);
 }
 

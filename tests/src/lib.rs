@@ -2,8 +2,8 @@
 //! applied to them naively.
 //!
 //! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
-//! ([`cases::hard_cases`]). [`naive`] answers them from the definition and says how far a computation in
-//! single precision may be from that. [`standin`] runs tests against the stand-in CUDA driver.
+//! ([`cases::hard_cases`]). [`naive`] answers them from the definition and bounds how far a computation in
+//! f32 may be from that. [`standin`] runs tests against the stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
 pub mod cases;

@@ -1,4 +1,4 @@
-//! Attention from the definition, on vectors, in f64; and how far single precision may be from it.
+//! Attention from the definition, on vectors, in f64; and how far a computation in f32 may be from it.
 
 use crate::cases::{Case, Data, MaskData};
 use elsa_core::attention::Alignment;
@@ -23,7 +23,7 @@ pub struct Answer {
     pub size: Vec<f64>,
     /// Keys that every row attends.
     pub attended: Vec<usize>,
-    /// Products of halves that a kernel sums in halves, at most; zero where it sums in singles. Tolerances allow it.
+    /// Longest chain of f16 products that a kernel sums in f16; zero where it sums in f32. Tolerances include it.
     pub half_chain: usize,
     scale: f64,
     output: View,
@@ -95,7 +95,7 @@ pub fn attention(case: &Case) -> Answer {
                     attended += 1;
                     if score + bias != f64::NEG_INFINITY {
                         keys.push((j, score + bias));
-                        // What an infinity gives under a soft cap is exact.
+                        // The soft cap of an infinity is exact.
                         let exact = cap != 0.0 && magnitude.is_infinite();
                         let scaled = if exact { cap.abs() } else { magnitude * scale.abs() };
                         size = size.max(scaled + bias.abs());
@@ -130,6 +130,14 @@ pub fn attention(case: &Case) -> Answer {
         }
     }
     answer
+}
+
+impl Case {
+    /// The answer by the definition, in f64.
+    #[must_use]
+    pub fn naive(&self) -> Answer {
+        attention(self)
+    }
 }
 
 struct Sequence {
@@ -201,7 +209,7 @@ fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
 
 impl Answer {
     /// How far output element `x` of row `at` (of `[batch, heads, queries]`) may be from the answer when it
-    /// is computed in single precision with at most `additions` additions between a key and the result.
+    /// is computed in f32 with at most `additions` additions between a key and the result.
     ///
     /// First-order analysis. A score is off by at most `δ = (d + 16) u · size`: `d` roundings of the dot
     /// product, and those of scale, soft cap, mask and change of base. Weights are then off by a factor
@@ -209,7 +217,7 @@ impl Answer {
     /// `Σ p|v|`. Weights far below the largest may count as `2^-100` of a reference that lies within `2^9`
     /// of it, and products may underflow by `2^-150` each. The output is rounded to its own type.
     ///
-    /// A chain of `c` products in halves adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product
+    /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product
     /// in case a sum is subnormal.
     #[must_use]
     pub fn tolerance(&self, at: usize, x: usize, additions: usize) -> f64 {
@@ -237,8 +245,8 @@ impl Answer {
     fn relative(&self, at: usize, additions: usize) -> f64 {
         let steps = self.half_chain as f64 * 2f64.powi(-11);
         let lost = if self.half_chain > 0 { self.scale * self.depth as f64 * 2f64.powi(-25) } else { 0.0 };
-        let halves = steps / (1.0 - steps) * self.size[at] + lost;
-        let delta = (self.depth as f64 + 16.0) * (U * self.size[at] + 2f64.powi(-149)) + halves;
+        let half_error = steps / (1.0 - steps) * self.size[at] + lost;
+        let delta = (self.depth as f64 + 16.0) * (U * self.size[at] + 2f64.powi(-149)) + half_error;
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 
@@ -249,11 +257,11 @@ impl Answer {
     }
 
     /// Compares a computed output (and log-sum-exp) with the answer. NaN must be where the answer has NaN
-    /// and nowhere else, rows without keys must be zeros. Gives the largest share of the tolerance that any
+    /// and nowhere else, rows without keys must be zeros. Returns the largest share of the tolerance that any
     /// element uses.
     ///
     /// # Errors
-    /// The element that exceeds its tolerance by most, in words.
+    /// A text that names the element that exceeds its tolerance by most.
     pub fn check(&self, output: &Data, lse: Option<&[f32]>, additions: usize) -> Result<f64, String> {
         if output.len() < self.output.extent() || lse.is_some_and(|l| l.len() != self.lse.len()) {
             return Err("a buffer has the wrong length".into());

@@ -1,7 +1,7 @@
-//! The stand-in CUDA driver (`tests/standin`) from the side of the tests.
+//! Runs tests against the stand-in CUDA driver (`tests/standin`).
 //!
-//! A driver is opened once in a process and reads its variables then, so that whatever must go wrong goes wrong
-//! in a child: the test's own program, told to run one test with [`CHILD`] set.
+//! A process opens the driver once, and the driver reads its variables at that time. A failure is therefore provoked in
+//! a child: the test's own program, which runs one test with [`CHILD`] set.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub fn child<V: AsRef<OsStr>>(test: &str, library: &Path, variables: &[(&str, V)
     command.output().unwrap_or_else(|e| panic!("child: {e}"))
 }
 
-/// What a child has said: the words after each `name: ` at the start of a line.
+/// What a child has printed: the rest of each line that starts with `name: `.
 #[must_use]
 pub fn said(output: &Output, name: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout);

@@ -7,7 +7,7 @@ use elsa_core::dtype::DType;
 
 #[test]
 fn json_is_what_the_certificate_holds() {
-    // The parser may be off by the last digit of a double.
+    // The parser may be off by the last digit of an f64.
     let same = |json: &serde_json::Value, want: f64| (json.as_f64().unwrap() - want).abs() <= 4e-16 * want;
     let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 7, additions: 519, half_chain: 16 };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {

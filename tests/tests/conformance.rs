@@ -1,5 +1,5 @@
-//! Every back end that this machine can execute, over every hard case and random problems, against the
-//! definition in f64; and that masks and flags matter.
+//! Every back end that this machine can execute against the definition in f64, over every hard case and random
+//! problems; and every mask and flag shown to matter.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -10,7 +10,7 @@ use elsa_tests::naive::Answer;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Engines of `threads` threads for every back end that is present. All that `ELSA_REQUIRE` names must be.
+/// Engines of `threads` threads for every back end that is present. All that `ELSA_REQUIRE` names must be present.
 fn engines(threads: usize) -> Vec<Engine> {
     let present: Vec<Backend> = backends().iter().filter(|b| b.present).map(|b| b.backend).collect();
     if let Ok(required) = std::env::var("ELSA_REQUIRE") {
@@ -42,7 +42,7 @@ fn additions(options: &PlanOptions) -> usize {
     }
 }
 
-/// What the definition says of a case.
+/// The answer of the definition to a case.
 struct Expected {
     answer: Answer,
     present: Option<(Data, Data)>,
@@ -123,7 +123,7 @@ fn hard_cases_on_every_back_end() {
         let mut failures = Vec::new();
         for (case, expected) in cases.iter().zip(&expected) {
             for method in [Method::Elsa, Method::Math] {
-                // Neither is offered.
+                // Method math supports neither.
                 let gpu = engine.backend() == Backend::Cuda;
                 if method == Method::Math && (case.spec.packed.is_some() || gpu) {
                     continue;

@@ -5,9 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::MaskKind;
+use elsa_core::attention::plan::GpuKernelSpec;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
-use elsa_kernels::cuda::{GPU_KERNELS, Role};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
 use proptest::prelude::*;
@@ -75,11 +76,8 @@ fn every_kernel_runs() {
     let mut ran = 0;
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for (queries, keys) in [(1, 300), (5, 70), (70, 130), (1000, 70)] {
-            let sizes = GPU_KERNELS.iter().filter_map(|k| match k.role {
-                Role::Attention { head_dim, half, most_queries, .. } => {
-                    (half == (dtype != DType::F32) && queries <= most_queries).then_some(head_dim)
-                }
-                _ => None,
+            let sizes = GPU_KERNELS.iter().filter_map(GpuKernel::attention).filter_map(|k| {
+                (k.sixteen_bit == (dtype != DType::F32) && queries <= k.most_queries).then_some(k.head_dim)
             });
             let largest = sizes.max().unwrap();
             assert!(largest >= 128, "{dtype}: {largest}");
@@ -126,8 +124,11 @@ fn every_kernel_runs() {
     let small = engine.device().unwrap().profile.sms < 16;
     let idle: Vec<&str> = GPU_KERNELS
         .iter()
-        .filter(|k| k.half_chain == 0 && k.role != Role::Present && !loaded.iter().any(|l| l.name == k.name))
-        .filter(|k| !(small && matches!(k.role, Role::Merge { states, most } if most > states)))
+        .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
+        .filter(|k| {
+            !matches!(k.role, Role::AttentionPresent { .. }) && !loaded.iter().any(|l| l.name == k.name)
+        })
+        .filter(|k| !(small && matches!(k.role, Role::AttentionMerge { states, most, .. } if most > states)))
         .map(|k| k.name)
         .collect();
     assert!(idle.is_empty(), "no problem had these run: {idle:?}");

@@ -1,4 +1,4 @@
-//! The same bits for any number of threads, any batch size, any budget, any neighbours, any repetition.
+//! The same bits for any number of threads, any batch size, any budget, any neighbours, any number of repeats.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -27,7 +27,7 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Bits of everything that was written. A NaN is one whatever its payload.
+/// Bits of everything that was written. All NaN are equal, whatever their payload.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let floats = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
@@ -36,8 +36,8 @@ fn bits(b: &Buffers) -> Vec<u32> {
     floats.chain(data).collect()
 }
 
-/// Back ends of the CPU. What a GPU promises is less (see `cuda_determinism`): there the division of the keys,
-/// and with it the rounding, follows the number of queries and heads and the budget.
+/// Back ends of the CPU. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
+/// rounding, depends on the number of queries and heads and on the budget.
 fn processors() -> Vec<elsa_runtime::Present> {
     backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda).collect()
 }
@@ -74,8 +74,8 @@ fn threads_budget_and_repetition_change_no_bit() {
     }
 }
 
-/// Rows of one sequence of a batch, one head, or a part of the queries, computed alone, have the bits that
-/// they have among the others, as long as the same kernel computes them: very few queries have their own.
+/// Rows of one sequence of a batch, of one head, or of a subset of the queries have the same bits alone as among the
+/// others, as long as the same kernel computes them: very few queries have their own.
 #[test]
 fn a_row_does_not_depend_on_its_neighbours() {
     for present in processors() {

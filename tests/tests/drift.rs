@@ -43,18 +43,18 @@ fn two_rows_by_hand() {
 
 #[test]
 fn divergence_at_its_ends_and_never_negative() {
-    // Disjoint distributions are log 2 apart.
+    // Disjoint distributions are ln 2 apart.
     let far = row(&[(1.0, 0.0), (0.0, 1.0)], &[]).metrics();
     assert!(close(far.js, std::f64::consts::LN_2), "{}", far.js);
     assert_eq!(row(&[(0.0, 0.0), (1.0, 1.0)], &[]).metrics().js, 0.0);
-    // Close distributions: Σ δ² / (8 p) to first order, with digits left, where logarithms would cancel.
+    // Close distributions: Σ δ² / (8 p) to first order, accurate where logarithms would cancel.
     for delta in [1e-3, 1e-6, 1e-9, 1e-12] {
         let got = row(&[(0.25 + delta, 0.25), (0.75 - delta, 0.75)], &[]).metrics().js;
         let (d1, d2) = ((0.25 + delta) - 0.25, (0.75 - delta) - 0.75);
         let want = d1 * d1 / (8.0 * 0.25) + d2 * d2 / (8.0 * 0.75);
         assert!((got / want - 1.0).abs() < 4.0 * delta + 1e-12, "{delta}: {got:e} {want:e}");
     }
-    // Both branches meet, and agree with the definition.
+    // Both branches agree with each other and with the definition.
     for d in [0.01f64, 0.04, 0.0499, 0.05, 0.0501, 0.06, 0.3, 0.9, 1.0] {
         let (a, b) = ((1.0 + d) / 2.0, (1.0 - d) / 2.0);
         let log = |p: f64| if p == 0.0 { 0.0 } else { p * (p / 0.5).ln() };
@@ -82,7 +82,7 @@ fn argmax_and_ties() {
     };
     assert_eq!(count(&[(0.6, 0.6), (0.4, 0.4)]), (0.0, 0.0));
     assert_eq!(count(&[(0.4, 0.6), (0.6, 0.4)]), (1.0, 1.0));
-    // Two equal maxima in the reference: either will do, though the first index differs.
+    // Two equal maxima in the reference: either counts as equal, though the first index differs.
     assert_eq!(count(&[(0.3, 0.4), (0.2, 0.2), (0.5, 0.4)]), (0.0, 1.0));
     // Two equal computed maxima: the first counts.
     assert_eq!(count(&[(0.5, 0.5), (0.5, 0.5)]), (0.0, 0.0));
@@ -149,7 +149,7 @@ fn percentiles_by_nearest_rank() {
             assert!(percentile(&mut [1.0, nan, 0.0], percent).unwrap().is_nan());
         }
     }
-    // The definition: at least so many do not exceed it, and no smaller value has that.
+    // The definition: the least value that at least this share does not exceed.
     let mut random = Random::new(11);
     for n in 1..=60 {
         let mut x: Vec<f64> = (0..n).map(|_| random.below(20) as f64).collect();
@@ -162,7 +162,7 @@ fn percentiles_by_nearest_rank() {
     }
 }
 
-/// Rounds the oracle's own probabilities and outputs to single precision: drift must be that rounding, whether
+/// Rounds the oracle's own probabilities and outputs to f32: drift must be that rounding, whether
 /// the row arrives at once or in chunks.
 #[test]
 fn drift_of_rounding_in_chunks() {

@@ -1,5 +1,5 @@
-//! How the error grows with the number of keys: no faster than the additions on the longest path from a key to
-//! the output, which segments and the merge tree keep few.
+//! The error grows with the number of keys no faster than the additions on the longest path from a key to the
+//! output, which segments and the merge tree keep few.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -35,7 +35,7 @@ fn keys(n: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Vec<Key>> {
     })
 }
 
-/// Exact answer of some keys in f64: log-sum-exp in units of `log 2`, output, `Σ p|v|`, `Σ |v|`.
+/// Exact answer of some keys in f64: log-sum-exp in base-2 units, output, `Σ p|v|`, `Σ |v|`.
 struct Exact {
     lse: f64,
     y: [f64; 3],
@@ -124,7 +124,7 @@ proptest! {
     fn three_states_associate(a in keys(0..=30), b in keys(0..=30), c in keys(1..=30), seed in any::<u64>()) {
         let mut random = Random::new(seed);
         let [x, y, z] = [&a, &b, &c].map(|keys| bracketed(keys, &mut random));
-        // Each side is exact, so they agree; and references are the same number on both.
+        // Each side is exact, so they agree. Both have the same reference.
         let all: Vec<Key> = a.iter().chain(&b).chain(&c).cloned().collect();
         let mut sides = Vec::new();
         let same = associativity_holds(&x, &y, &z, |l, r| {
@@ -150,7 +150,7 @@ proptest! {
         prop_assert!(associativity_holds(&x[0], &x[1], &x[2], |a, b| bits(a) == bits(b)));
     }
 
-    /// A reference that is not the maximum gives the same answer: the same keys with states moved to other
+    /// A reference that is not the maximum leads to the same answer: the same keys with states moved to other
     /// references by powers of two, which is exact.
     #[test]
     fn any_near_reference_will_do(keys in keys(1..=60), shift in -6i32..=6, seed in any::<u64>()) {
@@ -215,7 +215,7 @@ fn infinite_scores() {
     assert!(x.log_sum_exp().is_nan());
     x.finish();
     assert!(x.w.iter().all(|w| w.is_nan()));
-    // Nothing but absent keys is the empty state.
+    // A state that has only absent keys is empty.
     let e = S::of(f32::NEG_INFINITY, &[f32::NAN; 3]);
     assert_eq!(bits(&e), bits(&S::identity()));
     assert!(e.is_empty());

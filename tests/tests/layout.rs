@@ -1,5 +1,5 @@
-//! The layout of the workspace: parts that lie apart and hold what the contracts of the kernels ask, for every
-//! kernel of the registry, whether this machine can execute it or not.
+//! The layout of the workspace: regions that do not overlap and hold what the contracts of the kernels require, for
+//! every kernel of the registry, whether this machine can execute it or not.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -8,10 +8,10 @@ use elsa_core::attention::plan::{
     ChooseError, CpuChoice, KeyLayout, Method, Options, Region, WorkspaceLayout, choose,
 };
 use elsa_core::profile::DeviceProfile;
-use elsa_kernels::registry::KERNELS;
+use elsa_kernels::registry::ATTENTION;
 use elsa_tests::cases::{Case, Params, hard_cases};
 
-/// Singles that a part must have at least.
+/// The fewest f32 values that a region must have.
 fn needed(choice: &CpuChoice, region: Region) -> usize {
     let (w, block) = (choice.width(), choice.block);
     let when = |wanted: bool, n: usize| if wanted { n } else { 0 };
@@ -65,7 +65,7 @@ fn check(case: &Case, choice: &CpuChoice) {
 fn parts_lie_apart_and_are_large_enough() {
     let device = DeviceProfile::modest();
     let mut seen = 0;
-    for kernel in KERNELS {
+    for kernel in ATTENTION {
         for case in hard_cases() {
             let problem = case.problem();
             for method in [Method::Elsa, Method::Math] {
@@ -92,11 +92,11 @@ fn parts_lie_apart_and_are_large_enough() {
     assert!(seen > 5000);
 }
 
-/// The first candidate that is meant for as many queries is taken; packed sequences never count as few.
+/// The first candidate that serves this number of queries is taken; packed sequences never count as few.
 #[test]
 fn the_kernel_follows_the_queries() {
     let device = DeviceProfile::modest();
-    let scalar = || KERNELS.iter().map(|k| &k.spec).filter(|s| s.set.name() == "scalar");
+    let scalar = || ATTENTION.iter().map(|k| &k.spec).filter(|s| s.set.name() == "scalar");
     let few = scalar().map(|s| s.most_queries).min().unwrap();
     assert!(few < 8 && scalar().count() == 2);
     for queries in 0..8 {
@@ -114,15 +114,15 @@ fn the_kernel_follows_the_queries() {
 #[test]
 fn a_budget_takes_the_cheapest_first() {
     let device = DeviceProfile::modest();
-    let kernel = KERNELS.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
+    let kernel = ATTENTION.iter().find(|k| k.spec.vectors > 1 && k.spec.group > 1).unwrap();
     let problem =
         Params { heads: 4, kv_heads: 4, ..Params::plain(700, 700, 64, 64) }.build("budget").problem();
-    let wish = Options { workers: 3, all_workers: true, ..Options::default() };
+    let options = Options { workers: 3, all_workers: true, ..Options::default() };
     let mut budget = None;
     let mut before: Option<CpuChoice> = None;
     let mut kinds = [0; 3];
     loop {
-        match choose(&problem, &device, [&kernel.spec], &Options { budget, ..wish }) {
+        match choose(&problem, &device, [&kernel.spec], &Options { budget, ..options }) {
             Ok(choice) => {
                 let bytes = WorkspaceLayout::of(&choice).unwrap().bytes();
                 assert!(budget.is_none_or(|b| bytes <= b));

@@ -1,4 +1,4 @@
-//! A run allocates nothing, on any back end, for any semantics, and a workspace what its plan says.
+//! A run allocates nothing, on any back end, for any semantics; a workspace allocates what its plan reports.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -25,7 +25,7 @@ fn run_and_bind_allocate_nothing() {
         for case in hard_cases() {
             for method in [Method::Elsa, Method::Math] {
                 let gpu = present.backend == Backend::Cuda;
-                // Neither is offered.
+                // Method math supports neither.
                 if method == Method::Math && (case.spec.packed.is_some() || gpu) {
                     continue;
                 }
@@ -35,13 +35,13 @@ fn run_and_bind_allocate_nothing() {
                     .unwrap();
                 let region = Region::new(GLOBAL);
                 let mut workspace = plan.workspace().unwrap();
-                // That of a GPU lies in its memory.
+                // The workspace of a GPU lies in its memory.
                 if !gpu {
                     assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
                 }
                 let mut buffers = case.buffers();
                 if gpu {
-                    // The first frame of a kind may make room for its states.
+                    // The first frame of a kind may allocate its states.
                     let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
                     bound.run().unwrap();
                 }
@@ -56,7 +56,7 @@ fn run_and_bind_allocate_nothing() {
             }
         }
     }
-    // The counter counts.
+    // The counter works.
     let region = Region::new(GLOBAL);
     let kept = std::hint::black_box(vec![0u8; 100]);
     assert!(region.change().allocations > 0 && !kept.is_empty());

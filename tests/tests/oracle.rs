@@ -8,7 +8,7 @@ use elsa_core::attention::{Alignment, Window};
 use elsa_tests::cases::{Case, MaskData, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Output (in its layout) and log-sum-exp of the oracle, and what it says of the probabilities.
+/// Output (in its layout) and log-sum-exp of the oracle, and its probabilities.
 struct Oracle {
     y: Vec<f64>,
     lse: Vec<f64>,
@@ -57,7 +57,7 @@ fn oracle(case: &Case) -> Oracle {
     out
 }
 
-/// Both sum in f64 in different orders: what that may differ by, relative to the sum of magnitudes.
+/// How much two f64 sums in different orders may differ, relative to the sum of magnitudes.
 fn assert_agree(case: &Case) -> usize {
     let (got, want) = (oracle(case), case.naive());
     let same =
@@ -135,7 +135,7 @@ fn every_feature_matters() {
             m.density = 1.0;
         }
     });
-    // The same seed draws other data when lengths are drawn too, so that only the lengths change here.
+    // With lengths the same seed draws other data; here only the lengths change.
     let mut a = Params { lengths: true, ..base.clone() }.build("lengths");
     a.lengths = Some(vec![40, 40]);
     let mut b = a.clone();
@@ -147,7 +147,7 @@ fn every_feature_matters() {
     let mut b = a.clone();
     b.lengths = Some(vec![20, 40]);
     assert!(largest_difference(&a, &b) > 1e-3);
-    // A soft cap before the mask is not one after it.
+    // A soft cap before the mask differs from one after it.
     let capped = Params {
         softcap: Some(1.0),
         mask: Some(elsa_tests::cases::MaskParams {
@@ -163,8 +163,7 @@ fn every_feature_matters() {
     assert_agree(&c);
 }
 
-/// Every element of every mask is looked at: turning one round changes the rows that it speaks of, and only
-/// those.
+/// Every element of every mask is read: inverting one changes the rows that it belongs to, and only those.
 #[test]
 fn every_mask_element_matters() {
     let mut turned = 0;

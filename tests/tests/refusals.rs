@@ -1,5 +1,5 @@
-//! What the runtime's pointers rely on is refused when it does not hold: rows of outputs that overlap, lengths
-//! and masks beyond the tensors, factors that a single does not hold.
+//! Problems on which the runtime's pointers cannot rely are refused: rows of outputs that overlap, lengths and masks
+//! beyond the tensors, factors that are no normal f32 values.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -37,7 +37,7 @@ fn matrices(n: usize) -> Vec<Matrix> {
     (0..n).map(|_| Matrix([0; 4].map(|_: u64| random.bits() % PRIME))).collect()
 }
 
-/// Applies one form of a scan; nothing when it does not have the form. A reduction is a list of one.
+/// Applies one form of a scan; `None` when the scan does not have the form. A reduction is a list of one.
 fn apply<M: Monoid>(scan: Scan, form: Form, mut items: Vec<M>) -> Option<Vec<M>> {
     let mut scratch = vec![M::identity(); scan.scratch_len(form, items.len())];
     let result = match form {
@@ -94,7 +94,7 @@ fn every_scan_is_the_fold() {
     }
 }
 
-/// Carries how many merges its longest path went through: all of them, and those without the identity.
+/// Counts the merges on its longest path: all of them, and those without the identity.
 #[derive(Clone, Debug, PartialEq)]
 struct Path {
     identity: bool,
@@ -162,7 +162,7 @@ fn the_published_depth_is_never_exceeded_and_where_it_is_loose() {
             assert_eq!(published > simplified, n < b && log_b > 2 * log_n, "simplified, {n} of {b}");
         }
     }
-    // Above 8 elements and a block of 128 there is nothing to except.
+    // Above 8 elements and a block of 128 no exception is needed.
     assert_eq!(elsa_depth(8, 128), 2 * 3 + 3 + 1);
     assert_eq!(elsa_depth(9, 128), 2 * 4 + 3 - 1);
 }
@@ -197,7 +197,7 @@ fn other_block_sizes_and_short_scratch() {
     }
 }
 
-/// Merges of one step must not depend on each other: executed in any order they give the same.
+/// Merges of one step must not depend on each other: any order of execution has the same result.
 #[test]
 fn merges_of_a_step_are_independent() {
     for n in [2, 7, 64, 100] {
@@ -225,7 +225,7 @@ fn merges_of_a_step_are_independent() {
 }
 
 /// Prefixes of states against sums in f64. The states of single keys hold `2^(s − m)` within one rounding of
-/// the exponential and its argument; merges round once each, so what a path executes bounds the error.
+/// the exponential and its argument; merges round once each, so that the merges on a path bound the error.
 #[test]
 fn scans_of_states_are_prefix_softmax() {
     const U: f64 = 5.960_464_477_539_063e-8;

@@ -8,8 +8,8 @@ use elsa_core::attention::schedule::{Coverage, Tiling, coverage, fill_bias};
 use elsa_tests::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
-/// Goes through all tiles of `lanes · vectors` rows and blocks of `block` keys, and says how many were skipped,
-/// full and partial.
+/// Checks all tiles of `lanes · vectors` rows and blocks of `block` keys. Returns how many were skipped, full and
+/// partial.
 fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] {
     let problem = case.problem();
     let inputs = case.inputs();
@@ -57,9 +57,9 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
                             }
                         }
                     }
-                    // Nothing that is masked whole is ever computed.
+                    // A block that is masked as a whole is never computed.
                     assert!(some || fine == Coverage::Skip, "{case:?} computes {:?} {keys:?}", tile.rows);
-                    // Without an additive mask nothing that is attended whole pays for a mask.
+                    // Without an additive mask a fully attended block needs no mask.
                     let plain = case.mask.is_none();
                     assert!(
                         !(plain && all) || fine == Coverage::Full,

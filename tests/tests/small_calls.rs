@@ -46,12 +46,12 @@ fn cases() -> Vec<Case> {
     cases.into_iter().map(|(name, params)| Params { scale: SCALE, ..params }.build(name)).collect()
 }
 
-/// The machine's own choice, which `ELSA_BACKEND` directs.
+/// The engine that this machine chooses; `ELSA_BACKEND` overrides the choice.
 fn engine(threads: usize) -> Engine {
     Engine::new(&EngineOptions { threads: Some(threads), ..EngineOptions::default() }).unwrap()
 }
 
-/// Runs the case in the given workspace, or in its own where that is too small. Says whether it was not.
+/// Runs the case in the given workspace, or in its own where that is too small. Returns whether it was large enough.
 fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) -> (Buffers, bool) {
     let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
     let problem = case.problem();
@@ -107,7 +107,7 @@ fn calls_agree_with_the_definition() {
     }
 }
 
-/// Nothing that an earlier plan left behind is read: NaN would show.
+/// A run reads nothing that an earlier plan has left behind: NaN would show.
 #[test]
 fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);

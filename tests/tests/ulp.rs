@@ -1,4 +1,4 @@
-//! The ruler measured before anything is measured with it.
+//! The ruler is tested before it measures anything.
 
 #![forbid(unsafe_code)]
 
@@ -65,7 +65,7 @@ fn neighbours_are_one_unit_apart() {
 
 #[test]
 fn every_half_is_the_sum_of_its_steps() {
-    // All positive f16 and bf16 in order: each is one unit from the one before, none is skipped.
+    // All positive f16 and bf16 in order: each is one ulp from the one before, and none is skipped.
     let mut steps = 0;
     for bits in 0..0x7bffu16 {
         let (a, b) = (f16::from_bits(bits).to_f32(), f16::from_bits(bits + 1).to_f32());
@@ -115,7 +115,7 @@ fn units_by_hand() {
     assert_eq!(ulp(DType::Bf16, 1.0), 2f64.powi(-7));
     assert_eq!(ulp(DType::F16, 65504.0), 32.0);
     assert_eq!(ulp(DType::F16, 1e9), 32.0);
-    // A reference between two numbers: half a unit from both.
+    // A reference between two numbers: half an ulp from both.
     let between = 1.0 + 2f64.powi(-24);
     assert_eq!(distance(DType::F32, 1.0, between), 0.5);
     assert_eq!(distance(DType::F32, 1.0 + f32::EPSILON, between), 0.5);
@@ -124,7 +124,7 @@ fn units_by_hand() {
     assert_eq!(distance(DType::F32, 1.0 - f32::EPSILON / 2.0, 1.0), 1.0);
     assert_eq!(distance(DType::F32, -1.0 - f32::EPSILON, -1.0), 1.0);
     assert_eq!(distance(DType::F32, -1.0 + f32::EPSILON / 2.0, -1.0), 1.0);
-    // The least normal number has the same unit on both sides.
+    // The least normal number has the same ulp on both sides.
     let normal = f32::MIN_POSITIVE;
     assert_eq!(distance(DType::F32, f32::from_bits(normal.to_bits() - 1), f64::from(normal)), 1.0);
     // Signs count.
@@ -145,7 +145,7 @@ fn infinity_and_nan() {
         assert_eq!(distance(dtype, max, INF), INF);
         assert_eq!(distance(dtype, f32::INFINITY, 1.0), INF);
         assert_eq!(distance(dtype, f32::INFINITY, top), INF);
-        // Rounds to infinity from half a unit above the largest number on.
+        // Rounds to infinity from half an ulp above the largest number on.
         assert_eq!(distance(dtype, f32::INFINITY, top + unit / 2.0), 0.0);
         assert_eq!(distance(dtype, f32::NEG_INFINITY, -top - unit / 2.0), 0.0);
         assert_eq!(distance(dtype, f32::NEG_INFINITY, top + unit), INF);
@@ -168,12 +168,12 @@ fn infinity_and_nan() {
 fn conversions_are_within_half_a_unit() {
     let mut random = Random::new(9);
     for _ in 0..20_000 {
-        // Down to subnormal halves and up to overflow.
+        // From subnormal f16 to overflow.
         let x = random.unit() * 2f64.powi(random.below(50) as i32 - 30);
-        let single = x as f32;
-        let wide = f64::from(single);
-        assert!(distance(DType::F16, f16::from_f32(single).to_f32(), wide) <= 0.5, "{x:e}");
-        assert!(distance(DType::Bf16, bf16::from_f32(single).to_f32(), wide) <= 0.5, "{x:e}");
+        let rounded = x as f32;
+        let wide = f64::from(rounded);
+        assert!(distance(DType::F16, f16::from_f32(rounded).to_f32(), wide) <= 0.5, "{x:e}");
+        assert!(distance(DType::Bf16, bf16::from_f32(rounded).to_f32(), wide) <= 0.5, "{x:e}");
         assert!(distance(DType::F32, x as f32, x) <= 0.5, "{x:e}");
     }
 }
@@ -188,7 +188,7 @@ fn check_gives_the_worst_pair() {
     assert!(text.contains("element 1") && text.contains("3 ulp"), "{text}");
     let fine = Tolerance::ulps(3.0).check(DType::F32, pairs).unwrap();
     assert_eq!((fine.count, fine.worst.unwrap().index), (4, 1));
-    // The most generous part decides.
+    // The more generous term decides.
     let mixed = Tolerance { ulps: 1.0, absolute: 1e-3, relative: 0.0 };
     assert!(mixed.check(DType::F32, [(1.0005, 1.0), (1e-4, 0.0)]).is_ok());
     assert!(mixed.check(DType::F32, [(1.002, 1.0)]).is_err());

@@ -19,7 +19,7 @@
 //! prefixes down the same tree and needs neither the identity nor the inputs again; that network is also
 //! known by the names of Brent and Kung.
 
-use super::ceil_log2;
+use super::depth::ceil_log2;
 use crate::monoid::Monoid;
 
 /// Steps of either sweep over `n` elements: `ceil(log2 n)`.

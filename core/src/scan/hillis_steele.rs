@@ -5,13 +5,13 @@
 //! one barrier per step is enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`],
 //! at the least depth a prefix form can have.
 
-use super::ScanError;
+use super::form::ScanError;
 use crate::monoid::Monoid;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }
 
 /// The element that comes before element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. Nothing when
@@ -66,5 +66,5 @@ pub fn reduce<M: Monoid>(items: &mut [M], scratch: &mut [M]) -> Result<M, ScanEr
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }

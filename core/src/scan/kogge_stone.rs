@@ -13,7 +13,7 @@ use crate::monoid::Monoid;
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }
 
 /// Merge number `m` of a step, counted from the end: `items[at] ← items[before] ⊕ items[at]`, as
@@ -43,5 +43,5 @@ pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }

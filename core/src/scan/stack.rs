@@ -3,6 +3,8 @@
 //! For segments `0, 1, 2, …` the tree is the balanced one of [`super::tree`]. Its states lie in slots of the caller's,
 //! so that elements may have sizes that are known at run time alone.
 
+use super::depth::ceil_log2;
+
 /// The merge tree over segments as a stack of pending states, for segments that arrive in order.
 ///
 /// It holds no states, only which segments those of the caller's slots stand for. The caller keeps
@@ -70,7 +72,7 @@ impl MergeStack {
 /// Merges on the longest path through the tree over `segments` segments: `ceil(log2 segments)`.
 #[must_use]
 pub const fn depth(segments: usize) -> usize {
-    if segments <= 1 { 0 } else { (segments - 1).ilog2() as usize + 1 }
+    ceil_log2(segments)
 }
 
 #[cfg(test)]

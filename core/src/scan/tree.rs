@@ -9,7 +9,7 @@ use crate::monoid::Monoid;
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }
 
 /// Merge number `m` of a step: `items[left] ← items[left] ⊕ items[right]`. Nothing when the step has fewer.
@@ -36,5 +36,5 @@ pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
 /// Depth of [`reduce`]: `ceil(log2 n)`, the least possible.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::ceil_log2(n)
+    super::depth::ceil_log2(n)
 }

@@ -9,7 +9,9 @@
 //!
 //! A reduction needs only the total of every block and the up-sweep over them.
 
-use super::{ScanError, blelloch, ceil_log2, hillis_steele};
+use super::depth::ceil_log2;
+use super::form::ScanError;
+use super::{blelloch, hillis_steele};
 use crate::monoid::Monoid;
 
 /// Blocks of `n` elements, the last of which may be shorter. A block size of zero counts as one.

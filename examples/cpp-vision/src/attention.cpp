@@ -65,7 +65,7 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
     wanted.threads = options.threads;
     elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
-    // An instruction set that the machine lacks is a wrong request; a GPU that cannot be used is a system that fails.
+    // A missing instruction set is a wrong request; a GPU that cannot be used is a failing system.
     if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
         throw Error(Fault::system, "attention: " + engine.message());
     }

@@ -8,23 +8,23 @@
 
 namespace vision {
 
-/// What attention is computed with.
+/// Options of attention.
 struct AttentionOptions {
     /// auto, scalar, neon, avx2, avx512 or cuda.
     std::string backend = "auto";
-    /// Threads that compute; 0 takes every core.
+    /// Threads that compute; 0 is one for every core.
     std::size_t threads = 0;
     /// Whether the CPU computes where the GPU cannot.
     bool fallback = true;
-    /// Whether probabilities are wanted, too.
+    /// Whether probabilities are computed, too.
     bool probabilities = false;
 };
 
-/// What one run did.
+/// The report of one run.
 struct AttentionReport {
-    /// Name of what computed.
+    /// Name of the back end that computed.
     const char *backend = "";
-    /// Whether the CPU computed in place of the GPU that was to.
+    /// Whether the CPU computed in place of a GPU that could not.
     bool fallback = false;
 };
 
@@ -33,8 +33,8 @@ struct AttentionReport {
 /// The rows [q | k | v] that one linear map writes are read as they lie; the output is dense, heads side by side, as
 /// the next linear map reads it.
 ///
-/// Probabilities come from the same operation: its output is P V with P = softmax(Q K^T / sqrt(d)), so that V = I gives
-/// P itself.
+/// Probabilities come from the same operation: its output is P V with P = softmax(Q K^T / sqrt(d)), so that V = I
+/// yields P itself.
 class Attention {
 public:
     /// For one picture of `tokens` rows and `heads` heads of size `dim`. Throws Error.
@@ -44,7 +44,7 @@ public:
     float *qkv() noexcept { return qkv_.data(); }
     /// Output of the last run: [tokens, heads, dim].
     const float *out() const noexcept { return out_.data(); }
-    /// Probabilities of the last run: [heads, tokens, tokens]; empty unless they were asked for.
+    /// Probabilities of the last run: [heads, tokens, tokens]; empty unless AttentionOptions::probabilities is set.
     const std::vector<float> &probabilities() const noexcept { return probabilities_; }
 
     /// Allocates nothing. Throws Error.

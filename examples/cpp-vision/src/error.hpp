@@ -7,7 +7,7 @@
 
 namespace vision {
 
-/// Whose fault it is; the numbers are the statuses with which the program ends.
+/// Whose fault an error is; the numbers are the exit statuses of the program.
 enum class Fault {
     /// The request: an argument, or a file that it names.
     request = 2,
@@ -15,7 +15,7 @@ enum class Fault {
     system = 3,
 };
 
-/// Why there is no answer. The text names what is wrong, what was found and what is allowed.
+/// Why a call has no answer. The text names what is wrong, what was found and what is allowed.
 class Error : public std::runtime_error {
 public:
     Error(Fault fault, const std::string &text) : std::runtime_error(text), fault_(fault) {}
@@ -31,7 +31,7 @@ inline Error refused(const std::string &what, const std::string &found, const st
     return Error(Fault::request, what + ": " + found + "; allowed: " + allowed);
 }
 
-/// The error of a file operation that left `code` in errno. A name that leads nowhere is a wrong request.
+/// The error of a file operation that left `code` in errno. A name without a file is a wrong request.
 inline Error file_error(const std::string &path, int code, const std::string &allowed) {
     const bool named = code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ENAMETOOLONG;
     const char *reason = code == 0 ? "input or output failed" : std::strerror(code);

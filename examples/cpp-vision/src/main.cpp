@@ -29,11 +29,11 @@ using vision::Error;
 const char usage[] =
     "usage: elsa-vision --model FILE [options] PICTURE|FOLDER...\n"
     "\n"
-    "Classifies PNG and JPEG pictures; of a folder, those that it holds itself, in the order of their names. A picture\n"
-    "named LABEL-anything, with a number for LABEL, has that label, and counts for the accuracy.\n"
+    "Classifies PNG and JPEG pictures; of a folder, its own files in the order of their names. A picture named\n"
+    "LABEL-anything, with a number for LABEL, has that label and counts for the accuracy.\n"
     "\n"
     "  --model FILE        weights of the network, safetensors\n"
-    "  --map FILE          write what the class was read from, over the picture, as PNG; takes one picture\n"
+    "  --map FILE          write the picture as PNG, with the patches that led to the class in orange; one picture\n"
     "  --json              one JSON object per picture, then one for all\n"
     "  --backend NAME      auto, scalar, neon, avx2, avx512 or cuda (default auto)\n"
     "  --threads N         threads that compute attention, 1 to 1024 (default: every core)\n"
@@ -42,9 +42,9 @@ const char usage[] =
     "\n"
     "Exit status: 0 done; 2 the request was wrong, or a picture was; 3 the device or the system failed.\n";
 
-/// Classes that a line of text names.
+/// Number of classes that a line of text names.
 const std::size_t named = 3;
-/// Pictures from which on progress is shown, on a terminal.
+/// Number of pictures from which on a terminal shows progress.
 const std::size_t many = 50;
 
 struct Arguments {
@@ -166,7 +166,7 @@ long label_of(const std::string &path) {
     return labelled ? std::strtol(name.c_str(), nullptr, 10) : -1;
 }
 
-/// What all pictures came to.
+/// Totals over all pictures.
 struct Totals {
     std::size_t pictures = 0, broken = 0, labelled = 0, right = 0, fallbacks = 0;
     std::string backend;
@@ -245,7 +245,7 @@ int run(const Arguments &arguments) {
         try {
             picture = vision::read_picture(path);
         } catch (const Error &error) {
-            // One broken picture does not cost the others.
+            // The other pictures are classified all the same.
             std::fprintf(stderr, "%selsa-vision: %s\n", progress ? "\r" : "", error.what());
             failed = failed || error.fault() == vision::Fault::system;
             ++totals.broken;

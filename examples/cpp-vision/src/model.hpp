@@ -13,7 +13,7 @@ namespace vision {
 
 /// The answer for one picture.
 struct Answer {
-    /// The class with the highest score; of equals the first.
+    /// The class with the highest score; the first of equal ones.
     std::size_t best = 0;
     AttentionReport attention;
 };
@@ -27,17 +27,17 @@ public:
     static constexpr std::size_t grid = side / patch;
     static constexpr std::size_t tokens = 1 + grid * grid;
 
-    /// Throws Error when the file is no such network, or attention cannot be had.
+    /// Throws Error when the file is no such network, or attention is not available.
     Model(const SafeTensors &weights, const AttentionOptions &options);
 
     /// Classifies a picture on a scale from 0 to 1. Throws Error.
     Answer classify(const std::array<float, side * side> &cells);
 
-    /// Of the last picture, one for each class: before softmax, and after it.
+    /// Scores of the last picture, one for each class, before softmax; probabilities, after it.
     const std::vector<float> &scores() const noexcept { return scores_; }
     const std::vector<float> &probabilities() const noexcept { return probabilities_; }
 
-    /// How much of the class token's answer came from each patch of the last picture, [grid, grid]. Needs
+    /// How much each patch of the last picture contributed to the class token, [grid, grid]. Needs
     /// AttentionOptions::probabilities.
     ///
     /// Attention rollout (Abnar and Zuidema 2020, "Quantifying attention flow in transformers"): with P_l the
@@ -64,7 +64,7 @@ private:
     Attention attention_;
     std::array<float, side * side> patches_;
     std::vector<float> x_, normed_, mapped_, hidden_, scores_, probabilities_;
-    /// Probabilities of each block averaged over heads, [blocks, tokens, tokens], where they are wanted.
+    /// Probabilities of each block averaged over heads, [blocks, tokens, tokens], where they are computed.
     std::vector<float> averages_;
 };
 

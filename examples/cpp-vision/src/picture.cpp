@@ -97,7 +97,7 @@ void reduce(const Picture &picture, std::array<float, side * side> &cells) {
 void write_map(const std::string &path, const Picture &picture, const std::vector<float> &weights, std::size_t grid) {
     const std::size_t shorter = std::min(picture.width, picture.height);
     std::size_t factor = (map_side + shorter - 1) / shorter;
-    // A long strip is not enlarged beyond what the encoder takes.
+    // A long strip is not enlarged beyond the limit of the encoder.
     factor = std::max<std::size_t>(1, std::min(factor, max_side / std::max(picture.width, picture.height)));
     const std::size_t w = picture.width * factor, h = picture.height * factor;
     const auto ends = std::minmax_element(weights.begin(), weights.end());

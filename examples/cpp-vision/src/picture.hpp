@@ -8,9 +8,9 @@
 
 namespace vision {
 
-/// Cells of a side of what the network sees.
+/// Cells of a side of the picture that the network sees.
 constexpr std::size_t side = 8;
-/// Longest side of a picture that is read.
+/// Longest side of a picture, in pixels.
 constexpr std::size_t max_side = 8192;
 
 /// Grey values, 0 to 255, row by row.

@@ -17,9 +17,9 @@ namespace {
 
 using nlohmann::json;
 
-/// Longest header; that of the format's own library.
+/// Longest header: the limit of the format's own library.
 const std::uint64_t max_header = 100000000;
-/// Longest file. A model for a board is far below.
+/// Longest file, far above any model for a board.
 const std::streamoff max_file = std::streamoff(1) << 31;
 
 /// Bytes of an element, 0 for a type that the format does not have.

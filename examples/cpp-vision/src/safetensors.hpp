@@ -18,7 +18,7 @@ public:
     /// Reads a file. Throws Error.
     static SafeTensors open(const std::string &path);
 
-    /// Takes the content of a file; `name` is what errors call it. Throws Error.
+    /// Takes the content of a file; `name` is its name in errors. Throws Error.
     SafeTensors(std::string name, std::vector<std::uint8_t> bytes);
 
     bool has(const std::string &tensor) const { return tensors_.count(tensor) != 0; }
@@ -26,10 +26,10 @@ public:
     /// First axis of a tensor, at least 1. Throws Error.
     std::size_t rows(const std::string &tensor) const;
 
-    /// Elements of a tensor of f32, all finite, with this shape; axes of length one count for nothing. Throws Error.
+    /// Elements of an f32 tensor, all finite, with this shape; axes of length one are ignored. Throws Error.
     std::vector<float> f32(const std::string &tensor, const std::vector<std::size_t> &shape) const;
 
-    /// A positive whole number among the metadata. Throws Error.
+    /// A positive whole number of the metadata. Throws Error.
     std::size_t number(const std::string &key) const;
 
 private:
@@ -44,7 +44,7 @@ private:
 
     std::string name_;
     std::vector<std::uint8_t> bytes_;
-    /// Where the data start in `bytes_`.
+    /// Offset of the data in `bytes_`.
     std::size_t data_ = 0;
     std::map<std::string, Entry> tensors_;
     std::map<std::string, std::string> metadata_;

@@ -1,4 +1,4 @@
-// Parts of the pipeline against definitions in double precision, and files that must be refused.
+// Parts of the pipeline against their definitions in double precision, and files that must be refused.
 
 #include "error.hpp"
 #include "layers.hpp"
@@ -28,7 +28,7 @@ void check(bool holds, const std::string &what) {
     }
 }
 
-/// The text of the error of the request that `call` throws; empty when it throws none.
+/// The text of the request error that `call` throws; empty when it throws none.
 std::string refusal(const std::function<void()> &call) {
     try {
         call();

@@ -1,4 +1,4 @@
-"""Writes the pictures that were held out as LABEL-INDEX.png, or .jpg of the best quality, into the folder given."""
+"""Writes the held-out pictures as LABEL-INDEX.png, or .jpg of the best quality, into the folder given."""
 
 import pathlib
 import sys

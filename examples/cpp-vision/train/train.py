@@ -1,7 +1,7 @@
-"""Trains the small Vision Transformer, and records what PyTorch answers for the pictures that were held out.
+"""Trains the small Vision Transformer, and records PyTorch's answers for the held-out pictures.
 
 Writes ../model/digits.safetensors (weights, f32) and ../model/heldout.json (indices, labels, PyTorch's classes and
-scores, its accuracy). The same seed gives the same network on the same machine and the same versions.
+scores, its accuracy). The same seed makes the same network on the same machine with the same versions.
 """
 
 import json

@@ -29,13 +29,13 @@ pub struct Cli {
     /// Frames of a pipe that come faster than the loop are replaced by newer ones, as those of a camera are
     #[arg(long, conflicts_with_all = ["images", "camera"])]
     pub newest: bool,
-    /// End with an error when a pipe or camera gives no frame for so long [default: 5 for a camera, none for a pipe]
+    /// End with an error when a pipe or camera delivers nothing for this long [default: 5 for a camera, none for a pipe]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub patience: Option<Duration>,
     /// Frames a second
     #[arg(long, value_name = "HZ", default_value = "30", value_parser = rate)]
     pub rate: f64,
-    /// End after so many frames, broken ones included
+    /// End after this many frames, broken ones included
     #[arg(long, value_name = "N")]
     pub frames: Option<u64>,
     /// Lines and the summary as JSON
@@ -83,20 +83,20 @@ pub struct Input {
     pub camera: Option<PathBuf>,
 }
 
-/// Which back end is asked for.
+/// The requested back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The environment's, or the best present.
+    /// The one that the environment names, else the best that is present.
     Auto,
     /// This one.
     Forced(Backend),
 }
 
 const HELP: &str = "\
-Every period of 1/HZ seconds the loop takes a frame, if there is one, and answers it. An answer is late when it
+Every period of 1/HZ seconds the loop takes a frame, if one is waiting, and answers it. An answer is late when it
 comes after the end of its period; periods that pass meanwhile are skipped, not made up. Results go to standard
 output, or to the serial port; a line that finds no room is dropped and counted. The summary goes to standard
-output at the end. Messages go to standard error; ELSA_LOG=info says more.
+output at the end. Messages go to standard error; ELSA_LOG=info adds more.
 
 SIGTERM and Ctrl-C end the loop with the summary; a second one ends it at once.
 

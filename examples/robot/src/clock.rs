@@ -22,7 +22,7 @@ pub fn now() -> u64 {
 /// time has been reached.
 ///
 /// # Errors
-/// What the system says of a clock that does not work.
+/// The system's error for a clock that does not work.
 pub fn sleep_until(time: u64) -> std::io::Result<bool> {
     let request = Timespec {
         tv_sec: i64::try_from(time / SECOND).unwrap_or(i64::MAX),

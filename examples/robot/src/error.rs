@@ -1,4 +1,4 @@
-//! Why the program ends otherwise than with success.
+//! Why the program fails, and its exit status.
 
 use crate::model::ModelError;
 use crate::sink::SinkError;
@@ -10,33 +10,33 @@ pub const REQUEST: u8 = 2;
 /// Exit status when the device or the system failed.
 pub const SYSTEM: u8 = 3;
 
-/// Why the loop does not start or go on.
+/// Why the loop does not start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The model.
+    /// The model cannot be used, or attention failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The frames.
+    /// The source of frames failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The results.
+    /// Results cannot be delivered.
     #[error(transparent)]
     Sink(#[from] SinkError),
-    /// A core that is not there.
+    /// A core that the process may not use.
     #[error("cpu: {found}; allowed here: {allowed}")]
     Cpu {
-        /// What was asked for.
+        /// The requested core.
         found: usize,
         /// The cores of the process.
         allowed: String,
     },
-    /// Something that the system does not do.
+    /// A system call that failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// What it was for.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -55,7 +55,7 @@ impl Error {
         if request { REQUEST } else { SYSTEM }
     }
 
-    /// Names what was tried when the system said no.
+    /// Makes an error of a system call; `what` names what it was for.
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { what, source }
     }

@@ -1,4 +1,4 @@
-//! Frames as a camera gives them.
+//! Frames: shapes, formats, borrowed pixels.
 
 use clap::ValueEnum;
 
@@ -9,7 +9,7 @@ pub enum PixelFormat {
     Grey,
     /// Red, green, blue: three bytes a pixel.
     Rgb8,
-    /// Y0 U Y1 V: four bytes for two pixels, of which the luma is used.
+    /// Y0 U Y1 V: four bytes for two pixels. Only the luma is used.
     Yuyv,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Display for Size {
     }
 }
 
-/// What is wrong with a single frame. The loop skips it and goes on.
+/// What is wrong with one frame. The loop skips it and continues.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokenFrame {
@@ -71,7 +71,7 @@ pub enum BrokenFrame {
     Picture {
         /// The file.
         name: String,
-        /// What the decoder says.
+        /// The decoder's error.
         reason: String,
     },
     /// The camera marked the frame as damaged.
@@ -91,13 +91,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Rows without gaps. A row of YUYV with an odd number of pixels ends with half a pair.
+    /// Rows without gaps. A row of YUYV with an odd number of pixels ends in the middle of a pair.
     #[must_use]
     pub const fn dense(size: Size, format: PixelFormat) -> Geometry {
         Geometry { size, format, stride: size.width * format.pixel_bytes() }
     }
 
-    /// Bytes of a frame, without what may follow its last row.
+    /// Bytes of a frame, without any padding after its last row.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         let row = self.size.width * self.format.pixel_bytes();

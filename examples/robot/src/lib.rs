@@ -8,7 +8,7 @@
 //! | [`clock`] | absolute deadlines on the monotonic clock |
 //! | [`realtime`] | core, priority, locked memory |
 //! | [`sink`] | lines on standard output or a serial port; never waits |
-//! | [`report`] | counts, latencies, summary |
+//! | [`report`] | answers, counts, summary |
 //! | [`robot`] | the loop |
 //!
 //! Between the first and the last frame the loop allocates nothing.
@@ -21,6 +21,7 @@ pub mod frame;
 pub mod model;
 pub mod realtime;
 pub mod report;
+mod request;
 pub mod robot;
 pub mod sink;
 pub mod source;

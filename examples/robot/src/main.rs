@@ -1,4 +1,4 @@
-//! The binary `elsa-robot`: the command line, and everything opened in the order that the loop needs.
+//! The binary `elsa-robot`: reads the command line and opens everything in the order that the loop needs.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How long a camera may give no frame.
+/// How long a camera may deliver no frame.
 const CAMERA_PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -35,15 +35,15 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<(), Error> {
     let stop = stop_on_signals()?;
     check_core(cli)?;
-    // Their threads start before the loop gets its priority, so that they do not have it.
+    // Source and sink start their threads before the loop has its priority, so that these do not inherit it.
     let mut source = source(cli)?;
     let sink = match &cli.serial {
         Some(path) => Sink::serial(path, cli.baud)?,
         None => Sink::stdout()?,
     };
-    // The workers of the engine have the priority of the loop, which waits for them.
-    let granted = |asked: Result<(), realtime::Refused>| {
-        if let Err(refused) = asked {
+    // The workers of the engine start after it: they inherit the priority of the loop, which waits for them.
+    let granted = |outcome: Result<(), realtime::Refused>| {
+        if let Err(refused) = outcome {
             log::warn!("{refused}");
         }
     };
@@ -57,11 +57,11 @@ fn run(cli: &Cli) -> Result<(), Error> {
     let threads = Some(cli.threads);
     let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };
     let mut model = Model::open(&cli.model, &engine)?;
-    // After the workers have started, which are not bound.
+    // After the workers have started: only the loop is bound to the core.
     if let Some(cpu) = cli.cpu {
         granted(realtime::pin(cpu));
     }
-    // Everything has been touched once when memory is locked and the first frame comes.
+    // Touches everything once before memory is locked and the first frame comes.
     model.warm_up()?;
     if cli.lock_memory {
         granted(realtime::lock_memory());

@@ -1,7 +1,7 @@
 //! What makes a loop punctual on a busy board: a core of its own, a real-time priority, memory that is never
 //! paged out.
 //!
-//! All three may be refused to a user without the rights. The loop then runs without them, and says so.
+//! The system may refuse all three to a user without the rights. The loop then runs without them and reports it.
 
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,7 +10,7 @@ use thread_priority::{
     set_thread_priority_and_policy, thread_native_id,
 };
 
-/// What was not granted. The loop goes on.
+/// What the system did not grant. The loop continues without it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -19,17 +19,17 @@ pub enum Refused {
         "priority: SCHED_FIFO {priority} is not permitted ({reason}); goes on without. Allowed for root, with CAP_SYS_NICE, or within the limit RTPRIO"
     )]
     Priority {
-        /// What was asked for.
+        /// The requested priority.
         priority: u8,
-        /// What the system said.
+        /// The system's reason.
         reason: String,
     },
     /// The core.
     #[error("cpu: the loop cannot be bound to core {cpu} ({reason}); goes on without")]
     Pin {
-        /// What was asked for.
+        /// The requested core.
         cpu: usize,
-        /// What the system said.
+        /// The system's reason.
         reason: String,
     },
     /// The memory.
@@ -37,7 +37,7 @@ pub enum Refused {
         "lock-memory: not permitted ({reason}); goes on without. Allowed for root, with CAP_IPC_LOCK, or within the limit MEMLOCK"
     )]
     Memory {
-        /// What the system said.
+        /// The system's reason.
         reason: String,
     },
 }
@@ -46,7 +46,7 @@ pub enum Refused {
 /// to 99) of the policy SCHED_FIFO.
 ///
 /// # Errors
-/// What the system does not grant.
+/// The refusal of the system.
 pub fn prioritise(priority: u8) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Priority { priority, reason };
     let value = ThreadPriorityValue::try_from(priority).map_err(|reason| refused(reason.to_string()))?;
@@ -62,7 +62,7 @@ pub fn prioritise(priority: u8) -> Result<(), Refused> {
 /// The cores that the process may use.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn cores() -> std::io::Result<Vec<usize>> {
     let set = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -71,7 +71,7 @@ pub fn cores() -> std::io::Result<Vec<usize>> {
 /// Binds the calling thread to a core.
 ///
 /// # Errors
-/// What the system does not grant.
+/// The refusal of the system.
 pub fn pin(cpu: usize) -> Result<(), Refused> {
     let refused = |reason: String| Refused::Pin { cpu, reason };
     if cpu >= CpuSet::MAX_CPU {
@@ -82,11 +82,11 @@ pub fn pin(cpu: usize) -> Result<(), Refused> {
     sched_setaffinity(None, &set).map_err(|error| refused(error.to_string()))
 }
 
-/// Keeps everything that is mapped now in memory. What is mapped later is not locked, so that a limit cannot
+/// Keeps everything that is mapped at this moment in memory. Later mappings are not locked, so that a limit cannot
 /// make a later allocation fail; a loop that allocates nothing needs no more.
 ///
 /// # Errors
-/// What the system does not grant.
+/// The refusal of the system.
 pub fn lock_memory() -> Result<(), Refused> {
     mlockall(MlockAllFlags::CURRENT).map_err(|error| Refused::Memory { reason: error.to_string() })
 }

@@ -1,11 +1,11 @@
-//! What a run of the loop was like.
+//! Answers, counts and the summary of a run.
 
 use elsa_runtime::Backend;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::fmt;
 
-/// Longest latency that is told apart, in microseconds: ten minutes.
+/// Longest latency that the histogram resolves, in microseconds: ten minutes.
 const LONGEST: u64 = 600_000_000;
 
 /// One answer, as it goes out on a line.
@@ -21,7 +21,7 @@ pub struct Answer {
     pub latency_us: u64,
     /// Whether the answer came after the end of its period.
     pub late: bool,
-    /// Whether the CPU computed in place of a GPU that was to.
+    /// Whether the CPU computed in place of a GPU that could not.
     pub fallback: bool,
 }
 
@@ -42,17 +42,17 @@ pub struct Statistics {
     fallbacks: u64,
     /// Frames that could not be used.
     pub broken: u64,
-    /// Periods in which there was no frame.
+    /// Periods without a frame.
     pub idle: u64,
     /// Periods that passed while an earlier frame was busy.
     pub skipped: u64,
 }
 
 impl Statistics {
-    /// Nothing yet.
+    /// Counts of zero.
     ///
     /// # Errors
-    /// Bounds that the histogram does not take.
+    /// Bounds that the histogram does not accept.
     pub fn new() -> Result<Statistics, hdrhistogram::CreationError> {
         let latency = Histogram::new_with_bounds(1, LONGEST, 3)?;
         Ok(Statistics { latency, late: 0, fallbacks: 0, broken: 0, idle: 0, skipped: 0 })
@@ -71,7 +71,7 @@ impl Statistics {
         self.latency.len()
     }
 
-    /// The end of the account.
+    /// The summary of a run that has ended.
     #[must_use]
     pub fn summary(&self, run: Run) -> Summary {
         let at = |quantile| self.latency.value_at_quantile(quantile);
@@ -96,10 +96,10 @@ impl Statistics {
     }
 }
 
-/// What the loop adds to the statistics at its end.
+/// What the loop knows at its end beside the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Frames replaced by newer ones before they were looked at.
+    /// Frames replaced by newer ones before the loop took them.
     pub replaced: u64,
     /// Lines that found no room or were not written in time.
     pub dropped_lines: u64,
@@ -107,7 +107,7 @@ pub struct Run {
     pub rate: f64,
     /// From the first release to the end.
     pub seconds: f64,
-    /// What computed the last frame.
+    /// The back end that computed the last frame.
     pub backend: Backend,
     /// Why the loop ended.
     pub ended: End,
@@ -119,7 +119,7 @@ pub struct Run {
 pub enum End {
     /// The source has no more frames.
     Source,
-    /// As many frames as were asked for.
+    /// The requested number of frames.
     Frames,
     /// SIGTERM or Ctrl-C.
     Signal,
@@ -134,14 +134,14 @@ impl fmt::Display for End {
         f.write_str(match self {
             End::Failure => "a failure",
             End::Source => "the source has no more frames",
-            End::Frames => "as many frames as asked for",
+            End::Frames => "the requested number of frames",
             End::Signal => "a signal",
             End::Closed => "the reader of the results has gone",
         })
     }
 }
 
-/// The account of a run. Latencies are absent when no frame was answered.
+/// The summary of a run. Latencies are absent when no frame was answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Frames answered.
@@ -150,15 +150,15 @@ pub struct Summary {
     pub deadline_misses: u64,
     /// Periods that passed while an earlier frame was busy.
     pub skipped_periods: u64,
-    /// Periods in which there was no frame.
+    /// Periods without a frame.
     pub idle_periods: u64,
     /// Frames that could not be used.
     pub broken_frames: u64,
-    /// Frames replaced by newer ones before they were looked at.
+    /// Frames replaced by newer ones before the loop took them.
     pub replaced_frames: u64,
     /// Lines that found no room or were not written in time.
     pub dropped_lines: u64,
-    /// Answers that the CPU computed in place of a GPU that was to.
+    /// Answers that the CPU computed in place of a GPU that could not.
     pub fallbacks: u64,
     /// Median latency in microseconds, from release to answer.
     pub p50_us: Option<u64>,
@@ -170,7 +170,7 @@ pub struct Summary {
     pub rate_hz: f64,
     /// From the first release to the end.
     pub seconds: f64,
-    /// What computed the last frame.
+    /// The back end that computed the last frame.
     pub backend: &'static str,
     /// Why the loop ended.
     pub ended: End,

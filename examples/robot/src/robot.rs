@@ -24,21 +24,21 @@ pub struct Options {
     pub json: bool,
 }
 
-/// What a run leaves behind.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The account, of a run that failed too.
+    /// The summary; a run that failed has one, too.
     pub summary: Summary,
     /// Why it failed.
     pub fault: Option<Error>,
 }
 
-/// Runs the loop until the source ends, enough frames were seen, `stop` is set, or a source, the model or the sink
-/// fails for good; then waits for the lines to leave. Between the first and the last frame nothing is allocated
-/// but for a frame that is broken.
+/// Runs the loop until the source ends, enough frames have come, `stop` is set, or the source, the model or the sink
+/// fails for good; then waits for the lines to leave. Between the first and the last frame nothing is allocated,
+/// except for broken frames.
 ///
 /// # Errors
-/// A system in which nothing can be counted.
+/// A histogram that cannot be made.
 pub fn run(
     options: Options,
     source: &mut dyn Source,
@@ -134,7 +134,7 @@ fn drive(
 /// Prints the summary on standard output: lines, or one JSON object under the name `summary`.
 ///
 /// # Errors
-/// Standard output that fails; a reader that has gone is none.
+/// Standard output that fails. A reader that has gone is no error.
 pub fn print(summary: &Summary, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let wrote = if json {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 pub const LINE: usize = 256;
 /// Lines that may wait.
 pub const LINES: usize = 256;
-/// What standard output is called in errors.
+/// The name of standard output in errors.
 pub(crate) const STDOUT: &str = "standard output";
 /// How long one attempt to write to a serial port waits for room.
 const ATTEMPT: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ impl SinkError {
         matches!(self, SinkError::Open { source, .. } if source.kind() != ErrorKind::ResourceBusy)
     }
 
-    /// Whether the reader of standard output has seen enough.
+    /// Whether the reader of standard output has gone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self, SinkError::Write { name: STDOUT, source } if source.kind() == ErrorKind::BrokenPipe)
@@ -69,7 +69,7 @@ struct State {
     waiting: usize,
     /// Set when no more lines will come.
     closing: bool,
-    /// Set by the writer when all that came has been written, or nothing more can be.
+    /// Set by the writer when every line has been written, or none can be any more.
     done: bool,
     failed: Option<io::Error>,
     dropped: u64,
@@ -96,7 +96,7 @@ impl Sink {
     /// Lines on standard output.
     ///
     /// # Errors
-    /// A thread that the system does not give.
+    /// A thread that the system does not start.
     pub fn stdout() -> Result<Sink, SinkError> {
         Sink::start(STDOUT, io::stdout())
     }
@@ -104,7 +104,7 @@ impl Sink {
     /// Lines through the serial port `path`: eight bits, no parity, one stop bit, no flow control.
     ///
     /// # Errors
-    /// A port that cannot be opened, and a thread that the system does not give.
+    /// A port that cannot be opened, and a thread that the system does not start.
     pub fn serial(path: &Path, baud: u32) -> Result<Sink, SinkError> {
         let name = path.to_string_lossy();
         let port = serialport::new(name, baud)
@@ -121,14 +121,14 @@ impl Sink {
     /// Lines to any writer; `name` stands for it in errors.
     ///
     /// # Errors
-    /// A thread that the system does not give.
+    /// A thread that the system does not start.
     pub fn start(name: &'static str, to: impl Write + Send + 'static) -> Result<Sink, SinkError> {
         let lines = vec![Line { bytes: [0; LINE], len: 0 }; LINES].into_boxed_slice();
         let state =
             State { lines, first: 0, waiting: 0, closing: false, done: false, failed: None, dropped: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
-        // It is not joined: it may block in a write that nothing ends.
+        // The thread is not joined: it may block in a write that never returns.
         std::thread::Builder::new()
             .name("results".to_owned())
             .spawn(move || write(&theirs, to))
@@ -136,11 +136,11 @@ impl Sink {
         Ok(Sink { shared, name })
     }
 
-    /// Puts one line into the queue; its end is added. A line that does not fit [`LINE`] bytes, or for which
+    /// Puts one line into the queue and adds its line feed. A line that does not fit [`LINE`] bytes, or for which
     /// the queue has no room, is dropped and counted.
     ///
     /// # Errors
-    /// What the writer met since.
+    /// An error of the writer since the last call.
     pub fn send(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
         let mut state = self.shared.lock();
         if let Some(source) = state.failed.take() {
@@ -167,11 +167,11 @@ impl Sink {
         Ok(())
     }
 
-    /// Waits, `patience` at most, until every line has been written. Lines that then still wait are dropped.
+    /// Waits until every line has been written, for at most `patience`. Lines that still wait then are dropped.
     /// Returns the number of lines dropped in all.
     ///
     /// # Errors
-    /// What the writer met.
+    /// An error of the writer.
     pub fn close(self, patience: Duration) -> Result<u64, SinkError> {
         let mut state = self.shared.lock();
         state.closing = true;
@@ -203,7 +203,7 @@ impl Drop for Sink {
 fn reason(path: &Path, error: serialport::Error) -> io::Error {
     match error.kind {
         serialport::ErrorKind::Io(kind) => io::Error::new(kind, error.description),
-        // The library gives this name to ports that are absent and to those in use.
+        // The library reports ports that are absent and ports in use alike.
         serialport::ErrorKind::NoDevice if !path.exists() => ErrorKind::NotFound.into(),
         serialport::ErrorKind::NoDevice => io::Error::new(ErrorKind::ResourceBusy, error.description),
         serialport::ErrorKind::InvalidInput => io::Error::new(ErrorKind::InvalidInput, error.description),
@@ -211,12 +211,12 @@ fn reason(path: &Path, error: serialport::Error) -> io::Error {
     }
 }
 
-/// Writes lines as they come, until no more will.
+/// Writes lines as they come, until the last.
 fn write(shared: &Shared, mut to: impl Write) {
     let mut state = shared.lock();
     loop {
         if state.waiting > 0 {
-            // The line keeps its place until it is written, so that one that is not is still counted.
+            // A line keeps its place until it is written, so that one that is never written is counted.
             let line = state.lines[state.first];
             drop(state);
             let wrote = whole(&mut to, &line.bytes[..line.len]);
@@ -242,7 +242,7 @@ fn write(shared: &Shared, mut to: impl Write) {
     shared.changed.notify_all();
 }
 
-/// Writes all of `bytes` and sees them off, however long the device makes it wait.
+/// Writes and flushes all of `bytes`, however long the device makes it wait.
 fn whole(to: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.write(bytes) {
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Passes on what is written, one byte a call, when it may; times out in between.
+    /// Passes on one byte a call where it may; times out in between.
     struct Slow {
         to: mpsc::Sender<u8>,
         may: mpsc::Receiver<()>,
@@ -342,7 +342,7 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        // Only standard output has readers that may have seen enough.
+        // Only standard output has readers that may have gone.
         assert!(!error.is_closed() && !error.is_request(), "{error}");
     }
 

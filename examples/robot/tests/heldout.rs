@@ -1,4 +1,4 @@
-//! The trained model: what PyTorch answered for the pictures held out, this program answers too.
+//! The trained model: for every held-out picture this program answers as PyTorch did.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ struct Recorded {
     scores: Vec<f64>,
 }
 
-/// What was recorded, in the order of the files, and PyTorch's accuracy.
+/// The recorded pictures, in the order of their files, and PyTorch's accuracy.
 fn recorded() -> (Vec<Recorded>, f64) {
     let text = std::fs::read_to_string(Path::new(MODEL).join("heldout.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
@@ -38,7 +38,7 @@ fn recorded() -> (Vec<Recorded>, f64) {
     (recorded, all["accuracy"].as_f64().unwrap())
 }
 
-/// The folder of pictures that `train/export.py` has written, with exactly those that were recorded.
+/// The folder of pictures that `train/export.py` has written: exactly the recorded ones.
 fn pictures(recorded: &[Recorded]) -> PathBuf {
     let folder =
         std::env::var_os("ELSA_DIGITS").expect("ELSA_DIGITS: absent; allowed: the folder of export.py");

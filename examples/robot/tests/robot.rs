@@ -25,7 +25,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Two threads that compute as long as it lives.
+/// Two threads that keep two cores busy until they are dropped.
 struct Load(Arc<AtomicBool>, Vec<std::thread::JoinHandle<u64>>);
 
 impl Load {
@@ -68,7 +68,7 @@ fn every_frame_is_answered_at_100_hz_under_load() {
     for zero in ["dropped_lines", "broken_frames", "idle_periods", "fallbacks", "replaced_frames"] {
         assert_eq!(summary[zero], 0, "{zero}");
     }
-    // Late is what took longer than a period, no more and no less. The clock counts nanoseconds.
+    // An answer is late exactly if it took longer than a period. The clock counts nanoseconds.
     let period = 1e6 / rate;
     let us = |answer: &Value| answer["latency_us"].as_u64().unwrap();
     for answer in &answers {
@@ -164,7 +164,7 @@ fn pty() -> (OwnedFd, String) {
     (ours, name)
 }
 
-/// An emulator that cannot set a terminal up has the port refused, in words. Whether it is one.
+/// Whether the program runs in an emulator that cannot set a terminal up. The port is then refused with a message.
 fn refused_by_an_emulator(desk: &Desk, name: &str) -> bool {
     if !emulated() {
         return false;

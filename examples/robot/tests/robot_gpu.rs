@@ -55,8 +55,8 @@ fn a_gpu_that_dies_in_the_middle_costs_no_frame() {
     let count = frames();
     let dies = count / 2;
     let first = launches(&desk, 10) * (dies + 1) + 1;
-    // 719: the launch failed, and the context is lost. A device that recovers takes over again; one that fails
-    // again leaves the CPU to it.
+    // 719: the launch failed, and the context is lost. A device that recovers takes over again; after a second
+    // failure the CPU computes.
     for (fault, recovers) in [(format!("{first}:719"), true), (format!("{first}+:719"), false)] {
         let line = format!("--images @images --repeat --frames {count} --rate 100 --json --backend cuda");
         let mut command = desk.robot(&line);

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[global_allocator]
 static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The first frames, in which threads start and buffers are made, and the last that is looked at.
+/// The number of the first frame that is watched, after threads have started and buffers are made, and of the last.
 const FIRST: u64 = 20;
 const LAST: u64 = 200;
 
@@ -95,7 +95,7 @@ fn the_loop_allocates_nothing() {
         }
     }
     assert_eq!(WRITTEN.load(Ordering::Relaxed), runs * (LAST + 5));
-    // The counter counts.
+    // The counter works.
     let region = Region::new(GLOBAL);
     let kept = std::hint::black_box(vec![0u8; 100]);
     assert!(region.change().allocations > 0 && !kept.is_empty());

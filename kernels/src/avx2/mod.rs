@@ -8,18 +8,19 @@ use crate::instance::instance;
 use core::arch::x86_64::*;
 
 instance!(
-    isa: crate::isa::Avx2, lanes: Eight, features: ["avx2,fma,f16c"],
-    name: "attention_f32__avx2_exp2_nearest_p5__q16r6",
-    row_name: "attention_f32__avx2_exp2_nearest_p5__q1",
-    set: elsa_core::profile::InstructionSet::Avx2,
-    rows: [8, 6, 4], vectors: 2, group: 4, keys: elsa_core::attention::plan::KeyLayout::Rows,
-    exp2_relative: 1.7e-7, fused: true,
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"],
+    attention: {
+        name: "attention_f32_q16k6__avx2_exp2_nearest_p5",
+        row_name: "attention_f32_q1k4__avx2_exp2_nearest_p5",
+        tile_keys: [8, 6, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
+        exp2_relative: 1.7e-7, fused: true,
+    },
 );
 
-/// Transposes the 4×4 block at `src`, times `factor`, to `dst`, which any x86-64 processor can.
+/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, in instructions of every x86-64 processor.
 ///
 /// # Safety
-/// - Four rows of four singles are readable at `src` and writable at `dst`.
+/// - Four rows of four values are readable at `src` and writable at `dst`.
 #[inline(always)]
 pub(crate) unsafe fn transpose4_sse(
     src: *const f32,

@@ -1,7 +1,8 @@
 //! The AVX2 vector.
 
+use crate::exp2::exp2_horner;
 use crate::isa::Avx2;
-use crate::lanes::{Lanes, exp2_horner};
+use crate::lanes::Lanes;
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -71,7 +72,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn load(_: Avx2, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
         Eight(unsafe { _mm256_loadu_ps(p) })
     }
     #[inline(always)]
@@ -88,7 +89,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { _mm256_storeu_ps(p, self.0) }
     }
     #[inline(always)]
@@ -119,7 +120,7 @@ impl Lanes for Eight {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
         unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
@@ -136,7 +137,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
-        // VMAXPS gives its second operand when either is NaN.
+        // VMAXPS returns its second operand when either is NaN.
         Eight(op!(_mm256_max_ps(floor.0, self.0)))
     }
     #[inline(always)]

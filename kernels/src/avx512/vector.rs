@@ -1,7 +1,8 @@
 //! The AVX-512 vector.
 
+use crate::exp2::EXP2_FLOOR;
 use crate::isa::Avx512;
-use crate::lanes::{EXP2_FLOOR, Lanes};
+use crate::lanes::Lanes;
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -71,7 +72,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn load(_: Avx512, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
         Sixteen(unsafe { _mm512_loadu_ps(p) })
     }
     #[inline(always)]
@@ -88,7 +89,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { _mm512_storeu_ps(p, self.0) }
     }
     #[inline(always)]
@@ -119,7 +120,7 @@ impl Lanes for Sixteen {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
         unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
@@ -136,7 +137,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
-        // VMAXPS gives its second operand when either is NaN.
+        // VMAXPS returns its second operand when either is NaN.
         Sixteen(op!(_mm512_max_ps(floor.0, self.0)))
     }
     #[inline(always)]

@@ -7,10 +7,11 @@ pub use vector::Four;
 use crate::instance::instance;
 
 instance!(
-    isa: crate::isa::Neon, lanes: Four, features: ["neon"],
-    name: "attention_f32__neon_exp2_monic_p5__q12r8",
-    row_name: "attention_f32__neon_exp2_monic_p5__q1",
-    set: elsa_core::profile::InstructionSet::Neon,
-    rows: [8, 8, 8], vectors: 3, group: 8, keys: elsa_core::attention::plan::KeyLayout::Panels(8),
-    exp2_relative: 2.1e-7, fused: true,
+    isa: Neon, lanes: Four, features: ["neon"],
+    attention: {
+        name: "attention_f32_q12k8__neon_exp2_monic_p5",
+        row_name: "attention_f32_q1k4__neon_exp2_monic_p5",
+        tile_keys: [8, 8, 8], vectors: 3, group: 8, keys: KeyLayout::Panels(8),
+        exp2_relative: 2.1e-7, fused: true,
+    },
 );

@@ -1,7 +1,8 @@
 //! The NEON vector.
 
+use crate::exp2::EXP2_MONIC;
 use crate::isa::Neon;
-use crate::lanes::{EXP2_MONIC, Lanes};
+use crate::lanes::Lanes;
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
@@ -71,7 +72,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn load(_: Neon, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for `N` singles (clause of `load`); the token was shown.
+        // SAFETY: `p` is readable for `N` values (clause of `load`); the token was shown.
         Four(unsafe { vld1q_f32(p) })
     }
     #[inline(always)]
@@ -86,7 +87,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: `p` is writable for `N` singles (clause of `store`).
+        // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { vst1q_f32(p, self.0) }
     }
     #[inline(always)]
@@ -96,7 +97,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     unsafe fn quad(_: Neon, p: *const f32) -> float32x4_t {
-        // SAFETY: `p` is readable for four singles (clause of `quad`); the token was shown.
+        // SAFETY: `p` is readable for four values (clause of `quad`); the token was shown.
         unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
@@ -105,7 +106,7 @@ impl Lanes for Four {
         // No intrinsic loads two registers and steps on. Names are needed, since the registers must be neighbours.
         macro_rules! load {
             ($low:tt, $high:tt) => {
-                // SAFETY: `p` is readable for eight singles (clause of `two_quads`); the token was shown.
+                // SAFETY: `p` is readable for eight values (clause of `two_quads`); the token was shown.
                 unsafe {
                     core::arch::asm!(
                         concat!("ld1 {{ ", $low, ".4s, ", $high, ".4s }}, [{p}], {stride}"),
@@ -150,7 +151,7 @@ impl Lanes for Four {
         dst: *mut f32,
         dst_stride: usize,
     ) {
-        // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+        // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
         unsafe {
             let a = vld1q_f32(src);
             let b = vld1q_f32(src.add(src_stride));
@@ -178,7 +179,7 @@ impl Lanes for Four {
     }
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
-        // FMAX gives NaN when either operand is.
+        // FMAX returns NaN when either operand is.
         Four(op!(vmaxq_f32(floor.0, self.0)))
     }
     #[inline(always)]
@@ -217,7 +218,7 @@ impl Lanes for Four {
     }
 }
 
-/// Four halves as singles. FCVTL is part of ARMv8.0, though its intrinsic asks for half arithmetic.
+/// Four f16 elements as f32 values. FCVTL is part of ARMv8.0, though its intrinsic requires f16 arithmetic.
 ///
 /// # Safety
 /// - `p` is readable for four elements.
@@ -225,25 +226,25 @@ impl Lanes for Four {
 unsafe fn widen_f16(p: *const u16) -> float32x4_t {
     // SAFETY: `p` is readable for four elements; the instruction reads and writes registers only.
     unsafe {
-        let half: uint16x4_t = vld1_u16(p);
-        let single: float32x4_t;
-        core::arch::asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) single, in(vreg) half,
+        let narrow: uint16x4_t = vld1_u16(p);
+        let wide: float32x4_t;
+        core::arch::asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) wide, in(vreg) narrow,
             options(pure, nomem, nostack, preserves_flags));
-        single
+        wide
     }
 }
 
-/// Four singles as halves. FCVTN is part of ARMv8.0 and rounds as the mode says, to the nearest by default.
+/// Four f32 values as f16 elements. FCVTN is part of ARMv8.0 and rounds as the mode is set, by default to the nearest.
 ///
 /// # Safety
-/// - Nothing beyond the instruction set is asked.
+/// - Nothing beyond the instruction set is required.
 #[inline(always)]
-unsafe fn narrow_f16(single: float32x4_t) -> uint16x4_t {
-    let half: uint16x4_t;
+unsafe fn narrow_f16(wide: float32x4_t) -> uint16x4_t {
+    let narrow: uint16x4_t;
     // SAFETY: the instruction reads and writes registers only.
     unsafe {
-        core::arch::asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) single,
+        core::arch::asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) narrow, in(vreg) wide,
             options(pure, nomem, nostack, preserves_flags));
     }
-    half
+    narrow
 }

@@ -2,15 +2,16 @@
 
 mod vector;
 
-pub use vector::Single;
+pub use vector::One;
 
 use crate::instance::instance;
 
 instance!(
-    isa: crate::isa::Scalar, lanes: Single, features: [],
-    name: "attention_f32__scalar_exp2_nearest_p5__q2r4",
-    row_name: "attention_f32__scalar_exp2_nearest_p5__q1",
-    set: elsa_core::profile::InstructionSet::Scalar,
-    rows: [4, 4, 4], vectors: 2, group: 4, keys: elsa_core::attention::plan::KeyLayout::Rows,
-    exp2_relative: 1.9e-7, fused: false,
+    isa: Scalar, lanes: One, features: [],
+    attention: {
+        name: "attention_f32_q2k4__scalar_exp2_nearest_p5",
+        row_name: "attention_f32_q1k4__scalar_exp2_nearest_p5",
+        tile_keys: [4, 4, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
+        exp2_relative: 1.9e-7, fused: false,
+    },
 );

@@ -1,36 +1,37 @@
 //! The scalar vector.
 
+use crate::exp2::exp2_horner;
 use crate::isa::Scalar;
-use crate::lanes::{Lanes, exp2_horner};
+use crate::lanes::Lanes;
 use elsa_core::state::Number;
 use half::{bf16, f16};
 
 /// A vector of one lane.
 #[derive(Clone, Copy, Debug)]
-pub struct Single(f32);
+pub struct One(f32);
 
-impl Number for Single {
+impl Number for One {
     #[inline(always)]
     fn larger(self, other: Self) -> Self {
-        Single(self.0.larger(other.0))
+        One(self.0.larger(other.0))
     }
     #[inline(always)]
     fn factor(self, to: Self) -> Self {
-        Single(self.0.factor(to.0))
+        One(self.0.factor(to.0))
     }
     #[inline(always)]
     fn times(self, other: Self) -> Self {
-        Single(self.0 * other.0)
+        One(self.0 * other.0)
     }
     #[inline(always)]
     fn plus(self, other: Self) -> Self {
-        Single(self.0 + other.0)
+        One(self.0 + other.0)
     }
     #[inline(always)]
     fn nearest(self) -> Self {
-        // Halves go to the even neighbour, as in the vector instances; large values are whole already.
+        // Ties go to the even neighbour, as in the vector instances; large values are whole already.
         const MAGIC: f32 = 12_582_912.0;
-        if self.abs().0 < 4_194_304.0 { Single((self.0 + MAGIC) - MAGIC) } else { self }
+        if self.abs().0 < 4_194_304.0 { One((self.0 + MAGIC) - MAGIC) } else { self }
     }
     #[inline(always)]
     fn if_greater(self, than: Self, yes: Self, no: Self) -> Self {
@@ -38,7 +39,7 @@ impl Number for Single {
     }
 }
 
-impl Lanes for Single {
+impl Lanes for One {
     const N: usize = 1;
     type Isa = Scalar;
     type Quad = *const f32;
@@ -48,26 +49,26 @@ impl Lanes for Single {
 
     #[inline(always)]
     fn splat(_: Scalar, x: f32) -> Self {
-        Single(x)
+        One(x)
     }
     #[inline(always)]
     unsafe fn load(_: Scalar, p: *const f32) -> Self {
-        // SAFETY: `p` is readable for one single (clause of `load`).
-        Single(unsafe { p.read() })
+        // SAFETY: `p` is readable for one value (clause of `load`).
+        One(unsafe { p.read() })
     }
     #[inline(always)]
     unsafe fn load_f16(_: Scalar, p: *const u16) -> Self {
         // SAFETY: `p` is readable for one element (clause of `load_f16`).
-        Single(f16::from_bits(unsafe { p.read() }).to_f32())
+        One(f16::from_bits(unsafe { p.read() }).to_f32())
     }
     #[inline(always)]
     unsafe fn load_bf16(_: Scalar, p: *const u16) -> Self {
         // SAFETY: `p` is readable for one element (clause of `load_bf16`).
-        Single(bf16::from_bits(unsafe { p.read() }).to_f32())
+        One(bf16::from_bits(unsafe { p.read() }).to_f32())
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: `p` is writable for one single (clause of `store`).
+        // SAFETY: `p` is writable for one value (clause of `store`).
         unsafe { p.write(self.0) }
     }
     #[inline(always)]
@@ -82,12 +83,12 @@ impl Lanes for Single {
     #[inline(always)]
     unsafe fn mul_add_quad<const I: i32>(self, b: Self, q: *const f32) -> Self {
         // SAFETY: scalar `I` is readable at `q` (clauses of `mul_add_quad`).
-        Single(self.0 + b.0 * unsafe { q.add(I as usize).read() })
+        One(self.0 + b.0 * unsafe { q.add(I as usize).read() })
     }
     #[inline(always)]
     unsafe fn mul_quad<const I: i32>(self, q: *const f32) -> Self {
         // SAFETY: scalar `I` is readable at `q` (clauses of `mul_quad`).
-        Single(self.0 * unsafe { q.add(I as usize).read() })
+        One(self.0 * unsafe { q.add(I as usize).read() })
     }
     #[inline(always)]
     unsafe fn transpose4(
@@ -100,34 +101,34 @@ impl Lanes for Single {
     ) {
         for i in 0..4 {
             for j in 0..4 {
-                // SAFETY: four rows of four singles at either pointer (clause of `transpose4`).
+                // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
                 unsafe { dst.add(j * dst_stride + i).write(src.add(i * src_stride + j).read() * factor) }
             }
         }
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
-        Single(self.0 - other.0)
+        One(self.0 - other.0)
     }
     #[inline(always)]
     fn over(self, other: Self) -> Self {
-        Single(self.0 / other.0)
+        One(self.0 / other.0)
     }
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
-        Single(self.0 * b.0 + c.0)
+        One(self.0 * b.0 + c.0)
     }
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {
-        Single(if floor.0 > self.0 { floor.0 } else { self.0 })
+        One(if floor.0 > self.0 { floor.0 } else { self.0 })
     }
     #[inline(always)]
     fn abs(self) -> Self {
-        Single(f32::from_bits(self.0.to_bits() & 0x7fff_ffff))
+        One(f32::from_bits(self.0.to_bits() & 0x7fff_ffff))
     }
     #[inline(always)]
     fn exp2(self) -> Self {
-        exp2_horner!(self, Scalar::new(), |t: Single| Single(f32::from_bits(t.0.to_bits() << 23)))
+        exp2_horner!(self, Scalar::new(), |t: One| One(f32::from_bits(t.0.to_bits() << 23)))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

@@ -1,7 +1,7 @@
 // elsa: exact softmax attention, from C++14. Header only.
 //
-// Objects own their handles and give them back. Nothing throws: what can fail gives an elsa::result, or an elsa::status.
-// With ELSA_THROW defined before this header, elsa::or_throw makes exceptions of both. Threads: as elsa.h says.
+// Objects own their handles and destroy them. Nothing throws: what can fail returns an elsa::result or an elsa::status.
+// With ELSA_THROW defined before this header, elsa::or_throw turns both into exceptions. Threads: as in elsa.h.
 #ifndef ELSA_HPP
 #define ELSA_HPP
 
@@ -18,7 +18,7 @@
 
 namespace elsa {
 
-// What a call says of itself, with the message of elsa_last_error.
+// The status of a call, with the message of elsa_last_error.
 class status {
 public:
     status() : code_(ELSA_STATUS_OK) {}
@@ -35,7 +35,7 @@ private:
     std::string message_;
 };
 
-// A value, or the status that tells why there is none. T has a default, which stands for none.
+// A value, or the status of the call that failed to make one. T has a default, which stands in for a missing value.
 template <class T>
 class result {
 public:
@@ -82,7 +82,7 @@ public:
 
     Handle get() const noexcept { return handle_; }
     explicit operator bool() const noexcept { return handle_.id != 0; }
-    // Gives the handle away; this owns nothing then.
+    // Returns the handle and no longer owns it.
     Handle release() noexcept {
         Handle handle = handle_;
         handle_ = Handle();
@@ -155,7 +155,7 @@ inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t
     return v;
 }
 
-// The memory of runs. One call at a time may use it.
+// The memory that runs work in. One call at a time may use it.
 class workspace : public detail::owner<elsa_workspace, elsa_workspace_destroy> {
 public:
     using owner::owner;
@@ -186,7 +186,7 @@ public:
         return elsa::workspace(handle);
     }
 
-    // In memory of the caller's, which outlives the workspace.
+    // A workspace in memory of the caller's, which outlives it.
     result<elsa::workspace> workspace_in(void *memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_in(get(), memory, bytes, &handle);
@@ -211,13 +211,13 @@ public:
         return status(elsa_run(get(), room.get(), &inputs, &outputs, report));
     }
 
-    // States of a part of the keys.
+    // The states of a subset of the keys.
     status partial(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                    elsa_report *report = nullptr) const {
         return status(elsa_partial(get(), room.get(), &inputs, &outputs, report));
     }
 
-    // Tensors in device memory; a null stream waits.
+    // Over tensors in device memory. With a null stream the call waits.
     status run_device(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                       void *stream, elsa_report *report = nullptr) const {
         return status(elsa_run_device(get(), room.get(), &inputs, &outputs, stream, report));

@@ -1,70 +1,28 @@
-//! Status and message of a call that does nothing.
+//! Status and message of a call that fails.
 
+use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
 use std::cell::RefCell;
 use std::ffi::c_char;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of a message, without its end.
+/// Bytes of a message, without the zero byte at its end.
 const MESSAGE: usize = 1023;
-
-/// Text of a fixed size that ends in a zero byte, and is cut where it would be longer.
-#[derive(Debug)]
-pub(crate) struct Text<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Text<N> {
-    pub(crate) const fn new() -> Text<N> {
-        Text { bytes: [0; N], len: 0 }
-    }
-
-    pub(crate) fn of(what: &dyn fmt::Display) -> Text<N> {
-        let mut text = Text::new();
-        // Writing never fails; a Display that does leaves what it has written.
-        let _ = write!(text, "{what}");
-        text
-    }
-
-    pub(crate) fn as_ptr(&self) -> *const c_char {
-        self.bytes.as_ptr().cast()
-    }
-
-    pub(crate) fn chars(&self) -> [c_char; N] {
-        self.bytes.map(|b| b as c_char)
-    }
-}
-
-impl<const N: usize> fmt::Write for Text<N> {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        for c in s.chars() {
-            let c = if c == '\0' { ' ' } else { c };
-            // The last byte stays zero.
-            if self.len + c.len_utf8() >= N {
-                return Ok(());
-            }
-            c.encode_utf8(&mut self.bytes[self.len..]);
-            self.len += c.len_utf8();
-        }
-        Ok(())
-    }
-}
 
 thread_local! {
     static LAST: RefCell<Text<{ MESSAGE + 1 }>> = const { RefCell::new(Text::new()) };
 }
 
-/// The message of the last call of this thread that did nothing; empty where there was none.
+/// The message of the last call of this thread that failed; empty if there was none.
 pub(crate) fn last() -> *const c_char {
     LAST.try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |text| text.as_ptr())).unwrap_or(c"".as_ptr())
 }
 
-/// Why a call does nothing. Its message is the thread's [`last`] from the moment that it is made.
+/// Why a call fails. Its message is the thread's [`last`] from the moment that it is made.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub status: elsa_status,
@@ -72,7 +30,7 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(status: elsa_status, what: &dyn fmt::Display) -> Fault {
-        // Written first and kept then, since a Display may call back.
+        // Written before the cell is borrowed, since a Display may call back.
         let text = Text::of(what);
         let _ = LAST.try_with(|last| {
             if let Ok(mut last) = last.try_borrow_mut() {
@@ -165,12 +123,12 @@ thread_local! {
     pub(crate) static PANIC_NEXT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs the body of a function of the ABI: panics end here, and what goes wrong is kept for [`last`].
+/// Runs the body of a function of the ABI. Panics end here, and the message of a failure is kept for [`last`].
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
     let caught = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(feature = "inject")]
         if PANIC_NEXT.try_with(std::cell::Cell::take).unwrap_or(false) {
-            panic!("asked for by elsa_test_panic_next");
+            panic!("requested by elsa_test_panic_next");
         }
         body()
     }));
@@ -184,7 +142,7 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
                 _ => "of an unknown kind",
             };
             let fault = Fault::new(ELSA_STATUS_PANIC, &format_args!("panic: {text}"));
-            // A payload whose drop panics must not do so here; what that gives is left alone.
+            // The drop of a payload may panic, too. The payload of that panic is leaked.
             if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
                 std::mem::forget(second);
             }

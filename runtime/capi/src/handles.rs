@@ -1,6 +1,6 @@
 //! Handles: numbers that name objects, and that stay errors once the object is destroyed.
 //!
-//! A handle is the number of a slot (lower half, counted from one) and its generation (upper half). Destroying an
+//! A handle is the number of a slot (lower 32 bits, counted from one) and its generation (upper 32 bits). Destroying an
 //! object raises its slot's generation, so that no old handle ever names what takes the slot next; a slot whose
 //! generations are used up is not taken again.
 
@@ -33,7 +33,7 @@ impl<T> Table<T> {
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots<T>> {
-        // Nothing that holds the lock leaves a slot half changed.
+        // A panic under the lock leaves no slot half changed.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -44,7 +44,7 @@ impl<T> Table<T> {
         )
     }
 
-    /// Takes an object in and gives its handle.
+    /// Takes an object in and returns its handle.
     pub(crate) fn insert(&self, object: T) -> Result<u64, Fault> {
         let object = Arc::new(object);
         let mut slots = self.slots();
@@ -68,7 +68,7 @@ impl<T> Table<T> {
         Some((usize::try_from(index).ok()?, (id >> 32) as u32))
     }
 
-    /// The object of a handle, which lives at least as long as what this gives.
+    /// The object of a handle. It lives at least as long as the returned reference.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let slots = self.slots();
@@ -76,7 +76,7 @@ impl<T> Table<T> {
         slot.and_then(|slot| slot.object.clone()).ok_or_else(|| self.stale(id))
     }
 
-    /// Ends a handle. Its object lives on in calls that are at work with it.
+    /// Ends a handle. Its object lives on in calls that are using it.
     pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>, Fault> {
         let (index, generation) = Self::place(id).ok_or_else(|| self.stale(id))?;
         let mut slots = self.slots();

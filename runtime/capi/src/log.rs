@@ -1,28 +1,32 @@
 //! The log callback.
 
-use crate::fault::{Fault, Text};
+use crate::fault::{Fault, call};
+use crate::text::Text;
 use crate::types::*;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
+/// Where messages go: the callback of elsa_log_set with its user pointer.
 #[derive(Clone, Copy)]
 struct Sink {
     callback: unsafe extern "C" fn(*mut c_void, elsa_log_level, *const std::ffi::c_char),
     user: *mut c_void,
 }
 
-// SAFETY: *any thread* of elsa_log_set: the callback may be called with its pointer by every thread.
+// SAFETY: *callback* of elsa_log_set: any thread may call it with its pointer.
 unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}
 
+/// The logger of the process, which forwards to [`SINK`].
 struct Forward;
 
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
 thread_local! {
+    /// Whether this thread is in the callback, whose own messages are dropped.
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -45,7 +49,7 @@ impl Log for Forward {
             return;
         }
         let text: Text<1024> = Text::of(record.args());
-        // Held while the callback runs: once elsa_log_set has returned, the old one is not at work.
+        // Held while the callback runs: once elsa_log_set has returned, the old one is not running.
         let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(sink) = *sink {
             let _ = WITHIN.try_with(|within| within.set(true));
@@ -60,11 +64,7 @@ impl Log for Forward {
 
 /// # Safety
 /// The clauses of elsa_log_set.
-pub(crate) unsafe fn set(
-    most: elsa_log_level,
-    callback: elsa_log_callback,
-    user: *mut c_void,
-) -> Result<(), Fault> {
+unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_void) -> Result<(), Fault> {
     let filter = match most {
         ELSA_LOG_OFF => LevelFilter::Off,
         ELSA_LOG_ERROR => LevelFilter::Error,
@@ -90,4 +90,20 @@ pub(crate) unsafe fn set(
     *sink = callback.map(|callback| Sink { callback, user });
     log::set_max_level(if callback.is_some() { filter } else { LevelFilter::Off });
     Ok(())
+}
+
+/// Has messages of the library, up to the importance level, sent to callback, with user as its first argument. A null
+/// callback ends that; once this has returned, the old callback is not running and is not called again. One callback
+/// per process.
+///
+/// # Safety
+/// - *callback*: it can be called as elsa_log_callback describes, from any thread, until it is replaced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_log_set(
+    level: elsa_log_level,
+    callback: elsa_log_callback,
+    user: *mut c_void,
+) -> elsa_status {
+    // SAFETY: the clauses of this function.
+    call(|| unsafe { set(level, callback, user) })
 }

@@ -1,24 +1,24 @@
 //! The types of the ABI: plain data, laid out as C does.
 //!
-//! Enumerations are integers with named values, so that a value which is none is an error and not undefined.
+//! Enumerations are integers with named values, so that any other value is an error and not undefined behaviour.
 
 #![allow(non_camel_case_types)]
 
 use std::ffi::{c_char, c_void};
 
-/// What a function says of itself: ELSA_STATUS_OK, or why it did nothing.
+/// What a function returns: ELSA_STATUS_OK, or why it failed.
 pub type elsa_status = i32;
 /// Done.
 pub const ELSA_STATUS_OK: elsa_status = 0;
-/// An argument is not what is allowed; the message names it, what was found and what is allowed.
+/// An argument is not allowed; the message names it, what was found and what is allowed.
 pub const ELSA_STATUS_ARGUMENT: elsa_status = 1;
 /// A handle that was destroyed, or never was one.
 pub const ELSA_STATUS_HANDLE: elsa_status = 2;
-/// The workspace is at work in another call, or the function was called from a log callback.
+/// Another call is using the workspace, or the function was called from a log callback.
 pub const ELSA_STATUS_BUSY: elsa_status = 3;
-/// This machine or this build does not have what was asked for.
+/// This machine or this build does not support the request.
 pub const ELSA_STATUS_UNSUPPORTED: elsa_status = 4;
-/// Memory is not there, or exceeds the budget.
+/// Memory is not available, or exceeds the budget.
 pub const ELSA_STATUS_MEMORY: elsa_status = 5;
 /// The GPU or the system failed. Outputs may be incomplete.
 pub const ELSA_STATUS_DEVICE: elsa_status = 6;
@@ -31,7 +31,7 @@ pub type elsa_dtype = u32;
 pub const ELSA_DTYPE_F32: elsa_dtype = 0;
 /// IEEE 754 half precision.
 pub const ELSA_DTYPE_F16: elsa_dtype = 1;
-/// The upper half of a single.
+/// bfloat16: the upper 16 bits of an f32.
 pub const ELSA_DTYPE_BF16: elsa_dtype = 2;
 
 /// Order of axes.
@@ -44,9 +44,9 @@ pub const ELSA_LAYOUT_BNHD: elsa_layout = 1;
 /// heads * dim elements apart.
 pub const ELSA_LAYOUT_QKV: elsa_layout = 2;
 
-/// What computes.
+/// A back end.
 pub type elsa_backend = u32;
-/// What the environment variable ELSA_BACKEND names, else the first that is present.
+/// The one that the environment variable ELSA_BACKEND names, else the first that is present.
 pub const ELSA_BACKEND_AUTO: elsa_backend = 0;
 /// The CPU without vector instructions.
 pub const ELSA_BACKEND_SCALAR: elsa_backend = 1;
@@ -59,9 +59,9 @@ pub const ELSA_BACKEND_AVX512: elsa_backend = 4;
 /// An NVIDIA GPU.
 pub const ELSA_BACKEND_CUDA: elsa_backend = 5;
 
-/// What happens where a GPU was to compute and cannot.
+/// What happens where a GPU is chosen and cannot compute.
 pub type elsa_fallback = u32;
-/// The CPU finishes the call, and its report says why.
+/// The CPU finishes the call, and the report gives the reason.
 pub const ELSA_FALLBACK_CPU: elsa_fallback = 0;
 /// The caller gets the error.
 pub const ELSA_FALLBACK_FAIL: elsa_fallback = 1;
@@ -70,8 +70,8 @@ pub const ELSA_FALLBACK_FAIL: elsa_fallback = 1;
 pub type elsa_cuda_context = u32;
 /// The device's primary context, which the CUDA runtime uses.
 pub const ELSA_CUDA_CONTEXT_PRIMARY: elsa_cuda_context = 0;
-/// The one that is current for the thread that creates the engine. It must outlive the engine and all that was
-/// made with it.
+/// The context that is current for the thread that creates the engine. It must outlive the engine and everything
+/// that is made with it.
 pub const ELSA_CUDA_CONTEXT_CURRENT: elsa_cuda_context = 1;
 
 /// How the answer is computed.
@@ -92,31 +92,31 @@ pub const ELSA_CAUSAL_BOTTOM_RIGHT: elsa_causal = 2;
 
 /// What the elements of a mask mean.
 pub type elsa_mask_kind = u32;
-/// There is no mask.
+/// No mask.
 pub const ELSA_MASK_NONE: elsa_mask_kind = 0;
 /// One byte an element; non-zero is attended.
 pub const ELSA_MASK_BOOL: elsa_mask_kind = 1;
-/// Singles, added to the scores in natural-log units; minus infinity is not attended.
+/// f32, added to the scores in natural-log units; minus infinity is not attended.
 pub const ELSA_MASK_F32: elsa_mask_kind = 2;
-/// Halves, added likewise.
+/// f16, added likewise.
 pub const ELSA_MASK_F16: elsa_mask_kind = 3;
-/// Brain floats, added likewise.
+/// bf16, added likewise.
 pub const ELSA_MASK_BF16: elsa_mask_kind = 4;
 
-/// Importance of a message of the log.
+/// Importance of a log message.
 pub type elsa_log_level = u32;
-/// Nothing is said.
+/// No messages.
 pub const ELSA_LOG_OFF: elsa_log_level = 0;
 /// Errors.
 pub const ELSA_LOG_ERROR: elsa_log_level = 1;
 /// Warnings, such as a fallback.
 pub const ELSA_LOG_WARN: elsa_log_level = 2;
-/// What may interest a user.
+/// Information for users.
 pub const ELSA_LOG_INFO: elsa_log_level = 3;
-/// What was chosen.
+/// Choices: kernels, tiles, devices.
 pub const ELSA_LOG_DEBUG: elsa_log_level = 4;
 
-/// A handle of an engine. All zeros is none. Copies name the same engine.
+/// A handle of an engine. All zeros names no engine. Copies name the same engine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_engine {
@@ -124,7 +124,7 @@ pub struct elsa_engine {
     pub id: u64,
 }
 
-/// A handle of a plan. All zeros is none. Copies name the same plan.
+/// A handle of a plan. All zeros names no plan. Copies name the same plan.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_plan {
@@ -132,7 +132,7 @@ pub struct elsa_plan {
     pub id: u64,
 }
 
-/// A handle of a workspace. All zeros is none. Copies name the same workspace.
+/// A handle of a workspace. All zeros names no workspace. Copies name the same workspace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_workspace {
@@ -140,7 +140,7 @@ pub struct elsa_workspace {
     pub id: u64,
 }
 
-/// A handle of a plan with the tensors of a frame. All zeros is none. Copies name the same.
+/// A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_bound {
@@ -148,7 +148,7 @@ pub struct elsa_bound {
     pub id: u64,
 }
 
-/// What is wished of an engine. elsa_engine_options_init gives the defaults.
+/// Options of an engine. elsa_engine_options_init writes the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_engine_options {
@@ -156,15 +156,15 @@ pub struct elsa_engine_options {
     pub backend: elsa_backend,
     /// One of ELSA_FALLBACK_*.
     pub fallback: elsa_fallback,
-    /// Threads that compute, the caller's included; 0 takes every core that the process may use.
+    /// Threads that compute, the caller's included; 0 is one for every core that the process may use.
     pub threads: usize,
-    /// Number of the GPU, as the driver counts.
+    /// Ordinal of the GPU, as the driver counts.
     pub cuda_device: usize,
     /// One of ELSA_CUDA_CONTEXT_*.
     pub cuda_context: elsa_cuda_context,
 }
 
-/// What is wished of a plan. elsa_plan_options_init gives the defaults.
+/// Options of a plan. elsa_plan_options_init writes the defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_plan_options {
@@ -174,8 +174,8 @@ pub struct elsa_plan_options {
     pub block: usize,
     /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
     pub budget: usize,
-    /// Not zero: a GPU may sum short chains of products of halves in halves, for f16 inputs: faster, less exact,
-    /// and NaN where such a sum leaves the range of halves.
+    /// Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
+    /// such a sum leaves the range of f16.
     pub half_scores: i32,
 }
 
@@ -203,7 +203,8 @@ pub struct elsa_mask {
     pub dims: [usize; 4],
 }
 
-/// What is attended by what. elsa_problem_init gives plain attention; the views of q, k, v and out must be set.
+/// A problem: shapes, masks and scale. elsa_problem_init writes plain attention; the views of q, k, v and out must be
+/// set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct elsa_problem {
@@ -245,12 +246,12 @@ pub struct elsa_problem {
     pub mask: elsa_mask,
     /// Non-zero where the inputs have key_lengths.
     pub has_key_lengths: u32,
-    /// Sequences that q and k pack along their tokens (batch 1), whose bounds are among the inputs; 0 where
+    /// Number of sequences that q and k pack along their tokens (batch 1), whose bounds are among the inputs; 0 where
     /// nothing is packed.
     pub packed: usize,
 }
 
-/// Memory that is read: elements of a tensor, aligned to one of them. Null with 0 bytes is none.
+/// Memory that is read: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_input {
@@ -260,7 +261,7 @@ pub struct elsa_input {
     pub bytes: usize,
 }
 
-/// Memory that is written: elements of a tensor, aligned to one of them. Null with 0 bytes is none.
+/// Memory that is written: the elements of a tensor, aligned to their size. Null with 0 bytes is an absent tensor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_output {
@@ -270,17 +271,17 @@ pub struct elsa_output {
     pub bytes: usize,
 }
 
-/// Integers in memory of the host. Null with 0 entries is none.
+/// A list of integers in memory of the host. Null with 0 entries is an absent list.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_integers {
-    /// The first.
+    /// The first entry.
     pub data: *const i64,
-    /// How many there are.
+    /// Number of entries.
     pub count: usize,
 }
 
-/// The data of a problem that is read. What the problem does not have is none.
+/// The data of a problem that is read. What the problem does not have is absent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_inputs {
@@ -310,15 +311,15 @@ pub struct elsa_inputs {
 pub struct elsa_outputs {
     /// Output.
     pub out: elsa_output,
-    /// Log-sum-exp of each row, singles [batch, heads, queries], in natural-log units; minus infinity for a row with
-    /// no key. May be none.
+    /// Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row with no
+    /// key. May be absent.
     pub lse: elsa_output,
-    /// References m of the states, singles [batch, heads, queries], in natural-log units. The three of a state are
-    /// given together or not at all.
+    /// References m of the states, f32 [batch, heads, queries], in natural-log units. The three arrays of the states
+    /// are given together or not at all.
     pub state_m: elsa_output,
-    /// Sums S = sum_j exp(s_j - m), singles [batch, heads, queries].
+    /// Sums S = sum_j exp(s_j - m), f32 [batch, heads, queries].
     pub state_s: elsa_output,
-    /// Weighted sums W = sum_j exp(s_j - m) v_j, singles [batch, heads, queries, d_v].
+    /// Weighted sums W = sum_j exp(s_j - m) v_j, f32 [batch, heads, queries, d_v].
     pub state_w: elsa_output,
     /// Earlier and new keys.
     pub present_k: elsa_output,
@@ -350,32 +351,32 @@ pub struct elsa_states_out {
     pub w: *mut f32,
 }
 
-/// Bytes of a reason in a report, its end included.
+/// Bytes of the reason in a report, its zero byte included.
 pub const ELSA_REASON_BYTES: usize = 256;
 
 /// What a run did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_report {
-    /// What computed: one of ELSA_BACKEND_*.
+    /// The back end that computed: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
-    /// Non-zero where the CPU computed in place of the GPU that was to.
+    /// Non-zero where the CPU computed in place of a GPU that could not.
     pub fallback: u32,
-    /// Workers among which it was divided: threads, or blocks of threads of a GPU.
+    /// Workers that shared the work: threads, or thread blocks of a GPU.
     pub workers: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
-    /// Why there was a fallback; empty where there was none. Cut where it is too long.
+    /// Reason of the fallback, cut where it is too long; empty without a fallback.
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// What was decided.
+/// What a plan has chosen, and the bytes that it needs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_plan_info {
-    /// What computes, as long as it does not fail: one of ELSA_BACKEND_*.
+    /// The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
-    /// Bytes of the workspace: on a GPU, of its memory beyond inputs and outputs.
+    /// Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
     pub workspace_bytes: usize,
     /// Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
     pub staging_bytes: usize,
@@ -400,7 +401,7 @@ pub struct elsa_certificate {
     pub segment_blocks: usize,
     /// Merges of states on the longest path.
     pub merge_depth: usize,
-    /// Longest chain of products in a score that is summed in halves; zero where all are summed in singles.
+    /// Longest chain of products in a score that is summed in f16; zero where all are summed in f32.
     pub half_chain: usize,
     /// Additions on the longest path from a key to the output.
     pub additions: usize,
@@ -408,11 +409,11 @@ pub struct elsa_certificate {
     pub published_depth: usize,
     /// u L(n, B) with the unit roundoff u of f32, ELSA equation 7, relative to the 2-norm of the output.
     pub published_bound: f64,
-    /// What rounding the output adds, relative to each element.
+    /// Error that rounding the output adds, relative to each element.
     pub output_rounding: f64,
 }
 
-/// What this library is told to say messages to: user as it was given, one of ELSA_LOG_*, a text that lives as
-/// long as the call. Any thread may call it. It must return, and must not call elsa_log_set.
+/// Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
+/// Any thread may call it. It must return, and must not call elsa_log_set.
 pub type elsa_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: elsa_log_level, message: *const c_char)>;

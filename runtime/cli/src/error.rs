@@ -1,6 +1,5 @@
-//! Why a command ends otherwise than with success: one line, and the exit status that goes with it.
+//! Why a command fails: one line of text and an exit status.
 
-use crate::tensor::TensorError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
@@ -14,11 +13,72 @@ pub const SYSTEM: u8 = 3;
 /// Exit status when verification failed.
 pub const VERIFICATION: u8 = 4;
 
+/// Why a file is not a tensor that an argument can take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TensorError {
+    /// Bytes that are not a file of the format.
+    #[error("not a {format} file: {found}; allowed: {allowed}")]
+    Format {
+        /// `.npy` or `.safetensors`.
+        format: &'static str,
+        /// What was found.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// An element type that the argument cannot take.
+    #[error("type {found}; allowed: {allowed}")]
+    Type {
+        /// The type as the file spells it.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Elements in Fortran order, the first axis fastest.
+    #[error("Fortran order; allowed: C order")]
+    FortranOrder,
+    /// Elements that do not fill the shape, or are more than it holds.
+    #[error("{found} bytes of data; allowed: {needed}, for the shape {shape:?} of {dtype}")]
+    Length {
+        /// Bytes in the file.
+        found: usize,
+        /// Bytes that the shape takes.
+        needed: usize,
+        /// The shape.
+        shape: Vec<usize>,
+        /// The element type.
+        dtype: &'static str,
+    },
+    /// A shape that no memory can hold.
+    #[error("shape {shape:?}; allowed: a product that fits the address space")]
+    Overflow {
+        /// The shape as the file has it.
+        shape: Vec<u64>,
+    },
+    /// A name that the file does not hold.
+    #[error("no tensor '{name}'; allowed: {allowed}")]
+    Name {
+        /// The requested name.
+        name: String,
+        /// Names that the file holds.
+        allowed: String,
+    },
+    /// A rank that the argument does not have.
+    #[error("rank {found}; allowed: {allowed}")]
+    Rank {
+        /// The rank of the tensor.
+        found: usize,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+}
+
 /// Why a command failed. Each message names the argument, what was found and what is allowed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value of a flag that is not allowed.
+    /// A value that the flag does not allow.
     #[error("--{argument}: {found}; allowed: {allowed}")]
     Argument {
         /// The flag, without its dashes.
@@ -28,7 +88,7 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// A file that is not a tensor which the argument can take.
+    /// A file that is not a tensor that the argument can take.
     #[error("--{argument}: {}: {source}", path.display())]
     Tensor {
         /// The flag, without its dashes.
@@ -45,7 +105,7 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// An output that cannot be written; found before anything is computed.
@@ -55,18 +115,18 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Tensors that make no problem. Its text starts with the argument.
+    /// Tensors that are not a valid problem. Its text starts with the argument.
     #[error("--{0}")]
     Problem(#[from] ArgumentError),
-    /// An engine that cannot be had. Its text starts with the argument.
+    /// An engine that is not available. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
-    /// A GPU that fails.
+    /// A failing GPU.
     #[error("--backend: cuda: {0}")]
-    Device(#[from] elsa_runtime::DeviceError),
+    Device(#[from] DeviceError),
     /// A plan that cannot be made. Its text starts with the argument.
     #[error("--{0}")]
     Plan(#[from] PlanError),
@@ -83,18 +143,18 @@ pub enum Error {
         argument: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// Standard output failed.
     #[error("standard output: {0}")]
     Print(#[from] std::io::Error),
-    /// Memory that the system does not give.
+    /// Memory that the system refuses.
     #[error("--{argument}: {bytes} bytes of memory were refused by the system")]
     Memory {
-        /// The tensor it was for.
+        /// The tensor that it was for.
         argument: &'static str,
-        /// How much.
+        /// The size.
         bytes: usize,
     },
     /// The answer is wrong.
@@ -126,7 +186,7 @@ impl Error {
                 | Refused::Extent { .. }
                 | Refused::Budget { .. },
             )) => REQUEST,
-            // What a request can cause; anything else is the device that holds the file.
+            // What a request can cause. Everything else is a failure of the device that holds the file.
             Error::Read { source, .. } => match source.kind() {
                 ErrorKind::NotFound
                 | ErrorKind::PermissionDenied
@@ -142,7 +202,7 @@ impl Error {
         }
     }
 
-    /// The message on one line, whatever a file name holds.
+    /// The message on one line: control characters of file names are escaped.
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())
@@ -157,18 +217,6 @@ pub fn one_line(text: &str) -> String {
         if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
     }
     line
-}
-
-/// A vector of `count` zeros, or the error that names the tensor it was for.
-///
-/// # Errors
-/// Memory that the system refuses.
-pub fn zeros<T: bytemuck::Zeroable + Clone>(argument: &'static str, count: usize) -> Result<Vec<T>, Error> {
-    let mut data = Vec::new();
-    data.try_reserve_exact(count)
-        .map_err(|_| Error::Memory { argument, bytes: count.saturating_mul(size_of::<T>()) })?;
-    data.resize(count, T::zeroed());
-    Ok(data)
 }
 
 #[cfg(test)]
@@ -192,8 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error() {
-        assert!(matches!(zeros::<f32>("out", usize::MAX / 8), Err(Error::Memory { argument: "out", .. })));
+    fn a_line_stays_a_line() {
         assert_eq!(one_line("a\nb\u{7}"), "a\\nb\\u{7}");
     }
 }

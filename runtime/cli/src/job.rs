@@ -1,71 +1,41 @@
 //! From flags and files to a problem and its inputs.
 
-use crate::args::{Choice, EngineArgs, ProblemArgs};
-use crate::error::Error;
-use crate::tensor::{Accept, Source, Tensor, TensorError};
+use crate::args::ProblemArgs;
+use crate::error::{Error, TensorError};
+use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::MaskView;
-use elsa_core::attention::{Inputs, Lengths, Problem, Spec};
-use elsa_core::dtype::Elements;
+use elsa_core::attention::{Inputs, Lengths, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions};
 
-/// Tensors that were read, and the problem that they make.
+/// The tensors that files hold; none for operands without a file.
+type Tensors = Operands<Option<Tensor>>;
+
+/// Tensors read from files, and the problem that they make.
 pub struct Job {
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Option<Tensor>,
-    past_k: Option<Tensor>,
-    past_v: Option<Tensor>,
-    kv_lens: Option<Vec<i64>>,
-    cu_seqlens_q: Option<Vec<i64>>,
-    cu_seqlens_k: Option<Vec<i64>>,
+    tensors: Tensors,
+    lengths: Lists,
     /// The checked problem.
     pub problem: Problem,
-    /// Axes of the output as the layout has them.
-    pub out_shape: Vec<usize>,
-    /// Axes of the present keys.
-    pub present_k_shape: Vec<usize>,
-    /// Axes of the present values.
-    pub present_v_shape: Vec<usize>,
+    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    pub shapes: Operands<Vec<usize>>,
 }
 
 impl Job {
-    /// Reads the files that `args` names and checks everything about them that can be checked. `present`
-    /// says whether the present keys and the present values are to be written.
+    /// Reads the files of `args` and checks everything about them that can be checked. `present`: whether present
+    /// keys and present values are written.
     ///
     /// # Errors
     /// The first thing that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
-        let required = |argument, source: &Option<Source>| match source {
-            Some(source) => Tensor::load(argument, source, Accept::Float),
-            None => Err(Error::Argument {
-                argument,
-                found: "missing".into(),
-                allowed: "path.npy or path.safetensors#name".into(),
-            }),
-        };
-        let optional = |argument, source: &Option<Source>, accept| {
-            source.as_ref().map(|source| Tensor::load(argument, source, accept)).transpose()
-        };
-        let q = required("q", &args.q)?;
-        let k = required("k", &args.k)?;
-        let v = required("v", &args.v)?;
-        let mask = optional("mask", &args.mask, Accept::Mask)?;
-        let past_k = optional("past-k", &args.past_k, Accept::Float)?;
-        let past_v = optional("past-v", &args.past_v, Accept::Float)?;
-        let kv_lens = lengths("kv-lens", &args.kv_lens)?;
-        let cu_seqlens_q = lengths("cu-seqlens-q", &args.cu_seqlens_q)?;
-        let cu_seqlens_k = lengths("cu-seqlens-k", &args.cu_seqlens_k)?;
-        let needs = |argument, other| Err(Error::Problem(ArgumentError::Needs { argument, other }));
-        let packed = match (&cu_seqlens_q, &cu_seqlens_k) {
-            (Some(bounds), Some(_)) => Some(bounds.len().saturating_sub(1)),
-            (None, None) => None,
-            (Some(_), None) => return needs("cu-seqlens-q", "cu-seqlens-k"),
-            (None, Some(_)) => return needs("cu-seqlens-k", "cu-seqlens-q"),
-        };
-        let layout = layout(args, packed.is_some(), [("q", &q), ("k", &k), ("v", &v)])?;
+        let tensors = Tensors::try_from_fn(|operand| {
+            let accept = if operand == Operand::Mask { Accept::Mask } else { Accept::Float };
+            args.source(operand).map(|source| Tensor::load(operand.argument(), source, accept)).transpose()
+        })?;
+        let lengths = Lists::load(args)?;
+        let packed = lengths.sequences()?;
+        let required = |operand| tensors[operand].as_ref().ok_or_else(|| missing(operand));
+        let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
+        let layout = layout(args, packed.is_some(), [("q", q), ("k", k), ("v", v)])?;
         let kv_heads = args.kv_heads.or(args.heads);
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let key = View::dense("k", layout, k.shape(), kv_heads)?;
@@ -83,60 +53,59 @@ impl Job {
                 });
             }
         }
-        let mut out_shape = q.shape().to_vec();
-        if let Some(last) = out_shape.last_mut() {
+        let mut out = q.shape().to_vec();
+        if let Some(last) = out.last_mut() {
             let width = match layout {
                 Layout::Bnc => value.dim().checked_mul(query.heads()),
                 _ => Some(value.dim()),
             };
             *last = width.ok_or(ArgumentError::TooLarge { argument: "out", shape: value.shape() })?;
         }
-        let output = View::dense("out", layout, &out_shape, args.heads)?;
-        let dtype = match q.elements() {
-            Some(elements) => elements.dtype(),
-            None => return needs_elements("q"),
-        };
+        let output = View::dense("out", layout, &out, args.heads)?;
+
+        let dtype = q.elements().ok_or_else(|| not_float(Operand::Query))?.dtype();
         let mut spec = Spec::new(dtype, query, key, value, output);
-        let dense = |argument, tensor: &Option<Tensor>| {
-            tensor.as_ref().map(|t| View::dense(argument, Layout::Bhnd, t.shape(), None)).transpose()
+        // Past and present always have the axes of the default layout.
+        let dense = |operand: Operand, shape| View::dense(operand.argument(), Layout::Bhnd, shape, None);
+        let past = |operand| tensors[operand].as_ref().map(|past| dense(operand, past.shape())).transpose();
+        spec.past_key = past(Operand::PastKey)?;
+        spec.past_value = past(Operand::PastValue)?;
+        let tokens = spec.past_key.as_ref().map_or(0, View::tokens);
+        let present_shape = |new: &View, tensor: &Tensor, past| {
+            let past = tensors[past].as_ref().map(|past| past.shape().len());
+            // As many axes as the past has, or the new tokens.
+            let rank = past.unwrap_or(tensor.shape().len() + usize::from(layout == Layout::Bnc));
+            let [b, h, n, d] = new.shape();
+            [b, h, n.saturating_add(tokens), d][4 - rank.clamp(2, 4)..].to_vec()
         };
-        spec.past_key = dense("past-k", &past_k)?;
-        spec.past_value = dense("past-v", &past_v)?;
-        let past = spec.past_key.as_ref().map_or(0, View::tokens);
-        let present_k_shape = present_shape(&key, past, past_k.as_ref(), layout, k.shape());
-        let present_v_shape = present_shape(&value, past, past_v.as_ref(), layout, v.shape());
+        let present_k = present_shape(&key, k, Operand::PastKey);
+        let present_v = present_shape(&value, v, Operand::PastValue);
         if present[0] {
-            spec.present_key = Some(View::dense("present-k", Layout::Bhnd, &present_k_shape, None)?);
+            spec.present_key = Some(dense(Operand::PresentKey, &present_k)?);
         }
         if present[1] {
-            spec.present_value = Some(View::dense("present-v", Layout::Bhnd, &present_v_shape, None)?);
+            spec.present_value = Some(dense(Operand::PresentValue, &present_v)?);
         }
         spec.scale = args.scale;
         spec.causal = args.causal;
         spec.window = args.window.unwrap_or_default();
         spec.softcap = args.softcap;
-        if let Some(mask) = &mask {
-            let Some(elements) = mask.mask() else { return needs_elements("mask") };
+        if let Some(mask) = &tensors[Operand::Mask] {
+            let elements = mask.mask().ok_or_else(|| not_float(Operand::Mask))?;
             spec.mask = Some(MaskView::dense(elements.kind(), mask.shape())?);
         }
-        spec.key_lengths = kv_lens.is_some();
+        spec.key_lengths = lengths.keys.is_some();
         spec.packed = packed;
-        let problem = spec.check()?;
-        let job = Job {
-            q,
-            k,
-            v,
-            mask,
-            past_k,
-            past_v,
-            kv_lens,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            problem,
-            out_shape,
-            present_k_shape,
-            present_v_shape,
-        };
+
+        let mut shapes = Operands::from_fn(|operand| match operand {
+            Operand::LogSumExp | Operand::StateReference | Operand::StateSum => output.shape()[..3].to_vec(),
+            Operand::StateWeighted => output.shape().to_vec(),
+            _ => Vec::new(),
+        });
+        shapes[Operand::Output] = out;
+        shapes[Operand::PresentKey] = present_k;
+        shapes[Operand::PresentValue] = present_v;
+        let job = Job { problem: spec.check()?, tensors, lengths, shapes };
         job.inputs()?.check(&job.problem)?;
         Ok(job)
     }
@@ -144,48 +113,81 @@ impl Job {
     /// The data of the problem.
     ///
     /// # Errors
-    /// A tensor without floating-point elements, which loading has ruled out.
+    /// A tensor without floating-point elements, which [`Job::load`] rules out.
     pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
-        let elements = |argument, tensor: &'_ Tensor| -> Result<(), Error> {
-            if tensor.elements().is_some() { Ok(()) } else { needs_elements(argument) }
-        };
-        for (argument, tensor) in [("q", &self.q), ("k", &self.k), ("v", &self.v)] {
-            elements(argument, tensor)?;
-        }
-        let (empty, none) = (Elements::F32(&[]), None);
+        let elements = |operand| self.tensors[operand].as_ref().and_then(Tensor::elements);
+        let required = |operand| elements(operand).ok_or_else(|| not_float(operand));
         Ok(Inputs {
-            query: self.q.elements().unwrap_or(empty),
-            key: self.k.elements().unwrap_or(empty),
-            value: self.v.elements().unwrap_or(empty),
-            past_key: self.past_k.as_ref().map_or(none, Tensor::elements),
-            past_value: self.past_v.as_ref().map_or(none, Tensor::elements),
-            mask: self.mask.as_ref().and_then(Tensor::mask),
-            lengths: Lengths {
-                keys: self.kv_lens.as_deref(),
-                cu_seqlens_q: self.cu_seqlens_q.as_deref(),
-                cu_seqlens_k: self.cu_seqlens_k.as_deref(),
-            },
+            query: required(Operand::Query)?,
+            key: required(Operand::Key)?,
+            value: required(Operand::Value)?,
+            past_key: elements(Operand::PastKey),
+            past_value: elements(Operand::PastValue),
+            mask: self.tensors[Operand::Mask].as_ref().and_then(Tensor::mask),
+            lengths: self.lengths.borrow(),
         })
     }
 }
 
-fn needs_elements<T>(argument: &'static str) -> Result<T, Error> {
-    Err(Error::Problem(ArgumentError::Needs { argument, other: "floating-point elements" }))
-}
-
-fn lengths(argument: &'static str, source: &Option<Source>) -> Result<Option<Vec<i64>>, Error> {
-    let Some(source) = source else { return Ok(None) };
-    let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-    let found = tensor.shape().len();
-    if found != 1 {
-        let source_error = TensorError::Rank { found, allowed: "1" };
-        return Err(Error::Tensor { argument, path: source.path.clone(), source: source_error });
+fn missing(operand: Operand) -> Error {
+    Error::Argument {
+        argument: operand.argument(),
+        found: "missing".into(),
+        allowed: "path.npy or path.safetensors#name".into(),
     }
-    Ok(tensor.lengths())
 }
 
-/// The layout in which views are made. Packed tensors are `[total, heads, dim]`, which is bnhd without a batch,
-/// or `[total, heads · dim]`.
+fn not_float(operand: Operand) -> Error {
+    Error::Problem(ArgumentError::Needs { argument: operand.argument(), other: "floating-point elements" })
+}
+
+/// [`Lengths`] in memory of their own.
+struct Lists {
+    keys: Option<Vec<i64>>,
+    cu_seqlens_q: Option<Vec<i64>>,
+    cu_seqlens_k: Option<Vec<i64>>,
+}
+
+impl Lists {
+    fn load(args: &ProblemArgs) -> Result<Lists, Error> {
+        let list = |argument, source: &Option<Source>| -> Result<Option<Vec<i64>>, Error> {
+            let Some(source) = source else { return Ok(None) };
+            let tensor = Tensor::load(argument, source, Accept::Lengths)?;
+            let found = tensor.shape().len();
+            if found != 1 {
+                let fault = TensorError::Rank { found, allowed: "1" };
+                return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
+            }
+            Ok(tensor.lengths())
+        };
+        Ok(Lists {
+            keys: list("kv-lens", &args.kv_lens)?,
+            cu_seqlens_q: list("cu-seqlens-q", &args.cu_seqlens_q)?,
+            cu_seqlens_k: list("cu-seqlens-k", &args.cu_seqlens_k)?,
+        })
+    }
+
+    /// The number of packed sequences, if the tensors are packed.
+    fn sequences(&self) -> Result<Option<usize>, ArgumentError> {
+        match (&self.cu_seqlens_q, &self.cu_seqlens_k) {
+            (Some(bounds), Some(_)) => Ok(Some(bounds.len().saturating_sub(1))),
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(ArgumentError::Needs { argument: "cu-seqlens-q", other: "cu-seqlens-k" }),
+            (None, Some(_)) => Err(ArgumentError::Needs { argument: "cu-seqlens-k", other: "cu-seqlens-q" }),
+        }
+    }
+
+    fn borrow(&self) -> Lengths<'_> {
+        Lengths {
+            keys: self.keys.as_deref(),
+            cu_seqlens_q: self.cu_seqlens_q.as_deref(),
+            cu_seqlens_k: self.cu_seqlens_k.as_deref(),
+        }
+    }
+}
+
+/// The layout of the views. Packed tensors are `[total, heads, dim]`, which is bnhd without a batch, or
+/// `[total, heads · dim]`.
 fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3]) -> Result<Layout, Error> {
     if args.layout == Layout::Bnc && args.heads.is_none() {
         return Err(Error::Argument {
@@ -208,51 +210,4 @@ fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3
         }
     }
     Ok(layout)
-}
-
-/// `[batch, heads, past + tokens, dim]`, with as many of its axes as the past has, or the new tokens.
-fn present_shape(
-    new: &View,
-    past: usize,
-    past_tensor: Option<&Tensor>,
-    layout: Layout,
-    shape: &[usize],
-) -> Vec<usize> {
-    let [b, h, n, d] = new.shape();
-    let rank = match (past_tensor, layout) {
-        (Some(past), _) => past.shape().len(),
-        (None, Layout::Bnc) => shape.len() + 1,
-        (None, _) => shape.len(),
-    };
-    let full = [b, h, n.saturating_add(past), d];
-    full[4 - rank.clamp(2, 4)..].to_vec()
-}
-
-/// The engine that the flags ask for.
-///
-/// # Errors
-/// A back end that is absent, a number of threads that cannot be had.
-pub fn engine(args: &EngineArgs) -> Result<Engine, Error> {
-    let backend = match args.backend {
-        Choice::Auto => None,
-        Choice::Forced(wanted) => {
-            let present = |wanted: Backend| wanted.is_present() || wanted == Backend::Cuda;
-            if !present(wanted) {
-                let all = Backend::ALL.into_iter().filter(|b| present(*b)).map(Backend::name);
-                return Err(Error::Argument {
-                    argument: "backend",
-                    found: format!("{wanted}, which this machine or build does not have"),
-                    allowed: std::iter::once("auto").chain(all).collect::<Vec<_>>().join(", "),
-                });
-            }
-            Some(wanted)
-        }
-    };
-    let options = EngineOptions {
-        backend,
-        threads: args.threads,
-        fallback: args.fallback,
-        cuda: CudaOptions { device: args.device, ..CudaOptions::default() },
-    };
-    Ok(Engine::new(&options)?)
 }

@@ -2,30 +2,43 @@
 //!
 //! | command | module |
 //! |---|---|
-//! | `elsa run` | [`run`]: files and flags ([`args`], [`job`]) to a problem, its answer to files ([`tensor`]) |
-//! | `elsa verify` | [`verify`]: the answer against the f64 oracle |
-//! | `elsa bench` | [`mod@bench`]: latency, every answer checked |
-//! | `elsa info`, `elsa warmup` | [`info`]: what the machine has, and loading it ahead |
+//! | `elsa run` | [`run`]: attention over tensors in files, to files |
+//! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
+//! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
+//! | `elsa info` | [`info`]: what the [`machine`] has, what would be chosen and why |
+//! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //!
-//! Messages go to standard error, one line each; results go to standard output. Exit status: 0 done; 2 the
+//! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
+//! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files. Arrows point from
+//! [`command`] to the commands, from these to what they share, and never back.
+//!
+//! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
 //! request was wrong; 3 the device or the system failed; 4 verification failed.
 #![forbid(unsafe_code)]
 
 pub mod args;
 pub mod bench;
-pub mod board;
-pub mod data;
+pub mod command;
 pub mod error;
 pub mod info;
 pub mod job;
+pub mod machine;
+pub mod memory;
 pub mod oracle;
+pub mod progress;
+pub mod random;
+pub mod report;
+pub mod rows;
 pub mod run;
+pub mod scenario;
+pub mod shape;
 pub mod tensor;
 pub mod verify;
+pub mod warmup;
 
-use args::{Cli, Command};
 use clap::Parser;
 use clap::error::ErrorKind;
+use command::Cli;
 use error::Error;
 use std::ffi::OsString;
 
@@ -35,16 +48,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
-    let done = match &cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Verify(args) => verify::verify(args),
-        Command::Bench(args) => bench::bench(args),
-        Command::Info(args) => info::info(args),
-        Command::Warmup(args) => info::warmup(args),
-    };
-    match done {
+    match cli.command.run() {
         Ok(()) => 0,
-        // The reader of a pipe has seen enough.
+        // The reader of a pipe has closed it.
         Err(Error::Print(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => 0,
         Err(e) => {
             eprintln!("elsa: {}", e.line());
@@ -53,7 +59,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-/// Prints help where it was asked for, and one line where the command line is wrong.
+/// Prints help if it was requested, and one line if the command line is wrong. Returns the exit status.
 fn usage(e: &clap::Error) -> u8 {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -69,11 +75,11 @@ fn usage(e: &clap::Error) -> u8 {
         }
         _ => {
             let text = e.render().to_string();
-            // The first paragraph; tips and usage follow it.
+            // The first paragraph. Tips and usage follow it.
             let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
             let line = lines.join(" ");
             let line = line.strip_prefix("error: ").unwrap_or(&line);
-            // "[possible values: a, b]" is said as every other message of the tool says it.
+            // "[possible values: a, b]" takes the form of the tool's other messages.
             let line = match line.split_once(" [possible values: ") {
                 Some((found, values)) => format!("{found}; allowed: {}", values.trim_end_matches(']')),
                 None => line.to_string(),
@@ -82,12 +88,4 @@ fn usage(e: &clap::Error) -> u8 {
             error::REQUEST
         }
     }
-}
-
-/// `value` as one line of JSON.
-///
-/// # Errors
-/// What the serializer reports.
-fn json(value: &impl serde::Serialize) -> std::io::Result<String> {
-    serde_json::to_string(value).map_err(std::io::Error::other)
 }

@@ -1,71 +1,32 @@
-//! The f64 oracle, row by row, and answers compared with it and with [`elsa_core::attention::bound::rounding`].
+//! The f64 oracle, row by row, and the comparison of answers with it and with the bounds of
+//! [`elsa_core::attention::bound::rounding`].
 
+use crate::rows::RowId;
 use elsa_core::attention::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Problem, Sequence};
 use elsa_core::drift::{Drift, Metrics, RowDrift};
 use elsa_core::dtype::Elements;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One query row of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowId {
-    /// The sequence.
-    pub sequence: usize,
-    /// The query head.
-    pub head: usize,
-    /// The query within the sequence.
-    pub query: usize,
-}
-
-/// Every row of a problem: sequences outermost, queries innermost.
-#[must_use]
-pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
-    let mut rows = Vec::with_capacity(problem.rows());
-    for sequence in 0..problem.sequences() {
-        let queries = problem.sequence(&inputs.lengths, sequence).queries;
-        for head in 0..problem.heads() {
-            rows.extend((0..queries).map(|query| RowId { sequence, head, query }));
-        }
-    }
-    rows
-}
-
-/// At most `count` of `rows`, evenly spread, the first and the last among them.
-#[must_use]
-pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
-    if rows.len() <= count || count < 2 {
-        return rows.to_vec();
-    }
-    (0..count).map(|i| rows[i * (rows.len() - 1) / (count - 1)]).collect()
-}
-
-/// Index of a row's first element in the output.
-#[must_use]
-pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
-    let s = problem.sequence(&inputs.lengths, row.sequence);
-    problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
-}
-
-/// The oracle and the bound for one row at a time, with its scratch memory.
+/// The oracle and the error bounds, one row at a time, with scratch memory.
 pub struct Oracle<'a> {
     problem: &'a Problem,
     inputs: Inputs<'a>,
     arithmetic: Arithmetic,
-    /// Probability of every key of the sequence, past included; zero where it is not attended.
+    /// Probability of every key of the sequence, the past included. Zero for keys that are not attended.
     pub p: Vec<f64>,
-    /// Bound of each score's error.
+    /// Bound of the error of each score, in natural-log units.
     pub delta: Vec<f64>,
-    /// The answer.
+    /// The answer of the row.
     pub y: Vec<f64>,
-    /// Bounds of each component's error.
+    /// Bounds of the error of each component.
     pub bounds: Vec<Bounds>,
     components: Vec<Component>,
 }
 
 impl<'a> Oracle<'a> {
-    /// For runs that execute `executed`.
+    /// The oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         let spec = problem.spec();
@@ -88,7 +49,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// The key of a sequence as elements and the index of its first.
+    /// Key `j` of a sequence: the elements that hold it, and the index of its first.
     fn key(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
         let spec = self.problem.spec();
         match (self.inputs.past_key, &spec.past_key) {
@@ -97,6 +58,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
+    /// Value `j` of a sequence, likewise.
     fn value(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
         let spec = self.problem.spec();
         match (self.inputs.past_value, &spec.past_value) {
@@ -140,7 +102,7 @@ impl<'a> Oracle<'a> {
         let mut bounds = Row::new(self.arithmetic);
         for j in 0..self.p.len() {
             let p = self.p[j];
-            // An attended key may have a probability too small for f64.
+            // The probability of an attended key may underflow in f64.
             if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
                 continue;
             }
@@ -160,19 +122,19 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// The answer of one row, compared with the oracle and with what rounding explains.
+/// The answer of one row, compared with the oracle and with the error bounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Comparison {
-    /// Its drift, outputs only.
+    /// Its drift, of outputs only.
     pub drift: RowDrift,
-    /// What rounding explains.
+    /// Its components beside their bounds.
     pub explained: Explained,
 }
 
-/// What rounding explains of the components of some rows.
+/// The components of some rows beside the error that rounding explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Explained {
-    /// `Σ y²` over finite components.
+    /// `Σ y²`, over finite components like the next two.
     pub reference: f64,
     /// `Σ worst²`.
     pub worst: f64,
@@ -180,7 +142,7 @@ pub struct Explained {
     pub likely: f64,
     /// Components.
     pub components: usize,
-    /// Components where exactly one of the two is finite, or that are infinite with different signs.
+    /// Components where answer or oracle is not finite and the two differ.
     pub not_finite: usize,
     /// Components beyond the worst case.
     pub beyond: usize,
@@ -205,7 +167,7 @@ impl Comparison {
             explained.reference += y * y;
             explained.worst += bounds.worst * bounds.worst;
             explained.likely += bounds.likely * bounds.likely;
-            // What cannot be compared with its bound is not within it.
+            // A component that does not compare with its bound is beyond it.
             let within = |bound: f64| (x - y).abs() <= bound;
             explained.beyond += usize::from(!within(bounds.worst));
             explained.unlikely += usize::from(!within(bounds.likely));
@@ -214,17 +176,17 @@ impl Comparison {
     }
 }
 
-/// The comparisons of some rows together.
+/// The comparisons of some rows, taken together.
 #[derive(Clone, Copy, Debug)]
 pub struct Total {
-    /// Drift over all rows, none without rows.
+    /// Drift over all rows; none without rows.
     pub drift: Option<Metrics>,
-    /// What rounding explains.
+    /// All components beside their bounds.
     pub explained: Explained,
 }
 
 impl Total {
-    /// Of these rows.
+    /// The total of `rows`.
     #[must_use]
     pub fn of(rows: &[Comparison]) -> Total {
         let (mut drift, mut all) = (Drift::new(), Explained::default());
@@ -242,7 +204,7 @@ impl Total {
         Total { drift: drift.metrics(), explained: all }
     }
 
-    /// `‖ŷ − y‖ / ‖y‖`; NaN where something attended is, and without rows.
+    /// `‖ŷ − y‖ / ‖y‖`; NaN if an attended number is NaN, and without rows.
     #[must_use]
     pub fn relative(&self) -> f64 {
         self.drift.map_or(f64::NAN, |drift| drift.rel_l2_y)
@@ -274,60 +236,22 @@ impl Explained {
         self.unlikely > self.unlikely_allowed()
     }
 
-    /// The most components beyond the likely case that its model leads one to expect.
+    /// The greatest number of components beyond the likely case that its model expects.
     #[must_use]
     pub fn unlikely_allowed(&self) -> usize {
         (self.components as f64 * UNLIKELY).ceil() as usize
     }
 }
 
-/// `√a / √b`, where nothing over nothing is nothing.
+/// `√a / √b`, with `0 / 0 = 0`.
 fn ratio(a: f64, b: f64) -> f64 {
     if a == 0.0 && b == 0.0 { 0.0 } else { a.sqrt() / b.sqrt() }
-}
-
-/// Calls `each` for every row on all cores, and gives back the results in the order of `rows`. `done` is
-/// told how many rows are finished, from time to time and from any thread.
-pub fn for_rows<'a, T: Send>(
-    rows: &[RowId],
-    make: impl Fn() -> Oracle<'a> + Sync,
-    each: impl Fn(&mut Oracle<'a>, RowId) -> T + Sync,
-    done: impl Fn(u64) + Sync,
-) -> Vec<T> {
-    const CHUNK: usize = 16;
-    let next = AtomicUsize::new(0);
-    let mut parts: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
-        let work = || {
-            let mut oracle = make();
-            let mut parts = Vec::new();
-            loop {
-                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
-                let Some(chunk) = rows.get(start..(start + CHUNK).min(rows.len())).filter(|x| !x.is_empty())
-                else {
-                    return parts;
-                };
-                parts.push((start, chunk.iter().map(|&row| each(&mut oracle, row)).collect::<Vec<T>>()));
-                done(chunk.len() as u64);
-            }
-        };
-        let workers: Vec<_> = (1..crate::board::cores()).map(|_| scope.spawn(work)).collect();
-        let mut parts = work();
-        for worker in workers {
-            match worker.join() {
-                Ok(more) => parts.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        parts
-    });
-    parts.sort_unstable_by_key(|(start, _)| *start);
-    parts.into_iter().flat_map(|(_, part)| part).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Random;
+    use crate::random::Random;
     use elsa_core::attention::Spec;
     use elsa_core::dtype::DType;
     use elsa_core::view::{Layout, View};
@@ -351,9 +275,9 @@ mod tests {
             let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
             assert!(judge(&|c| oracle.y[c]).holds());
             assert_eq!(Total::of(&[Comparison::of(&oracle, |c| oracle.y[c])]).relative(), 0.0);
-            // Rounding to a single is within the bounds; the bounds themselves are no licence to be wrong.
-            let single = judge(&|c| f64::from(oracle.y[c] as f32));
-            assert_eq!((single.holds(), single.unlikely), (true, 0));
+            // Rounding to f32 is within the bounds.
+            let rounded = judge(&|c| f64::from(oracle.y[c] as f32));
+            assert_eq!((rounded.holds(), rounded.unlikely), (true, 0));
             let off = |c: usize, at: usize, by: f64| oracle.y[c] + if c == at { 1.01 * by } else { 0.0 };
             let beyond = judge(&|c| off(c, 3, oracle.bounds[c].worst));
             assert_eq!((beyond.beyond, beyond.unlikely, beyond.holds()), (1, 1, false));
@@ -366,18 +290,6 @@ mod tests {
             let wrong = oracle.y.clone();
             oracle.row(RowId { sequence: 1, head: 2, query: 8 });
             assert!(Comparison::of(&oracle, |c| wrong[c]).explained.beyond > 4);
-        });
-    }
-
-    #[test]
-    fn rows_come_back_in_order_whatever_thread_took_them() {
-        with_problem(|problem, inputs| {
-            let all = rows(problem, &inputs);
-            assert_eq!(all.len(), 120);
-            let back = for_rows(&all, || Oracle::new(problem, inputs, &EXECUTED), |_, row| row, |_| {});
-            assert_eq!(back, all);
-            let few = sample(&all, 7);
-            assert_eq!((few.len(), few[0], few[6]), (7, all[0], all[119]));
         });
     }
 }

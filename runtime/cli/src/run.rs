@@ -1,22 +1,84 @@
 //! `elsa run`: attention over tensors in files, to files.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::RunArgs;
-use crate::error::{Error, zeros};
-use crate::job::{self, Job};
+use crate::args::{EngineArgs, FILE, ProblemArgs};
+use crate::error::{Error, one_line};
+use crate::job::Job;
+use crate::memory::{Buffer, zeros};
+use crate::progress;
+use crate::report;
 use crate::tensor::Source;
-use crate::tensor::output::{Buffer, Content, Output, Writer};
-use elsa_core::attention::{Outputs, StateOut};
+use crate::tensor::output::{Content, Output, Writer};
+use clap::Args;
+use elsa_core::attention::{Operand, Outputs, StateOut};
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
-/// What is said below the flags.
-pub const HELP: &str = "\
+/// The text below the flags.
+const HELP: &str = "\
 Several tensors may lie in one .safetensors file, in and out: --q in.safetensors#q ... --out out.safetensors#y.
-The certificate is the bound published with ELSA, labelled as such; elsa verify measures what an answer is worth.
+The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
 
-/// What `--json` prints.
+/// `elsa run`.
+#[derive(Args, Debug)]
+#[command(override_usage = "elsa run --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]", after_help = HELP)]
+pub struct RunArgs {
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
+    /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
+    #[arg(long, value_name = FILE)]
+    pub out: Source,
+    /// Write earlier and new keys, [batch, heads, tokens, dim]
+    #[arg(long, value_name = FILE)]
+    pub present_k: Option<Source>,
+    /// Write earlier and new values, [batch, heads, tokens, dim]
+    #[arg(long, value_name = FILE)]
+    pub present_v: Option<Source>,
+    /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
+    #[arg(long, value_name = FILE)]
+    pub lse_out: Option<Source>,
+    /// Write the state of each row as .npz: m, S, W, in natural-log units
+    #[arg(long, value_name = "FILE.npz")]
+    pub state_out: Option<PathBuf>,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print the certificate as one JSON line
+    #[arg(long)]
+    pub certificate: bool,
+    /// Print a machine-readable report
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
+    /// Checks that every output can be written. The outputs are prepared in the order in which [`run`] lists them.
+    fn writer(&self) -> Result<Writer, Error> {
+        let inputs = self.problem.sources();
+        let mut writer = Writer::default();
+        for (operand, source) in [
+            (Operand::Output, Some(&self.out)),
+            (Operand::PresentKey, self.present_k.as_ref()),
+            (Operand::PresentValue, self.present_v.as_ref()),
+            (Operand::LogSumExp, self.lse_out.as_ref()),
+        ] {
+            if let Some(source) = source {
+                writer.add(operand.argument(), source, &inputs)?;
+            }
+        }
+        if let Some(path) = &self.state_out {
+            writer.add_archive("state-out", path, &inputs)?;
+        }
+        Ok(writer)
+    }
+}
+
+/// The object that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Report {
     what: &'static str,
@@ -24,15 +86,15 @@ struct Report {
     kernel: &'static str,
     threads: usize,
     dtype: &'static str,
-    shape: Shape,
+    shape: Sizes,
     workspace_bytes: usize,
-    /// Why the CPU computed in place of the GPU that was to.
+    /// Why the CPU computed in place of the requested GPU.
     fallback: Option<String>,
     ms: f64,
 }
 
 #[derive(Debug, Serialize)]
-struct Shape {
+struct Sizes {
     batch: usize,
     heads: usize,
     kv_heads: usize,
@@ -45,136 +107,99 @@ struct Shape {
 /// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the outputs from being complete; none of them has changed then.
+/// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
-    let engine = job::engine(&args.engine)?;
+    let engine = args.engine.engine()?;
     let plan = engine.plan(&problem, &args.engine.plan_options())?;
-    let writer = targets(args)?;
+    let writer = args.writer()?;
 
     let dtype = problem.spec().dtype;
-    let (rows, dv) = (problem.rows(), problem.value_dim());
-    let view = problem.spec().output;
-    let lse_shape = vec![view.batch(), view.heads(), view.tokens()];
-    let state_width = |argument| rows.checked_mul(dv).ok_or(Error::Memory { argument, bytes: usize::MAX });
-    let mut out = Buffer::zeros("out", dtype, view.extent())?;
-    let mut lse = args.lse_out.is_some().then(|| zeros::<f32>("lse-out", rows)).transpose()?;
+    let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
+    let tensor = |operand: Operand| Buffer::zeros(operand.argument(), dtype, elements(operand));
+    let floats = |operand: Operand| zeros::<f32>(operand.argument(), elements(operand));
+    let mut out = tensor(Operand::Output)?;
+    let mut present_k = args.present_k.as_ref().map(|_| tensor(Operand::PresentKey)).transpose()?;
+    let mut present_v = args.present_v.as_ref().map(|_| tensor(Operand::PresentValue)).transpose()?;
+    let mut lse = args.lse_out.as_ref().map(|_| floats(Operand::LogSumExp)).transpose()?;
     let mut state = match &args.state_out {
         Some(_) => Some([
-            zeros::<f32>("state-out", rows)?,
-            zeros("state-out", rows)?,
-            zeros("state-out", state_width("state-out")?)?,
+            floats(Operand::StateReference)?,
+            floats(Operand::StateSum)?,
+            floats(Operand::StateWeighted)?,
         ]),
         None => None,
     };
-    let present = |argument, view: Option<elsa_core::view::View>| {
-        view.map(|view| Buffer::zeros(argument, dtype, view.extent())).transpose()
-    };
-    let mut present_k = present("present-k", problem.spec().present_key)?;
-    let mut present_v = present("present-v", problem.spec().present_value)?;
 
     let mut workspace = plan.workspace()?;
     let mut outputs = Outputs::new(out.elements_mut());
-    outputs.lse = lse.as_deref_mut();
-    outputs.state = state.as_mut().map(|[m, s, w]| StateOut { m, s, w });
     outputs.present_key = present_k.as_mut().map(Buffer::elements_mut);
     outputs.present_value = present_v.as_mut().map(Buffer::elements_mut);
+    outputs.lse = lse.as_deref_mut();
+    outputs.state = state.as_mut().map(|[m, s, w]| StateOut { m, s, w });
     let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
-    // At ten billion operations a second, which is what a small board does.
-    let operations = 2.0 * rows as f64 * problem.keys() as f64 * (problem.head_dim() + dv) as f64;
-    let spinner = crate::bench::spinner(operations / 1e10);
+    let dims = problem.head_dim() + problem.value_dim();
+    let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
+    // A small board does ten billion operations a second.
+    let spinner = progress::spinner(operations / 1e10);
     let start = Instant::now();
     let done = bound.run();
     let ms = start.elapsed().as_secs_f64() * 1e3;
     spinner.finish_and_clear();
-    let report = done?;
+    let done = done?;
 
-    let tensor = |shape: &[usize], data| Output::Tensor(Content { shape: shape.to_vec(), data });
-    let mut contents = vec![tensor(&job.out_shape, out)];
-    contents.extend(present_k.map(|data| tensor(&job.present_k_shape, data)));
-    contents.extend(present_v.map(|data| tensor(&job.present_v_shape, data)));
-    contents.extend(lse.map(|data| tensor(&lse_shape, Buffer::F32(data))));
-    if let Some([m, s, w]) = state {
-        let mut w_shape = lse_shape.clone();
-        w_shape.push(dv);
-        let array = |shape: &[usize], data| Content { shape: shape.to_vec(), data: Buffer::F32(data) };
-        contents.push(Output::Archive(vec![
-            ("m", array(&lse_shape, m)),
-            ("S", array(&lse_shape, s)),
-            ("W", array(&w_shape, w)),
-        ]));
-    }
+    let content = |operand, data| Content { shape: job.shapes[operand].clone(), data };
+    let file = |operand, data| Output::Tensor(content(operand, data));
+    let mut contents = vec![file(Operand::Output, out)];
+    contents.extend(present_k.map(|data| file(Operand::PresentKey, data)));
+    contents.extend(present_v.map(|data| file(Operand::PresentValue, data)));
+    contents.extend(lse.map(|data| file(Operand::LogSumExp, Buffer::F32(data))));
+    contents.extend(state.map(|[m, s, w]| {
+        Output::Archive(vec![
+            ("m", content(Operand::StateReference, Buffer::F32(m))),
+            ("S", content(Operand::StateSum, Buffer::F32(s))),
+            ("W", content(Operand::StateWeighted, Buffer::F32(w))),
+        ])
+    }));
     writer.commit(contents)?;
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {
-        writeln!(stdout, "{}", plan.certificate_of(report.backend))?;
+        writeln!(stdout, "{}", plan.certificate_of(done.backend))?;
     }
-    let kernel = plan.kernel_of(report.backend);
+    let kernel = plan.kernel_of(done.backend);
     if args.json {
         let report = Report {
             what: "run",
-            backend: report.backend.to_string(),
+            backend: done.backend.to_string(),
             kernel,
             threads: engine.threads(),
             dtype: dtype.name(),
-            shape: Shape {
+            shape: Sizes {
                 batch: problem.sequences(),
                 heads: problem.heads(),
                 kv_heads: problem.kv_heads(),
-                queries: view.tokens(),
+                queries: problem.spec().query.tokens(),
                 keys: problem.keys(),
                 dim: problem.head_dim(),
-                value_dim: dv,
+                value_dim: problem.value_dim(),
             },
             workspace_bytes: plan.workspace_bytes(),
-            fallback: report.fallback.map(|reason| reason.to_string()),
+            fallback: done.fallback.map(|reason| reason.to_string()),
             ms,
         };
-        writeln!(stdout, "{}", crate::json(&report)?)?;
+        report::json(&mut stdout, &report)?;
     } else {
         eprintln!(
             "elsa: wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {} threads, {} bytes of workspace)",
-            crate::error::one_line(&args.out.to_string()),
-            job.out_shape,
-            report.backend,
+            one_line(&args.out.to_string()),
+            job.shapes[Operand::Output],
+            done.backend,
             kernel,
             engine.threads(),
             plan.workspace_bytes()
         );
     }
     Ok(())
-}
-
-/// Finds out that every output can be written, in the order in which `run` lists their contents.
-fn targets(args: &RunArgs) -> Result<Writer, Error> {
-    let problem = &args.problem;
-    let inputs: Vec<(&'static str, &Source)> = [
-        ("q", &problem.q),
-        ("k", &problem.k),
-        ("v", &problem.v),
-        ("mask", &problem.mask),
-        ("kv-lens", &problem.kv_lens),
-        ("past-k", &problem.past_k),
-        ("past-v", &problem.past_v),
-        ("cu-seqlens-q", &problem.cu_seqlens_q),
-        ("cu-seqlens-k", &problem.cu_seqlens_k),
-    ]
-    .into_iter()
-    .filter_map(|(argument, source)| source.as_ref().map(|source| (argument, source)))
-    .collect();
-    let mut writer = Writer::default();
-    writer.add("out", &args.out, &inputs)?;
-    for (argument, source) in
-        [("present-k", &args.present_k), ("present-v", &args.present_v), ("lse-out", &args.lse_out)]
-    {
-        if let Some(source) = source {
-            writer.add(argument, source, &inputs)?;
-        }
-    }
-    if let Some(path) = &args.state_out {
-        writer.add_archive("state-out", path, &inputs)?;
-    }
-    Ok(writer)
 }

@@ -1,5 +1,5 @@
-//! What is refused: exit status, one line that names the argument and says what is allowed, and no output
-//! that appears or changes.
+//! Bad requests: exit status, one line that names the argument and what is allowed, and no output that appears
+//! or changes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use common::{Desk, noise, npy};
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
 
-/// A folder with good inputs, an output of an earlier call, and what else the cases need.
+/// A folder with good inputs and the output of an earlier call.
 fn desk() -> Desk {
     let desk = Desk::new();
     for name in ["q", "k", "v"] {
@@ -18,7 +18,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Demands that the call is refused: status 2, one line with all of `words`, and nothing written.
+/// Requires that the call is refused: status 2, one line with all of `words`, and nothing written.
 fn refused(desk: &Desk, line: &str, words: &[&str]) {
     let before: Vec<(String, Option<Vec<u8>>)> = contents(desk);
     let output = desk.call(line);

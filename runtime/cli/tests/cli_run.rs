@@ -1,5 +1,5 @@
-//! `elsa run` and `elsa warmup` through the binary: every flag of `run` against attention in f64, and every flag makes a
-//! difference.
+//! `elsa run` and `elsa warmup` through the binary. Every flag of `run` is compared with attention in f64, and must
+//! make a difference.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,9 +9,9 @@ use half::{bf16, f16};
 use serde_json::Value;
 use std::io::Read;
 
-/// A few hundred additions at the unit roundoff of singles, relative to outputs that do not cancel much.
+/// A few hundred additions at the unit roundoff of f32, relative to outputs that do not cancel much.
 const CLOSE: f64 = 1e-6;
-/// What a flag that acts changes at least.
+/// The least change by a flag that acts.
 const FAR: f64 = 1e-2;
 
 const N: Sizes = Sizes { b: 2, h: 4, hk: 4, nq: 19, nk: 45, d: 16, dv: 16 };
@@ -41,7 +41,7 @@ fn views(x: &[Vec<f32>; 3]) -> [&[f32]; 3] {
     [&x[0], &x[1], &x[2]]
 }
 
-/// Runs with `flags` and demands the answer of `score`, which must be far from that of `other`.
+/// Runs with `flags` and requires the answer of `score`, which must be far from that of `other`.
 fn agrees(
     n: Sizes,
     desk: &Desk,
@@ -65,7 +65,7 @@ fn keep(yes: bool, s: f64) -> f64 {
 }
 
 #[test]
-fn every_layout_gives_the_same_answer_in_its_own_shape() {
+fn every_layout_has_the_same_answer_in_its_own_shape() {
     let (desk, data) = desk(N);
     let expected = attention(N, scale(N), views(&data), |_, _, _, _, s| s).y;
     desk.ok(FILES);
@@ -319,14 +319,13 @@ fn packed_sequences_do_not_see_each_other() {
 }
 
 #[test]
-fn halves_and_brain_floats_keep_their_type() {
+fn f16_and_bf16_keep_their_type() {
     let data = tensors(N);
     let desk = Desk::new();
-    let halves: Vec<Vec<f16>> = data.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect();
-    let brains: Vec<Vec<bf16>> =
-        data.iter().map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
+    let f16s: Vec<Vec<f16>> = data.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect();
+    let bf16s: Vec<Vec<bf16>> = data.iter().map(|x| x.iter().map(|&x| bf16::from_f32(x)).collect()).collect();
     for (i, (name, shape)) in [("q", N.q()), ("k", N.k()), ("v", N.v())].iter().enumerate() {
-        desk.npy(&format!("{name}.npy"), "<f2", shape, bytemuck::cast_slice(&halves[i]));
+        desk.npy(&format!("{name}.npy"), "<f2", shape, bytemuck::cast_slice(&f16s[i]));
     }
     desk.ok(FILES);
     let bytes = std::fs::read(desk.path("y.npy")).unwrap();
@@ -337,13 +336,13 @@ fn halves_and_brain_floats_keep_their_type() {
         .iter()
         .map(|x| x.to_f32())
         .collect();
-    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| halves[i].iter().map(|x| x.to_f32()).collect());
+    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| f16s[i].iter().map(|x| x.to_f32()).collect());
     let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
     let near = distance(&y, &expected);
     assert!(near < 2f64.powi(-11), "{near:e}");
 
     let tensors =
-        [("q", N.q(), &brains[0]), ("k", N.k(), &brains[1]), ("v", N.v(), &brains[2])].map(|(n, s, x)| {
+        [("q", N.q(), &bf16s[0]), ("k", N.k(), &bf16s[1]), ("v", N.v(), &bf16s[2])].map(|(n, s, x)| {
             let view = safetensors::tensor::TensorView::new(
                 safetensors::Dtype::BF16,
                 s.to_vec(),
@@ -360,7 +359,7 @@ fn halves_and_brain_floats_keep_their_type() {
     assert_eq!((y.dtype(), y.shape()), (safetensors::Dtype::BF16, &N.out()[..]));
     assert_eq!(file.tensor("lse").unwrap().shape(), [2, 4, 19]);
     let y: Vec<f32> = y.data().chunks(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect();
-    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| brains[i].iter().map(|x| x.to_f32()).collect());
+    let exact: [Vec<f32>; 3] = [0, 1, 2].map(|i: usize| bf16s[i].iter().map(|x| x.to_f32()).collect());
     let expected = attention(N, scale(N), views(&exact), |_, _, _, _, s| s).y;
     let near = distance(&y, &expected);
     assert!(near < 2f64.powi(-8), "{near:e}");
@@ -490,7 +489,7 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     assert!(plain["fallback"].is_null(), "{plain}");
 }
 
-/// `elsa warmup` loads every kernel, or those of the shapes that it is given; on the CPU there is none.
+/// `elsa warmup` loads every kernel, or those of the given shapes. On the CPU there is nothing to load.
 #[test]
 fn warmup_loads_what_the_back_end_needs() {
     let warm = |flags: &[&str]| {

@@ -30,7 +30,7 @@ fn given_tensors_are_verified() {
             assert!(v[metric][part].is_number(), "{metric} {part}");
         }
     }
-    // Singles: not exact, and not far.
+    // f32 values: not exact, and not far.
     for metric in ["p_rel_l2", "y_rel_l2"] {
         let total = v[metric]["total"].as_f64().unwrap();
         assert!(total > 1e-9 && total < 1e-6, "{metric} {total:e}");
@@ -54,7 +54,7 @@ fn given_tensors_are_verified() {
 }
 
 #[test]
-fn past_and_packed_and_half_tensors_are_verified() {
+fn past_and_packed_and_f16_tensors_are_verified() {
     let desk = Desk::new();
     desk.f32("q.npy", &[4, 3, 8], &noise(1, 96));
     desk.f32("k.npy", &[4, 2, 8], &noise(2, 64));
@@ -162,7 +162,7 @@ fn bench_prints_every_field_for_every_shape_and_method() {
 
 #[test]
 fn bench_prints_a_table_of_the_default_grid() {
-    // The oracle is most of the work, and an emulator's f64 are slow: one method there instead of two.
+    // The oracle is most of the work, and f64 is slow in an emulator: one method there instead of two.
     let method = if emulated() { "elsa" } else { "both" };
     let output = elsa(&["bench", "--seconds", "0.01", "--dtype", "f16", "--method", method]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -205,7 +205,7 @@ fn a_shape_beyond_all_memory_is_an_error() {
 }
 
 #[test]
-fn info_tells_what_would_be_chosen() {
+fn info_reports_what_would_be_chosen() {
     let info = lines(&elsa(&["info", "--json"]).stdout).remove(0);
     let backends = info["backends"].as_array().unwrap();
     assert_eq!(backends.len(), 5);
@@ -246,7 +246,7 @@ fn the_environment_forces_a_back_end_too() {
         assert_eq!(status, Some(2), "{name}: {said}");
         assert!(said.contains(name) && said.contains("allowed") && said.lines().count() == 1, "{said}");
     }
-    // A device that no machine has: the CPU computes and says so, or nobody does.
+    // A device that no machine has: the CPU computes and reports it, or the call fails.
     let elsewhere = [&bench[..], &["--device", "4096"]].concat();
     let (status, said) = text("cuda", &elsewhere);
     assert!(status == Some(0) && said.contains("the CPU computes") && !said.contains("\"cuda\""), "{said}");

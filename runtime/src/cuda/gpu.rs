@@ -16,7 +16,7 @@
 use super::driver::{Context, Device, Driver, Function, Module};
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
-use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -91,7 +91,7 @@ impl Gpu {
     /// # Errors
     /// Returns an error if the GPU cannot be used.
     pub fn probe(options: &CudaOptions) -> Result<(Device, Option<Arc<Context>>), DeviceError> {
-        if !GPU_KERNELS.iter().any(|k| matches!(k.role, Role::Attention { .. })) {
+        if !GPU_KERNELS.iter().any(|k| k.attention().is_some()) {
             return Err(DeviceError::NoKernel { role: "attention" });
         }
         let driver = Driver::open()?;

@@ -41,6 +41,7 @@
 //! |---|---|
 //! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
+//! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
 //!
 //! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
 //! and its measurements back. Measuring, apart from the tests:
@@ -69,7 +70,7 @@ use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use gpu::{gpu_test, ptx, standin};
-use measure::{count, mca, peers};
+use measure::{count, fingerprint, mca, peers};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -103,6 +104,11 @@ enum Command {
         /// Sanitizer, and how the threads of a block run.
         #[arg(default_value = "plain")]
         variant: standin::Variant,
+    },
+    /// Hash the bits of all answers of all back ends, to be compared between two commits on one machine.
+    Fingerprint {
+        /// The file to write; target/fingerprint.txt unless it is given.
+        file: Option<PathBuf>,
     },
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
@@ -161,6 +167,9 @@ fn main() -> ExitCode {
         Command::GpuTest => gpu_test::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
+        }
+        Command::Fingerprint { file } => {
+            fingerprint::run(&tree, &file.unwrap_or_else(|| tree.target.join("fingerprint.txt")))
         }
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => count::run(&tree, &shapes),

@@ -1,7 +1,7 @@
 //! Prints the bits of the answers of [`vectors`] in hexadecimal, one line per row.
 //!
 //! Built for a host it writes to standard output; built for a Cortex-M4F it writes through semihosting and
-//! ends the emulator with a status, so that a fault or a hang is not taken for an answer. `cargo xtask
+//! ends the emulator with a status, so that a fault or a hang is not mistaken for an answer. `cargo xtask
 //! test --only bare-metal` runs both and compares them bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
@@ -12,8 +12,8 @@ use elsa_core::profile::InstructionSet;
 /// What both sides print.
 fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     // The table of a micro-kernel holds every entry point, so that asking for one links them all.
-    let kernel = elsa_kernels::registry::find(InstructionSet::Scalar);
-    if !kernel.is_some_and(|kernel| (kernel.present)()) {
+    let kernel = elsa_kernels::registry::attention_for_any(InstructionSet::Scalar);
+    if !kernel.is_some_and(|kernel| kernel.is_present()) {
         line(format_args!("scalar kernel absent"));
     }
     let mut words = 0usize;
@@ -24,7 +24,7 @@ fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     line(format_args!("end {words}"));
 }
 
-/// Bits of singles, separated by spaces.
+/// Bits of f32 values, separated by spaces.
 struct Bits<'a>(&'a [f32]);
 
 impl core::fmt::LowerHex for Bits<'_> {
@@ -47,7 +47,7 @@ fn main() {
 #[cfg(target_os = "none")]
 mod board {
     use cortex_m_semihosting::{debug, hprintln};
-    // The critical sections and the panic handler that the others link against.
+    // Linked for their critical sections and panic handler.
     use {cortex_m as _, panic_semihosting as _};
 
     #[cortex_m_rt::entry]

@@ -1,12 +1,12 @@
-//! Small attentions with made-up inputs, as a machine without an allocator computes them.
+//! Small attention problems with generated inputs, computed without an allocator.
 //!
-//! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. What
-//! is compared is then the arithmetic of `elsa-core` alone.
+//! Inputs come from integer arithmetic and exact scalings, so that they are the same bits everywhere. The comparison
+//! then covers the arithmetic of `elsa-core` alone.
 
-use elsa_core::attention::scalar;
-use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::argument::ArgumentError;
+use elsa_core::attention::scalar;
 use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, Window};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 
@@ -60,7 +60,7 @@ const CASES: [Case; 10] = [
 ];
 
 /// Computes every case and hands each row over: the name of the case, `y` (an output row) or `lse` (the
-/// log-sum-exp of every row), and the numbers. A refused problem gives a row called `refused`, which no
+/// log-sum-exp of every row), and the numbers. A refused problem has a row called `refused`, which no
 /// accepted one has.
 pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
     for (seed, case) in (1u32..).zip(CASES) {

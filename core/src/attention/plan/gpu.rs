@@ -30,7 +30,19 @@ use crate::dtype::DType;
 use crate::profile::GpuProfile;
 use crate::scan::stack;
 
-/// A GPU attention kernel, as the chooser and the certificate see it.
+/// The resources of an SM that a block of a GPU kernel occupies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuResources {
+    /// Number of threads of a block.
+    pub threads: usize,
+    /// Static shared memory of a block in bytes.
+    pub shared: usize,
+    /// Number of registers of a thread on sm_62.
+    pub registers: usize,
+}
+
+/// A GPU attention kernel, as the chooser and the certificate see it. Names follow the grammar of
+/// [`KernelSpec`](super::KernelSpec).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GpuKernelSpec {
     /// Name of the kernel.
@@ -39,29 +51,37 @@ pub struct GpuKernelSpec {
     pub head_dim: usize,
     /// Whether its tensors are of a 16-bit type (f16 or bf16) instead of f32.
     pub sixteen_bit: bool,
-    /// Whether chains of f16 products are summed in f16.
-    pub half_scores: bool,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
     /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
     /// mask, soft cap and past.
     pub most_plain: usize,
-    /// Number of threads of a block.
-    pub threads: usize,
     /// Number of query rows of a block.
     pub rows: usize,
     /// Number of keys of a tile; a split is a multiple of it.
     pub keys: usize,
-    /// Static shared memory of a block in bytes.
-    pub shared: usize,
-    /// Number of registers of a thread.
-    pub registers: usize,
+    /// The resources that a block occupies.
+    pub resources: GpuResources,
     /// Number of keys in the longest chain of additions before its sums are added to those in memory; zero if
     /// chains are not cut.
     pub flush: usize,
+    /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
+    pub chain: usize,
+    /// Largest relative error of a weight against `2^x`, as guaranteed by the instruction set.
+    pub exp2_relative: f64,
+    /// Longest chain of f16 products that is summed in f16 before f32 takes over; zero where f32 values are multiplied.
+    pub half_chain: usize,
 }
 
 impl GpuKernelSpec {
+    /// Whether chains of f16 products are summed in f16.
+    #[must_use]
+    pub const fn half_scores(&self) -> bool {
+        self.half_chain > 0
+    }
+}
+
+impl GpuResources {
     /// Number of blocks resident on an SM at once, by registers, shared memory and threads. At least 1.
     #[must_use]
     pub fn resident(&self, device: &GpuProfile) -> usize {
@@ -242,7 +262,7 @@ pub fn choose_gpu<'a>(
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
-        let scores = !k.half_scores || (options.half_scores && s.dtype == DType::F16);
+        let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
         let limit = if plain { k.most_plain } else { k.most_queries };
         if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores {
             continue;
@@ -252,7 +272,7 @@ pub fn choose_gpu<'a>(
         let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
         let work = rows.saturating_mul(k.head_dim);
         // Among equals, prefer sums in f16: the options request them.
-        let rank = (work, limit, k.head_dim, k.rows, !k.half_scores);
+        let rank = (work, limit, k.head_dim, k.rows, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
             best = Some((rank, candidate, *k));
         }
@@ -293,7 +313,7 @@ pub fn choose_gpu<'a>(
         keys,
     };
     if !packed {
-        let fill = device.sms.max(1) * kernel.resident(device).min(BLOCKS_PER_SM);
+        let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);
         let blocks = row_blocks.saturating_mul(heads).max(1);
         // The number of splits that comes closest to filling the device.
         let nearest = (fill + blocks / 2) / blocks;

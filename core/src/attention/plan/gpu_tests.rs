@@ -30,15 +30,15 @@ const fn spec(
         name,
         head_dim,
         sixteen_bit,
-        half_scores: false,
         most_queries: most,
         most_plain: most,
-        threads: 128,
         rows,
         keys: 64,
-        shared: 24 << 10,
-        registers: 128,
+        resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         flush: 512,
+        chain: head_dim,
+        exp2_relative: 2.4e-7,
+        half_chain: 0,
     }
 }
 
@@ -49,7 +49,7 @@ const KERNELS: [GpuKernelSpec; 7] = [
     spec("rows64", 64, false, 4, 4),
     spec("d128", 128, false, ALL, 64),
     spec("half64", 64, true, ALL, 64),
-    GpuKernelSpec { half_scores: true, ..spec("halfhalf64", 64, true, ALL, 64) },
+    GpuKernelSpec { half_chain: 16, ..spec("halfhalf64", 64, true, ALL, 64) },
     spec("half128", 128, true, ALL, 64),
 ];
 
@@ -302,9 +302,9 @@ fn depths_are_those_of_flush_and_tree() {
 
 #[test]
 fn blocks_that_an_sm_holds() {
-    let k = KERNELS[1];
+    let k = KERNELS[1].resources;
     assert_eq!(k.resident(&H200), 2);
-    assert_eq!(GpuKernelSpec { shared: 8 << 10, ..k }.resident(&H200), 4);
-    assert_eq!(GpuKernelSpec { shared: 0, registers: 32, ..k }.resident(&H200), 8);
-    assert_eq!(GpuKernelSpec { registers: 255, threads: 512, ..k }.resident(&H200), 1);
+    assert_eq!(GpuResources { shared: 8 << 10, ..k }.resident(&H200), 4);
+    assert_eq!(GpuResources { shared: 0, registers: 32, ..k }.resident(&H200), 8);
+    assert_eq!(GpuResources { registers: 255, threads: 512, ..k }.resident(&H200), 1);
 }

@@ -9,8 +9,8 @@ mod layout;
 pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options};
 pub use choose::choose;
 pub use gpu::{
-    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, LongestPath, SEQUENCE_BYTES,
-    choose_gpu,
+    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, LongestPath,
+    SEQUENCE_BYTES, choose_gpu,
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};

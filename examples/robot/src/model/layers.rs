@@ -68,7 +68,7 @@ pub(super) fn add(x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// The probability that softmax gives the entry `at` of `x`.
+/// The softmax of `x` at entry `at`.
 pub(super) fn softmax_at(x: &[f32], at: usize) -> f32 {
     1.0 / x.iter().map(|y| libm::expf(y - x[at])).sum::<f32>()
 }

@@ -8,23 +8,22 @@
 //! writes are read by attention as they lie, through views with the stride of a row, and its output is dense,
 //! heads side by side. All buffers are made once; [`Model::classify`] allocates nothing.
 
+mod error;
 mod layers;
 mod reduce;
 mod weights;
 
+pub use error::ModelError;
 pub use reduce::SIDE;
 
 use crate::frame::Frame;
-use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::View;
-use elsa_runtime::{
-    Backend, BindError, Engine, EngineError, EngineOptions, Plan, PlanError, PlanOptions, RunError, Workspace,
-};
+use elsa_runtime::{Backend, Engine, EngineOptions, Plan, PlanOptions, Workspace};
 use layers::{Linear, Norm, add, gelu, softmax_at};
 use std::ops::DerefMut;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use weights::Weights;
 
 /// Pixels of a side of a patch.
@@ -35,81 +34,19 @@ const GRID: usize = SIDE / PATCH;
 const TOKENS: usize = 1 + GRID * GRID;
 /// What layer normalisation adds to the variance.
 const EPSILON: f32 = 1e-5;
-/// Most blocks that are looked for.
+/// Most blocks of a network.
 const MAX_BLOCKS: usize = 64;
-
-/// Why there is no model, or no answer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModelError {
-    /// The file cannot be read.
-    #[error("model: {}: {source}; allowed: a readable safetensors file", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is no safetensors file.
-    #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A tensor that the network needs is absent, or is another one.
-    #[error("model: tensor {name}: {found}; allowed: {allowed}")]
-    Tensor {
-        /// Its name.
-        name: String,
-        /// What is there.
-        found: String,
-        /// What the network needs.
-        allowed: String,
-    },
-    /// The engine cannot be had. Its text starts with the argument.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// Attention of these shapes is refused.
-    #[error("model: {0}")]
-    Problem(#[from] ArgumentError),
-    /// Attention of these shapes cannot be planned.
-    #[error("model: {0}")]
-    Plan(#[from] PlanError),
-    /// The buffers do not fit the plan.
-    #[error("model: {0}")]
-    Bind(#[from] BindError),
-    /// Attention failed.
-    #[error("attention: {0}")]
-    Run(#[from] RunError),
-}
-
-impl ModelError {
-    /// Whether the request is at fault, and not the device or the system.
-    #[must_use]
-    pub fn is_request(&self) -> bool {
-        match self {
-            ModelError::Read { source, .. } => crate::source::named_wrongly(source),
-            ModelError::Engine(error) => {
-                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
-            }
-            ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
-            _ => true,
-        }
-    }
-}
 
 /// The answer for one frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Class {
-    /// The class with the highest score; of equals the first.
+    /// The class with the highest score; the first of equal ones.
     pub class: usize,
     /// Its probability.
     pub score: f32,
-    /// What computed.
+    /// The back end that computed attention.
     pub backend: Backend,
-    /// Whether the CPU computed in place of a GPU that was to, in one block at least.
+    /// Whether the CPU computed in place of a GPU that could not, in at least one block.
     pub fallback: bool,
 }
 
@@ -138,10 +75,10 @@ pub struct Model {
     buffers: Buffers,
 }
 
-/// What attention reads and writes: memory that a GPU can use where there is one.
+/// What attention reads and writes: memory that a GPU uses in place, where the engine has a GPU.
 type Shared = Box<dyn DerefMut<Target = [f32]>>;
 
-/// What a frame passes through.
+/// The intermediate results of a frame.
 struct Buffers {
     cells: [f32; SIDE * SIDE],
     patches: [f32; GRID * GRID * PATCH * PATCH],
@@ -160,10 +97,10 @@ struct Buffers {
 }
 
 impl Model {
-    /// Reads the weights of `path` and plans attention on the engine that `options` ask for.
+    /// Reads the weights of `path` and plans attention on an engine with `options`.
     ///
     /// # Errors
-    /// A file that is no such model, and an engine that cannot be had.
+    /// A file that is no such model, and an engine that is not available.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Model, ModelError> {
         let read = |source| ModelError::Read { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(read)?;
@@ -209,7 +146,7 @@ impl Model {
         let shared = |columns: usize| -> Shared {
             match engine.host_buffer::<f32>(TOKENS * columns) {
                 Ok(buffer) => Box::new(buffer),
-                // A run then copies to a GPU, or finds out that there is none left.
+                // A run then copies to the GPU, or falls back where the GPU is gone.
                 Err(reason) => {
                     log::warn!("buffers in ordinary memory: {reason}");
                     Box::new(rows(columns))
@@ -240,7 +177,7 @@ impl Model {
         })
     }
 
-    /// What computes attention.
+    /// The back end that computes attention.
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
@@ -252,7 +189,7 @@ impl Model {
         &self.buffers.scores
     }
 
-    /// Passes a black frame through, so that all that happens once has happened.
+    /// Classifies a black frame, so that everything that happens once has happened.
     ///
     /// # Errors
     /// Those of [`Model::classify`].
@@ -303,7 +240,7 @@ impl Model {
             block.fc2.apply(hidden, &mut b.mapped);
             add(&mut b.x, &b.mapped);
         }
-        // Only the class token is looked at.
+        // The answer depends on the class token alone.
         self.norm.apply(&b.x[..width], &mut b.normed[..width]);
         self.head.apply(&b.normed[..width], &mut b.scores);
         let best = |best: usize, (i, score): (usize, &f32)| if *score > b.scores[best] { i } else { best };

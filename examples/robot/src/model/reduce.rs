@@ -1,6 +1,6 @@
 //! From a frame of any size to the picture that the network sees.
 //!
-//! Each of the 8 x 8 cells is the mean of the grey values in its share of the frame; pixels on a border count in
+//! Each of the 8 x 8 cells is the mean of the grey values in its share of the frame. A pixel on a border counts in
 //! proportion to the area that lies inside. Along an axis of `n` pixels, measured in eighths of a pixel, cell `c`
 //! covers `[c n, (c + 1) n)` and pixel `p` covers `[8 p, 8 p + 8)`, so that every overlap is a whole number and
 //! the sums are exact.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::frame::{Geometry, Size};
 
-    /// The same in f64, pixel by pixel, from the definition.
+    /// The definition in f64, pixel by pixel.
     fn naive(size: Size, grey: impl Fn(usize, usize) -> f64) -> Vec<f64> {
         let share = |c: usize, n: usize, p: usize| {
             let (n, c, p) = (n as f64 / SIDE as f64, c as f64, p as f64);

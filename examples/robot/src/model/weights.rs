@@ -1,6 +1,6 @@
 //! Tensors of a safetensors file, checked against the shapes that the network needs.
 
-use super::ModelError;
+use super::error::ModelError;
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ impl<'a> Weights<'a> {
         Ok(Weights { tensors, metadata: header.metadata().clone() })
     }
 
-    /// Whether there is a tensor of this name.
+    /// Whether the file has a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.tensor(name).is_ok()
     }
@@ -47,7 +47,7 @@ impl<'a> Weights<'a> {
         shape.filter(|&n| n > 0).ok_or_else(|| absent(name, "at least one row"))
     }
 
-    /// The elements of a tensor of f32 with this shape; axes of length one count for nothing.
+    /// The elements of an f32 tensor with this shape; axes of length one are ignored.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let allowed = format!("finite f32 {shape:?}");
         let view = self.tensors.tensor(name).map_err(|_| absent(name, &allowed))?;

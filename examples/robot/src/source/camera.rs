@@ -1,7 +1,8 @@
 //! A V4L2 camera.
 
-use super::queue::{Feed, Queue};
-use super::{Keep, Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
+use super::queue::{Feed, Keep, Queue};
 use crate::frame::{BrokenFrame, Geometry, MAX_SIDE, PixelFormat, Size};
 use linuxvideo::format::{PixFormat, PixelFormat as FourCc};
 use linuxvideo::stream::ReadStream;
@@ -10,15 +11,15 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// The newest frame of a camera. What comes between two ticks of the loop is replaced.
+/// The newest frame of a camera. Of several frames between two periods of the loop only the last is kept.
 pub struct Camera(Queue);
 
 impl Camera {
     /// Starts the camera `path`, for instance `/dev/video0`, with frames of `size` in `format`, `rate` a
-    /// second where it has a choice.
+    /// second where its rate can be set.
     ///
     /// # Errors
-    /// A device that cannot be opened or has no such mode; memory or a thread that the system does not give.
+    /// A device that cannot be opened or has no such mode; memory or a thread that the system refuses.
     pub fn open(
         path: &Path,
         size: Size,
@@ -44,7 +45,7 @@ impl Camera {
         }
         let dense = Geometry::dense(size, format);
         let geometry = Geometry { stride: dense.stride.max(got.bytes_per_line() as usize), ..dense };
-        // Many cameras have one rate only. The denominator must not be zero.
+        // Many cameras have only one rate. The denominator must not be zero.
         let interval = Fract::new(1000, ((rate * 1000.0) as u32).max(1));
         if let Err(error) = device.set_frame_interval(interval) {
             log::info!("camera: {}: keeps its own rate: {error}", path.display());

@@ -1,6 +1,7 @@
 //! A folder of pictures, for replays and tests.
 
-use super::{Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
 use crate::frame::{BrokenFrame, Frame, Geometry, PixelFormat, Size};
 use image::{DynamicImage, ImageReader, Limits};
 use std::path::Path;
@@ -113,8 +114,8 @@ impl Source for Folder {
 mod tests {
     use super::*;
 
-    /// What the folder gives, as text.
-    fn told(folder: &mut Folder) -> String {
+    /// What the folder returns, as text.
+    fn next(folder: &mut Folder) -> String {
         match folder.next().unwrap() {
             Next::Frame(frame) => format!("{:?} {:?}", frame.geometry().format, frame.row(0)),
             Next::Broken(why) => format!("broken {why}"),
@@ -133,15 +134,15 @@ mod tests {
         std::fs::write(path("notes.txt"), b"not looked at").unwrap();
         let mut folder = Folder::open(dir.path(), true).unwrap();
         for _ in 0..2 {
-            assert_eq!(told(&mut folder), "Grey [3, 200]");
-            assert!(told(&mut folder).starts_with("broken b.png: "));
-            assert_eq!(told(&mut folder), "Rgb8 [1, 2, 3]");
-            assert_eq!(told(&mut folder), "Rgb8 [7, 8, 9]");
+            assert_eq!(next(&mut folder), "Grey [3, 200]");
+            assert!(next(&mut folder).starts_with("broken b.png: "));
+            assert_eq!(next(&mut folder), "Rgb8 [1, 2, 3]");
+            assert_eq!(next(&mut folder), "Rgb8 [7, 8, 9]");
         }
         let mut folder = Folder::open(dir.path(), false).unwrap();
-        (0..4).for_each(|_| drop(told(&mut folder)));
-        assert_eq!(told(&mut folder), "End");
-        assert_eq!(told(&mut folder), "End");
+        (0..4).for_each(|_| drop(next(&mut folder)));
+        assert_eq!(next(&mut folder), "End");
+        assert_eq!(next(&mut folder), "End");
     }
 
     #[test]

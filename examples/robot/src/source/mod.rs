@@ -1,154 +1,15 @@
 //! Where frames come from.
 
 mod camera;
+mod error;
 mod folder;
+mod next;
 mod pipe;
 mod queue;
 
 pub use camera::Camera;
+pub use error::SourceError;
 pub use folder::Folder;
+pub use next::{Next, Source};
 pub use pipe::Pipe;
 pub use queue::Keep;
-
-use crate::frame::{BrokenFrame, Frame};
-use rustix::io::Errno;
-use std::io;
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// What a source has at a moment.
-#[derive(Debug)]
-pub enum Next<'a> {
-    /// A frame.
-    Frame(Frame<'a>),
-    /// A frame that cannot be used.
-    Broken(BrokenFrame),
-    /// Nothing yet.
-    Nothing,
-    /// No more frames will come.
-    End,
-}
-
-/// A source of frames. Asking it never waits and, once frames flow, allocates nothing.
-pub trait Source {
-    /// What there is now.
-    ///
-    /// # Errors
-    /// A source that has failed for good.
-    fn next(&mut self) -> Result<Next<'_>, SourceError>;
-
-    /// Frames that came and were replaced by newer ones before the loop asked.
-    fn replaced(&self) -> u64 {
-        0
-    }
-}
-
-/// Why there are no frames.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SourceError {
-    /// The folder cannot be read.
-    #[error("images: {}: {source}; allowed: a readable folder", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No picture in the folder can be decoded.
-    #[error("images: {}: {files} PNG or JPEG files, none readable; allowed: a folder with at least one", path.display())]
-    NoImages {
-        /// The folder.
-        path: PathBuf,
-        /// Files with a fitting name.
-        files: usize,
-    },
-    /// The decoded folder does not fit the limit.
-    #[error("images: {}: more than {limit} bytes of pixels; allowed: fewer or smaller pictures, or a pipe", path.display())]
-    Large {
-        /// The folder.
-        path: PathBuf,
-        /// Most bytes.
-        limit: usize,
-    },
-    /// The pipe cannot be opened.
-    #[error("pipe: {}: {source}; allowed: a readable file or pipe, or - for standard input", path.display())]
-    Pipe {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Reading the pipe failed.
-    #[error("pipe: reading failed: {0}")]
-    Read(io::Error),
-    /// The camera cannot be opened or started.
-    #[error("camera: {}: {source}; allowed: a V4L2 capture device that the user may open", path.display())]
-    Camera {
-        /// The device.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The camera has no such mode.
-    #[error("camera: {}: {offered} instead of {asked}; allowed: a size and format that the camera has", path.display())]
-    Mode {
-        /// The device.
-        path: PathBuf,
-        /// What was asked for.
-        asked: String,
-        /// What the driver chose.
-        offered: String,
-    },
-    /// The camera was there and is gone, or its driver fails.
-    #[error("camera: lost: {0}")]
-    Lost(io::Error),
-    /// No frame came for too long.
-    #[error("frames: none for {} s", patience.as_secs_f64())]
-    Silent {
-        /// How long was waited.
-        patience: Duration,
-    },
-    /// The thread that reads frames cannot be started.
-    #[error("frames: the system started no thread: {0}")]
-    Thread(io::Error),
-    /// Memory that the system does not give.
-    #[error("frames: {bytes} bytes of memory were refused by the system")]
-    Memory {
-        /// How much.
-        bytes: usize,
-    },
-}
-
-impl SourceError {
-    /// Whether the request is at fault, and not the device or the system.
-    #[must_use]
-    pub fn is_request(&self) -> bool {
-        match self {
-            SourceError::Folder { source, .. }
-            | SourceError::Pipe { source, .. }
-            | SourceError::Camera { source, .. } => named_wrongly(source),
-            SourceError::NoImages { .. } | SourceError::Large { .. } | SourceError::Mode { .. } => true,
-            _ => false,
-        }
-    }
-}
-
-/// Whether opening failed because of what was named.
-pub(crate) fn named_wrongly(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
-    // A file that is no device of the kind, or a device or a system that does not do this.
-    let no_such_device = error.raw_os_error().is_some_and(|code| {
-        [Errno::NOTTY, Errno::INVAL, Errno::NOSYS].contains(&Errno::from_raw_os_error(code))
-    });
-    no_such_device
-        || matches!(error.kind(), NotFound | PermissionDenied | InvalidInput | IsADirectory | NotADirectory)
-}
-
-/// A buffer of `bytes` zeros.
-fn buffer(bytes: usize) -> Result<Vec<u8>, SourceError> {
-    let mut data = Vec::new();
-    data.try_reserve_exact(bytes).map_err(|_| SourceError::Memory { bytes })?;
-    data.resize(bytes, 0);
-    Ok(data)
-}

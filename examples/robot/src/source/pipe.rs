@@ -1,7 +1,8 @@
 //! Raw frames of fixed size through standard input, a named pipe or a file.
 
-use super::queue::{Feed, Queue};
-use super::{Keep, Next, Source, SourceError};
+use super::error::SourceError;
+use super::next::{Next, Source};
+use super::queue::{Feed, Keep, Queue};
 use crate::frame::{BrokenFrame, Geometry};
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -16,7 +17,7 @@ impl Pipe {
     /// opened when its writer comes.
     ///
     /// # Errors
-    /// A path that cannot be read; memory or a thread that the system does not give.
+    /// A path that cannot be read; memory or a thread that the system refuses.
     pub fn open(
         path: &Path,
         geometry: Geometry,
@@ -32,7 +33,7 @@ impl Pipe {
             return Err(fault(ErrorKind::IsADirectory.into()));
         }
         if about.is_file() {
-            // Nothing waits for a file, so that what is wrong with it is said at once.
+            // Opening a file never waits, so that an error is returned at once.
             let file = File::open(path).map_err(fault)?;
             return Pipe::start(geometry, keep, patience, move |feed| copy(&feed, file));
         }
@@ -53,7 +54,7 @@ impl Pipe {
     }
 }
 
-/// Copies frames until the end. Bytes at the end that make no frame are a broken one.
+/// Copies frames until the end. Bytes at the end that do not fill a frame are a broken frame.
 fn copy(feed: &Feed, mut from: impl Read) {
     while let Some(mut buffer) = feed.take() {
         let mut filled = 0;
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
     use crate::frame::{PixelFormat, Size};
 
-    /// Frames and what follows them.
+    /// The frames, and the texts of what else came.
     fn drain(path: &Path, size: Size) -> (Vec<Vec<u8>>, Vec<String>) {
         let geometry = Geometry::dense(size, PixelFormat::Grey);
         let mut pipe = Pipe::open(path, geometry, Keep::All, None).unwrap();

@@ -1,9 +1,10 @@
-//! The way of frames from the thread that reads them to the loop: a few buffers that go round.
+//! The queue between the thread that reads frames and the loop: a few buffers that circulate.
 //!
-//! A reading thread may block in the system for as long as it likes; the loop only takes what is there. All
-//! buffers exist from the start, so nothing is allocated while frames flow.
+//! A reading thread may block in the system for as long as it likes; the loop only takes frames that are ready. All
+//! buffers exist from the start, so that nothing is allocated while frames flow.
 
-use super::{Next, Source, SourceError, buffer};
+use super::error::SourceError;
+use super::next::{Next, Source};
 use crate::frame::{BrokenFrame, Frame, Geometry};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ pub enum Keep {
     Newest,
 }
 
-/// Buffers that go round. With [`Keep::Newest`] one is with the loop, one waits and one is being filled.
+/// Buffers that circulate. With [`Keep::Newest`] one is with the loop, one waits and one is being filled.
 const BUFFERS: usize = 4;
 
 enum Item {
@@ -52,7 +53,7 @@ impl Shared {
 pub(super) struct Feed(Arc<Shared>);
 
 impl Feed {
-    /// A buffer to be filled; none when the loop wants no more frames.
+    /// A buffer to be filled; `None` when the loop wants no more frames.
     pub fn take(&self) -> Option<Vec<u8>> {
         let mut state = self.0.lock();
         loop {
@@ -82,17 +83,17 @@ impl Feed {
         state.ready.push_back(Item::Frame(buffer));
     }
 
-    /// Hands on that a frame is broken, and gives its buffer back.
+    /// Reports a broken frame and returns its buffer.
     pub fn broken(&self, buffer: Vec<u8>, why: BrokenFrame) {
         let mut state = self.0.lock();
         state.free.push(buffer);
-        // The buffers bound the frames that wait; this bounds what waits besides.
+        // The buffers bound the waiting frames; this bounds the waiting reports.
         if state.ready.len() < 2 * BUFFERS {
             state.ready.push_back(Item::Broken(why));
         }
     }
 
-    /// Says that no more frames will come.
+    /// Reports that no more frames will come.
     pub fn end(&self, how: Result<(), SourceError>) {
         self.0.lock().ended.get_or_insert(how);
     }
@@ -104,7 +105,7 @@ impl Drop for Feed {
     }
 }
 
-/// The oldest waiting frame, taken out as replaced.
+/// Takes out the oldest waiting frame and counts it as replaced.
 fn replace(state: &mut State) -> Option<Vec<u8>> {
     let at = state.ready.iter().position(|item| matches!(item, Item::Frame(_)))?;
     match state.ready.remove(at) {
@@ -131,7 +132,7 @@ impl Queue {
     /// of a frame.
     ///
     /// # Errors
-    /// Memory or a thread that the system does not give.
+    /// Memory or a thread that the system refuses.
     pub fn start(
         geometry: Geometry,
         keep: Keep,
@@ -143,7 +144,7 @@ impl Queue {
         let state = State { free, ready, ended: None, closed: false, replaced: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), room: Condvar::new(), keep });
         let feed = Feed(Arc::clone(&shared));
-        // It is not joined: it may block in a read that nothing ends.
+        // The thread is not joined: it may block in a read that never returns.
         std::thread::Builder::new()
             .name("frames".to_owned())
             .spawn(move || read(feed))
@@ -199,6 +200,14 @@ impl Drop for Queue {
     }
 }
 
+/// A buffer of `bytes` zeros.
+fn buffer(bytes: usize) -> Result<Vec<u8>, SourceError> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(bytes).map_err(|_| SourceError::Memory { bytes })?;
+    data.resize(bytes, 0);
+    Ok(data)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +218,7 @@ mod tests {
         Geometry::dense(Size { width: 2, height: 1 }, PixelFormat::Grey)
     }
 
-    /// Waits for what is not `Nothing` and tells it as text.
+    /// Waits for anything but `Nothing` and returns it as text.
     fn next(queue: &mut Queue) -> String {
         loop {
             match queue.next() {

@@ -1,5 +1,5 @@
-//! What the tests of the robot share: a small network with weights at random, the same network in f64 as its
-//! formulas read, pictures, and the program itself.
+//! What the tests of the robot share: a small network with random weights, its definition in f64, pictures, and the
+//! program itself.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use elsa_tests::random::Random;
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
-/// they are at home. The variable is that of Cargo, which has run the test itself with it.
+/// The command, with arguments, that runs programs of this architecture on a machine of another one; empty where
+/// they run natively. It is in Cargo's variable, with which the test itself was run.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
@@ -31,7 +31,7 @@ pub fn robot(line: &str) -> Command {
     command
 }
 
-/// Frames of the long run; the stage `robot` asks for more.
+/// Frames of the long run; the stage `robot` sets more.
 pub fn frames() -> u64 {
     let asked = std::env::var("ELSA_ROBOT_FRAMES").ok().map(|n| n.parse().unwrap());
     asked.unwrap_or(if emulated() { 20 } else { 100 })
@@ -40,7 +40,7 @@ pub fn frames() -> u64 {
 /// A picture of 8 x 8 grey values.
 pub type Picture = [u8; 64];
 
-/// Pictures at random.
+/// Random pictures.
 pub fn pictures(count: usize) -> Vec<Picture> {
     let mut random = Random::new(5);
     (0..count).map(|_| std::array::from_fn(|_| random.below(256) as u8)).collect()
@@ -75,7 +75,7 @@ type Add<'a> = dyn FnMut(&str, &[usize], f32, f32) + 'a;
 pub struct Network(pub BTreeMap<String, (Vec<usize>, Vec<f32>)>, pub HashMap<String, String>);
 
 impl Network {
-    /// Weights at random, of a size that lets the classes differ clearly.
+    /// Random weights, of a size that lets the classes differ clearly.
     pub fn random(seed: u64) -> Network {
         let mut random = Random::new(seed);
         let mut all = BTreeMap::new();
@@ -193,9 +193,9 @@ pub fn best(scores: &[f64]) -> (usize, f64, f64) {
     (class, 1.0 / sum, scores[class] - others.fold(f64::NEG_INFINITY, f64::max))
 }
 
-/// How far a score in f32 may be from that in f64, in parts of the largest. Sums have at most 24 terms, so each
-/// of the ten sums that follow one another adds at most 25 units of roundoff, 6e-8 each; the normalisations
-/// between them magnify what came before by less than ten.
+/// How far a score in f32 may be from that in f64, relative to the largest. Sums have at most 24 terms, so each
+/// of the ten sums that follow one another adds at most 25 unit roundoffs, 6e-8 each; the normalisations
+/// between them magnify earlier errors by less than ten.
 pub const TOLERANCE: f64 = 25.0 * 6e-8 * 10.0 * 10.0;
 
 /// A folder with a model and pictures in it, and what the answers must be.
@@ -207,7 +207,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// `count` pictures, of several classes that are beyond doubt, in a folder `images`, and the model beside it.
+    /// `count` pictures of several clear classes in a folder `images`, and the model beside it.
     pub fn new(count: usize) -> Desk {
         let dir = tempfile::tempdir().unwrap();
         let network = Network::random(1);
@@ -267,7 +267,7 @@ pub fn split(output: &Output) -> (Vec<Value>, Value) {
     (all, summary)
 }
 
-/// Every frame from zero to `count` was answered once, in order and rightly; `picture` tells the picture of a
+/// Every frame from zero to `count` was answered once, in order and rightly; `picture` returns the picture of a
 /// frame.
 pub fn check(desk: &Desk, answers: &[Value], count: u64, picture: impl Fn(u64) -> usize) {
     assert_eq!(answers.len() as u64, count);

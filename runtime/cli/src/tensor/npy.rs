@@ -4,19 +4,20 @@
 //! "\x93NUMPY"  major  minor  length of the header (2 or 4 bytes)  header  elements
 //! ```
 //!
-//! The header is a Python literal, `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. The literal
-//! is parsed by the library that npyz itself uses, and the type string and the header of written files are
-//! npyz's own. npyz's reader is not used: it allocates as many bytes as the length field says and multiplies
-//! the shape without a check, so that a lying file ends the process.
+//! The header is a Python literal, `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`. `py_literal`
+//! parses it, as in npyz. npyz parses the type string and writes the headers. Its reader is not used: it
+//! allocates as many bytes as the length field names and multiplies the shape without a check, so a malformed
+//! file ends the process.
 
-use super::{Parsed, Stored, TensorError, byte_length};
+use super::stored::{Parsed, Stored, byte_length};
+use crate::error::TensorError;
 use npyz::{Endianness, TypeChar, TypeStr, WriterBuilder};
 use py_literal::Value;
 use std::io::Write;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The longest header that is read; the same limit as numpy's own.
+/// The longest header that is read, in bytes. numpy has the same limit.
 pub const MAX_HEADER: usize = 10_000;
 
 /// Brackets of a plain header nest to depth two, of a structured type to four.
@@ -29,8 +30,7 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
 /// Parses a whole file.
 ///
 /// # Errors
-/// Anything that is not a little-endian tensor of a known type in C order, whose payload is exactly as long
-/// as its shape says.
+/// Anything but a little-endian tensor of a known type in C order whose elements fill its shape exactly.
 pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, TensorError> {
     let Some(rest) = bytes.strip_prefix(MAGIC) else {
         let found = if bytes.len() < MAGIC.len() { "too short" } else { "no magic number" };
@@ -51,7 +51,7 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, TensorError> {
     let (header, payload) = rest.split_at_checked(length).ok_or_else(truncated)?;
     let (dtype, shape, fortran) = parse_header(header)?;
     let (shape, needed) = byte_length(dtype, &shape)?;
-    // With at most one axis longer than one element, and with no element, both orders are the same bytes.
+    // Both orders are the same bytes without elements, and with at most one axis longer than one.
     if fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1 {
         return Err(TensorError::FortranOrder);
     }
@@ -100,8 +100,8 @@ fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> 
     Ok((dtype, shape, fortran))
 }
 
-/// Refuses what makes the literal's parser slow or panic: deep nesting, escapes, arithmetic. No header of a
-/// plain type has them.
+/// Refuses what makes the parser of literals slow or panic: deep nesting, escapes, arithmetic. The header of a
+/// plain type has none of them.
 fn guard(text: &str) -> Result<(), TensorError> {
     const ALLOWED: &str = "a plain header, without arithmetic, escapes or deep nesting";
     let (mut depth, mut greatest) = (0usize, 0usize);
@@ -139,7 +139,7 @@ fn parse_type(descr: &str) -> Result<Stored, TensorError> {
     }
 }
 
-/// Writes a tensor of singles or halves: the header, then `bytes` as they are.
+/// Writes a tensor: the header, then `bytes` as they are.
 ///
 /// # Errors
 /// What the writer reports, and a type that the format does not have.
@@ -247,7 +247,7 @@ mod tests {
         assert!(parse(&file(&plain("<f4", "True", "(3, 2, 0)"), &[])).is_ok());
     }
 
-    /// Every single-byte change and every truncation of a good file is parsed or refused, never a panic.
+    /// Every change of one byte and every truncation of a good file is parsed or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
         let good = file(&plain("<f4", "False", "(3,)"), &[7; 12]);

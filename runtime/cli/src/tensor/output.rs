@@ -1,82 +1,25 @@
-//! Outputs: nothing appears or changes under its name before all outputs of a call are complete.
+//! Outputs: no file appears or changes before all outputs of a call are complete.
 //!
-//! [`Writer::add`] is called for every output before anything is computed. It finds out whether the target
-//! can be written and makes a temporary file in the same folder. [`Writer::commit`] writes them all and then
-//! renames them, so that a reader sees either the old file or the whole new one. A target that exists and is
-//! no regular file, such as `/dev/null`, is written directly.
+//! [`Writer::add`] is called for every output before anything is computed. It checks that the target can be
+//! written and makes a temporary file in the same folder. [`Writer::commit`] writes all temporary files and then
+//! renames them, so a reader sees either the old file or the whole new one. A target that exists and is not a
+//! regular file, such as `/dev/null`, is written directly.
 //!
-//! An output may name an input: inputs are mapped, and the map keeps the contents that a rename replaces.
-//! A `.safetensors` file that is an input is refused, because the new file would hold the outputs alone and
-//! the other tensors would be lost.
+//! An output may replace an input: inputs are mapped, and the map keeps the contents that a rename replaces.
+//! A `.safetensors` file that is an input is refused: the new file would hold the outputs alone, and the other
+//! tensors would be lost.
 
-use super::{Source, Stored, npy, safetensors};
+use super::source::Source;
+use super::stored::Stored;
+use super::{npy, safetensors};
 use crate::error::Error;
-use half::{bf16, f16};
+use crate::memory::Buffer;
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// The elements of a tensor that is written.
-#[derive(Clone, Debug)]
-pub enum Buffer {
-    /// Singles.
-    F32(Vec<f32>),
-    /// Halves.
-    F16(Vec<f16>),
-    /// Brain floats.
-    Bf16(Vec<bf16>),
-}
-
-impl Buffer {
-    /// A buffer of `count` zeros for the output `argument`.
-    ///
-    /// # Errors
-    /// Memory that the system refuses.
-    pub fn zeros(
-        argument: &'static str,
-        dtype: elsa_core::dtype::DType,
-        count: usize,
-    ) -> Result<Buffer, Error> {
-        use elsa_core::dtype::DType;
-        Ok(match dtype {
-            DType::F32 => Buffer::F32(crate::error::zeros(argument, count)?),
-            DType::F16 => Buffer::F16(crate::error::zeros(argument, count)?),
-            DType::Bf16 => Buffer::Bf16(crate::error::zeros(argument, count)?),
-        })
-    }
-
-    /// The elements, to be written by a run.
-    pub fn elements_mut(&mut self) -> elsa_core::dtype::ElementsMut<'_> {
-        use elsa_core::dtype::ElementsMut;
-        match self {
-            Buffer::F32(x) => ElementsMut::F32(x),
-            Buffer::F16(x) => ElementsMut::F16(x),
-            Buffer::Bf16(x) => ElementsMut::Bf16(x),
-        }
-    }
-
-    /// The elements.
-    #[must_use]
-    pub fn elements(&self) -> elsa_core::dtype::Elements<'_> {
-        use elsa_core::dtype::Elements;
-        match self {
-            Buffer::F32(x) => Elements::F32(x),
-            Buffer::F16(x) => Elements::F16(x),
-            Buffer::Bf16(x) => Elements::Bf16(x),
-        }
-    }
-
-    fn bytes(&self) -> (Stored, &[u8]) {
-        match self {
-            Buffer::F32(x) => (Stored::F32, bytemuck::cast_slice(x)),
-            Buffer::F16(x) => (Stored::F16, bytemuck::cast_slice(x)),
-            Buffer::Bf16(x) => (Stored::Bf16, bytemuck::cast_slice(x)),
-        }
-    }
-}
-
-/// A tensor that is written.
+/// A tensor to write.
 #[derive(Clone, Debug)]
 pub struct Content {
     /// Sizes of its axes.
@@ -85,7 +28,7 @@ pub struct Content {
     pub data: Buffer,
 }
 
-/// What one output writes.
+/// The content of one output.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// A tensor, to a `.npy` file or into a `.safetensors` file.
@@ -123,11 +66,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes ready for a tensor output.
+    /// Prepares the next output, a tensor. `inputs` are the tensors that the call reads.
     ///
     /// # Errors
-    /// A path that cannot be written, another extension than `.npy` or `.safetensors#name`, a name or a file
-    /// that another output has.
+    /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
+    /// of another output.
     pub fn add(
         &mut self,
         argument: &'static str,
@@ -141,7 +84,7 @@ impl Writer {
         self.target(argument, &source.path, format, name, inputs)
     }
 
-    /// Makes ready for an archive output.
+    /// Prepares the next output, an archive.
     ///
     /// # Errors
     /// As [`Writer::add`]; the extension is `.npz`.
@@ -164,7 +107,7 @@ impl Writer {
     ) -> Result<(), Error> {
         let refuse = |reason: String| Error::Target { argument, path: path.to_path_buf(), reason };
         let index = self.count;
-        // A link is followed, so that what it points to is replaced and not the link.
+        // A link is followed: its target is replaced, not the link.
         let existing = match std::fs::canonicalize(path) {
             Ok(path) => Some(path),
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
@@ -229,11 +172,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the outputs, in the order in which they were added, and renames them all to their names.
+    /// Writes `outputs`, one for each call of [`Writer::add`] or [`Writer::add_archive`] and in their order, and
+    /// renames all files to their names.
     ///
     /// # Errors
-    /// What the file system reports, and a list of outputs that is not the one that was made ready. Unless a
-    /// rename itself fails, no output has changed.
+    /// A failure of the file system, and outputs of another kind than were prepared. Unless a rename fails, no
+    /// file has changed.
     pub fn commit(self, outputs: Vec<Output>) -> Result<(), Error> {
         let mut files = Vec::new();
         for target in self.targets {
@@ -267,7 +211,7 @@ fn folder(path: &Path) -> &Path {
 fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".elsa-").suffix(".part");
-    // As an ordinary new file, which the process's mask then narrows; the default is for secrets.
+    // The permissions of an ordinary new file, before the process's mask. The default is for secrets.
     #[cfg(unix)]
     builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
     builder.tempfile_in(folder)
@@ -286,8 +230,7 @@ fn write(file: &mut File, format: Format, members: &[(String, usize)], outputs: 
                 let Some(Output::Tensor(tensor)) = outputs.get(*index) else {
                     return Err(io::Error::other("no tensor for this output"));
                 };
-                let (dtype, bytes) = tensor.data.bytes();
-                tensors.push((name.as_str(), dtype, &tensor.shape[..], bytes));
+                tensors.push((name.as_str(), stored(&tensor.data), &tensor.shape[..], tensor.data.bytes()));
             }
             writer.write_all(&safetensors::serialize(&tensors)?)?;
         }
@@ -299,25 +242,28 @@ fn write(file: &mut File, format: Format, members: &[(String, usize)], outputs: 
     writer.flush()
 }
 
+/// The type of `data` in a file.
+fn stored(data: &Buffer) -> Stored {
+    data.elements().dtype().into()
+}
+
 fn write_npy(writer: impl Write, tensor: &Content) -> io::Result<()> {
     match &tensor.data {
-        // The format has no bf16; singles hold it exactly.
+        // The format has no bf16. f32 holds it exactly.
         Buffer::Bf16(x) => {
-            let singles: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-            npy::write(writer, Stored::F32, &tensor.shape, bytemuck::cast_slice(&singles))
+            let widened: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+            npy::write(writer, Stored::F32, &tensor.shape, bytemuck::cast_slice(&widened))
         }
-        other => {
-            let (dtype, bytes) = other.bytes();
-            npy::write(writer, dtype, &tensor.shape, bytes)
-        }
+        data => npy::write(writer, stored(data), &tensor.shape, data.bytes()),
     }
 }
 
-/// A zip archive of `.npy` members, not compressed, with a fixed date: the same arrays give the same bytes.
+/// Writes a zip archive of `.npy` members, not compressed and with a fixed date, so that its bytes depend on the
+/// arrays alone.
 fn write_npz(writer: &mut impl Write, arrays: &[(&'static str, Content)]) -> io::Result<()> {
     let mut zip = zip::ZipWriter::new_stream(writer);
     for (name, content) in arrays {
-        let large = content.data.bytes().1.len() > 0x7fff_ffff;
+        let large = content.data.bytes().len() > 0x7fff_ffff;
         let options = zip::write::SimpleFileOptions::default()
             .compression_method(zip::CompressionMethod::Stored)
             .large_file(large);

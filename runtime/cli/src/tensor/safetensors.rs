@@ -1,15 +1,16 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! Reading and checking is the library's: offsets that leave gaps, overlap or do not end with the file, and
-//! shapes that do not fit their bytes are refused there.
+//! The library reads and checks. It refuses offsets that leave gaps, overlap or do not end with the file, and
+//! shapes that do not fit their bytes.
 
-use super::{Parsed, Stored, TensorError, byte_length};
+use super::stored::{Parsed, Stored, byte_length};
+use crate::error::TensorError;
 use ::safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 
-/// Parses a whole file and gives back the tensor called `name`.
+/// Parses a whole file and returns the tensor called `name`.
 ///
 /// # Errors
-/// Anything that is not a file of that format, a name it does not hold, and a type that no argument takes.
+/// A malformed file, a name that it does not hold, and a type that no argument takes.
 pub fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<Parsed<'a>, TensorError> {
     offsets_lie_within(bytes)?;
     let file = SafeTensors::deserialize(bytes).map_err(|e| TensorError::Format {
@@ -48,11 +49,11 @@ pub fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<Parsed<'a>, TensorError>
 }
 
 /// Refuses offsets beyond the end of the file. The library adds the last offset to the length of the header
-/// unchecked, which panics where sums are checked.
+/// without a check, which panics in builds with overflow checks.
 fn offsets_lie_within(bytes: &[u8]) -> Result<(), TensorError> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
     let header = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|n| rest.get(..n));
-    // What is no header, or no JSON, the library refuses.
+    // The library refuses headers that are missing or are not JSON.
     let Some(Ok(serde_json::Value::Object(entries))) = header.map(serde_json::from_slice) else {
         return Ok(());
     };
@@ -82,7 +83,7 @@ fn describe(error: &SafeTensorError) -> String {
         E::TensorInvalidInfo | E::InvalidTensorView(..) | E::MisalignedSlice => {
             "a shape that does not fit its bytes".into()
         }
-        E::MetadataIncompleteBuffer => "data of another length than the header says".into(),
+        E::MetadataIncompleteBuffer => "data of another length than the header gives".into(),
         E::ValidationOverflow => "a shape that overflows".into(),
         other => format!("{other:?}"),
     }

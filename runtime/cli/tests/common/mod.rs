@@ -1,17 +1,17 @@
-//! What the tests of the tool share: calling it, files, and attention in f64 as the definition reads.
+//! Shared by the tests of the tool: calls, files, and attention in f64 after its definition.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The command, with arguments, that runs programs of this architecture on a machine of another one; none where
-/// they are at home. The variable is that of Cargo, which has run the test itself with it.
+/// The command, with arguments, that runs programs of this architecture on a machine of another; none on a machine
+/// of this one. Cargo runs the tests themselves with the same variable.
 fn runner() -> Option<String> {
     let foreign = cfg!(target_arch = "aarch64");
     foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten()
 }
 
-/// Whether the tool runs in an emulator, where a test may take the smaller of two forms that show the same.
+/// Whether the tool runs in an emulator. A test may then take the smaller of two equivalent forms.
 pub fn emulated() -> bool {
     runner().is_some()
 }
@@ -30,7 +30,7 @@ pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str
     command.args(words).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
-/// A folder and calls with files in it.
+/// A temporary folder, and calls of the tool with files in it.
 pub struct Desk(pub tempfile::TempDir);
 
 impl Desk {
@@ -50,7 +50,7 @@ impl Desk {
         elsa(&args)
     }
 
-    /// As `call`, and demands success.
+    /// As `call`, and requires success. Returns the standard output.
     pub fn ok(&self, line: &str) -> String {
         let output = self.call(line);
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
@@ -73,7 +73,7 @@ impl Desk {
         std::fs::write(self.path(name), npy(descr, "False", shape, bytes)).unwrap();
     }
 
-    /// A `.npy` file of singles, read without the tool's own reader.
+    /// The shape and elements of an f32 `.npy` file, read without the tool's own reader.
     pub fn read(&self, name: &str) -> (Vec<usize>, Vec<f32>) {
         read_f32(&std::fs::read(self.path(name)).unwrap())
     }
@@ -149,14 +149,14 @@ pub fn count(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// What a row of the reference gives.
+/// Output and log-sum-exp of every row of the reference.
 pub struct Answer {
     pub y: Vec<f64>,
     pub lse: Vec<f64>,
 }
 
-/// Attention in f64. `score(b, h, i, j, s)` gives the score from the scaled dot product, and `−∞` for a key that
-/// is not attended.
+/// Attention in f64. `score(b, h, i, j, s)` returns the score of the scaled dot product `s`, and `−∞` for a key
+/// that is not attended.
 pub fn attention(
     n: Sizes,
     scale: f64,

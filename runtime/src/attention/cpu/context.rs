@@ -6,7 +6,7 @@ use elsa_core::attention::plan::{CpuChoice, Method, WorkspaceLayout};
 use elsa_core::attention::{Inputs, Operand, Operands, Problem, Sequence};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use std::ops::Range;
 
 /// A tensor: its view, and the address of its first byte, which is null if the call does not have the tensor.

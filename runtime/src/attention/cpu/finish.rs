@@ -4,7 +4,7 @@ use super::context::{Context, TileRows};
 use super::stage;
 use elsa_core::attention::Operand;
 use elsa_core::state::{NaturalState, log_sum_exp};
-use elsa_kernels::kernel::{Entries, Sums};
+use elsa_kernels::attention::{Entries, Sums};
 
 /// The state of a tile's rows after every key has been absorbed.
 #[derive(Clone, Copy)]

@@ -8,7 +8,7 @@ use super::finish::{Finished, finish};
 use super::{stage, walk};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 
 /// A tile with its rows of the score matrix.
 struct MatrixTile<'a> {

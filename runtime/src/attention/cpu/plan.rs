@@ -7,7 +7,7 @@ use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, Method, Options, WorkspaceLayout, choose};
 use elsa_core::attention::{Problem, Sequence};
 use elsa_core::scan::stack;
-use elsa_kernels::kernel::Kernel;
+use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
 /// A plan for the CPU.
@@ -31,7 +31,7 @@ impl CpuPlan {
             workers: engine.threads(),
             all_workers: options.all_workers,
         };
-        let kernels = || registry::of(engine.cpu());
+        let kernels = || registry::attention_of(engine.cpu());
         let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
         let kernel = kernels().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
         let layout = WorkspaceLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;

@@ -31,7 +31,7 @@ unsafe fn to_f32(
 ) {
     // SAFETY: `count` rows on both sides (clauses).
     unsafe {
-        match c.kernel.widen(c.dtype) {
+        match c.kernel.primitives.widen(c.dtype) {
             Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
             None => {
                 for i in 0..count {
@@ -62,7 +62,7 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
         } else {
             (src.cast(), query.stride())
         };
-        (c.kernel.transpose_in)(src, stride, count, dim, padded, width, c.query_factor, dst);
+        (c.kernel.primitives.transpose_in)(src, stride, count, dim, padded, width, c.query_factor, dst);
     }
 }
 
@@ -202,11 +202,11 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
             for i in 0..count {
                 to.add(i * stride * size).write_bytes(0, dim * size);
             }
-        } else if let Some(narrow) = c.kernel.narrow(c.dtype) {
-            (c.kernel.transpose_out)(src, width, count, dim, scratch, dim);
+        } else if let Some(narrow) = c.kernel.primitives.narrow(c.dtype) {
+            (c.kernel.primitives.transpose_out)(src, width, count, dim, scratch, dim);
             narrow(scratch, count, dim, to.cast(), stride);
         } else {
-            (c.kernel.transpose_out)(src, width, count, dim, to.cast(), stride);
+            (c.kernel.primitives.transpose_out)(src, width, count, dim, to.cast(), stride);
         }
     }
 }

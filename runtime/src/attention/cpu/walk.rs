@@ -36,7 +36,7 @@ use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
 use elsa_core::scan::stack::MergeStack;
-use elsa_kernels::kernel::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 use std::ops::Range;
 
 /// The progress of a query tile over the blocks.

@@ -13,14 +13,13 @@
 //! a run makes no decision and allocates nothing.
 
 use super::marshal::{self, PartialStates, Sequences};
-use super::plan::{Functions, GpuPlan, merging, of_role};
+use super::plan::{Functions, GpuPlan, merging, presenting};
 use super::workspace::GpuWorkspace;
 use crate::cuda::driver::{Entered, Function, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::plan::GpuWorkspaceLayout;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
-use elsa_kernels::cuda::call::{Call, Present, Sequence};
-use elsa_kernels::cuda::{Role, merge_blocks};
+use elsa_kernels::cuda::attention::{AttentionArgs, PresentArgs, Sequence, merge_blocks};
 
 /// Threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
@@ -58,8 +57,8 @@ impl Grid {
 #[derive(Clone, Debug)]
 pub struct Launch {
     functions: Functions,
-    call: Call,
-    presents: [Option<Present>; 2],
+    call: AttentionArgs,
+    presents: [Option<PresentArgs>; 2],
     attention: Grid,
     merge: Grid,
     present: Grid,
@@ -95,7 +94,7 @@ impl Launch {
             0 => 0,
             _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
         };
-        let threads = of_role(Role::Present, "the present")?.threads.max(WARP);
+        let threads = (presenting()?.resources().threads as u32).max(WARP);
         let rows = problem.spec().key.batch() * problem.kv_heads() * problem.keys();
         let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
         let present_blocks = rows.div_ceil((threads / WARP) as usize).min(most);
@@ -103,8 +102,8 @@ impl Launch {
             functions,
             call,
             presents,
-            attention: Grid { blocks: blocks as u32, threads: plan.attention.threads },
-            merge: Grid { blocks: merge_blocks as u32, threads: merge.threads },
+            attention: Grid { blocks: blocks as u32, threads: c.kernel.resources.threads as u32 },
+            merge: Grid { blocks: merge_blocks as u32, threads: merge.resources().threads as u32 },
             present: Grid { blocks: present_blocks as u32, threads },
             table: c.sequences * size_of::<Sequence>(),
         })
@@ -134,11 +133,11 @@ impl Launch {
         }
         if let Some(function) = &self.functions.present {
             for present in self.presents.iter().flatten() {
-                // SAFETY: the clauses of this function; the kernel takes a `Present`.
+                // SAFETY: the clauses of this function; the kernel takes a `PresentArgs`.
                 unsafe { self.present.launch(entered, stream, function, present)? };
             }
         }
-        // SAFETY: the clauses of this function; the kernel takes a `Call`.
+        // SAFETY: the clauses of this function; the kernel takes an `AttentionArgs`.
         unsafe { self.attention.launch(entered, stream, &self.functions.attention, &self.call)? };
         if let Some(merge) = &self.functions.merge {
             // SAFETY: as above.

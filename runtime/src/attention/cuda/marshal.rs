@@ -4,7 +4,8 @@ use super::plan::GpuPlan;
 use elsa_core::attention::{self, MaskKind, Operand, Operands, Problem};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::cuda::call::{self, Call, Divisor, Present, Sequence, Tensor};
+use elsa_kernels::cuda::attention::{self as args, AttentionArgs, PresentArgs, Sequence};
+use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +37,7 @@ fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
     let strides = [tensor.batch, tensor.head, tensor.token];
     tensor.data.is_multiple_of(4 * element as u64)
         && strides.iter().all(|stride| stride % 4 == 0)
-        && tensor.token < call::NEAR
+        && tensor.token < args::NEAR
         && dim.is_multiple_of(4)
 }
 
@@ -66,18 +67,18 @@ pub fn sequence(s: &attention::Sequence) -> Sequence {
 
 const fn dtype(dtype: DType) -> i32 {
     match dtype {
-        DType::F32 => call::TYPE_F32,
-        DType::F16 => call::TYPE_F16,
-        DType::Bf16 => call::TYPE_BF16,
+        DType::F32 => TYPE_F32,
+        DType::F16 => TYPE_F16,
+        DType::Bf16 => TYPE_BF16,
     }
 }
 
 const fn mask_kind(kind: MaskKind) -> i32 {
     match kind {
-        MaskKind::Bool => call::MASK_BOOL,
-        MaskKind::Additive(DType::F32) => call::MASK_F32,
-        MaskKind::Additive(DType::F16) => call::MASK_F16,
-        MaskKind::Additive(DType::Bf16) => call::MASK_BF16,
+        MaskKind::Bool => args::MASK_BOOL,
+        MaskKind::Additive(DType::F32) => args::MASK_F32,
+        MaskKind::Additive(DType::F16) => args::MASK_F16,
+        MaskKind::Additive(DType::Bf16) => args::MASK_BF16,
     }
 }
 
@@ -89,7 +90,7 @@ pub fn attention(
     at: &Operands<u64>,
     partials: PartialStates,
     sequences: Sequences,
-) -> Call {
+) -> AttentionArgs {
     let (s, c) = (problem.spec(), &plan.choice);
     let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
         Some(view) => tensor(&view, at[operand]),
@@ -97,13 +98,13 @@ pub fn attention(
     };
     let (mask, strides) = match &s.mask {
         Some(mask) => (mask_kind(mask.kind()), mask.strides().map(|stride| stride as i64)),
-        None => (call::MASK_NONE, [0; 4]),
+        None => (args::MASK_NONE, [0; 4]),
     };
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
     let group = problem.heads() / problem.kv_heads();
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
-    let mut filled = Call {
+    let mut filled = AttentionArgs {
         query: of(Operand::Query),
         key: of(Operand::Key),
         value: of(Operand::Value),
@@ -149,24 +150,24 @@ pub fn attention(
         true => flag,
         false => 0,
     };
-    filled.flags = vec4([&filled.query, &filled.query], d, call::QUERY_IN_FOURS)
-        | vec4([&filled.key, &filled.past_key], d, call::KEY_IN_FOURS)
-        | vec4([&filled.value, &filled.past_value], dv, call::VALUE_IN_FOURS)
-        | vec4([&filled.output, &filled.output], dv, call::OUTPUT_IN_FOURS);
-    let inputs = call::QUERY_IN_FOURS | call::KEY_IN_FOURS | call::VALUE_IN_FOURS;
+    filled.flags = vec4([&filled.query, &filled.query], d, args::QUERY_IN_FOURS)
+        | vec4([&filled.key, &filled.past_key], d, args::KEY_IN_FOURS)
+        | vec4([&filled.value, &filled.past_value], dv, args::VALUE_IN_FOURS)
+        | vec4([&filled.output, &filled.output], dv, args::OUTPUT_IN_FOURS);
+    let inputs = args::QUERY_IN_FOURS | args::KEY_IN_FOURS | args::VALUE_IN_FOURS;
     if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
-        filled.flags |= call::WHOLE_ROWS;
+        filled.flags |= args::WHOLE_ROWS;
     }
     filled
 }
 
 /// The parameters of the kernel that writes the present tensors: one for keys and one for values, `None` where the
 /// problem does not have them.
-pub fn presents(problem: &Problem, filled: &Call, at: &Operands<u64>) -> [Option<Present>; 2] {
+pub fn presents(problem: &Problem, filled: &AttentionArgs, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
     let s = problem.spec();
     let present = |to: Operand, past: Tensor, fresh: Tensor, new: &View| {
         let view = problem.memory(to)?.view?;
-        Some(Present {
+        Some(PresentArgs {
             past,
             fresh,
             present: tensor(&view, at[to]),

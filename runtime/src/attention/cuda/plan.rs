@@ -5,9 +5,7 @@ use crate::cuda::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{
-    ChooseError, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, choose_gpu,
-};
+use elsa_core::attention::plan::{ChooseError, GpuChoice, GpuOptions, GpuWorkspaceLayout, choose_gpu};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -29,33 +27,13 @@ pub struct Functions {
     pub present: Option<Function>,
 }
 
-/// The description of an attention kernel for the chooser; `None` for kernels of other roles.
-fn spec(kernel: &GpuKernel) -> Option<GpuKernelSpec> {
-    match kernel.role {
-        Role::Attention { head_dim, half, half_scores, most_queries, most_plain } => Some(GpuKernelSpec {
-            name: kernel.name,
-            head_dim,
-            sixteen_bit: half,
-            half_scores,
-            most_queries,
-            most_plain,
-            threads: kernel.threads as usize,
-            rows: kernel.rows,
-            keys: kernel.keys,
-            shared: kernel.shared,
-            registers: kernel.registers,
-            flush: kernel.flush,
-        }),
-        Role::Merge { .. } | Role::Present => None,
-    }
-}
-
-/// The only kernel of a role. `name` names the role in an error.
+/// The kernel that writes the present tensors.
 ///
 /// # Errors
 /// Returns an error if this build has no such kernel.
-pub fn of_role(role: Role, name: &'static str) -> Result<&'static GpuKernel, DeviceError> {
-    GPU_KERNELS.iter().find(|k| k.role == role).ok_or(DeviceError::NoKernel { role: name })
+pub fn presenting() -> Result<&'static GpuKernel, DeviceError> {
+    let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionPresent { .. }));
+    found.ok_or(DeviceError::NoKernel { role: "the present" })
 }
 
 /// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
@@ -65,7 +43,7 @@ pub fn of_role(role: Role, name: &'static str) -> Result<&'static GpuKernel, Dev
 /// Returns an error if no kernel suffices.
 pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError> {
     let suffices = |k: &'static GpuKernel| match k.role {
-        Role::Merge { states, most } if splits <= most => Some((most, states, k)),
+        Role::AttentionMerge { states, most, .. } if splits <= most => Some((most, states, k)),
         _ => None,
     };
     let fewest = GPU_KERNELS.iter().filter_map(suffices).min_by_key(|(most, ..)| *most);
@@ -78,10 +56,9 @@ impl GpuPlan {
     /// # Errors
     /// Returns an error if the kernels do not support the problem, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
-        let specs = GPU_KERNELS.iter().filter_map(spec).collect::<Vec<_>>();
-        let choice = choose_gpu(problem, gpu.profile(), &specs, &options)?;
-        let mut kernels = GPU_KERNELS.iter().filter(|kernel| spec(kernel).is_some());
-        let attention = kernels.nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
+        let candidates = || GPU_KERNELS.iter().filter_map(|k| k.attention().map(|spec| (k, spec)));
+        let choice = choose_gpu(problem, gpu.profile(), candidates().map(|(_, spec)| spec), &options)?;
+        let (attention, _) = candidates().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
         let layout =
             GpuWorkspaceLayout::of(&choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget: options.budget };
@@ -105,7 +82,7 @@ impl GpuPlan {
         };
         let s = problem.spec();
         let present = match s.present_key.is_some() || s.present_value.is_some() {
-            true => Some(self.gpu.function(context, of_role(Role::Present, "the present")?)?),
+            true => Some(self.gpu.function(context, presenting()?)?),
             false => None,
         };
         Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present })
@@ -120,7 +97,7 @@ impl GpuPlan {
             segment_blocks: self.choice.chunk / block,
             merge_depth: path.merges,
             additions: path.additions,
-            half_chain: self.attention.half_chain,
+            half_chain: self.choice.kernel.half_chain,
         }
     }
 
@@ -148,15 +125,14 @@ mod tests {
     #[test]
     fn kernels_are_within_what_the_bound_counts() {
         let mut attention = 0;
-        for kernel in GPU_KERNELS {
-            let Some(spec) = spec(kernel) else { continue };
+        for spec in GPU_KERNELS.iter().filter_map(GpuKernel::attention) {
             attention += 1;
-            assert!(kernel.exp2_relative <= APPROXIMATION * DType::F32.unit_roundoff(), "{}", kernel.name);
-            assert_eq!(spec.half_scores, kernel.half_chain > 0, "{}", kernel.name);
-            assert!(spec.rows > 0 && spec.keys > 0 && spec.threads.is_multiple_of(32), "{}", kernel.name);
+            assert!(spec.exp2_relative <= APPROXIMATION * DType::F32.unit_roundoff(), "{}", spec.name);
+            let warps = spec.resources.threads.is_multiple_of(32);
+            assert!(spec.rows > 0 && spec.keys > 0 && warps, "{}", spec.name);
         }
         assert!(attention > 0);
-        assert!(of_role(Role::Present, "the present").is_ok());
+        assert!(presenting().is_ok());
         // The kernel for few states where it suffices, else the one for any number.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
         assert_eq!(names, ["merge_few", "merge_few", "merge_few", "merge", "merge", "merge", "merge"]);

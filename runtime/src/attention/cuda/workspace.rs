@@ -5,7 +5,7 @@ use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, R
 use crate::error::{BindError, DeviceError};
 use elsa_core::attention::plan::SEQUENCE_BYTES;
 use elsa_core::attention::{Operand, Operands, Problem};
-use elsa_kernels::cuda::call::Sequence;
+use elsa_kernels::cuda::attention::Sequence;
 use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);

@@ -1,6 +1,7 @@
 //! Measurements apart from the tests.
 
 pub mod count;
+pub mod fingerprint;
 pub mod mca;
 pub mod peers;
 mod program;

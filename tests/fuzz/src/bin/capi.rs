@@ -1,8 +1,8 @@
-//! The C ABI under hostile calls: descriptions, sizes and handles at random over memory that is really there. Nothing may
+//! The C ABI under hostile calls: random descriptions, sizes and handles over memory that is valid. Nothing may
 //! crash or panic, every status is one of those that the header names, and a refusal has a message.
 //!
-//! The input drives a story of calls on a few handles, some of them stale. Tensors point into two arenas, mostly where
-//! the description says, now and then misaligned, short, overlapping or null.
+//! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
+//! described, now and then misaligned, short, overlapping or null.
 #![no_main]
 
 use elsa::*;
@@ -13,10 +13,10 @@ use std::ptr::{null, null_mut};
 
 /// Bytes of an arena.
 const ARENA: usize = 1 << 15;
-/// Calls of a story.
+/// Calls of a sequence.
 const CALLS: usize = 24;
 
-/// Handles that a story knows; those that were destroyed stay.
+/// The handles of a sequence of calls. Destroyed ones stay.
 #[derive(Default)]
 struct Known {
     engines: Vec<elsa_engine>,
@@ -33,24 +33,24 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut known = Known::default();
     let arenas = [read.as_mut_ptr().cast::<u8>(), written.as_mut_ptr().cast::<u8>()];
-    // Input that ends early is not an error, only a shorter story.
-    let _ = story(&mut Unstructured::new(bytes), &mut known, arenas);
+    // Input that ends early is no error, only a shorter sequence.
+    let _ = calls(&mut Unstructured::new(bytes), &mut known, arenas);
     for bound in known.bounds {
-        said(elsa_bound_destroy(bound));
+        accepted(elsa_bound_destroy(bound));
     }
     for workspace in known.workspaces {
-        said(elsa_workspace_destroy(workspace));
+        accepted(elsa_workspace_destroy(workspace));
     }
     for (plan, _) in known.plans {
-        said(elsa_plan_destroy(plan));
+        accepted(elsa_plan_destroy(plan));
     }
     for engine in known.engines {
-        said(elsa_engine_destroy(engine));
+        accepted(elsa_engine_destroy(engine));
     }
 });
 
 /// A status is one of those of the header, and a refusal has a message.
-fn said(status: elsa_status) -> bool {
+fn accepted(status: elsa_status) -> bool {
     assert!((ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status), "status {status}");
     if status != ELSA_STATUS_OK {
         // SAFETY: the message ends in a zero byte and lives until the next call of this thread.
@@ -59,7 +59,7 @@ fn said(status: elsa_status) -> bool {
     status == ELSA_STATUS_OK
 }
 
-/// One of the handles, or one that never was.
+/// One of the handles, or a number that never was one.
 fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T> {
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
@@ -122,7 +122,7 @@ fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
     Ok(p)
 }
 
-/// Memory for a view in an arena: mostly as much as it takes.
+/// Memory for a view in an arena: mostly as much as it needs.
 fn memory(
     u: &mut Unstructured<'_>,
     arena: *mut u8,
@@ -194,7 +194,7 @@ fn frame(
         cu_seqlens_q: list(u, of_q, if p.packed > 0 { p.packed + 1 } else { 0 })?,
         cu_seqlens_k: list(u, of_k, if p.packed > 0 { p.packed + 1 } else { 0 })?,
     };
-    // Now and then an output lies where inputs are, which must be refused or do no harm.
+    // Now and then an output lies where inputs are. It must be refused or do no harm.
     let to = if u.ratio(1, 16)? { read } else { written };
     let states = u.ratio(1, 3)?;
     let state = |v: elsa_view| if states { v } else { none };
@@ -211,14 +211,14 @@ fn frame(
     Ok((inputs, outputs))
 }
 
-fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> Result<()> {
+fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> Result<()> {
     let mut lists = [[0i64; 4]; 3];
     let engine =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
     let mut made = elsa_engine::default();
     // SAFETY (all calls below): structs are those of this function; tensors lie in the arenas, which outlive the
     // handles, and which nothing else uses during a call.
-    if said(unsafe { elsa_engine_create(&engine, &mut made) }) {
+    if accepted(unsafe { elsa_engine_create(&engine, &mut made) }) {
         known.engines.push(made);
     }
     for _ in 0..CALLS {
@@ -239,7 +239,7 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let options: *const _ = if u.arbitrary()? { &options } else { null() };
                 let mut plan = elsa_plan::default();
                 // SAFETY: above.
-                if said(unsafe { elsa_plan_create(engine, &p, options, &mut plan) }) {
+                if accepted(unsafe { elsa_plan_create(engine, &p, options, &mut plan) }) {
                     known.plans.push((plan, p));
                 }
             }
@@ -247,7 +247,7 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let (plan, _) = pick(u, &known.plans, none)?;
                 let mut workspace = elsa_workspace::default();
                 // SAFETY: above.
-                if said(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
+                if accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
             }
@@ -255,13 +255,13 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let (plan, p) = pick(u, &known.plans, none)?;
                 let mut workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
                 // SAFETY: above.
-                if u.ratio(3, 4)? && said(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
+                if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
                 let (inputs, outputs) = frame(u, &p, arenas, &mut lists)?;
                 let part = u.ratio(1, 4)?;
                 // SAFETY: above.
-                said(unsafe {
+                accepted(unsafe {
                     let run = if part { elsa_partial } else { elsa_run };
                     run(plan, workspace, &inputs, &outputs, null_mut())
                 });
@@ -272,24 +272,24 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let (inputs, outputs) = frame(u, &p, arenas, &mut lists)?;
                 let mut bound = elsa_bound::default();
                 // SAFETY: above. What is bound is run before the lists change.
-                if said(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
+                if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
                     // SAFETY: above.
-                    said(unsafe { elsa_bound_run(bound, null_mut()) });
-                    said(elsa_bound_destroy(bound));
+                    accepted(unsafe { elsa_bound_run(bound, null_mut()) });
+                    accepted(elsa_bound_destroy(bound));
                     known.bounds.push(bound);
                 }
             }
             8 => {
                 let (plan, _) = pick(u, &known.plans, none)?;
-                said(elsa_plan_destroy(plan));
+                accepted(elsa_plan_destroy(plan));
             }
             9 => {
-                said(elsa_workspace_destroy(pick(u, &known.workspaces, elsa_workspace::default())?));
+                accepted(elsa_workspace_destroy(pick(u, &known.workspaces, elsa_workspace::default())?));
             }
             10 => {
                 let stale = pick(u, &known.bounds, elsa_bound::default())?;
                 // SAFETY: above; every bound frame was destroyed.
-                said(unsafe { elsa_bound_run(stale, null_mut()) });
+                accepted(unsafe { elsa_bound_run(stale, null_mut()) });
             }
             _ => {
                 let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
@@ -299,8 +299,8 @@ fn story(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let b = elsa_states_in { m: at(read, 3), s: at(read, 4), w: at(read, 5) };
                 let to = |part: usize| written.wrapping_add(part * 1100);
                 let merged = elsa_states_out { m: to(0), s: to(1), w: to(2) };
-                // SAFETY: above; 64 rows of 16 singles fit 1,100.
-                said(unsafe { elsa_states_merge(rows, dim, &a, &b, &merged) });
+                // SAFETY: above; 64 rows of 16 f32 values fit 1,100.
+                accepted(unsafe { elsa_states_merge(rows, dim, &a, &b, &merged) });
             }
         }
     }

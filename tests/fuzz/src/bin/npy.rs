@@ -1,4 +1,4 @@
-//! The reader of `.npy` files: any bytes are a tensor whose payload is what its shape says, or a typed error.
+//! The reader of `.npy` files: any bytes are a tensor whose payload has the size of its shape, or a typed error.
 #![no_main]
 
 use elsa_cli::tensor::npy;

@@ -1,14 +1,14 @@
-//! Construction of problems from hostile shapes: nothing may panic, and what is accepted must be coherent.
+//! Problems from hostile shapes: nothing may panic, and accepted problems must be coherent.
 //!
 //! The input drives choices: mostly small sizes that agree, now and then one that does not, or one near
-//! the end of the address space. An accepted problem of small size is given buffers, sometimes short or
-//! wrong ones, and what [`Inputs::check`] then accepts is compared with the definition in
+//! the end of the address space. A small accepted problem gets buffers, sometimes short or wrong
+//! ones, and what [`Inputs::check`] then accepts is compared with the definition in
 //! `elsa_core::attention`, key by key and in arithmetic that cannot overflow.
 #![no_main]
 
-use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Sequence, Spec, Window};
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -18,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 const SMALL: usize = 1 << 12;
 
 fuzz_target!(|bytes: &[u8]| {
-    // Input that ends early is not an error, only a shorter story.
+    // Input that ends early is no error, only fewer choices.
     let _ = explore(&mut Unstructured::new(bytes));
 });
 
@@ -27,7 +27,7 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     let problem = match spec.check() {
         Ok(problem) => problem,
         Err(error) => {
-            speaks(&error);
+            check_message(&error);
             return Ok(());
         }
     };
@@ -57,7 +57,7 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
     if sizes.into_iter().all(|n| n <= SMALL) {
         bind(u, &problem)?;
     } else if u.arbitrary()? {
-        // Data that cannot be that of a problem so large must be refused, and not overflow on the way.
+        // Data that are too short for so large a problem must be refused, without overflow on the way.
         let few = [0i64; 3];
         let zeros = Zeros::new(SMALL);
         let some = |view: &View| zeros.of(spec.dtype, view.extent().min(SMALL));
@@ -68,14 +68,14 @@ fn explore(u: &mut Unstructured<'_>) -> Result<()> {
         inputs.lengths.cu_seqlens_q = spec.packed.map(|_| &few[..]);
         inputs.lengths.cu_seqlens_k = spec.packed.map(|_| &few[..]);
         if let Err(error) = inputs.check(&problem) {
-            speaks(&error);
+            check_message(&error);
         }
     }
     Ok(())
 }
 
-/// An error's message names something and says what is allowed.
-fn speaks(error: &ArgumentError) {
+/// An error's message names an argument and what is allowed.
+fn check_message(error: &ArgumentError) {
     let text = error.to_string();
     assert!(text.contains(": ") && !text.contains('\n'), "{text}");
 }
@@ -119,7 +119,7 @@ fn view(u: &mut Unstructured<'_>, argument: &'static str, shape: [usize; 4]) -> 
             Ok(Some(view))
         }
         Err(error) => {
-            speaks(&error);
+            check_message(&error);
             Ok(None)
         }
     }
@@ -207,7 +207,7 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
         let (from, to) = (u.int_in_range(0..=4)?, u.int_in_range(3..=5)?);
         match MaskView::dense(kind, &dims[from.min(to)..to]) {
             Ok(mask) => spec.mask = Some(mask),
-            Err(error) => speaks(&error),
+            Err(error) => check_message(&error),
         }
     }
     spec.key_lengths = u.ratio(1, 4)?;
@@ -217,33 +217,33 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
 
 /// Zeros of a type, `n` of them.
 struct Zeros {
-    single: Vec<f32>,
-    half: Vec<u16>,
+    wide: Vec<f32>,
+    narrow: Vec<u16>,
 }
 
 impl Zeros {
     fn new(n: usize) -> Zeros {
-        Zeros { single: vec![0.0; n], half: vec![0; n] }
+        Zeros { wide: vec![0.0; n], narrow: vec![0; n] }
     }
 
     fn of(&self, dtype: DType, n: usize) -> Elements<'_> {
         match dtype {
-            DType::F32 => Elements::F32(&self.single[..n]),
-            DType::F16 => Elements::F16(half(&self.half[..n])),
-            DType::Bf16 => Elements::Bf16(brain(&self.half[..n])),
+            DType::F32 => Elements::F32(&self.wide[..n]),
+            DType::F16 => Elements::F16(as_f16(&self.narrow[..n])),
+            DType::Bf16 => Elements::Bf16(as_bf16(&self.narrow[..n])),
         }
     }
 }
 
-fn half(bits: &[u16]) -> &[half::f16] {
+fn as_f16(bits: &[u16]) -> &[half::f16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-fn brain(bits: &[u16]) -> &[half::bf16] {
+fn as_bf16(bits: &[u16]) -> &[half::bf16] {
     half::slice::HalfBitsSliceExt::reinterpret_cast(bits)
 }
 
-/// Gives a small problem its data and checks what is accepted.
+/// Makes data for a small problem and checks what is accepted.
 fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let spec = problem.spec();
     let zeros = Zeros::new(SMALL + 1);
@@ -289,7 +289,7 @@ fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
         inputs.lengths.cu_seqlens_k = Some(&ck);
     }
     if let Err(error) = inputs.check(problem) {
-        speaks(&error);
+        check_message(&error);
         return Ok(());
     }
     accepted(problem, &inputs);
@@ -298,7 +298,7 @@ fn bind(u: &mut Unstructured<'_>, problem: &Problem) -> Result<()> {
     let mut outputs = Outputs::new(ElementsMut::F32(&mut out));
     outputs.lse = Some(&mut lse);
     if let Err(error) = outputs.check(problem) {
-        speaks(&error);
+        check_message(&error);
     }
     Ok(())
 }
@@ -376,8 +376,8 @@ fn accepted(problem: &Problem, inputs: &Inputs<'_>) {
     }
 }
 
-/// Whether row `i` may attend key `j` by length, causality, window and the mask's last axis, as the module
-/// `problem` defines it.
+/// Whether row `i` may attend key `j` by length, causality, window and the mask's last axis, as
+/// `elsa_core::attention` defines it.
 fn attends(problem: &Problem, s: &Sequence, i: usize, j: usize) -> bool {
     let spec = problem.spec();
     let offset = match spec.causal {

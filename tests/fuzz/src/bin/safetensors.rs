@@ -1,5 +1,5 @@
-//! The reader of `.safetensors` files: under any name, any bytes are a tensor whose payload is what its shape
-//! says, or a typed error.
+//! The reader of `.safetensors` files: under any name, any bytes are a tensor whose payload has the size of
+//! its shape, or a typed error.
 #![no_main]
 
 use elsa_cli::tensor::safetensors;

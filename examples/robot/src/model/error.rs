@@ -1,0 +1,68 @@
+//! Why there is no model, or no answer.
+
+use crate::request::named_wrongly;
+use elsa_core::argument::ArgumentError;
+use elsa_runtime::{BindError, EngineError, PlanError, RunError};
+use std::path::PathBuf;
+
+/// Why there is no model, or no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The file cannot be read.
+    #[error("model: {}: {source}; allowed: a readable safetensors file", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no safetensors file.
+    #[error("model: {}: {reason}; allowed: a safetensors file", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor that the network needs is absent, or is another one.
+    #[error("model: tensor {name}: {found}; allowed: {allowed}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What the file has.
+        found: String,
+        /// What the network needs.
+        allowed: String,
+    },
+    /// The engine is not available. Its text starts with the argument.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Attention of these shapes is refused.
+    #[error("model: {0}")]
+    Problem(#[from] ArgumentError),
+    /// Attention of these shapes cannot be planned.
+    #[error("model: {0}")]
+    Plan(#[from] PlanError),
+    /// The buffers do not fit the plan.
+    #[error("model: {0}")]
+    Bind(#[from] BindError),
+    /// Attention failed.
+    #[error("attention: {0}")]
+    Run(#[from] RunError),
+}
+
+impl ModelError {
+    /// Whether the request is at fault, and not the device or the system.
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        match self {
+            ModelError::Read { source, .. } => named_wrongly(source),
+            ModelError::Engine(error) => {
+                !matches!(error, EngineError::Spawn { .. } | EngineError::Device { .. })
+            }
+            ModelError::Plan(_) | ModelError::Bind(_) | ModelError::Run(_) => false,
+            _ => true,
+        }
+    }
+}

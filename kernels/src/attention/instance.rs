@@ -1,0 +1,91 @@
+//! The macro that instantiates the attention kernels for one instruction set.
+
+/// Declares `KERNEL`, whose tiles are one to three vectors of rows, and `ROW_KERNEL`, which takes one row at a time.
+///
+/// `tile_keys` are the keys of a register tile for one, two and three vectors.
+macro_rules! attention {
+    ($isa:ident, $lanes:ident, $features:tt, {
+        name: $name:literal, row_name: $row_name:literal,
+        tile_keys: [$r1:literal, $r2:literal, $r3:literal], vectors: $vectors:literal, group: $group:literal,
+        keys: $keys:expr, exp2_relative: $exp2:literal, fused: $fused:literal $(,)?
+    }) => {
+        use elsa_core::attention::plan::{KernelSpec, KeyLayout};
+        use $crate::attention::{Block, Entries, Kernel, OneRow, Sums, Tile, TileOps, Vectors};
+        use $crate::lanes::Lanes;
+        use $crate::{memory, product};
+
+        const KEYS: KeyLayout = $keys;
+        const PANELS: bool = matches!(KEYS, KeyLayout::Panels(_));
+
+        /// The kernel for any number of queries.
+        pub static KERNEL: Kernel = Kernel {
+            spec: KernelSpec {
+                name: $name,
+                set: PRIMITIVES.set,
+                lanes: $lanes::N,
+                vectors: $vectors,
+                tile_keys: $r1,
+                group: $group,
+                keys: KEYS,
+                most_queries: usize::MAX,
+                weight_scale: $lanes::WEIGHT_SCALE,
+                chain: product::CHAIN,
+                exp2_relative: $exp2,
+                fused: $fused,
+            },
+            primitives: &PRIMITIVES,
+            entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
+            pack,
+        };
+
+        /// The kernel for few queries, one row at a time.
+        pub static ROW_KERNEL: Kernel = Kernel {
+            spec: KernelSpec {
+                name: $row_name,
+                lanes: 1,
+                vectors: 1,
+                tile_keys: 1,
+                group: 4,
+                keys: KeyLayout::Rows,
+                most_queries: $lanes::N.div_ceil(4),
+                ..KERNEL.spec
+            },
+            entries: [row1::ENTRIES; 3],
+            ..KERNEL
+        };
+
+        $crate::attention::instance::entries!(row1, $features, $isa, OneRow<$lanes>);
+        $crate::attention::instance::entries!(v1, $features, $isa, Vectors<$lanes, $r1, 1, PANELS>);
+        $crate::attention::instance::entries!(v2, $features, $isa, Vectors<$lanes, $r2, 2, PANELS>);
+        $crate::attention::instance::entries!(v3, $features, $isa, Vectors<$lanes, $r3, 3, PANELS>);
+
+        $crate::instance::entry_points! {
+            $features, $isa,
+            fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
+                = memory::pack::<$lanes, $r1>;
+        }
+    };
+}
+
+/// Declares a module with the entry points of one tile width, after which a profile names them.
+macro_rules! entries {
+    ($module:ident, $features:tt, $isa:ident, $ops:ty) => {
+        mod $module {
+            use super::*;
+
+            pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
+
+            $crate::instance::entry_points! {
+                $features, $isa,
+                fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::step;
+                fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
+                fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
+                fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
+                fn softmax(p: *mut f32, count: usize, sums: &Sums, masked: bool) = <$ops>::softmax;
+                fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) = <$ops>::accumulate;
+            }
+        }
+    };
+}
+
+pub(crate) use {attention, entries};

@@ -1,0 +1,160 @@
+//! What an attention micro-kernel works on, and the table of entry points that it is.
+//!
+//! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Sizes, strides and offsets count
+//! f32 values.
+
+use crate::primitives::Primitives;
+use elsa_core::attention::plan::KernelSpec;
+
+/// A query tile of width `W` (its rows) and the memory that it works in.
+///
+/// Contract, for blocks of at most `B` keys:
+/// - `head_dim` and `value_dim` are multiples of four.
+/// - `query` is readable for `head_dim · W` values: `[dim][W]`, scaled to scores in base-2 units.
+/// - `weights` is writable for `(B + 16) · W` values.
+/// - `pad` is writable for `8 · head_dim` values.
+/// - None of them overlaps another, or what the block and the sums point to.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// Queries, `[dim][W]`.
+    pub query: *const f32,
+    /// Scores, then weights, `[key][W]`.
+    pub weights: *mut f32,
+    /// Room for the last few keys of a block.
+    pub pad: *mut f32,
+    /// Head size of queries and keys, a multiple of four.
+    pub head_dim: usize,
+    /// Head size of values, a multiple of four.
+    pub value_dim: usize,
+}
+
+/// A block of keys.
+///
+/// Contract, for a tile of width `W` and blocks of at most `B` keys:
+/// - `count` is at least one and at most `B`.
+/// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
+///   whole panels `[panel][dim][R]`.
+/// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart.
+/// - `bias` is null, or readable for `count · W` values.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Keys.
+    pub keys: *const f32,
+    /// From one key to the next.
+    pub key_stride: usize,
+    /// Values.
+    pub values: *const f32,
+    /// From one value to the next.
+    pub value_stride: usize,
+    /// Keys in the block.
+    pub count: usize,
+    /// Added to the scores, `[key][W]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
+    pub bias: *const f32,
+    /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
+    pub cap: f32,
+}
+
+/// The states of a tile's rows, as in [`elsa_core::state::State`], one row a lane. The sums `s` and `w` carry the
+/// kernel's [`KernelSpec::weight_scale`] as a common factor.
+///
+/// Contract, for a tile of width `W`: `m` and `s` are readable and writable for `W` values, `w` for `value_dim · W`.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums {
+    /// References, `[W]`.
+    pub m: *mut f32,
+    /// Sums of weights, `[W]`.
+    pub s: *mut f32,
+    /// Weighted sums of values, `[dim][W]`.
+    pub w: *mut f32,
+}
+
+/// The operations on tiles of one width, from which an instruction set makes [`Entries`].
+pub trait TileOps {
+    /// Proof that the instruction set is present.
+    type Isa: Copy;
+
+    /// Fused step: scores, references, weights, row sums and the weighted sum of one block. With `first` the sums are
+    /// written, otherwise added to.
+    ///
+    /// # Safety
+    /// - The clauses of [`Tile`], [`Block`] and [`Sums`]; sums are initialised unless `first`.
+    unsafe fn step(isa: Self::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool);
+
+    /// `earlier ⊕ later`, into `earlier`: the merge law of [`elsa_core::state`].
+    ///
+    /// # Safety
+    /// - The clauses of [`Sums`] for both, all initialised, and `value_dim`.
+    unsafe fn merge(isa: Self::Isa, earlier: &Sums, later: &Sums, value_dim: usize);
+
+    /// Divides `W` by `S` in place, as `W · (1 / S)`: zeros where no key was seen, NaN where poisoned.
+    ///
+    /// # Safety
+    /// - The clauses of [`Sums`], all initialised, for `value_dim`.
+    unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
+
+    /// Writes the block's scores to `dst`, `[key][W]`.
+    ///
+    /// # Safety
+    /// - The clauses of [`Tile`] and [`Block`].
+    /// - `dst` is writable for `W` values of every key, `count` being rounded up to a multiple of the register tile's
+    ///   keys, or of 16 where a tile is one row.
+    unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32);
+
+    /// The softmax of whole materialised rows, but for its normalisation: finds the largest of `count` scores of each
+    /// row at `p`, makes them weights in place, and writes references and sums. With `masked` there may be scores of
+    /// `−∞`.
+    ///
+    /// # Safety
+    /// - `count · W` values are readable and writable at `p`. Where a tile is one row, `count` is rounded up to a
+    ///   multiple of 16, and what lies past the scores is `−∞`.
+    /// - The clauses of [`Sums`] for `m` and `s`.
+    unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums, masked: bool);
+
+    /// Adds the block's values, weighted by the weights at `p`, to the weighted sums, or writes them when `first`.
+    ///
+    /// # Safety
+    /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless `first`.
+    /// - `count · W` weights are readable at `p`.
+    unsafe fn accumulate(isa: Self::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool);
+}
+
+/// Entry points for one tile width.
+///
+/// Each is unsafe with the clauses of the function of the same name of [`TileOps`], and one more: the kernel's
+/// instruction set is present.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries {
+    /// [`TileOps::step`].
+    pub step: unsafe fn(&Tile, &Block, &Sums, bool),
+    /// [`TileOps::merge`].
+    pub merge: unsafe fn(&Sums, &Sums, usize),
+    /// [`TileOps::finish`].
+    pub finish: unsafe fn(&Sums, usize),
+    /// [`TileOps::scores`].
+    pub scores: unsafe fn(&Tile, &Block, *mut f32),
+    /// [`TileOps::softmax`].
+    pub softmax: unsafe fn(*mut f32, usize, &Sums, bool),
+    /// [`TileOps::accumulate`].
+    pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
+}
+
+/// An attention micro-kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Name, tile, error constants.
+    pub spec: KernelSpec,
+    /// Presence, moves and conversions of its instruction set.
+    pub primitives: &'static Primitives,
+    /// Entry points for tiles of one, two, three vectors; the first `spec.vectors` are meant to be used.
+    pub entries: [Entries; 3],
+    /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
+    pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
+}
+
+impl Kernel {
+    /// Whether this machine has the kernel's instruction set.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        (self.primitives.present)()
+    }
+}

@@ -1,0 +1,51 @@
+//! The attention micro-kernels, written once over [`Lanes`](crate::lanes::Lanes).
+//!
+//! **The formula.** For a tile of `W` query rows and a block of keys, and with the state `(m, S, W)` of each
+//! row before the block:
+//!
+//! ```text
+//! naive:  for each row i:
+//!             for each key j:  s[j] = q_i · k_j
+//!             m' = max(m, max s);  p[j] = 2^(s[j] − m');  rescale S and W by 2^(m − m')
+//!             S += Σ p[j];  W += Σ p[j] v_j
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Queries lie in lanes.* A tile is `V` vectors of `N` rows, so its width is `V · N`; queries are transposed to
+//!    `[dim][width]`. Then scores `S^T[key][row] = K · Q^T` and output `O^T[dim][row] += V^T · P^T` are the same
+//!    product `C[R][V] += a(r, k) · B[k][V]` with a broadcast scalar `a` ([`crate::product`]). Maximum, sum and
+//!    rescaling never cross lanes, and a row's arithmetic does not depend on its neighbours or on the tile.
+//! 2. *References are whole numbers and lag.* A row's reference moves only when a score exceeds it by more than
+//!    [`HEADROOM`](elsa_core::state::HEADROOM), and moves to a whole number, so that the rescale is seldom
+//!    and exact ([`softmax`]).
+//! 3. *Sums are bounded chains.* A score is summed in chains of [`CHAIN`](crate::product::CHAIN) dims, a block's
+//!    share of the output in a register over the block's keys and only then added to the segment's, segments merge
+//!    in a tree. The error grows with these lengths and not with the number of keys.
+//! 4. *A masked weight is zero by selection.* Attended weights are never zero (the floor), so the exact zero
+//!    marks a masked key; where a masked block holds a NaN or an infinity among its values, a slow product
+//!    skips those marks ([`values`]).
+//! 5. *Few queries take another kernel.* With one query a tile would leave all lanes but one empty, so a row's dims
+//!    and keys lie in the lanes instead ([`row`]).
+//!
+//! | file | duty |
+//! |---|---|
+//! | [`kernel`] | what a kernel works on, its operations and entry points |
+//! | [`scores`], [`modify`] | `q · k`, then soft cap and bias |
+//! | [`softmax`] | references, weights, sums of weights |
+//! | [`values`] | the weighted sum of the values |
+//! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
+//! | [`row`] | the operations on one row |
+
+pub(crate) mod instance;
+pub mod kernel;
+pub mod modify;
+pub mod row;
+pub mod scores;
+pub mod softmax;
+pub mod values;
+pub mod vectors;
+
+pub use kernel::{Block, Entries, Kernel, Sums, Tile, TileOps};
+pub use row::OneRow;
+pub use vectors::Vectors;

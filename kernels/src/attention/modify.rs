@@ -1,0 +1,47 @@
+//! Soft cap and bias: what happens to a score between the product and the softmax.
+
+use super::kernel::Block;
+use crate::lanes::Lanes;
+
+/// Whether a block's scores stay as the product leaves them.
+#[inline(always)]
+#[must_use]
+pub fn is_plain(block: &Block) -> bool {
+    block.cap == 0.0 && block.bias.is_null()
+}
+
+/// Scores under a soft cap: `cap · tanh(s)`.
+#[inline(always)]
+pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
+    tanh(isa, s).times(cap)
+}
+
+/// Scores with a bias: `s + bias`, and `masked`, which is `−∞`, where the bias is `−∞`, whatever the score is.
+#[inline(always)]
+pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {
+    bias.if_present(s.plus(bias), masked)
+}
+
+/// Hyperbolic tangent. Below 5/8 an odd polynomial, from there on
+/// `(1 − e) / (1 + e)` with `e = 2^(−2 |x| log2 e)`, where the subtraction cancels little.
+#[inline(always)]
+fn tanh<L: Lanes>(isa: L::Isa, x: L) -> L {
+    let zero = L::splat(isa, 0.0);
+    let one = L::splat(isa, 1.0);
+    let a = x.abs();
+    let z = a.times(a);
+    let mut p = L::splat(isa, TANH[4]);
+    p = p.mul_add(z, L::splat(isa, TANH[3]));
+    p = p.mul_add(z, L::splat(isa, TANH[2]));
+    p = p.mul_add(z, L::splat(isa, TANH[1]));
+    p = p.mul_add(z, L::splat(isa, TANH[0]));
+    let small = p.times(z).mul_add(a, a);
+    let e = a.times(L::splat(isa, -2.0 * core::f32::consts::LOG2_E)).at_least(L::splat(isa, -64.0)).exp2();
+    let e = e.over(L::splat(isa, L::WEIGHT_SCALE as f32));
+    let large = one.minus(e).over(one.plus(e));
+    let t = a.if_greater(L::splat(isa, 0.625), large, small);
+    zero.if_greater(x, zero.minus(t), t)
+}
+
+/// Minimax coefficients of `(tanh(x)/x − 1)/x²` in `x²` on [0, 25/64].
+const TANH: [f32; 5] = [-0.333_332_84, 0.133_314_91, -0.053_743_497, 0.020_650_588, -0.005_717_045_6];

@@ -1,0 +1,362 @@
+//! The operations on one query row, with lanes along dims and keys.
+//!
+//! ```text
+//! naive:  for each key j:  s[j] = Σ_x q[x] · k_j[x]
+//!         the softmax of s;  for each key j:  for each dim x:  W[x] += p[j] · v_j[x]
+//! ```
+//!
+//! 1. *Lanes lie along a row.* With one query, a tile of rows in lanes would leave all lanes but one empty. Here a
+//!    score is a dot product along the key's dims with one sum across lanes, weights are taken for `N` keys at once,
+//!    and a value is added along its dims.
+//! 2. *The work of a key is its loads*, so a long cache is read at the speed of memory: rows are read one after the
+//!    other and from their beginning to their end, which is the order that the processor's prefetching follows.
+//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; [`KEYS_AT_ONCE`] of them are
+//!    independent.
+//! 4. *The last vector of scores is filled with `−∞`*, so that maximum and weights need no tail.
+//!
+//! The interface is that of a tile one row wide, so plans, states and merges are the same.
+
+use super::kernel::{Block, Sums, Tile, TileOps};
+use super::modify::{biased, capped, is_plain};
+use crate::lanes::{Lanes, MAX_LANES};
+use crate::product::CHAIN;
+use core::marker::PhantomData;
+use elsa_core::state::{HEADROOM, Merge};
+
+/// Keys whose dot products are computed at once.
+const KEYS_AT_ONCE: usize = 4;
+
+/// Tiles of one row, computed with vectors `L`.
+#[derive(Clone, Copy, Debug)]
+pub struct OneRow<L>(PhantomData<L>);
+
+/// Dot products of the query with `K` keys from `keys` on, in chains of at most [`CHAIN`] dims a lane.
+///
+/// # Safety
+/// - `d` values are readable at `query`, `K` rows of `d`, `stride` apart, at `keys`.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const K: usize>(
+    isa: L::Isa,
+    query: *const f32,
+    keys: *const f32,
+    stride: usize,
+    d: usize,
+) -> [f32; K] {
+    let zero = L::splat(isa, 0.0);
+    let mut total = [0.0; K];
+    let whole = d / L::N * L::N;
+    let mut x = 0;
+    // SAFETY: vectors end at or before `d`, and so do the elements after them (clause).
+    unsafe {
+        while x < whole {
+            let end = whole.min(x + CHAIN * L::N);
+            let mut acc = [zero; K];
+            for k in 0..K {
+                let row = keys.add(k * stride);
+                let mut i = x;
+                while i < end {
+                    acc[k] = L::load(isa, row.add(i)).mul_add(L::load(isa, query.add(i)), acc[k]);
+                    i += L::N;
+                }
+            }
+            for k in 0..K {
+                total[k] += acc[k].lane_sum();
+            }
+            x = end;
+        }
+        while x < d {
+            for k in 0..K {
+                total[k] += query.add(x).read() * keys.add(k * stride + x).read();
+            }
+            x += 1;
+        }
+    }
+    total
+}
+
+/// Writes the block's scores to `dst`, and `−∞` up to a whole vector.
+///
+/// # Safety
+/// - The clauses of [`Tile`] and [`Block`] for one row.
+/// - The block's count, rounded up to a multiple of [`MAX_LANES`], of values is writable at `dst`.
+#[inline(always)]
+unsafe fn scores<L: Lanes>(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+    let (d, n) = (tile.head_dim, block.count);
+    let mut j = 0;
+    // SAFETY: keys below the count are readable; `dst` covers the count and the rest of a vector (clauses).
+    unsafe {
+        while j + KEYS_AT_ONCE <= n {
+            let keys = block.keys.add(j * block.key_stride);
+            let s = dots::<L, KEYS_AT_ONCE>(isa, tile.query, keys, block.key_stride, d);
+            dst.add(j).cast::<[f32; KEYS_AT_ONCE]>().write_unaligned(s);
+            j += KEYS_AT_ONCE;
+        }
+        while j < n {
+            let [s] =
+                dots::<L, 1>(isa, tile.query, block.keys.add(j * block.key_stride), block.key_stride, d);
+            dst.add(j).write(s);
+            j += 1;
+        }
+        for j in n..n.next_multiple_of(L::N) {
+            dst.add(j).write(f32::NEG_INFINITY);
+        }
+        if is_plain(block) {
+            return;
+        }
+        let masked = L::splat(isa, f32::NEG_INFINITY);
+        let cap = L::splat(isa, block.cap);
+        let mut j = 0;
+        while j < n {
+            let mut s = L::load(isa, dst.add(j));
+            if block.cap != 0.0 {
+                s = capped(isa, s, cap);
+            }
+            if !block.bias.is_null() {
+                // The bias ends with the block.
+                let mut line = [f32::NEG_INFINITY; MAX_LANES];
+                line.as_mut_ptr().copy_from_nonoverlapping(block.bias.add(j), L::N.min(n - j));
+                s = biased(s, L::load(isa, line.as_ptr()), masked);
+            }
+            s.store(dst.add(j));
+            j += L::N;
+        }
+        // A cap makes the lanes past the last key finite.
+        for j in n..n.next_multiple_of(L::N) {
+            dst.add(j).write(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// The lanes of a vector as an array; those past `N` hold `fill`.
+#[inline(always)]
+fn lanes<L: Lanes>(x: L, fill: f32) -> [f32; MAX_LANES] {
+    let mut out = [fill; MAX_LANES];
+    // SAFETY: no vector has more than `MAX_LANES` lanes.
+    unsafe { x.store(out.as_mut_ptr()) };
+    out
+}
+
+/// Moves the reference where the largest of `count` scores exceeds it by more than the headroom, and rescales the
+/// sums.
+///
+/// # Safety
+/// - `count` values, rounded up to a multiple of `N`, are readable at `p`.
+/// - The clauses of [`Sums`] for one row and `value_dim`; `s` and `w` are initialised unless `first`.
+#[inline(always)]
+unsafe fn raise<L: Lanes>(
+    isa: L::Isa,
+    p: *const f32,
+    count: usize,
+    sums: &Sums,
+    value_dim: usize,
+    first: bool,
+) {
+    let mut top = L::splat(isa, f32::NEG_INFINITY);
+    let mut j = 0;
+    // SAFETY: vectors end within the rounded count; one reference, one sum, `value_dim` weighted sums (clauses).
+    unsafe {
+        while j < count {
+            top = top.larger(L::load(isa, p.add(j)));
+            j += L::N;
+        }
+        let mut largest = f32::NEG_INFINITY;
+        for x in lanes(top, f32::NEG_INFINITY) {
+            largest = if x > largest { x } else { largest };
+        }
+        let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
+        if largest > m + HEADROOM {
+            let [target, ..] = lanes(L::splat(isa, largest).nearest(), 0.0);
+            let merge = Merge::of(m, target);
+            sums.m.write(merge.m);
+            if !first {
+                *sums.s *= merge.earlier;
+                for x in 0..value_dim {
+                    *sums.w.add(x) *= merge.earlier;
+                }
+            }
+        } else if first {
+            sums.m.write(m);
+        }
+    }
+}
+
+/// Turns `count` scores at `p` into weights in place and returns their sum. A score of `−∞` becomes zero.
+///
+/// # Safety
+/// - `count` values, rounded up to a multiple of `N`, are readable and writable at `p`, one at `m`.
+#[inline(always)]
+unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> f32 {
+    let zero = L::splat(isa, 0.0);
+    let mut sum = zero;
+    let mut j = 0;
+    // SAFETY: vectors end within the rounded count (clause).
+    unsafe {
+        // Where no key was seen the differences are NaN, but no score is present either.
+        let reference = L::splat(isa, m.read());
+        while j < count {
+            let s = L::load(isa, p.add(j));
+            let e = s.if_present(s.minus(reference).weight(isa), zero);
+            e.store(p.add(j));
+            sum = sum.plus(e);
+            j += L::N;
+        }
+    }
+    sum.lane_sum()
+}
+
+/// Adds the weighted values of `S` vectors of dims from `x` on.
+///
+/// # Safety
+/// - The clauses of [`add`]; `x + S · N` is at most the value size.
+#[inline(always)]
+unsafe fn strip<L: Lanes, const S: usize>(
+    isa: L::Isa,
+    block: &Block,
+    x: usize,
+    p: *const f32,
+    w: *mut f32,
+    first: bool,
+) {
+    let mut acc = [L::splat(isa, 0.0); S];
+    // SAFETY: key `j` of the block has the dims of the strip (clause).
+    unsafe {
+        for j in 0..block.count {
+            let weight = p.add(j).read();
+            // A masked key adds nothing, whatever its value holds.
+            if !block.bias.is_null() && weight == 0.0 {
+                continue;
+            }
+            let weight = L::splat(isa, weight);
+            let row = block.values.add(j * block.value_stride + x);
+            for i in 0..S {
+                acc[i] = L::load(isa, row.add(i * L::N)).mul_add(weight, acc[i]);
+            }
+        }
+        for i in 0..S {
+            let at = w.add(x + i * L::N);
+            let c = if first { acc[i] } else { L::load(isa, at).plus(acc[i]) };
+            c.store(at);
+        }
+    }
+}
+
+/// Adds the block's weighted values to `w`, or writes them when `first`.
+///
+/// # Safety
+/// - The clauses of [`Block`] for `value_dim`; its count of weights is readable at `p`.
+/// - `value_dim` values are writable at `w`, and initialised unless `first`.
+#[inline(always)]
+unsafe fn add<L: Lanes>(
+    isa: L::Isa,
+    block: &Block,
+    value_dim: usize,
+    p: *const f32,
+    w: *mut f32,
+    first: bool,
+) {
+    let mut x = 0;
+    // SAFETY: strips and the dims after them end at or before `value_dim` (clauses).
+    unsafe {
+        while x + 8 * L::N <= value_dim {
+            strip::<L, 8>(isa, block, x, p, w, first);
+            x += 8 * L::N;
+        }
+        while x + 4 * L::N <= value_dim {
+            strip::<L, 4>(isa, block, x, p, w, first);
+            x += 4 * L::N;
+        }
+        while x + L::N <= value_dim {
+            strip::<L, 1>(isa, block, x, p, w, first);
+            x += L::N;
+        }
+        while x < value_dim {
+            let mut acc = 0.0;
+            for j in 0..block.count {
+                let weight = p.add(j).read();
+                if block.bias.is_null() || weight != 0.0 {
+                    acc += weight * block.values.add(j * block.value_stride + x).read();
+                }
+            }
+            let at = w.add(x);
+            at.write(if first { acc } else { at.read() + acc });
+            x += 1;
+        }
+    }
+}
+
+impl<L: Lanes> TileOps for OneRow<L> {
+    type Isa = L::Isa;
+
+    #[inline(always)]
+    unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        let p = tile.weights;
+        // SAFETY: the same clauses; weights have room for the block rounded up to `MAX_LANES` (clause of `Tile`).
+        unsafe {
+            scores::<L>(isa, tile, block, p);
+            raise::<L>(isa, p, block.count, sums, tile.value_dim, first);
+            let sum = weigh::<L>(isa, p, block.count, sums.m);
+            sums.s.write(if first { sum } else { sums.s.read() + sum });
+            add::<L>(isa, block, tile.value_dim, p, sums.w, first);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
+        // SAFETY: one reference, one sum, `value_dim` weighted sums on either side (clause).
+        unsafe {
+            let law = Merge::of(earlier.m.read(), later.m.read());
+            earlier.m.write(law.m);
+            earlier.s.write(law.apply(earlier.s.read(), later.s.read()));
+            let lanes = Merge {
+                m: L::splat(isa, law.m),
+                earlier: L::splat(isa, law.earlier),
+                later: L::splat(isa, law.later),
+            };
+            let mut x = 0;
+            while x + L::N <= value_dim {
+                let at = earlier.w.add(x);
+                lanes.apply(L::load(isa, at), L::load(isa, later.w.add(x))).store(at);
+                x += L::N;
+            }
+            while x < value_dim {
+                let at = earlier.w.add(x);
+                at.write(law.apply(at.read(), later.w.add(x).read()));
+                x += 1;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(_: L::Isa, sums: &Sums, value_dim: usize) {
+        // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
+        unsafe {
+            let (m, s) = (sums.m.read(), sums.s.read());
+            let inverse = 1.0 / s;
+            for x in 0..value_dim {
+                let at = sums.w.add(x);
+                at.write(if m == f32::NEG_INFINITY { s * 0.0 } else { at.read() * inverse });
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+        // SAFETY: the same clauses.
+        unsafe { scores::<L>(isa, tile, block, dst) }
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums, _masked: bool) {
+        // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
+        unsafe {
+            raise::<L>(isa, p, count, sums, 0, true);
+            sums.s.write(weigh::<L>(isa, p, count, sums.m));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+        // SAFETY: the same clauses.
+        unsafe { add::<L>(isa, block, tile.value_dim, p, sums.w, first) }
+    }
+}

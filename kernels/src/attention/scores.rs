@@ -1,0 +1,164 @@
+//! Scores of a key block, in base-2 units, as `[key][width]`, and the largest of each row.
+//!
+//! ```text
+//! naive:  for each key j:  for each row i:  s[j][i] = Σ_x k_j[x] · q_i[x];  top[i] = max(top[i], s[j][i])
+//! ```
+//!
+//! 1. *Register tiles of `R` keys.* `R · V` accumulators live in registers while a [`product()`] runs over the dims.
+//! 2. *Chains.* A head size above [`CHAIN`] is cut, so that rounding errors grow with the chain. The sum of the
+//!    chains waits in memory, where the scores will stand: one chain's accumulators are all that lives in registers.
+//! 3. *The last keys.* Fewer than `R` keys are copied to a pad with rows of zeros after them, so that nothing beyond
+//!    the block is read. Panels are padded where they are packed. Padded scores are stored and never taken for a
+//!    maximum; what follows reads `count` keys.
+//! 4. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
+//!    change them.
+
+use super::kernel::{Block, Tile};
+use super::modify::{biased, capped, is_plain};
+use crate::lanes::Lanes;
+use crate::product::{CHAIN, product};
+
+/// Scores of `R` keys from `key` on, all chains summed. `dst` holds the sum of the earlier chains on the way.
+///
+/// # Safety
+/// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's count and a multiple of `R`.
+/// - `R · W` values are writable at `dst`.
+#[inline(always)]
+unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
+    isa: L::Isa,
+    tile: &Tile,
+    block: &Block,
+    key: usize,
+    dst: *mut f32,
+) -> [[L; V]; R] {
+    let d = tile.head_dim;
+    // SAFETY: `key` lies in the block. Fewer than R rows are copied to the pad, which holds R; panels are
+    // padded where they are packed. Chains stay within `d` (clauses of `Tile` and `Block`).
+    unsafe {
+        let (mut a, mut stride) = if PANELS {
+            (block.keys.add(key * d), R)
+        } else {
+            (block.keys.add(key * block.key_stride), block.key_stride)
+        };
+        let rows = block.count - key;
+        if !PANELS && rows < R {
+            for r in 0..R {
+                let to = tile.pad.add(r * d);
+                if r < rows {
+                    to.copy_from_nonoverlapping(a.add(r * stride), d);
+                } else {
+                    to.write_bytes(0, d);
+                }
+            }
+            (a, stride) = (tile.pad, d);
+        }
+        let mut x = 0;
+        loop {
+            let steps = (d - x).min(CHAIN);
+            let b = tile.query.add(x * V * L::N);
+            let a = a.add(if PANELS { x * R } else { x });
+            let mut acc = product::<L, R, V, PANELS>(isa, steps, a, stride, b);
+            if x > 0 {
+                for r in 0..R {
+                    for v in 0..V {
+                        acc[r][v] = acc[r][v].plus(L::load(isa, dst.add((r * V + v) * L::N)));
+                    }
+                }
+            }
+            x += steps;
+            if x == d {
+                return acc;
+            }
+            for r in 0..R {
+                for v in 0..V {
+                    acc[r][v].store(dst.add((r * V + v) * L::N));
+                }
+            }
+        }
+    }
+}
+
+/// Writes a key's scores to `at` and takes them into the largest.
+///
+/// # Safety
+/// - `V · N` values are writable at `at`.
+#[inline(always)]
+unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mut [L; V]) {
+    for v in 0..V {
+        // SAFETY: vector `v` of `V` (clause).
+        unsafe { scores[v].store(at.add(v * L::N)) };
+        top[v] = top[v].larger(scores[v]);
+    }
+}
+
+/// Writes the block's scores to `dst` and returns the largest of each row, `−∞` where no key is attended.
+///
+/// # Safety
+/// - The clauses of [`Tile`] and [`Block`].
+/// - The block's count rounded up to a multiple of `R`, times `W`, values are writable at `dst`.
+#[inline(always)]
+pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
+    isa: L::Isa,
+    tile: &Tile,
+    block: &Block,
+    dst: *mut f32,
+) -> [L; V] {
+    let w = V * L::N;
+    let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+    let mut key = 0;
+    while key < block.count {
+        // SAFETY: `key` is a multiple of R below the count, and `dst` has room for whole panels.
+        unsafe {
+            let at = dst.add(key * w);
+            let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
+            let rows = block.count - key;
+            if rows >= R {
+                for r in 0..R {
+                    keep::<L, V>(&acc[r], at.add(r * w), &mut top);
+                }
+            } else {
+                for r in 0..R {
+                    if r < rows {
+                        keep::<L, V>(&acc[r], at.add(r * w), &mut top);
+                    }
+                }
+            }
+        }
+        key += R;
+    }
+    if is_plain(block) {
+        return top;
+    }
+    // SAFETY: the scores above were written, and a bias that is not null covers them (clause of `Block`).
+    unsafe { modify::<L, V>(isa, block, dst) }
+}
+
+/// Applies soft cap and bias to stored scores, and returns the largest of each row.
+///
+/// # Safety
+/// - The clauses of [`Block`]; `count · W` values are readable and writable at `dst`.
+#[inline(always)]
+unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut f32) -> [L; V] {
+    let masked = L::splat(isa, f32::NEG_INFINITY);
+    let cap = L::splat(isa, block.cap);
+    let mut top = [masked; V];
+    for i in 0..block.count {
+        for v in 0..V {
+            let offset = (i * V + v) * L::N;
+            // SAFETY: `offset` lies within `count · W` (clauses).
+            unsafe {
+                let at = dst.add(offset);
+                let mut s = L::load(isa, at);
+                if block.cap != 0.0 {
+                    s = capped(isa, s, cap);
+                }
+                if !block.bias.is_null() {
+                    s = biased(s, L::load(isa, block.bias.add(offset)), masked);
+                }
+                s.store(at);
+                top[v] = top[v].larger(s);
+            }
+        }
+    }
+    top
+}

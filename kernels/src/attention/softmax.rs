@@ -1,0 +1,158 @@
+//! Online softmax of a tile: references, weights and row sums.
+//!
+//! ```text
+//! naive:  for each row i:  m' = max(m, top);  S, W ← S, W · 2^(m − m')
+//!                          for each key j:  p[j] = 2^(s[j] − m');  S += p[j]
+//! ```
+//!
+//! 1. *The reference seldom moves.* It follows [`raised`], the rule of the state, and one comparison of the tile's
+//!    largest scores with the references skips everything else ([`raise`]).
+//! 2. *A row stands alone.* Where one row of a tile must move, the others are multiplied by one, so that a row gets
+//!    the same bits whatever its neighbours are.
+//! 3. *Weights have a floor*, [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR), so that an exact zero marks a masked
+//!    key. Only blocks with a bias pay for the selection ([`weigh`]).
+
+use super::kernel::Sums;
+use crate::lanes::Lanes;
+use elsa_core::state::{HEADROOM, Merge, raised};
+
+/// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
+/// the weight of a `−∞` score is the floor and not NaN.
+#[inline(always)]
+fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
+    let lowest = L::splat(isa, f32::MIN);
+    m.if_present(m, lowest)
+}
+
+/// Moves the references of the rows whose largest score `top` exceeds theirs by more than the headroom, and rescales
+/// their sums. The other rows keep reference and sums, whatever their neighbours do. With `first` references are
+/// written, and there are no sums to rescale.
+///
+/// # Safety
+/// - The clauses of [`Sums`] for `V` vectors and `value_dim`; `s` and `w` are initialised unless `first`.
+#[inline(always)]
+pub unsafe fn raise<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    sums: &Sums,
+    value_dim: usize,
+    top: &[L; V],
+    first: bool,
+) {
+    let headroom = L::splat(isa, HEADROOM);
+    // SAFETY: all offsets lie within `W` references and sums, and `value_dim · W` weighted sums (clause).
+    unsafe {
+        let mut m = [L::splat(isa, f32::NEG_INFINITY); V];
+        let mut grows = false;
+        for v in 0..V {
+            if !first {
+                m[v] = L::load(isa, sums.m.add(v * L::N));
+            }
+            grows |= top[v].any_greater(m[v].plus(headroom));
+        }
+        if !grows && !first {
+            return;
+        }
+        for v in 0..V {
+            let merge = Merge::of(m[v], raised(m[v], top[v], headroom));
+            merge.m.store(sums.m.add(v * L::N));
+            if !first {
+                let at = sums.s.add(v * L::N);
+                L::load(isa, at).times(merge.earlier).store(at);
+                for x in 0..value_dim {
+                    let at = sums.w.add((x * V + v) * L::N);
+                    L::load(isa, at).times(merge.earlier).store(at);
+                }
+            }
+        }
+    }
+}
+
+/// One key of [`weigh`].
+///
+/// # Safety
+/// - `V · N` values are readable and writable at `at`.
+#[inline(always)]
+unsafe fn weigh_key<L: Lanes, const V: usize, const MASKED: bool>(
+    isa: L::Isa,
+    at: *mut f32,
+    reference: &[L; V],
+    sum: &mut [L; V],
+) {
+    // SAFETY: vector `v` of `V` (clause).
+    unsafe {
+        let mut s = [L::load(isa, at); V];
+        for v in 1..V {
+            s[v] = L::load(isa, at.add(v * L::N));
+        }
+        for v in 0..V {
+            let weight = s[v].minus(reference[v]).weight(isa);
+            let e = if MASKED { s[v].if_present(weight, L::splat(isa, 0.0)) } else { weight };
+            e.store(at.add(v * L::N));
+            sum[v] = sum[v].plus(e);
+        }
+    }
+}
+
+/// Turns the scores of `count` keys at `p` into weights in place and returns their sums. With `masked`, a score of
+/// `−∞` becomes an exact zero; attended weights are never zero.
+///
+/// # Safety
+/// - `count · W` values are readable and writable at `p`, `W` readable at `m`.
+#[inline(always)]
+pub unsafe fn weigh<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    m: *const f32,
+    masked: bool,
+) -> [L; V] {
+    let zero = L::splat(isa, 0.0);
+    let mut sum = [zero; V];
+    let mut reference = [zero; V];
+    // SAFETY: key `i` of `count` keys of width `W` (clause).
+    unsafe {
+        for v in 0..V {
+            reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
+        }
+        if masked {
+            for i in 0..count {
+                weigh_key::<L, V, true>(isa, p.add(i * V * L::N), &reference, &mut sum);
+            }
+        } else {
+            for i in 0..count {
+                weigh_key::<L, V, false>(isa, p.add(i * V * L::N), &reference, &mut sum);
+            }
+        }
+    }
+    sum
+}
+
+/// The softmax of whole materialised rows, but for its normalisation: finds the largest of the scores of `count` keys
+/// at `p`, makes them weights in place, and writes references and sums.
+///
+/// # Safety
+/// - `count · W` values are readable and writable at `p`.
+/// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
+#[inline(always)]
+pub unsafe fn softmax<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    sums: &Sums,
+    masked: bool,
+) {
+    let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
+    // SAFETY: key `i` of `count` keys of width `W`, vector `v` of references and sums (clauses).
+    unsafe {
+        for i in 0..count {
+            for v in 0..V {
+                top[v] = top[v].larger(L::load(isa, p.add((i * V + v) * L::N)));
+            }
+        }
+        raise::<L, V>(isa, sums, 0, &top, true);
+        let sum = weigh::<L, V>(isa, p, count, sums.m, masked);
+        for v in 0..V {
+            sum[v].store(sums.s.add(v * L::N));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The operations on tiles of `V` whole vectors of rows.
+
+use super::kernel::{Block, Sums, Tile, TileOps};
+use super::{scores, softmax, values};
+use crate::lanes::Lanes;
+use core::marker::PhantomData;
+use elsa_core::state::Merge;
+
+/// Tiles of `V` vectors `L`, computed in register tiles of `R` keys, then of `R` dims. With `PANELS` keys are read
+/// from panels of `R` keys, otherwise row by row.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors<L, const R: usize, const V: usize, const PANELS: bool>(PhantomData<L>);
+
+impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for Vectors<L, R, V, PANELS> {
+    type Isa = L::Isa;
+
+    #[inline(always)]
+    unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
+        let p = tile.weights;
+        let masked = !block.bias.is_null();
+        // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the rest is handed on.
+        unsafe {
+            let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
+            softmax::raise::<L, V>(isa, sums, tile.value_dim, &top, first);
+            let sum = softmax::weigh::<L, V>(isa, p, block.count, sums.m, masked);
+            for v in 0..V {
+                let at = sums.s.add(v * L::N);
+                let s = if first { sum[v] } else { L::load(isa, at).plus(sum[v]) };
+                s.store(at);
+            }
+            values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn merge(isa: L::Isa, earlier: &Sums, later: &Sums, value_dim: usize) {
+        for v in 0..V {
+            let o = v * L::N;
+            // SAFETY: vector `v` of references and sums, and of each of `value_dim` rows (clause).
+            unsafe {
+                let law = Merge::of(L::load(isa, earlier.m.add(o)), L::load(isa, later.m.add(o)));
+                law.m.store(earlier.m.add(o));
+                let at = earlier.s.add(o);
+                law.apply(L::load(isa, at), L::load(isa, later.s.add(o))).store(at);
+                for x in 0..value_dim {
+                    let o = (x * V + v) * L::N;
+                    let at = earlier.w.add(o);
+                    law.apply(L::load(isa, at), L::load(isa, later.w.add(o))).store(at);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish(isa: L::Isa, sums: &Sums, value_dim: usize) {
+        let zero = L::splat(isa, 0.0);
+        let one = L::splat(isa, 1.0);
+        for v in 0..V {
+            // SAFETY: vector `v` of references and sums, and of each of `value_dim` rows (clause).
+            unsafe {
+                let m = L::load(isa, sums.m.add(v * L::N));
+                let s = L::load(isa, sums.s.add(v * L::N));
+                let inverse = one.over(s);
+                // Without a key the weighted sums count for nothing, but a NaN among the scores stays in S.
+                let nothing = s.times(zero);
+                let row = V * L::N;
+                let mut at = sums.w.add(v * L::N);
+                for _ in 0..value_dim / 4 {
+                    for i in 0..4 {
+                        let at = at.add(i * row);
+                        m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
+                    }
+                    // The last iteration may leave the allocation.
+                    at = at.wrapping_add(4 * row);
+                }
+                for i in 0..value_dim % 4 {
+                    let at = at.add(i * row);
+                    m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scores(isa: L::Isa, tile: &Tile, block: &Block, dst: *mut f32) {
+        // SAFETY: the same clauses.
+        unsafe { scores::scores::<L, R, V, PANELS>(isa, tile, block, dst) };
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums, masked: bool) {
+        // SAFETY: the same clauses.
+        unsafe { softmax::softmax::<L, V>(isa, p, count, sums, masked) }
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
+        // SAFETY: the same clauses.
+        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first) }
+    }
+}

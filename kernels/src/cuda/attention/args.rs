@@ -1,0 +1,197 @@
+//! The arguments of the attention kernels: the twin of `kernels/cuda/attention/call.cuh`, field for field.
+//!
+//! Addresses are device addresses, zero where a tensor is absent; strides count elements.
+
+use crate::cuda::tensor::{Divisor, Tensor};
+
+/// One sequence, and the interval of keys that each of its rows attends:
+///
+/// ```text
+/// diagonal = offset + row
+/// start    = left < 0 ? 0 : max(diagonal − left, 0)
+/// end      = min(reach, right < 0 ? reach : max(diagonal + right + 1, 0))
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Index along the batch axis; zero when packed.
+    pub batch: i32,
+    /// First query token in the query view.
+    pub query0: i32,
+    /// Query tokens.
+    pub queries: i32,
+    /// First token of the new keys in the key view.
+    pub key0: i32,
+    /// Keys, those of the past included.
+    pub keys: i32,
+    /// Keys of the past.
+    pub past: i32,
+    /// Keys that are valid and that the mask covers.
+    pub reach: i32,
+    /// Keys before the diagonal; −1 is open.
+    pub left: i32,
+    /// Keys after the diagonal; −1 is open, and causal is zero.
+    pub right: i32,
+    /// Column of the diagonal in row zero.
+    pub offset: i32,
+}
+
+/// [`AttentionArgs::mask_kind`]: no mask.
+pub const MASK_NONE: i32 = 0;
+/// [`AttentionArgs::mask_kind`]: bytes; a key is attended where its byte is not zero.
+pub const MASK_BOOL: i32 = 1;
+/// [`AttentionArgs::mask_kind`]: added, f32.
+pub const MASK_F32: i32 = 2;
+/// [`AttentionArgs::mask_kind`]: added, f16.
+pub const MASK_F16: i32 = 3;
+/// [`AttentionArgs::mask_kind`]: added, bf16.
+pub const MASK_BF16: i32 = 4;
+/// [`AttentionArgs::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
+/// head size multiples of four, and rows less than [`NEAR`] elements apart.
+pub const QUERY_IN_FOURS: i32 = 1;
+/// [`AttentionArgs::flags`]: key rows, past ones too, may be read four elements at a time.
+pub const KEY_IN_FOURS: i32 = 2;
+/// [`AttentionArgs::flags`]: value rows, past ones too, may be read four elements at a time.
+pub const VALUE_IN_FOURS: i32 = 4;
+/// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
+pub const OUTPUT_IN_FOURS: i32 = 8;
+/// [`AttentionArgs::flags`]: query, key and value rows, those of the past too, are read four elements at a time and have the
+/// head size of the kernel.
+pub const WHOLE_ROWS: i32 = 16;
+/// Elements from one row to the next below which the bytes of a tile fit 31 bits.
+pub const NEAR: i64 = 1 << 22;
+
+/// The only parameter of the attention and merge kernels. Row `r = (batch · heads + head) · tokens + token` numbers the
+/// query rows, with the token counted in the query view. What every block reads stands first, side by side, so that it
+/// arrives together.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionArgs {
+    /// Divisor [`AttentionArgs::row_blocks`].
+    pub by_row_blocks: Divisor,
+    /// Divisor [`AttentionArgs::splits`].
+    pub by_splits: Divisor,
+    /// Divisor [`AttentionArgs::heads`].
+    pub by_heads: Divisor,
+    /// Divisor [`AttentionArgs::group`].
+    pub by_group: Divisor,
+    /// Blocks of rows of the longest sequence.
+    pub row_blocks: i32,
+    /// Splits of the keys.
+    pub splits: i32,
+    /// Query heads.
+    pub heads: i32,
+    /// Keys of a split, a multiple of the kernel's tile of keys.
+    pub chunk: i32,
+    /// Table of `sequence_count` sequences, or zero: [`AttentionArgs::sequence`] for each index of the batch.
+    pub sequences: u64,
+    /// The sequence of every index of the batch when there is no table; its `batch` is ignored.
+    pub sequence: Sequence,
+    /// Type of the mask's elements: `MASK_NONE` to `MASK_BF16`.
+    pub mask_kind: i32,
+    /// Which tensors may be accessed four elements at a time: `QUERY_IN_FOURS` and its neighbours.
+    pub flags: i32,
+    /// Factor that makes `q · k` a score in base-2 units, or the argument of the soft cap's tangent.
+    pub query_factor: f32,
+    /// Soft cap in base-2 units: a score becomes `cap · tanh(score)`. Zero is off.
+    pub cap: f32,
+    /// `[batch, heads, tokens, head_dim]`.
+    pub query: Tensor,
+    /// New keys, `[batch, kv_heads, tokens, head_dim]`.
+    pub key: Tensor,
+    /// New values, `[batch, kv_heads, tokens, value_dim]`.
+    pub value: Tensor,
+    /// References and sums of partial states, `[row][split][2]`; zero when the attention kernel finishes itself.
+    pub part_ms: u64,
+    /// Weighted sums of partial states, `[row][split][part_dim]`.
+    pub part_w: u64,
+    /// f32 values from one partial weighted sum to the next: `value_dim` rounded up to a multiple of four.
+    pub part_dim: i32,
+    /// Tokens of the query view.
+    pub tokens: i32,
+    /// Type of query, key, value, output, past: `TYPE_F32` to `TYPE_BF16`.
+    pub dtype: i32,
+    /// Query heads of a key head.
+    pub group: i32,
+    /// `[batch, heads, tokens, value_dim]`.
+    pub output: Tensor,
+    /// Divisor [`AttentionArgs::tokens`].
+    pub by_tokens: Divisor,
+    /// Head size of queries and keys.
+    pub head_dim: i32,
+    /// Head size of values.
+    pub value_dim: i32,
+    /// Query rows: `batch · heads · tokens`.
+    pub query_rows: i32,
+    /// Sequences.
+    pub sequence_count: i32,
+    /// Log-sum-exp of each row, in natural-log units.
+    pub lse: u64,
+    /// References of the states, in natural-log units, `[row]`.
+    pub state_m: u64,
+    /// Sums of the states, `[row]`.
+    pub state_s: u64,
+    /// Weighted sums of the states, `[row][value_dim]`.
+    pub state_w: u64,
+    /// Earlier keys.
+    pub past_key: Tensor,
+    /// Earlier values.
+    pub past_value: Tensor,
+    /// The mask; element `(b, h, q, k)` lies at the sum of index times stride.
+    pub mask: u64,
+    /// Stride in elements; zero where broadcast. So are the next three.
+    pub mask_batch: i64,
+    /// Stride of heads.
+    pub mask_head: i64,
+    /// Stride of queries.
+    pub mask_query: i64,
+    /// Stride of keys.
+    pub mask_key: i64,
+}
+
+/// The only parameter of the kernel that writes the present: a copy of earlier and new rows one after the other,
+/// `present[b][h][0 .. past + fresh]`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PresentArgs {
+    /// Earlier rows.
+    pub past: Tensor,
+    /// New rows.
+    pub fresh: Tensor,
+    /// Earlier rows, then new ones.
+    pub present: Tensor,
+    /// Sequences.
+    pub batch: i32,
+    /// Key heads.
+    pub heads: i32,
+    /// Earlier tokens.
+    pub past_tokens: i32,
+    /// New tokens.
+    pub fresh_tokens: i32,
+    /// Elements of a row.
+    pub dim: i32,
+    /// Bytes of an element.
+    pub element_size: i32,
+}
+
+// The sizes and offsets that the device twin asserts too.
+const _: () = {
+    assert!(size_of::<Sequence>() == 40);
+    assert!(
+        core::mem::offset_of!(AttentionArgs, sequences) == 48
+            && core::mem::offset_of!(AttentionArgs, mask_kind) == 96
+    );
+    assert!(
+        core::mem::offset_of!(AttentionArgs, query) == 112
+            && core::mem::offset_of!(AttentionArgs, part_dim) == 224
+    );
+    assert!(
+        core::mem::offset_of!(AttentionArgs, output) == 240
+            && core::mem::offset_of!(AttentionArgs, lse) == 296
+    );
+    assert!(
+        core::mem::offset_of!(AttentionArgs, past_key) == 328
+            && core::mem::offset_of!(AttentionArgs, mask) == 392
+    );
+    assert!(size_of::<AttentionArgs>() == 432 && size_of::<PresentArgs>() == 120);
+};

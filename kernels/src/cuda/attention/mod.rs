@@ -1,0 +1,30 @@
+//! Attention on a GPU: the arguments of its kernels, and the table of them.
+
+mod args;
+#[cfg(feature = "cuda")]
+mod table;
+
+pub use args::*;
+#[cfg(feature = "cuda")]
+pub(super) use table::KERNELS;
+
+/// Threads of a block of the merge, as `merge.cuh` has them.
+const MERGE_THREADS: usize = 128;
+
+/// Blocks of a merge that takes in `states` at once, for `rows` rows of `splits` partial states with `part_dim` columns
+/// each.
+///
+/// Up to `states` splits, a team of lanes takes a row, four columns a lane, so that a block has several rows; beyond,
+/// a block has one.
+#[must_use]
+pub const fn merge_blocks(states: usize, rows: usize, splits: usize, part_dim: usize) -> usize {
+    if splits > states {
+        return rows;
+    }
+    let lanes = match part_dim {
+        0..=32 => 8,
+        33..=64 => 16,
+        _ => 32,
+    };
+    rows.div_ceil(MERGE_THREADS / lanes)
+}

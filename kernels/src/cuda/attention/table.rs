@@ -1,0 +1,85 @@
+//! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_62`.
+//! Registers and shared memory are those of `kernels/ptx/manifest.json`.
+
+use crate::cuda::module::kernel;
+use crate::cuda::{GpuKernel, Role};
+use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
+
+/// An attention kernel, with those of its facts that differ from the usual ones at the end.
+macro_rules! attention {
+    ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
+     $shared:literal, $registers:literal, $flush:literal $(, $field:ident: $value:expr)*) => {
+        kernel!($name, Role::Attention(GpuKernelSpec {
+            $($field: $value,)*
+            ..GpuKernelSpec {
+                name: $name,
+                head_dim: $head_dim,
+                sixteen_bit: $sixteen_bit,
+                most_queries: $most,
+                most_plain: $most_plain,
+                rows: $rows,
+                keys: TILE,
+                resources: GpuResources { threads: $threads, shared: $shared, registers: $registers },
+                flush: $flush * TILE,
+                chain: $head_dim,
+                exp2_relative: EXP2_RELATIVE,
+                half_chain: 0,
+            }
+        }))
+    };
+}
+
+/// An attention kernel for few rows, which its lanes share out: a score is summed over four dims (eight beyond
+/// 128) in a lane, then over the lanes in a tree.
+macro_rules! rows {
+    ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal) => {
+        attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers, 4,
+            chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 })
+    };
+}
+
+/// A kernel without scores.
+macro_rules! helper {
+    ($name:literal, $role:ident { $($field:ident: $value:expr),* }, $registers:literal) => {
+        kernel!($name, Role::$role {
+            $($field: $value,)*
+            resources: GpuResources { threads: 128, shared: 0, registers: $registers },
+        })
+    };
+}
+
+/// Keys of a tile.
+const TILE: usize = 64;
+/// The error bound that the PTX ISA states for `ex2.approx.ftz.f32`: 2^-22.
+const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
+/// Any number of query rows.
+const ANY: usize = usize::MAX;
+/// No query rows.
+const NONE: usize = 0;
+/// Query rows up to which blocks of half the rows fill a device better.
+const FEW: usize = 960;
+/// Query rows up to which reading the keys takes most of the time.
+const ROWS: usize = 8;
+
+/// The attention kernels of this build, and those that merge their states and write the present.
+pub static KERNELS: &[GpuKernel] = &[
+    attention!("attention_f32_d32_r64", false, 32, ANY, ANY, 64 x 64, 24576, 217, 6),
+    attention!("attention_f32_d64_r64", false, 64, ANY, FEW, 128 x 64, 32768, 147, 4),
+    attention!("attention_f32_d64_r128", false, 64, NONE, ANY, 128 x 128, 49152, 245, 4),
+    attention!("attention_f32_d96_r64", false, 96, ANY, ANY, 128 x 64, 47104, 191, 4),
+    attention!("attention_f32_d128_r64", false, 128, ANY, ANY, 128 x 64, 49152, 227, 4),
+    attention!("attention_f32_d256_r32", false, 256, ANY, ANY, 128 x 32, 49152, 204, 4),
+    attention!("attention_b16_d64_r64", true, 64, ANY, ANY, 128 x 64, 32768, 159, 4),
+    attention!("attention_f16_d64_r64", true, 64, ANY, ANY, 128 x 64, 24576, 188, 4, half_chain: 16),
+    attention!("attention_b16_d128_r64", true, 128, ANY, ANY, 128 x 64, 49152, 210, 4),
+    attention!("attention_b16_d256_r32", true, 256, ANY, ANY, 128 x 32, 49152, 191, 4),
+    rows!("rows_f32_d64", false, 64, 8960, 153),
+    rows!("rows_f32_d128", false, 128, 8832, 153),
+    rows!("rows_f32_d256", false, 256, 17024, 199),
+    rows!("rows_b16_d64", true, 64, 8960, 145),
+    rows!("rows_b16_d128", true, 128, 8832, 149),
+    rows!("rows_b16_d256", true, 256, 17024, 189),
+    helper!("merge_few", AttentionMerge { states: 4, most: 4 }, 64),
+    helper!("merge", AttentionMerge { states: 8, most: ANY }, 150),
+    helper!("present", AttentionPresent {}, 54),
+];

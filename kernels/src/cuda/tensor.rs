@@ -1,0 +1,46 @@
+//! What the launches of every operator pass: tensors, and divisors of indices. The twin of
+//! `kernels/cuda/common/tensor.cuh`, field for field.
+
+/// A strided tensor `[batch, heads, tokens, dim]` in device memory, whose last axis is contiguous.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tensor {
+    /// Address of the first element; zero where the tensor is absent.
+    pub data: u64,
+    /// Elements from one batch to the next.
+    pub batch: i64,
+    /// Elements from one head to the next.
+    pub head: i64,
+    /// Elements from one token to the next.
+    pub token: i64,
+}
+
+/// Element type of tensors: f32.
+pub const TYPE_F32: i32 = 0;
+/// Element type of tensors: f16.
+pub const TYPE_F16: i32 = 1;
+/// Element type of tensors: bf16.
+pub const TYPE_BF16: i32 = 2;
+
+/// A divisor `d` of numbers `n < 2³¹`: `n / d = (2 n · multiplier >> 32) >> shift`, with the least `shift` for which
+/// `2^shift ≥ d`, and `multiplier = 2^(31 + shift) / d`, rounded up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Divisor {
+    /// Factor of `2 n`.
+    pub multiplier: u32,
+    /// Bits that the upper half of the product is shifted down by.
+    pub shift: u32,
+}
+
+impl Divisor {
+    /// The divisor `d`; one where `d` is not positive.
+    pub fn new(d: i32) -> Divisor {
+        let d = d.max(1) as u64;
+        let shift = d.next_power_of_two().trailing_zeros();
+        Divisor { multiplier: (1u64 << (31 + shift)).div_ceil(d) as u32, shift }
+    }
+}
+
+// The sizes that the device twin asserts too.
+const _: () = assert!(size_of::<Tensor>() == 32 && size_of::<Divisor>() == 8);

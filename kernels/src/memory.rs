@@ -1,0 +1,189 @@
+//! Moving rows into the shapes that the products read: transposition, panels, conversion.
+//!
+//! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Blocks of 4×4 elements and
+//! whole vectors take the fast path; the rest goes element by element, or through a buffer of one vector.
+
+use crate::lanes::{Lanes, MAX_LANES};
+
+/// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`; zeros past the
+/// last row and the last dim.
+///
+/// # Safety
+/// - `rows ≤ w` rows of `dim` values, `stride` apart, are readable at `src`.
+/// - `padded · w` values are writable at `dst`; `padded` is `dim` rounded up to a multiple of four.
+#[inline(always)]
+pub unsafe fn transpose_in<L: Lanes>(
+    isa: L::Isa,
+    src: *const f32,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    padded: usize,
+    w: usize,
+    factor: f32,
+    dst: *mut f32,
+) {
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // SAFETY: blocks of four lie within rows and dims; single elements are read only inside both, and
+    // written inside `padded · w` (clauses).
+    unsafe {
+        for i in (0..whole_rows).step_by(4) {
+            for x in (0..whole_dims).step_by(4) {
+                L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
+            }
+        }
+        // What blocks of four leave: the last rows of all dims, and the last dims of the rows before.
+        for i in whole_rows..w {
+            for x in 0..padded {
+                let inside = i < rows && x < dim;
+                dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() * factor } else { 0.0 });
+            }
+        }
+        for x in whole_dims..padded {
+            for i in 0..whole_rows {
+                dst.add(x * w + i).write(if x < dim { src.add(i * stride + x).read() * factor } else { 0.0 });
+            }
+        }
+    }
+}
+
+/// Transposes `[dim][w]` back into `rows` rows of `dim` f32 values.
+///
+/// # Safety
+/// - `dim` rounded up to a multiple of four, times `w`, values are readable at `src`; `rows ≤ w`.
+/// - `rows` rows of `dim` values, `stride` apart, are writable at `dst`.
+#[inline(always)]
+pub unsafe fn transpose_out<L: Lanes>(
+    isa: L::Isa,
+    src: *const f32,
+    w: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+    stride: usize,
+) {
+    let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
+    // SAFETY: blocks of four lie within rows and dims, single elements too (clauses).
+    unsafe {
+        for i in (0..whole_rows).step_by(4) {
+            for x in (0..whole_dims).step_by(4) {
+                L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
+            }
+        }
+        for i in 0..rows {
+            let from = if i < whole_rows { whole_dims } else { 0 };
+            for x in from..dim {
+                dst.add(i * stride + x).write(src.add(x * w + i).read());
+            }
+        }
+    }
+}
+
+/// Packs `rows` rows of `dim` f32 values (a multiple of four) into panels of `R` rows, `[panel][dim][R]`; zeros
+/// past the last row.
+///
+/// # Safety
+/// - `rows` rows of `dim` values, `stride` apart, are readable at `src`.
+/// - `rows` rounded up to a multiple of `R`, times `dim`, values are writable at `dst`.
+#[inline(always)]
+pub unsafe fn pack<L: Lanes, const R: usize>(
+    isa: L::Isa,
+    src: *const f32,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+) {
+    for i in (0..rows).step_by(R) {
+        // SAFETY: panel `i / R` starts at `i · dim` and its rows at `i` (clauses).
+        unsafe {
+            let (from, to) = (src.add(i * stride), dst.add(i * dim));
+            transpose_in::<L>(isa, from, stride, (rows - i).min(R), dim, dim, R, 1.0, to);
+        }
+    }
+}
+
+/// Converts `rows` rows of `dim` 16-bit elements (f16, or bf16 with `BF16`), `stride` apart, to f32,
+/// `to_stride` apart.
+///
+/// # Safety
+/// - `rows` rows of `dim` elements are readable at `src`, and of `dim` f32 values writable at `dst`.
+#[inline(always)]
+pub unsafe fn widen<L: Lanes, const BF16: bool>(
+    isa: L::Isa,
+    src: *const u16,
+    stride: usize,
+    rows: usize,
+    dim: usize,
+    dst: *mut f32,
+    to_stride: usize,
+) {
+    let whole = dim / L::N * L::N;
+    for row in 0..rows {
+        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
+        // one vector (clause).
+        unsafe {
+            let (src, dst) = (src.add(row * stride), dst.add(row * to_stride));
+            let mut i = 0;
+            while i < whole {
+                let x = if BF16 { L::load_bf16(isa, src.add(i)) } else { L::load_f16(isa, src.add(i)) };
+                x.store(dst.add(i));
+                i += L::N;
+            }
+            if i < dim {
+                let mut tail = [0u16; MAX_LANES];
+                let mut wide = [0f32; MAX_LANES];
+                tail.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
+                let p = tail.as_ptr();
+                let x = if BF16 { L::load_bf16(isa, p) } else { L::load_f16(isa, p) };
+                x.store(wide.as_mut_ptr());
+                dst.add(i).copy_from_nonoverlapping(wide.as_ptr(), dim - i);
+            }
+        }
+    }
+}
+
+/// Converts `rows` dense rows of `dim` f32 values to 16-bit elements (f16, or bf16 with `BF16`), `to_stride` apart,
+/// rounded to the nearest, ties to even.
+///
+/// # Safety
+/// - `rows · dim` values are readable at `src`, and `rows` rows of `dim` elements writable at `dst`.
+#[inline(always)]
+pub unsafe fn narrow<L: Lanes, const BF16: bool>(
+    isa: L::Isa,
+    src: *const f32,
+    rows: usize,
+    dim: usize,
+    dst: *mut u16,
+    to_stride: usize,
+) {
+    let whole = if BF16 { 0 } else { dim / L::N * L::N };
+    for row in 0..rows {
+        // SAFETY: row `row` on both sides; vectors end at or before `dim`, and the rest goes through a buffer of
+        // one vector (clause).
+        unsafe {
+            let (src, dst) = (src.add(row * dim), dst.add(row * to_stride));
+            let mut i = 0;
+            while i < whole {
+                L::load(isa, src.add(i)).store_f16(dst.add(i));
+                i += L::N;
+            }
+            if BF16 {
+                for i in 0..dim {
+                    let bits = src.add(i).read().to_bits();
+                    let even = bits >> 16 & 1;
+                    let rounded = (bits.wrapping_add(0x7fff + even) >> 16) as u16;
+                    // Rounding could carry a NaN into infinity; it keeps its sign and upper payload instead.
+                    let quiet = (bits >> 16) as u16 | 0x40;
+                    dst.add(i).write(if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded });
+                }
+            } else if i < dim {
+                let mut wide = [0f32; MAX_LANES];
+                let mut tail = [0u16; MAX_LANES];
+                wide.as_mut_ptr().copy_from_nonoverlapping(src.add(i), dim - i);
+                L::load(isa, wide.as_ptr()).store_f16(tail.as_mut_ptr());
+                dst.add(i).copy_from_nonoverlapping(tail.as_ptr(), dim - i);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What every operator uses of an instruction set: whether it is present, and the moves and conversions of rows.
+
+use elsa_core::dtype::DType;
+use elsa_core::profile::InstructionSet;
+
+/// [`crate::memory::widen`]: source, its stride, rows, dims, target, its stride.
+pub type Widen = unsafe fn(*const u16, usize, usize, usize, *mut f32, usize);
+/// [`crate::memory::narrow`]: source, rows, dims, target, its stride.
+pub type Narrow = unsafe fn(*const f32, usize, usize, *mut u16, usize);
+
+/// The primitives of one instruction set.
+///
+/// Each function is unsafe with the clauses of the generic function that it names, and one more: the instruction
+/// set is present.
+#[derive(Debug)]
+pub struct Primitives {
+    /// The instruction set.
+    pub set: InstructionSet,
+    /// Whether this machine has it.
+    pub present: fn() -> bool,
+    /// [`crate::memory::transpose_in`].
+    pub transpose_in: unsafe fn(*const f32, usize, usize, usize, usize, usize, f32, *mut f32),
+    /// [`crate::memory::transpose_out`].
+    pub transpose_out: unsafe fn(*const f32, usize, usize, usize, *mut f32, usize),
+    /// [`crate::memory::widen`] from f16.
+    pub widen_f16: Widen,
+    /// [`crate::memory::widen`] from bf16.
+    pub widen_bf16: Widen,
+    /// [`crate::memory::narrow`] to f16.
+    pub narrow_f16: Narrow,
+    /// [`crate::memory::narrow`] to bf16.
+    pub narrow_bf16: Narrow,
+    /// [`crate::exp2::exp2`], for measuring the error of the exponential.
+    pub exp2: unsafe fn(*const f32, usize, *mut f32),
+}
+
+impl Primitives {
+    /// The conversion from a 16-bit type; none from f32.
+    #[must_use]
+    pub fn widen(&self, dtype: DType) -> Option<Widen> {
+        match dtype {
+            DType::F32 => None,
+            DType::F16 => Some(self.widen_f16),
+            DType::Bf16 => Some(self.widen_bf16),
+        }
+    }
+
+    /// The conversion to a 16-bit type; none to f32.
+    #[must_use]
+    pub fn narrow(&self, dtype: DType) -> Option<Narrow> {
+        match dtype {
+            DType::F32 => None,
+            DType::F16 => Some(self.narrow_f16),
+            DType::Bf16 => Some(self.narrow_bf16),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The product of all operators: `C[R][V] = Σ_k a(r, k) · B[k][V]`, with `C` in registers.
+//!
+//! `B[k]` is `V` vectors of `N` lanes, and `a(r, k)` a scalar that multiplies all of them. Without `COLUMNS` row `r` of
+//! `a` runs along `k`, as a key's dims do in a score; with it the `R` scalars of a step are neighbours, as in a panel
+//! of keys, or as the dims of a value in the weighted sum.
+//!
+//! ```text
+//! naive:  for k in 0..steps:
+//!             for r in 0..R:
+//!                 a = COLUMNS ? A[k · stride + r] : A[r · stride + k]
+//!                 for v in 0..V:  C[r][v] += a · B[k][v]
+//! ```
+//!
+//! **Why the code differs.** A core issues one or two multiply-adds a cycle, each of which may take four cycles or more
+//! until its sum can be added to. The loop is as fast as that where nothing else needs the issue slots.
+//!
+//! 1. *`R · V` sums stay in registers.* They are independent, so they hide the latency of the multiply-add, and a
+//!    step loads only `R` scalars and `V` vectors for `R · V` products. `R` and `V` are chosen for each instruction
+//!    set so that sums, vectors and scalars fit its registers (8 · 3 sums of the 32 registers of NEON or AVX-512,
+//!    6 · 2 of the 16 of AVX2).
+//! 2. *Broadcast operands.* AVX2 and AVX-512 broadcast a scalar from memory; NEON multiplies by a lane of a register.
+//!    [`Lanes::Quad`] is either: a pointer, or four scalars in a register. So steps along rows are taken
+//!    four at a time, one quad for each row, and a lane index must be a constant, which is why the loops over a quad
+//!    are written out.
+//! 3. *The first step multiplies* where the others multiply and add (`FIRST`), so that no sum needs to be set to zero.
+//! 4. *A zero that is read.* A product that is shorter than an iteration has no such first step and does begin with
+//!    zeros. The compiler would write constant zeros before it branches, and so also on the path that overwrites
+//!    them. A zero that is read from memory stays on its own path.
+//! 5. *Unrolling.* On NEON an iteration is [`Lanes::UNROLL`] groups of four steps, because counting and moving pointers
+//!    takes issue slots of the products. What is left is done in groups of four steps, then in single steps. The
+//!    groups of an iteration are written out too: a loop over them would not always be unrolled.
+//! 6. *Two quads by one instruction.* A step down eight columns needs two quads side by side. NEON loads both and moves
+//!    the pointer in one instruction, [`Lanes::two_quads`], into two neighbouring registers that are named. Steps
+//!    alternate between two pairs of registers, so that a step's quads are loaded while the other's are in use.
+//! 7. *Steps down columns in pairs.* The first vector of the second step is loaded beside the last of the first, in
+//!    one instruction where the instruction set loads pairs.
+//! 8. *Opaque pointers.* After [`Lanes::opaque`] the compiler no longer knows how the pointer to `B` was computed, and
+//!    so addresses all of an iteration from it with constant offsets, instead of keeping several pointers that are
+//!    each moved on.
+
+use crate::lanes::Lanes;
+
+/// Longest chain of multiply-adds in a score; longer dot products are sums of such chains.
+pub const CHAIN: usize = 64;
+
+/// Runs a body for each of the four scalars of a quad, with the index as a constant.
+macro_rules! for_quad {
+    (|$j:ident| $body:block) => {{
+        {
+            const $j: i32 = 0;
+            $body
+        }
+        {
+            const $j: i32 = 1;
+            $body
+        }
+        {
+            const $j: i32 = 2;
+            $body
+        }
+        {
+            const $j: i32 = 3;
+            $body
+        }
+    }};
+}
+
+/// Runs a body for each group of four steps of an iteration but the first, with its number as a constant.
+macro_rules! for_later_groups {
+    ($lanes:ident, |$j:ident| $body:expr) => {{
+        const { assert!(matches!($lanes::UNROLL, 1 | 4)) };
+        if $lanes::UNROLL == 4 {
+            {
+                const $j: usize = 1;
+                $body;
+            }
+            {
+                const $j: usize = 2;
+                $body;
+            }
+            {
+                const $j: usize = 3;
+                $body;
+            }
+        }
+    }};
+}
+
+/// The vectors of a step.
+///
+/// # Safety
+/// - `V · N` values are readable at `b`.
+#[inline(always)]
+unsafe fn vectors<L: Lanes, const V: usize>(isa: L::Isa, b: *const f32) -> [L; V] {
+    // SAFETY: vector `v` of `V` (clause).
+    unsafe {
+        let mut y = [L::load(isa, b); V];
+        for v in 1..V {
+            y[v] = L::load(isa, b.add(v * L::N));
+        }
+        y
+    }
+}
+
+/// Four steps of a [`product`] along rows. With `FIRST` the first of them writes the sums, the others add to them.
+///
+/// # Safety
+/// - `R` rows of four values, `stride` apart, are readable at `a`, and `4 · V · N` values at `b`.
+#[inline(always)]
+unsafe fn row_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    // SAFETY: row `r` of `a`, vector `v` of step `J` of `b` (both clauses).
+    unsafe {
+        let mut x = [L::quad(isa, a); R];
+        for r in 1..R {
+            x[r] = L::quad(isa, a.add(r * stride));
+        }
+        for_quad!(|J| {
+            let y = vectors::<L, V>(isa, b.add(J as usize * V * L::N));
+            for r in 0..R {
+                for v in 0..V {
+                    acc[r][v] = if FIRST && J == 0 {
+                        y[v].mul_quad::<J>(x[r])
+                    } else {
+                        acc[r][v].mul_add_quad::<J>(y[v], x[r])
+                    };
+                }
+            }
+        });
+    }
+}
+
+/// One step of a [`product`] down columns, whose vectors of `b` are `y`; it moves `a` on. With `FIRST` it writes the
+/// sums, otherwise it adds to them. Steps that follow one another alternate in `ODD`.
+///
+/// # Safety
+/// - `R` values are readable at `a`.
+#[inline(always)]
+unsafe fn column_step<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const ODD: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: &mut *const f32,
+    stride: usize,
+    y: [L; V],
+) {
+    const { assert!(!L::QUAD_IN_REGISTER || R.is_multiple_of(4)) };
+    // SAFETY: `a` covers what is read (clause): only the first R scalars are broadcast, and where a quad reads all four,
+    // R is a multiple of four.
+    unsafe {
+        let row = *a;
+        let quads = if R == 8 { L::two_quads::<ODD>(isa, a, stride) } else { [L::quad(isa, row); 2] };
+        if R != 8 {
+            *a = row.wrapping_add(stride);
+        }
+        for r4 in 0..R.div_ceil(4) {
+            let x = if r4 < 2 && (R == 8 || r4 == 0) { quads[r4] } else { L::quad(isa, row.add(4 * r4)) };
+            for_quad!(|J| {
+                let r = 4 * r4 + J as usize;
+                if r < R {
+                    for v in 0..V {
+                        acc[r][v] =
+                            if FIRST { y[v].mul_quad::<J>(x) } else { acc[r][v].mul_add_quad::<J>(y[v], x) };
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Two steps of a [`product`] down columns, which move `a` on. With `FIRST` the first of them writes the sums.
+///
+/// # Safety
+/// - Two rows, `stride` apart, of `R` values are readable at `a`, and `2 · V · N` values at `b`.
+#[inline(always)]
+unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: &mut *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = V * L::N;
+    // SAFETY: both steps read their row of `a` and of `b` (clauses).
+    unsafe {
+        let y = vectors::<L, V>(isa, b);
+        let mut z = [L::load(isa, b.add(w)); V];
+        column_step::<L, R, V, FIRST, false>(isa, acc, a, stride, y);
+        for v in 1..V {
+            z[v] = L::load(isa, b.add(w + v * L::N));
+        }
+        column_step::<L, R, V, false, true>(isa, acc, a, stride, z);
+    }
+}
+
+/// Four steps of a product, which move `a` on. With `FIRST` the first of them writes the sums.
+///
+/// # Safety
+/// - As for [`product`] with four steps.
+#[inline(always)]
+unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: &mut *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    // SAFETY: the same clauses; the second pair is steps two and three.
+    unsafe {
+        if COLUMNS {
+            column_pair::<L, R, V, FIRST>(isa, acc, a, stride, b);
+            column_pair::<L, R, V, false>(isa, acc, a, stride, b.add(2 * V * L::N));
+        } else {
+            row_steps::<L, R, V, FIRST>(isa, acc, *a, stride, b);
+            *a = a.wrapping_add(4);
+        }
+    }
+}
+
+/// An iteration of the product loop: [`Lanes::UNROLL`] times [`four_steps`].
+///
+/// # Safety
+/// - As for [`product`] with that many steps.
+#[inline(always)]
+unsafe fn iteration<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+    isa: L::Isa,
+    acc: &mut [[L; V]; R],
+    a: &mut *const f32,
+    stride: usize,
+    b: *const f32,
+) {
+    let w = 4 * V * L::N;
+    // SAFETY: the later groups are among the steps (clause).
+    unsafe {
+        four_steps::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
+        for_later_groups!(L, |J| four_steps::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
+    }
+}
+
+/// The product over `steps` values of `k`: with `COLUMNS` `Σ_k a[k · stride + r] · B[k]`, otherwise
+/// `Σ_k a[r · stride + k] · B[k]`, and then `steps` is a multiple of four.
+///
+/// # Safety
+/// - With `COLUMNS`, `steps` rows, `stride` apart, of `R` values are readable at `a`; otherwise `R` rows of `steps`.
+/// - `steps · V · N` values are readable at `b`.
+#[inline(always)]
+pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: bool>(
+    isa: L::Isa,
+    steps: usize,
+    mut a: *const f32,
+    stride: usize,
+    mut b: *const f32,
+) -> [[L; V]; R] {
+    let w = V * L::N;
+    let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
+    b = L::opaque(b);
+    let mut acc;
+    // SAFETY: as many steps as are counted down are readable in `a` and in `b` (both clauses). After the last row
+    // `a` may point beyond the last element, where nothing is read.
+    unsafe {
+        if iterations > 0 {
+            acc = [[L::splat(isa, 0.0); V]; R];
+            iteration::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::UNROLL * w);
+        } else {
+            // A zero that is read, so that the other path writes no zeros.
+            acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
+        }
+        for _ in 1..iterations {
+            iteration::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::UNROLL * w);
+        }
+        if rest > 0 {
+            for _ in 0..rest / 4 {
+                four_steps::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+                b = b.add(4 * w);
+            }
+            if COLUMNS {
+                for _ in 0..rest % 4 {
+                    let y = vectors::<L, V>(isa, b);
+                    column_step::<L, R, V, false, false>(isa, &mut acc, &mut a, stride, y);
+                    b = b.add(w);
+                }
+            }
+        }
+    }
+    acc
+}

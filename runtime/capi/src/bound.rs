@@ -1,0 +1,82 @@
+//! Bound frames: a plan with its tensors, checked once and run many times.
+
+use crate::fault::call;
+use crate::handles::Table;
+use crate::plan::PLANS;
+use crate::pointer::{aligned, get, optional, put, put_optional};
+use crate::run::run;
+use crate::tensors;
+use crate::types::*;
+use crate::workspace::{WORKSPACES, lock};
+use elsa_runtime::{Plan, Workspace};
+use std::sync::{Arc, Mutex};
+
+static BOUNDS: Table<Frame> = Table::new("bound");
+
+/// A plan and a workspace with the tensors of a frame.
+#[derive(Debug)]
+struct Frame {
+    plan: Arc<Plan>,
+    workspace: Arc<Mutex<Workspace>>,
+    inputs: elsa_inputs,
+    outputs: elsa_outputs,
+}
+
+// SAFETY: *tensors* of elsa_bind: whichever thread runs it, the memory is valid and nobody else uses it.
+unsafe impl Send for Frame {}
+// SAFETY: as above; a run holds the lock of the workspace.
+unsafe impl Sync for Frame {}
+
+/// Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
+/// copied; what they point to must stay valid as long as the frame is run.
+///
+/// Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
+///
+/// # Safety
+/// *read*, *write*; *tensors* for every run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_bind(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_inputs,
+    outputs: *const elsa_outputs,
+    bound: *mut elsa_bound,
+) -> elsa_status {
+    call(|| {
+        aligned("bound", bound)?;
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        // SAFETY: *read*.
+        let (inputs, outputs) = unsafe { (*get("inputs", inputs)?, *get("outputs", outputs)?) };
+        {
+            let mut workspace = lock(&workspace)?;
+            // SAFETY: *tensors*.
+            let (inputs, outputs) = unsafe { tensors::host(plan.problem(), &inputs, &outputs) }?;
+            plan.bind(inputs, outputs, &mut workspace)?;
+        }
+        let id = BOUNDS.insert(Frame { plan, workspace, inputs, outputs })?;
+        // SAFETY: *write*.
+        unsafe { put(bound, elsa_bound { id }) };
+        Ok(())
+    })
+}
+
+/// Runs a frame. Nothing is allocated once its plan has run. The report may be null.
+///
+/// # Safety
+/// *write*; *tensors* of elsa_bind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
+    call(|| {
+        optional("report", report)?;
+        let frame = BOUNDS.get(bound.id)?;
+        // SAFETY: *tensors* of elsa_bind, *write*.
+        unsafe { put_optional(report, run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs)?) };
+        Ok(())
+    })
+}
+
+/// Ends the handle of a frame.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_bound_destroy(bound: elsa_bound) -> elsa_status {
+    call(|| BOUNDS.remove(bound.id).map(drop))
+}

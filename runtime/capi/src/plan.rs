@@ -1,0 +1,100 @@
+//! Plans: everything that depends on the shape, decided once.
+
+use crate::engine::ENGINES;
+use crate::fault::call;
+use crate::handles::Table;
+use crate::pointer::{aligned, get, get_or, put};
+use crate::types::*;
+use crate::{convert, init, text};
+use elsa_runtime::Plan;
+
+pub(crate) static PLANS: Table<Plan> = Table::new("plan");
+
+/// Decides everything that depends on the shape. Null options are the defaults.
+///
+/// Any number of threads may use a plan, each with a workspace of its own.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_plan_create(
+    engine: elsa_engine,
+    problem: *const elsa_problem,
+    options: *const elsa_plan_options,
+    plan: *mut elsa_plan,
+) -> elsa_status {
+    call(|| {
+        aligned("plan", plan)?;
+        let engine = ENGINES.get(engine.id)?;
+        // SAFETY: *read*.
+        let problem = convert::problem(unsafe { get("problem", problem) }?)?;
+        let default = init::plan_options();
+        // SAFETY: *read*.
+        let options = unsafe { get_or("options", options, &default) }?;
+        let id = PLANS.insert(engine.plan(&problem, &convert::plan_options(options)?)?)?;
+        // SAFETY: *write*.
+        unsafe { put(plan, elsa_plan { id }) };
+        Ok(())
+    })
+}
+
+/// Writes what a plan has chosen, and the bytes that it needs.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_plan_info) -> elsa_status {
+    call(|| {
+        aligned("info", info)?;
+        let plan = PLANS.get(plan.id)?;
+        let value = elsa_plan_info {
+            backend: convert::backend_number(plan.backend()),
+            workspace_bytes: plan.workspace_bytes(),
+            staging_bytes: plan.staging_bytes(),
+            kernel: text::name(plan.kernel()),
+        };
+        // SAFETY: *write*.
+        unsafe { put(info, value) };
+        Ok(())
+    })
+}
+
+/// Writes what is known of the error of a run on a back end: that of the report, or ELSA_BACKEND_AUTO for the back end
+/// of the plan.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_plan_certificate(
+    plan: elsa_plan,
+    backend: elsa_backend,
+    certificate: *mut elsa_certificate,
+) -> elsa_status {
+    call(|| {
+        aligned("certificate", certificate)?;
+        let plan = PLANS.get(plan.id)?;
+        let c = plan.certificate_of(convert::backend(backend)?.unwrap_or(plan.backend()));
+        let value = elsa_certificate {
+            dtype: convert::dtype_number(c.dtype),
+            covers_additions: u32::from(c.covers_additions()),
+            keys: c.keys,
+            block: c.executed.block,
+            segment_blocks: c.executed.segment_blocks,
+            merge_depth: c.executed.merge_depth,
+            half_chain: c.executed.half_chain,
+            additions: c.executed.additions,
+            published_depth: c.published_depth,
+            published_bound: c.published_bound,
+            output_rounding: c.output_rounding,
+        };
+        // SAFETY: *write*.
+        unsafe { put(certificate, value) };
+        Ok(())
+    })
+}
+
+/// Ends the handle of a plan. Workspaces and frames that were made with it keep working.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_plan_destroy(plan: elsa_plan) -> elsa_status {
+    call(|| PLANS.remove(plan.id).map(drop))
+}

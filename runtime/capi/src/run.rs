@@ -1,0 +1,129 @@
+//! Runs of a plan over the tensors of one call.
+
+use crate::fault::{Fault, call};
+use crate::plan::PLANS;
+use crate::pointer::{get, optional, put_optional};
+use crate::text::{self, Text};
+use crate::types::*;
+use crate::workspace::{WORKSPACES, lock};
+use crate::{convert, tensors};
+use elsa_runtime::{Plan, RawStream, Report, Workspace};
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+fn report_of(plan: &Plan, report: &Report) -> elsa_report {
+    let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
+    elsa_report {
+        backend: convert::backend_number(report.backend),
+        fallback: u32::from(report.fallback.is_some()),
+        workers: report.workers,
+        kernel: text::name(plan.kernel_of(report.backend)),
+        reason: reason.chars(),
+    }
+}
+
+/// Checks the tensors, runs the plan over them and waits.
+///
+/// # Safety
+/// *tensors*.
+pub(crate) unsafe fn run(
+    plan: &Plan,
+    workspace: &Mutex<Workspace>,
+    inputs: &elsa_inputs,
+    outputs: &elsa_outputs,
+) -> Result<elsa_report, Fault> {
+    let mut workspace = lock(workspace)?;
+    // SAFETY: *tensors*.
+    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs) }?;
+    let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
+    Ok(report_of(plan, &report))
+}
+
+/// Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+///
+/// # Safety
+/// *read*, *write*, *tensors*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_run(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_inputs,
+    outputs: *const elsa_outputs,
+    report: *mut elsa_report,
+) -> elsa_status {
+    call(|| {
+        optional("report", report)?;
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        // SAFETY: *read*, *write*, *tensors*.
+        unsafe {
+            let done = run(&plan, &workspace, get("inputs", inputs)?, get("outputs", outputs)?)?;
+            put_optional(report, done);
+        }
+        Ok(())
+    })
+}
+
+/// As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
+/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+///
+/// # Safety
+/// As for elsa_run.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_partial(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_inputs,
+    outputs: *const elsa_outputs,
+    report: *mut elsa_report,
+) -> elsa_status {
+    call(|| {
+        optional("report", report)?;
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        // SAFETY: *read*, *write*, *tensors*.
+        unsafe {
+            let outputs = get("outputs", outputs)?;
+            if outputs.state_m.data.is_null() {
+                return Err(Fault::null("state_m"));
+            }
+            put_optional(report, run(&plan, &workspace, get("inputs", inputs)?, outputs)?);
+        }
+        Ok(())
+    })
+}
+
+/// Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
+/// is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
+/// own and waits; the default stream of the device is (void *)1. There is no fallback.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed, and the
+/// workspace is used by no other call until it was waited for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_run_device(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_inputs,
+    outputs: *const elsa_outputs,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> elsa_status {
+    call(|| {
+        optional("report", report)?;
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        let mut workspace = lock(&workspace)?;
+        // SAFETY: *read*, *write*, *tensors*, and the clause on streams. `device` refuses outputs that overlap.
+        unsafe {
+            let (inputs, outputs) =
+                tensors::device(plan.problem(), get("inputs", inputs)?, get("outputs", outputs)?)?;
+            let own = stream.is_null();
+            let stream = (!own).then(|| RawStream::new(stream));
+            let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace)?;
+            let done = bound.run()?;
+            if own {
+                bound.wait()?;
+            }
+            put_optional(report, report_of(&plan, &done));
+        }
+        Ok(())
+    })
+}

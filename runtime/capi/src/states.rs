@@ -1,0 +1,224 @@
+//! States of rows in memory of the host: merged by the law of [`elsa_core::state`].
+//!
+//! A caller's references are in natural-log units; the law takes whole numbers in base-2 units. [`binary_reference`]
+//! converts one way, [`natural_reference`] the other. An output may be an input: a row is read before it is written,
+//! element by element.
+
+use crate::fault::{Fault, call};
+use crate::pointer::get;
+use crate::types::{elsa_states_in, elsa_states_out, elsa_status};
+use elsa_core::state::{Merge, binary_reference, is_empty, natural_reference};
+
+fn times(x: f32, factor: f64) -> f32 {
+    (f64::from(x) * factor) as f32
+}
+
+/// Checks an array of f32 values. Returns its first address and the one past its end, or `None` without elements.
+fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, usize)>, Fault> {
+    if count == 0 {
+        return Ok(None);
+    }
+    if address == 0 {
+        return Err(Fault::null(argument));
+    }
+    if !address.is_multiple_of(4) {
+        return Err(Fault::argument(format_args!(
+            "{argument}: address {address:#x}; allowed: a multiple of 4"
+        )));
+    }
+    let end = count.checked_mul(4).filter(|&n| n <= isize::MAX as usize).and_then(|n| address.checked_add(n));
+    match end {
+        Some(end) => Ok(Some((address, end))),
+        None => Err(Fault::argument(format_args!(
+            "{argument}: {count} elements; allowed: as many as can be addressed"
+        ))),
+    }
+}
+
+/// Elements of the weighted sums.
+fn weights(rows: usize, dim: usize) -> Result<usize, Fault> {
+    rows.checked_mul(dim).ok_or_else(|| {
+        Fault::argument(format_args!("rows, dim: {rows}, {dim}; allowed: a product that can be counted"))
+    })
+}
+
+/// Refuses a written array that shares memory with another, unless they may be the `same` array and are.
+fn apart(
+    written: (&str, Option<(usize, usize)>),
+    other: (&str, Option<(usize, usize)>),
+    same: bool,
+) -> Result<(), Fault> {
+    if let (Some(a), Some(b)) = (written.1, other.1)
+        && a.0 < b.1
+        && b.0 < a.1
+        && !(same && a == b)
+    {
+        return Err(Fault::argument(format_args!(
+            "{}: overlaps {}; allowed: memory of its own",
+            written.0, other.0
+        )));
+    }
+    Ok(())
+}
+
+/// A merged row, and how its weighted sums are made.
+struct Row {
+    m: f32,
+    s: f32,
+    weigh: Weigh,
+}
+
+enum Weigh {
+    Earlier,
+    Later,
+    Both { merge: Merge<f32>, fa: f64, fb: f64, back: f64 },
+}
+
+/// # Safety
+/// The arrays of `earlier` and `later` are readable, those of `merged` writable, for `rows` f32 values and `w` for
+/// `rows * dim`, and nobody else uses `merged`.
+unsafe fn merge(
+    rows: usize,
+    dim: usize,
+    earlier: &elsa_states_in,
+    later: &elsa_states_in,
+    merged: &elsa_states_out,
+) -> Result<(), Fault> {
+    let all = weights(rows, dim)?;
+    let inputs = [
+        ("earlier.m", span("earlier.m", earlier.m as usize, rows)?),
+        ("earlier.s", span("earlier.s", earlier.s as usize, rows)?),
+        ("earlier.w", span("earlier.w", earlier.w as usize, all)?),
+        ("later.m", span("later.m", later.m as usize, rows)?),
+        ("later.s", span("later.s", later.s as usize, rows)?),
+        ("later.w", span("later.w", later.w as usize, all)?),
+    ];
+    let outputs = [
+        ("merged.m", span("merged.m", merged.m as usize, rows)?),
+        ("merged.s", span("merged.s", merged.s as usize, rows)?),
+        ("merged.w", span("merged.w", merged.w as usize, all)?),
+    ];
+    for (i, &output) in outputs.iter().enumerate() {
+        for (j, &input) in inputs.iter().enumerate() {
+            apart(output, input, i == j % 3)?;
+        }
+        for &other in &outputs[i + 1..] {
+            apart(output, other, false)?;
+        }
+    }
+    for row in 0..rows {
+        // SAFETY: row < rows, and the clause of this function; the checks above found the arrays aligned and apart.
+        let (ma, sa, mb, sb) =
+            unsafe { (*earlier.m.add(row), *earlier.s.add(row), *later.m.add(row), *later.s.add(row)) };
+        let joined = match (is_empty(ma, sa), is_empty(mb, sb)) {
+            (true, _) => Row { m: mb, s: sb, weigh: Weigh::Later },
+            (_, true) => Row { m: ma, s: sa, weigh: Weigh::Earlier },
+            _ => {
+                let ((a, fa), (b, fb)) = (binary_reference(ma), binary_reference(mb));
+                let merge = Merge::of(a, b);
+                let (m, back) = natural_reference(merge.m);
+                let s = times(merge.apply(times(sa, fa), times(sb, fb)), back);
+                Row { m, s, weigh: Weigh::Both { merge, fa, fb, back } }
+            }
+        };
+        // SAFETY: row * dim + i < rows * dim, and as above.
+        unsafe {
+            for i in row * dim..row * dim + dim {
+                let w = match joined.weigh {
+                    Weigh::Earlier => *earlier.w.add(i),
+                    Weigh::Later => *later.w.add(i),
+                    Weigh::Both { merge, fa, fb, back } => {
+                        let (x, y) = (*earlier.w.add(i), *later.w.add(i));
+                        times(merge.apply(times(x, fa), times(y, fb)), back)
+                    }
+                };
+                *merged.w.add(i) = w;
+            }
+            *merged.m.add(row) = joined.m;
+            *merged.s.add(row) = joined.s;
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The arrays of `states` are readable, `out` writable for `rows * dim` f32 values and `lse`, if it is not null, for
+/// `rows`; nobody else uses those two.
+unsafe fn finish(
+    rows: usize,
+    dim: usize,
+    states: &elsa_states_in,
+    out: *mut f32,
+    lse: *mut f32,
+) -> Result<(), Fault> {
+    let all = weights(rows, dim)?;
+    let inputs = [
+        ("states.m", span("states.m", states.m as usize, rows)?),
+        ("states.s", span("states.s", states.s as usize, rows)?),
+        ("states.w", span("states.w", states.w as usize, all)?),
+    ];
+    let out_span = ("out", span("out", out as usize, all)?);
+    let lse_span = ("lse", if lse.is_null() { None } else { span("lse", lse as usize, rows)? });
+    for input in inputs {
+        apart(out_span, input, input.0 == "states.w")?;
+        apart(lse_span, input, false)?;
+    }
+    apart(out_span, lse_span, false)?;
+    for row in 0..rows {
+        // SAFETY: row < rows, row * dim + i < rows * dim, and the clause of this function; the checks above found
+        // the arrays aligned and apart.
+        unsafe {
+            let (m, s) = (*states.m.add(row), *states.s.add(row));
+            for i in row * dim..row * dim + dim {
+                *out.add(i) = if is_empty(m, s) { 0.0 } else { *states.w.add(i) / s };
+            }
+            if !lse.is_null() {
+                *lse.add(row) = if is_empty(m, s) {
+                    f32::NEG_INFINITY
+                } else {
+                    (f64::from(m) + f64::from(s).ln()) as f32
+                };
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
+/// the inputs, whole; otherwise nothing overlaps.
+///
+/// Where one state has no key, the other is returned bit for bit. Otherwise references become whole numbers in base-2
+/// units; S and W are rounded once by each conversion of units (there and back), and once by the addition.
+///
+/// # Safety
+/// *read*, *write*: m and s for rows f32 values, w for rows * dim.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_states_merge(
+    rows: usize,
+    dim: usize,
+    earlier: *const elsa_states_in,
+    later: *const elsa_states_in,
+    merged: *const elsa_states_out,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *read*, *write*.
+        unsafe { merge(rows, dim, get("earlier", earlier)?, get("later", later)?, get("merged", merged)?) }
+    })
+}
+
+/// Makes states the output, out = W / S as f32 [rows, dim], and the log-sum-exp, one f32 a row, which may be null. A
+/// row with no key has zeros and minus infinity.
+///
+/// # Safety
+/// *read*, *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_states_finish(
+    rows: usize,
+    dim: usize,
+    states: *const elsa_states_in,
+    out: *mut f32,
+    lse: *mut f32,
+) -> elsa_status {
+    // SAFETY: *read*, *write*.
+    call(|| unsafe { finish(rows, dim, get("states", states)?, out, lse) })
+}

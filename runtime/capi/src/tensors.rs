@@ -1,0 +1,332 @@
+//! The tensors of a frame: from pointers to checked slices, or to addresses of a GPU.
+//!
+//! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it and
+//! makes [`Tensors`], from which [`host`] and [`device`] take operands by name.
+
+use crate::fault::Fault;
+use crate::types::*;
+use elsa_core::attention::{Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
+use elsa_core::attention::{MaskElements, MaskKind};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_runtime::{DeviceInputs, DeviceOutputs};
+use half::{bf16, f16};
+use std::ffi::c_void;
+use std::{ptr, slice};
+
+/// Memory as the caller names it, not yet checked.
+#[derive(Clone, Copy)]
+struct Given {
+    data: *mut c_void,
+    bytes: usize,
+}
+
+impl Given {
+    /// Whether it is anything but null with 0 bytes.
+    fn any(self) -> bool {
+        !self.data.is_null() || self.bytes != 0
+    }
+}
+
+impl From<elsa_input> for Given {
+    fn from(input: elsa_input) -> Given {
+        // What comes from here is only read.
+        Given { data: input.data.cast_mut(), bytes: input.bytes }
+    }
+}
+
+impl From<elsa_output> for Given {
+    fn from(output: elsa_output) -> Given {
+        Given { data: output.data, bytes: output.bytes }
+    }
+}
+
+impl From<elsa_integers> for Given {
+    fn from(list: elsa_integers) -> Given {
+        Given { data: list.data.cast_mut().cast(), bytes: list.count.saturating_mul(size_of::<i64>()) }
+    }
+}
+
+/// Each operand with the name of its field and the memory that it names. Operands are checked in this order, those
+/// that are written first.
+fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given); Operand::ALL.len()] {
+    [
+        (Operand::Output, "out", o.out.into()),
+        (Operand::LogSumExp, "lse", o.lse.into()),
+        (Operand::StateReference, "state_m", o.state_m.into()),
+        (Operand::StateSum, "state_s", o.state_s.into()),
+        (Operand::StateWeighted, "state_w", o.state_w.into()),
+        (Operand::PresentKey, "present_k", o.present_k.into()),
+        (Operand::PresentValue, "present_v", o.present_v.into()),
+        (Operand::Query, "q", i.q.into()),
+        (Operand::Key, "k", i.k.into()),
+        (Operand::Value, "v", i.v.into()),
+        (Operand::PastKey, "past_k", i.past_k.into()),
+        (Operand::PastValue, "past_v", i.past_v.into()),
+        (Operand::Mask, "mask", i.mask.into()),
+    ]
+}
+
+/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only without elements.
+#[derive(Clone, Copy)]
+struct Buffer {
+    name: &'static str,
+    data: *mut c_void,
+    elements: usize,
+    size: usize,
+}
+
+impl Buffer {
+    fn new(name: &'static str, given: Given, elements: usize, size: usize) -> Result<Buffer, Fault> {
+        let Given { data, bytes } = given;
+        let address = data as usize;
+        if data.is_null() {
+            // A tensor without elements needs no memory.
+            let buffer = Buffer { name, data, elements, size };
+            return if bytes == 0 && elements == 0 { Ok(buffer) } else { Err(Fault::null(name)) };
+        }
+        if !address.is_multiple_of(size) {
+            return Err(Fault::argument(format_args!(
+                "{name}: address {address:#x}; allowed: a multiple of {size}"
+            )));
+        }
+        if address.checked_add(bytes).is_none() || bytes > isize::MAX as usize {
+            return Err(Fault::argument(format_args!(
+                "{name}: {bytes} bytes from {address:#x}; allowed: bytes that end within the address space"
+            )));
+        }
+        if bytes / size < elements {
+            return Err(Fault::argument(format_args!(
+                "{name}: {bytes} bytes; allowed: at least {}",
+                elements.saturating_mul(size)
+            )));
+        }
+        Ok(Buffer { name, data, elements, size })
+    }
+
+    fn address(&self) -> usize {
+        self.data as usize
+    }
+
+    /// The bytes that are used, by address.
+    fn range(&self) -> std::ops::Range<usize> {
+        self.address()..self.address() + self.elements * self.size
+    }
+
+    /// Refuses a buffer that shares bytes with this one, which is written.
+    fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
+        let (a, b) = (self.range(), other.range());
+        if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
+            return Ok(());
+        }
+        Err(Fault::argument(format_args!(
+            "{}: {} elements of {} bytes at {:#x} overlap {} at {:#x}; allowed: memory of its own",
+            self.name, self.elements, self.size, a.start, other.name, b.start
+        )))
+    }
+
+    /// # Safety
+    /// It was made for elements of the size of `T`, and its memory is readable as long as `'a` and nobody writes there.
+    unsafe fn read<'a, T>(&self) -> &'a [T] {
+        if self.elements == 0 {
+            return &[];
+        }
+        // SAFETY: not null, aligned and long enough (`Buffer`); readable by the clause of this function. Every
+        // pattern of bits is a T, which is a number here.
+        unsafe { slice::from_raw_parts(self.data.cast(), self.elements) }
+    }
+
+    /// # Safety
+    /// It was made for elements of the size of `T`, and its memory is writable as long as `'a` and nobody else uses it.
+    unsafe fn write<'a, T>(&self) -> &'a mut [T] {
+        if self.elements == 0 {
+            return &mut [];
+        }
+        // SAFETY: not null, aligned and long enough (`Buffer`); writable by the clause of this function. Every
+        // pattern of bits is a T, which is a number here.
+        unsafe { slice::from_raw_parts_mut(self.data.cast(), self.elements) }
+    }
+
+    /// # Safety
+    /// As for [`Buffer::read`], with the size of `dtype`.
+    unsafe fn elements<'a>(&self, dtype: DType) -> Elements<'a> {
+        // SAFETY: the clause of this function.
+        unsafe {
+            match dtype {
+                DType::F32 => Elements::F32(self.read::<f32>()),
+                DType::F16 => Elements::F16(self.read::<f16>()),
+                DType::Bf16 => Elements::Bf16(self.read::<bf16>()),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Buffer::write`], with the size of `dtype`.
+    unsafe fn elements_mut<'a>(&self, dtype: DType) -> ElementsMut<'a> {
+        // SAFETY: the clause of this function.
+        unsafe {
+            match dtype {
+                DType::F32 => ElementsMut::F32(self.write::<f32>()),
+                DType::F16 => ElementsMut::F16(self.write::<f16>()),
+                DType::Bf16 => ElementsMut::Bf16(self.write::<bf16>()),
+            }
+        }
+    }
+}
+
+/// The checked memory of a frame. What the problem or the frame does not have is absent.
+struct Tensors {
+    operands: Operands<Option<Buffer>>,
+    /// `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
+    lists: [Option<Buffer>; 3],
+}
+
+impl Tensors {
+    /// The buffer of an operand that every problem has.
+    fn required(&self, operand: Operand) -> Buffer {
+        let none = Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1 };
+        self.operands[operand].unwrap_or(none)
+    }
+
+    /// The three arrays of states, which a frame has together or not at all.
+    fn states(&self) -> Option<[Buffer; 3]> {
+        let [m, s, w] = [Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
+            .map(|operand| self.operands[operand]);
+        Some([m?, s?, w?])
+    }
+
+    /// # Safety
+    /// The lists are readable as long as `'a`, and nobody writes there.
+    unsafe fn lengths<'a>(&self) -> Lengths<'a> {
+        // SAFETY: the clause of this function; `check` makes lists of i64.
+        let [keys, cu_seqlens_q, cu_seqlens_k] =
+            self.lists.map(|list| list.map(|list| unsafe { list.read() }));
+        Lengths { keys, cu_seqlens_q, cu_seqlens_k }
+    }
+}
+
+/// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
+fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Result<Tensors, Fault> {
+    let states = problem.memory(Operand::StateWeighted);
+    if states.is_some_and(|states| states.elements.checked_mul(states.element_size).is_none()) {
+        let rows = problem.rows();
+        return Err(Fault::argument(format_args!(
+            "state_w: {rows} rows; allowed: sizes that can be counted"
+        )));
+    }
+    let fields = fields(inputs, outputs);
+    let states = fields.iter().filter(|(operand, _, given)| operand.is_state() && given.any());
+    if !matches!(states.count(), 0 | 3) {
+        return Err(Fault::argument(format_args!(
+            "state_m, state_s, state_w: some are null; allowed: all or none"
+        )));
+    }
+    let mut operands = Operands::<Option<Buffer>>::default();
+    for (operand, name, given) in fields {
+        // Every problem has these; a frame may leave them out.
+        let may_be_none = operand == Operand::LogSumExp || operand.is_state();
+        operands[operand] = match problem.memory(operand) {
+            Some(_) if may_be_none && !given.any() => None,
+            Some(memory) => Some(Buffer::new(name, given, memory.elements, memory.element_size)?),
+            None if given.any() => {
+                return Err(Fault::argument(format_args!(
+                    "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
+                )));
+            }
+            None => None,
+        };
+    }
+    let packed = problem.spec().packed.is_some();
+    let list = |name, list: elsa_integers, has: bool| {
+        let given = Given::from(list);
+        (has || given.any()).then(|| Buffer::new(name, given, list.count, size_of::<i64>())).transpose()
+    };
+    let lists = [
+        list("key_lengths", inputs.key_lengths, problem.spec().key_lengths)?,
+        list("cu_seqlens_q", inputs.cu_seqlens_q, packed)?,
+        list("cu_seqlens_k", inputs.cu_seqlens_k, packed)?,
+    ];
+    let order = fields.iter().map(|(operand, ..)| *operand);
+    for (n, operand) in order.clone().enumerate() {
+        let Some(written) = operands[operand].filter(|_| operand.is_written()) else { continue };
+        let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
+        for other in later.chain(lists).flatten() {
+            written.apart_from(&other)?;
+        }
+    }
+    Ok(Tensors { operands, lists })
+}
+
+/// The tensors of a frame in memory of the host.
+///
+/// # Safety
+/// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
+/// nobody else uses it.
+pub(crate) unsafe fn host<'a>(
+    problem: &Problem,
+    inputs: &elsa_inputs,
+    outputs: &elsa_outputs,
+) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
+    let tensors = check(problem, inputs, outputs)?;
+    let dtype = problem.spec().dtype;
+    let at = |operand| tensors.operands[operand];
+    // SAFETY: the clause of this function. `check` has made the buffers for elements of the size of `dtype`, of the
+    // mask's kind, of f32 and of i64, and has found no output that overlaps anything.
+    let (read, written) = unsafe {
+        let mask = |buffer: Buffer, kind| match kind {
+            MaskKind::Bool => MaskElements::Bool(buffer.read()),
+            MaskKind::Additive(dtype) => MaskElements::Additive(buffer.elements(dtype)),
+        };
+        let read = Inputs {
+            query: tensors.required(Operand::Query).elements(dtype),
+            key: tensors.required(Operand::Key).elements(dtype),
+            value: tensors.required(Operand::Value).elements(dtype),
+            past_key: at(Operand::PastKey).map(|past| past.elements(dtype)),
+            past_value: at(Operand::PastValue).map(|past| past.elements(dtype)),
+            mask: at(Operand::Mask).zip(problem.spec().mask).map(|(buffer, view)| mask(buffer, view.kind())),
+            lengths: tensors.lengths(),
+        };
+        let written = Outputs {
+            output: tensors.required(Operand::Output).elements_mut(dtype),
+            lse: at(Operand::LogSumExp).map(|lse| lse.write()),
+            state: tensors.states().map(|[m, s, w]| StateOut { m: m.write(), s: s.write(), w: w.write() }),
+            present_key: at(Operand::PresentKey).map(|present| present.elements_mut(dtype)),
+            present_value: at(Operand::PresentValue).map(|present| present.elements_mut(dtype)),
+        };
+        (read, written)
+    };
+    read.check(problem)?;
+    written.check(problem)?;
+    Ok((read, written))
+}
+
+/// The tensors of a frame in memory of a GPU; the lists lie in memory of the host.
+///
+/// # Safety
+/// As long as `'a`, the lists are readable for their entries and nobody writes there.
+pub(crate) unsafe fn device<'a>(
+    problem: &Problem,
+    inputs: &elsa_inputs,
+    outputs: &elsa_outputs,
+) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
+    let tensors = check(problem, inputs, outputs)?;
+    let required = |operand| tensors.required(operand).data as u64;
+    let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
+    let read = DeviceInputs {
+        query: required(Operand::Query),
+        key: required(Operand::Key),
+        value: required(Operand::Value),
+        past_key: optional(Operand::PastKey),
+        past_value: optional(Operand::PastValue),
+        mask: optional(Operand::Mask),
+        // SAFETY: the clause of this function.
+        lengths: unsafe { tensors.lengths() },
+    };
+    let written = DeviceOutputs {
+        output: required(Operand::Output),
+        lse: optional(Operand::LogSumExp),
+        state: tensors.states().map(|states| states.map(|array| array.data as u64)),
+        present_key: optional(Operand::PresentKey),
+        present_value: optional(Operand::PresentValue),
+    };
+    Ok((read, written))
+}

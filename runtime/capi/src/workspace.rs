@@ -1,0 +1,74 @@
+//! Workspaces: the memory that runs work in, one call at a time.
+
+use crate::fault::{Fault, call};
+use crate::handles::Table;
+use crate::plan::PLANS;
+use crate::pointer::{aligned, put};
+use crate::types::*;
+use elsa_runtime::Workspace;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+pub(crate) static WORKSPACES: Table<Mutex<Workspace>> = Table::new("workspace");
+
+/// Takes the workspace for one call.
+pub(crate) fn lock(workspace: &Mutex<Workspace>) -> Result<MutexGuard<'_, Workspace>, Fault> {
+    match workspace.try_lock() {
+        Ok(guard) => Ok(guard),
+        // A run overwrites whatever an earlier one has left.
+        Err(TryLockError::Poisoned(guard)) => Ok(PoisonError::into_inner(guard)),
+        Err(TryLockError::WouldBlock) => Err(Fault::new(
+            ELSA_STATUS_BUSY,
+            &"workspace: at work in another call; allowed: one call at a time",
+        )),
+    }
+}
+
+/// Allocates the memory that runs of a plan work in. One call at a time may use it; a second one returns
+/// ELSA_STATUS_BUSY.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_create(
+    plan: elsa_plan,
+    workspace: *mut elsa_workspace,
+) -> elsa_status {
+    call(|| {
+        aligned("workspace", workspace)?;
+        let id = WORKSPACES.insert(Mutex::new(PLANS.get(plan.id)?.workspace()?))?;
+        // SAFETY: *write*.
+        unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
+/// Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
+/// alignment. It is cleared. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
+/// the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
+///
+/// # Safety
+/// *write*; memory is writable for bytes bytes, for as long as stated above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_create_in(
+    plan: elsa_plan,
+    memory: *mut c_void,
+    bytes: usize,
+    workspace: *mut elsa_workspace,
+) -> elsa_status {
+    call(|| {
+        aligned("workspace", workspace)?;
+        // SAFETY: the clause on memory.
+        let made = unsafe { PLANS.get(plan.id)?.workspace_in(memory.cast(), bytes) }?;
+        let id = WORKSPACES.insert(Mutex::new(made))?;
+        // SAFETY: *write*.
+        unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
+/// Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
+    call(|| WORKSPACES.remove(workspace.id).map(drop))
+}

@@ -1,0 +1,104 @@
+//! The flags of a problem: its tensors and their semantics.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use super::values::{number, one_of, positive, window};
+use crate::tensor::Source;
+use clap::Args;
+use elsa_core::attention::{Alignment, Operand, Window};
+use elsa_core::view::Layout;
+
+/// The name of a file's place in help texts.
+pub const FILE: &str = "FILE";
+
+/// Orders of axes. The first is the default.
+const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
+
+/// Alignments of a causal mask. The last is that of a bare `--causal`.
+const ALIGNMENTS: [(&str, Alignment); 2] =
+    [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
+
+/// The tensors and the semantics of a problem.
+#[derive(Args, Debug, Clone)]
+pub struct ProblemArgs {
+    /// Queries: path.npy (f32, f16) or path.safetensors#name (f32, f16, bf16)
+    #[arg(long, value_name = FILE)]
+    pub q: Option<Source>,
+    /// Keys
+    #[arg(long, value_name = FILE)]
+    pub k: Option<Source>,
+    /// Values
+    #[arg(long, value_name = FILE)]
+    pub v: Option<Source>,
+    /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
+    /// heads, dim], bnc is [batch, tokens, heads*dim]
+    #[arg(long, default_value = LAYOUTS[0].0, value_parser = one_of(LAYOUTS))]
+    pub layout: Layout,
+    /// Query heads; required by the layout bnc
+    #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]
+    pub heads: Option<usize>,
+    /// Key heads, if they are fewer: query head i uses key head i / (H/HK)
+    #[arg(long, value_name = "HK", allow_negative_numbers = true, value_parser = positive)]
+    pub kv_heads: Option<usize>,
+    /// Factor of the scores [default: 1/sqrt(dim)]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
+    pub scale: Option<f32>,
+    /// Query i attends keys j <= i + offset. The offset is the length of the past with top-left, and valid keys
+    /// minus queries with bottom-right, which is also what --causal alone means
+    #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
+        default_missing_value = ALIGNMENTS[1].0, value_parser = one_of(ALIGNMENTS))]
+    pub causal: Option<Alignment>,
+    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open
+    #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
+    pub window: Option<Window>,
+    /// s <- X tanh(s / X), before masks; 0 is off
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
+    pub softcap: Option<f32>,
+    /// bool (true = attend) or float (added), broadcast over [batch, heads, q, k] from the right. Keys beyond its
+    /// last axis are not attended
+    #[arg(long, value_name = FILE)]
+    pub mask: Option<Source>,
+    /// int64 [batch]: valid keys of each sequence
+    #[arg(long, value_name = FILE)]
+    pub kv_lens: Option<Source>,
+    /// Earlier keys, always [batch, heads, tokens, dim]
+    #[arg(long, value_name = FILE)]
+    pub past_k: Option<Source>,
+    /// Earlier values, always [batch, heads, tokens, dim]
+    #[arg(long, value_name = FILE)]
+    pub past_v: Option<Source>,
+    /// int64 [sequences + 1]: bounds of packed sequences among the queries; q is then [total, heads, dim]
+    #[arg(long, value_name = FILE)]
+    pub cu_seqlens_q: Option<Source>,
+    /// int64 [sequences + 1]: bounds of packed sequences among the keys
+    #[arg(long, value_name = FILE)]
+    pub cu_seqlens_k: Option<Source>,
+}
+
+impl ProblemArgs {
+    /// Where `operand` is read, if it is.
+    #[must_use]
+    pub fn source(&self, operand: Operand) -> Option<&Source> {
+        match operand {
+            Operand::Query => self.q.as_ref(),
+            Operand::Key => self.k.as_ref(),
+            Operand::Value => self.v.as_ref(),
+            Operand::PastKey => self.past_k.as_ref(),
+            Operand::PastValue => self.past_v.as_ref(),
+            Operand::Mask => self.mask.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Every file that is read, with its flag.
+    #[must_use]
+    pub fn sources(&self) -> Vec<(&'static str, &Source)> {
+        let tensors = Operand::ALL.into_iter().map(|operand| (operand.argument(), self.source(operand)));
+        let lengths = [
+            ("kv-lens", self.kv_lens.as_ref()),
+            ("cu-seqlens-q", self.cu_seqlens_q.as_ref()),
+            ("cu-seqlens-k", self.cu_seqlens_k.as_ref()),
+        ];
+        tensors.chain(lengths).filter_map(|(argument, source)| Some((argument, source?))).collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! The command line.
+
+use crate::bench::BenchArgs;
+use crate::error::Error;
+use crate::info::InfoArgs;
+use crate::run::RunArgs;
+use crate::verify::VerifyArgs;
+use crate::warmup::WarmupArgs;
+use crate::{bench, info, run, verify, warmup};
+use clap::{Parser, Subcommand};
+
+/// Exact softmax attention: run it, verify it, measure it.
+#[derive(Parser, Debug)]
+#[command(name = "elsa", version, arg_required_else_help = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Attention over tensors in files, to a file
+    Run(Box<RunArgs>),
+    /// Compare with the f64 oracle: drift metrics, certificate, merge depth
+    Verify(Box<VerifyArgs>),
+    /// Measure latency on this machine; every answer is checked
+    Bench(BenchArgs),
+    /// Report what this machine has, what would be chosen and why
+    Info(InfoArgs),
+    /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
+    Warmup(WarmupArgs),
+}
+
+impl Command {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub fn run(&self) -> Result<(), Error> {
+        match self {
+            Command::Run(args) => run::run(args),
+            Command::Verify(args) => verify::verify(args),
+            Command::Bench(args) => bench::bench(args),
+            Command::Info(args) => info::info(args),
+            Command::Warmup(args) => warmup::warmup(args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,185 @@
+//! `elsa info`: what this machine has, what would be chosen and why.
+
+mod profile;
+
+use crate::error::{Error, one_line};
+use crate::machine;
+use crate::report::{self, Loaded};
+use crate::shape::Shape;
+use clap::Args;
+use elsa_core::dtype::DType;
+use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, backends};
+use profile::Profile;
+use serde::Serialize;
+use std::io::Write;
+
+/// `elsa info`.
+#[derive(Args, Debug)]
+pub struct InfoArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct BackendInfo {
+    name: &'static str,
+    present: bool,
+    kernel: Option<&'static str>,
+    /// Why the GPU is absent.
+    absence: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Gpu {
+    name: String,
+    driver: String,
+    capability: String,
+    sms: usize,
+    memory_bytes: usize,
+    integrated: bool,
+    mhz: u32,
+    /// The kernels of a first plan at head size 64.
+    loaded: Vec<Loaded>,
+}
+
+impl Gpu {
+    fn of(device: &DeviceInfo, engine: &Engine) -> Result<Gpu, Error> {
+        let first = Shape { batch: 1, heads: 1, queries: 64, keys: 64, dim: 64 };
+        engine.plan(&first.problem(DType::F32)?, &PlanOptions::default())?;
+        let profile = &device.profile;
+        Ok(Gpu {
+            name: device.name.clone(),
+            driver: format!("CUDA {}.{}", device.driver.0, device.driver.1),
+            capability: format!("{}.{}", profile.capability.0, profile.capability.1),
+            sms: profile.sms,
+            memory_bytes: device.memory,
+            integrated: profile.integrated,
+            mhz: profile.mhz,
+            loaded: engine.loaded_kernels().into_iter().map(Loaded::from).collect(),
+        })
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Info {
+    what: &'static str,
+    version: &'static str,
+    os: &'static str,
+    arch: &'static str,
+    cpu: Option<String>,
+    cores: usize,
+    caches: Vec<machine::Cache>,
+    board: Option<String>,
+    target: Option<&'static str>,
+    /// What the data of the target say, to compare with what the system reports.
+    profile: Option<Profile>,
+    l4t: Option<String>,
+    gpu: Option<Gpu>,
+    backends: Vec<BackendInfo>,
+    chosen: Option<String>,
+    why: String,
+    threads: Option<usize>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Standard output that cannot be written.
+pub fn info(args: &InfoArgs) -> Result<(), Error> {
+    let (chosen, threads, gpu, why) = match Engine::new(&EngineOptions::default()) {
+        Ok(engine) => {
+            let gpu = engine.device().map(|device| Gpu::of(device, &engine)).transpose()?;
+            let why = match std::env::var("ELSA_BACKEND") {
+                Ok(forced) if !forced.is_empty() => match engine.absence() {
+                    Some(reason) => {
+                        format!("the variable ELSA_BACKEND is {forced}, which cannot be used: {reason}")
+                    }
+                    None => format!("the variable ELSA_BACKEND is {forced}"),
+                },
+                _ => "the best that is present".to_string(),
+            };
+            (Some(engine.backend().to_string()), Some(engine.threads()), gpu, why)
+        }
+        Err(e) => (None, None, None, format!("no engine: {e}")),
+    };
+    let target = machine::target();
+    let info = Info {
+        what: "info",
+        version: env!("CARGO_PKG_VERSION"),
+        os: std::env::consts::OS,
+        arch: std::env::consts::ARCH,
+        cpu: machine::cpu_model(),
+        cores: machine::cores(),
+        caches: machine::caches(),
+        board: machine::board(),
+        target,
+        profile: target.and_then(Profile::of),
+        l4t: machine::l4t(),
+        gpu,
+        backends: backends()
+            .into_iter()
+            .map(|p| BackendInfo {
+                name: p.backend.name(),
+                present: p.present,
+                kernel: p.kernel,
+                absence: p.absence.map(|reason| reason.to_string()),
+            })
+            .collect(),
+        chosen,
+        why,
+        threads,
+    };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        return Ok(report::json(&mut out, &info)?);
+    }
+    let unknown = || "unknown".to_string();
+    writeln!(out, "elsa      {} ({} {})", info.version, info.os, info.arch)?;
+    writeln!(out, "cpu       {}, {} cores", info.cpu.clone().unwrap_or_else(unknown), info.cores)?;
+    let caches: Vec<String> =
+        info.caches.iter().map(|c| format!("L{} {} {}", c.level, c.kind.to_lowercase(), c.size)).collect();
+    writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { caches.join(", ") })?;
+    if let Some(board) = &info.board {
+        writeln!(out, "board     {board}")?;
+    }
+    if let Some(target) = &info.target {
+        writeln!(out, "target    {target}")?;
+    }
+    if let Some(profile) = &info.profile {
+        writeln!(out, "profile   {profile}")?;
+    }
+    if let Some(l4t) = &info.l4t {
+        writeln!(out, "l4t       {l4t}")?;
+    }
+    if let Some(gpu) = &info.gpu {
+        writeln!(
+            out,
+            "gpu       {}, compute capability {}, {} SMs, {} MHz, {} bytes{}; driver of {}",
+            gpu.name,
+            gpu.capability,
+            gpu.sms,
+            gpu.mhz,
+            gpu.memory_bytes,
+            if gpu.integrated { " shared with the CPU" } else { "" },
+            gpu.driver
+        )?;
+        report::loaded(&mut out, &gpu.loaded)?;
+    }
+    for backend in &info.backends {
+        let state = match (backend.present, backend.kernel, &backend.absence) {
+            (true, Some(kernel), _) => format!("present, kernel {kernel}"),
+            (true, None, _) => "present".to_string(),
+            (false, _, Some(reason)) => format!("absent: {}", one_line(reason)),
+            (false, _, None) => "absent".to_string(),
+        };
+        writeln!(out, "backend   {:<8}{state}", backend.name)?;
+    }
+    match (&info.chosen, info.threads) {
+        (Some(chosen), Some(threads)) => {
+            writeln!(out, "chosen    {chosen} with {threads} threads: {}", info.why)?;
+        }
+        _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
+    }
+    Ok(())
+}

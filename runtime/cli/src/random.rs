@@ -1,0 +1,69 @@
+//! Random tensors, the same on every machine.
+
+use crate::error::Error;
+use crate::memory::Buffer;
+use elsa_core::dtype::DType;
+
+/// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `(0, 1]`.
+    pub fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Standard normal, by Box and Muller.
+    pub fn normal(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// `count` standard normal numbers times `scale`, rounded to `dtype`, for the tensor `argument`.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn normals(
+        &mut self,
+        argument: &'static str,
+        dtype: DType,
+        count: usize,
+        scale: f64,
+    ) -> Result<Buffer, Error> {
+        let mut buffer = Buffer::zeros(argument, dtype, count)?;
+        let mut elements = buffer.elements_mut();
+        for i in 0..count {
+            elements.set(i, (self.normal() * scale) as f32);
+        }
+        Ok(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normals_have_mean_zero_and_variance_one() {
+        let mut random = Random::new(1);
+        let x: Vec<f64> = (0..100_000).map(|_| random.normal()).collect();
+        let mean = x.iter().sum::<f64>() / 1e5;
+        let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 1e5;
+        // Five standard errors: 1/sqrt(n) of the mean, sqrt(2/n) of the variance.
+        assert!(mean.abs() < 5.0 * 0.00317 && (variance - 1.0).abs() < 5.0 * 0.00448, "{mean} {variance}");
+    }
+}

@@ -1,0 +1,104 @@
+//! The query rows of a problem, and work on each of them on all cores.
+
+use crate::machine;
+use elsa_core::attention::{Inputs, Problem};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// One query row of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowId {
+    /// The sequence.
+    pub sequence: usize,
+    /// The query head.
+    pub head: usize,
+    /// The query, counted within the sequence.
+    pub query: usize,
+}
+
+/// Every row of a problem: sequences outermost, queries innermost.
+#[must_use]
+pub fn rows(problem: &Problem, inputs: &Inputs<'_>) -> Vec<RowId> {
+    let mut rows = Vec::with_capacity(problem.rows());
+    for sequence in 0..problem.sequences() {
+        let queries = problem.sequence(&inputs.lengths, sequence).queries;
+        for head in 0..problem.heads() {
+            rows.extend((0..queries).map(|query| RowId { sequence, head, query }));
+        }
+    }
+    rows
+}
+
+/// At most `count` of `rows`, evenly spread, with the first and the last; all of them if `count` is below two.
+#[must_use]
+pub fn sample(rows: &[RowId], count: usize) -> Vec<RowId> {
+    if rows.len() <= count || count < 2 {
+        return rows.to_vec();
+    }
+    (0..count).map(|i| rows[i * (rows.len() - 1) / (count - 1)]).collect()
+}
+
+/// The index of the first element of `row` in the output.
+#[must_use]
+pub fn output_row(problem: &Problem, inputs: &Inputs<'_>, row: RowId) -> usize {
+    let s = problem.sequence(&inputs.lengths, row.sequence);
+    problem.spec().output.row(s.batch, row.head, s.query0 + row.query)
+}
+
+/// Calls `each` for every row, on all cores, and returns the results in the order of `rows`. `make` makes the
+/// scratch memory of a thread. `done` receives the number of rows that have just been finished, from any thread.
+pub fn for_rows<S, T: Send>(
+    rows: &[RowId],
+    make: impl Fn() -> S + Sync,
+    each: impl Fn(&mut S, RowId) -> T + Sync,
+    done: impl Fn(u64) + Sync,
+) -> Vec<T> {
+    const CHUNK: usize = 16;
+    let next = AtomicUsize::new(0);
+    let mut finished: Vec<(usize, Vec<T>)> = std::thread::scope(|scope| {
+        let work = || {
+            let mut scratch = make();
+            let mut finished = Vec::new();
+            loop {
+                let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+                let Some(chunk) = rows.get(start..(start + CHUNK).min(rows.len())).filter(|x| !x.is_empty())
+                else {
+                    return finished;
+                };
+                finished.push((start, chunk.iter().map(|&row| each(&mut scratch, row)).collect::<Vec<T>>()));
+                done(chunk.len() as u64);
+            }
+        };
+        let workers: Vec<_> = (1..machine::cores()).map(|_| scope.spawn(work)).collect();
+        let mut finished = work();
+        for worker in workers {
+            match worker.join() {
+                Ok(more) => finished.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        finished
+    });
+    finished.sort_unstable_by_key(|(start, _)| *start);
+    finished.into_iter().flat_map(|(_, results)| results).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Shape;
+    use elsa_core::dtype::{DType, Elements};
+
+    #[test]
+    fn rows_come_back_in_order_whatever_thread_took_them() {
+        let shape = Shape { batch: 2, heads: 3, queries: 20, keys: 20, dim: 8 };
+        let problem = shape.problem(DType::F32).unwrap();
+        let zeros = [0.0f32; 960];
+        let tensor = Elements::F32(&zeros);
+        let all = rows(&problem, &Inputs::new(tensor, tensor, tensor));
+        assert_eq!(all.len(), 120);
+        let back = for_rows(&all, || (), |(), row| row, |_| {});
+        assert_eq!(back, all);
+        let few = sample(&all, 7);
+        assert_eq!((few.len(), few[0], few[6]), (7, all[0], all[119]));
+    }
+}

@@ -1,0 +1,131 @@
+//! The built-in tensors of `elsa verify`.
+
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::random::Random;
+use crate::shape::Shape;
+use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, Window};
+use elsa_core::dtype::DType;
+
+/// The description of the scenarios in help texts.
+pub const HELP: &str = "\
+Scenarios: regular is 8 heads, 1,024 tokens, d = 64, standard normal; long is 65,536 keys, 256 queries, d = 64;
+stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal.";
+
+/// A set of built-in tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Eight heads, 1,024 tokens, standard normal.
+    Regular,
+    /// 65,536 keys.
+    Long,
+    /// Overflowing, dominated, cancelling and masked scores.
+    Stress,
+}
+
+/// A built-in problem with its data.
+pub struct Case {
+    /// Its name.
+    pub name: &'static str,
+    /// The problem.
+    pub problem: Problem,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+    mask: Option<Vec<u8>>,
+    kv_lens: Option<Vec<i64>>,
+}
+
+impl Case {
+    /// The data of the problem.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs<'_> {
+        let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
+        inputs.mask = self.mask.as_deref().map(MaskElements::Bool);
+        inputs.lengths.keys = self.kv_lens.as_deref();
+        inputs
+    }
+}
+
+fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, Error> {
+    Shape { batch: 1, heads, queries, keys, dim }.spec(DType::F32)
+}
+
+impl Scenario {
+    /// Every scenario with its name.
+    pub const ALL: [(&str, Scenario); 3] =
+        [("regular", Scenario::Regular), ("long", Scenario::Long), ("stress", Scenario::Stress)];
+
+    /// The problems of the scenario, with their data.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn cases(self) -> Result<Vec<Case>, Error> {
+        let mut random = Random::new(1);
+        let mut make = |name, spec: Spec, q_scale: f64| -> Result<Case, Error> {
+            let q = random.normals("scenario", DType::F32, spec.query.extent(), q_scale)?;
+            let k = random.normals("scenario", DType::F32, spec.key.extent(), 1.0)?;
+            let v = random.normals("scenario", DType::F32, spec.value.extent(), 1.0)?;
+            Ok(Case { name, problem: spec.check()?, q, k, v, mask: None, kv_lens: None })
+        };
+        match self {
+            Scenario::Regular => Ok(vec![make("regular", spec(8, 1024, 1024, 64)?, 1.0)?]),
+            Scenario::Long => Ok(vec![make("long", spec(1, 256, 65_536, 64)?, 1.0)?]),
+            Scenario::Stress => {
+                // Scores of standard deviation 64 and maxima near 250: exp overflows f32 beyond 88.7.
+                let overflow = make("overflow", spec(2, 128, 768, 64)?, 64.0)?;
+
+                // Every query and one key share a large component: that key scores 72 and takes nearly all.
+                let mut dominant = make("dominant", spec(2, 128, 768, 64)?, 1.0)?;
+                if let (Buffer::F32(q), Buffer::F32(k)) = (&mut dominant.q, &mut dominant.k) {
+                    for row in q.chunks_mut(64) {
+                        row[0] = 24.0;
+                    }
+                    for head in k.chunks_mut(768 * 64) {
+                        head[517 * 64] = 24.0;
+                    }
+                }
+
+                // Pairs of equal keys with values of opposite sign, and a small remainder.
+                let mut cancelling = make("cancelling", spec(2, 128, 768, 64)?, 1.0)?;
+                if let (Buffer::F32(k), Buffer::F32(v)) = (&mut cancelling.k, &mut cancelling.v) {
+                    for (keys, values) in k.chunks_mut(128).zip(v.chunks_mut(128)) {
+                        let ((k0, k1), (v0, v1)) = (keys.split_at_mut(64), values.split_at_mut(64));
+                        k1.copy_from_slice(k0);
+                        for (a, b) in v0.iter_mut().zip(v1) {
+                            let small = *b * 1e-3;
+                            *a *= 1e3;
+                            *b = small - *a;
+                        }
+                    }
+                }
+
+                // A boolean mask with a row that attends nothing, and with a NaN key that no row attends.
+                let mut masked_spec = spec(2, 128, 768, 64)?;
+                masked_spec.mask = Some(MaskView::dense(MaskKind::Bool, &[128, 768])?);
+                let mut masked = make("masked", masked_spec, 1.0)?;
+                let mut bits = Random::new(3);
+                let mut mask: Vec<u8> = (0..128 * 768).map(|_| u8::from(bits.uniform() < 0.3)).collect();
+                mask[5 * 768..6 * 768].fill(0);
+                for row in mask.chunks_mut(768) {
+                    row[300] = 0;
+                }
+                masked.mask = Some(mask);
+                if let (Buffer::F32(k), Buffer::F32(v)) = (&mut masked.k, &mut masked.v) {
+                    k[300 * 64..301 * 64].fill(f32::NAN);
+                    v[300 * 64..301 * 64].fill(f32::NAN);
+                }
+
+                // Causal with a window, a soft cap, and fewer valid keys than the tensor holds.
+                let mut causal_spec = spec(2, 512, 768, 64)?;
+                causal_spec.causal = Some(Alignment::BottomRight);
+                causal_spec.window = Window { left: Some(200), right: None };
+                causal_spec.softcap = Some(30.0);
+                causal_spec.key_lengths = true;
+                let mut causal = make("causal", causal_spec, 8.0)?;
+                causal.kv_lens = Some(vec![701]);
+                Ok(vec![overflow, dominant, cancelling, masked, causal])
+            }
+        }
+    }
+}

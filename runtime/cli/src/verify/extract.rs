@@ -1,0 +1,231 @@
+//! The probabilities P as executed, and their comparison with the oracle's.
+//!
+//! Values that are columns `j0..j1` of the identity make `P[:, j0..j1]` the output.
+
+use crate::error::Error;
+use crate::memory::{Buffer, zeros};
+use crate::oracle::Oracle;
+use crate::progress;
+use crate::rows::{RowId, for_rows, output_row, rows, sample};
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::{Inputs, MaskView, Outputs, Problem, Window};
+use elsa_core::drift::RowDrift;
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{Engine, PlanOptions};
+use std::collections::HashMap;
+
+/// The most multiplications for extracting P. Beyond that, rows are sampled if what they attend allows it.
+const EXTRACTION: usize = 3 << 35;
+
+/// Rows of P in a sample, over all heads.
+const SAMPLE: usize = 64;
+
+/// The probabilities of one row, compared with the oracle's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PRow {
+    /// Their drift, of probabilities only.
+    pub drift: RowDrift,
+    /// Whether the most likely key differs beyond what the errors of the scores allow.
+    pub unexplained: bool,
+    /// Probabilities that are finite on one side only.
+    pub not_finite: usize,
+}
+
+impl PRow {
+    /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
+    fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
+        let mut row = PRow::default();
+        let mut nan = false;
+        for (j, &p) in oracle.p.iter().enumerate() {
+            let x = found(j);
+            row.drift.probability(x, p);
+            nan |= p.is_nan();
+            row.not_finite += usize::from(x.is_finite() != p.is_finite());
+        }
+        if row.drift.metrics().argmax != 0.0 && !nan {
+            let (best, picked) = (row.drift.reference_argmax(), row.drift.computed_argmax());
+            let gap = (oracle.p[best] / oracle.p[picked]).ln();
+            let allowed = oracle.delta[best] + oracle.delta[picked] + 4.0 * u_out;
+            row.unexplained = gap.is_nan() || gap > allowed;
+        }
+        row
+    }
+}
+
+/// How P is extracted.
+#[derive(Clone, Copy)]
+pub struct Extraction<'a> {
+    /// The engine of the run whose P it is.
+    pub engine: &'a Engine,
+    /// The options of its plan.
+    pub options: &'a PlanOptions,
+    /// What it executed.
+    pub executed: Executed,
+    /// The greatest head size of values that its kernel takes, if it is limited.
+    pub widest: Option<usize>,
+}
+
+impl Extraction<'_> {
+    /// Extracts P and compares it with the oracle's: the rows `all`, or a sample of them.
+    ///
+    /// # Errors
+    /// Options that the engine refuses, and failures of the device or of memory.
+    pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Vec<PRow>, Error> {
+        let spec = *problem.spec();
+        let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
+        // Rows can be sampled if the keys that they attend do not depend on their place among the queries.
+        let free = spec.causal.is_none()
+            && spec.window == Window::default()
+            && spec.packed.is_none()
+            && spec.query.batch() == 1
+            && spec.mask.as_ref().is_none_or(MaskView::same_for_all_queries);
+        if cost <= EXTRACTION || !free || spec.query.tokens() <= SAMPLE {
+            return self.extract(problem, inputs, all);
+        }
+        let queries: Vec<RowId> =
+            (0..spec.query.tokens()).map(|query| RowId { sequence: 0, head: 0, query }).collect();
+        let per_head = SAMPLE.div_ceil(problem.heads()).max(2);
+        let picked = sample(&queries, per_head);
+        let (heads, d) = (problem.heads(), problem.head_dim());
+        let mut q = Buffer::zeros("q", spec.dtype, heads * picked.len() * d)?;
+        let mut elements = q.elements_mut();
+        for head in 0..heads {
+            for (i, row) in picked.iter().enumerate() {
+                for c in 0..d {
+                    let x = inputs.query.get(spec.query.row(0, head, row.query) + c);
+                    elements.set((head * picked.len() + i) * d + c, x);
+                }
+            }
+        }
+        let mut sampled = spec;
+        sampled.query = View::dense("q", Layout::Bhnd, &[heads, picked.len(), d], None)?;
+        sampled.output = View::dense("out", Layout::Bhnd, &[heads, picked.len(), problem.value_dim()], None)?;
+        let sampled = sampled.check()?;
+        let inputs = Inputs { query: q.elements(), ..inputs };
+        let rows = rows(&sampled, &inputs);
+        self.extract(&sampled, inputs, &rows)
+    }
+
+    /// Extracts and compares `rows`.
+    fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Vec<PRow>, Error> {
+        let Extraction { engine, options, executed, widest } = *self;
+        let spec = *problem.spec();
+        let (total, past) = (problem.keys(), problem.past());
+        let new = total - past;
+        if total == 0 || rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns = if total <= 8192 { 512 } else { 256 }.min(total).min(widest.unwrap_or(usize::MAX));
+        // All keys of the problem. A packed sequence has some of them.
+        let mut stored: Vec<f32> = zeros("verify", rows.len().saturating_mul(total))?;
+        let index: HashMap<(usize, usize, usize), usize> =
+            rows.iter().enumerate().map(|(i, r)| ((r.sequence, r.head, r.query), i)).collect();
+
+        // One-hot values, shared by all sequences and heads.
+        let [b, hk, ..] = spec.value.shape();
+        let [_, h, n, _] = spec.query.shape();
+        let mut one_hot = spec;
+        one_hot.value = View::new("v", [b, hk, new, columns], [0, 0, columns, 1])?;
+        one_hot.past_value = match spec.past_value {
+            Some(_) => Some(View::new("past-v", [b, hk, past, columns], [0, 0, columns, 1])?),
+            None => None,
+        };
+        (one_hot.present_key, one_hot.present_value) = (None, None);
+        one_hot.output = View::dense("out", Layout::Bhnd, &[b, h, n, columns], None)?;
+        let one_hot = one_hot.check()?;
+        let plan = engine.plan(&one_hot, options)?;
+        let mut workspace = plan.workspace()?;
+        let mut values = Buffer::zeros("verify", spec.dtype, new * columns)?;
+        let mut past_values = Buffer::zeros("verify", spec.dtype, past * columns)?;
+        let mut output = Buffer::zeros("verify", spec.dtype, one_hot.spec().output.extent())?;
+        let chunks = total.div_ceil(columns);
+        let flops =
+            chunks as f64 * rows.len() as f64 * total as f64 * (problem.head_dim() + columns) as f64 * 2.0;
+        let bar = progress::bar(chunks as u64, flops / 2e10);
+        for chunk in 0..chunks {
+            let first = chunk * columns;
+            let mark = |value: f32, values: &mut Buffer, past_values: &mut Buffer| {
+                for (c, j) in (first..(first + columns).min(total)).enumerate() {
+                    if j < past {
+                        past_values.elements_mut().set(j * columns + c, value);
+                    } else {
+                        values.elements_mut().set((j - past) * columns + c, value);
+                    }
+                }
+            };
+            mark(1.0, &mut values, &mut past_values);
+            let given = Inputs {
+                value: values.elements(),
+                past_value: inputs.past_value.map(|_| past_values.elements()),
+                ..inputs
+            };
+            plan.bind(given, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
+            let found = output.elements();
+            for (i, row) in rows.iter().enumerate() {
+                let at = output_row(&one_hot, &given, *row);
+                for c in 0..columns.min(total - first) {
+                    stored[i * total + first + c] = found.get(at + c);
+                }
+            }
+            mark(0.0, &mut values, &mut past_values);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let u_out = spec.dtype.unit_roundoff();
+        Ok(for_rows(
+            rows,
+            || Oracle::new(problem, inputs, &executed),
+            |oracle, row| {
+                oracle.row(row);
+                let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
+                let key0 = problem.sequence(&inputs.lengths, row.sequence).key0;
+                PRow::of(oracle, |j| f64::from(stored[i * total + key0 + j]), u_out)
+            },
+            |_| {},
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Shape;
+    use elsa_core::dtype::{DType, Elements};
+
+    fn oracle_with<'a>(problem: &'a Problem, inputs: Inputs<'a>, p: &[f64], delta: f64) -> Oracle<'a> {
+        let mut oracle = Oracle::new(
+            problem,
+            inputs,
+            &Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 1, half_chain: 0 },
+        );
+        oracle.p = p.to_vec();
+        oracle.delta = vec![delta; p.len()];
+        oracle
+    }
+
+    #[test]
+    fn rows_of_probabilities_are_judged() {
+        let shape = Shape { batch: 1, heads: 1, queries: 1, keys: 3, dim: 4 };
+        let problem = shape.problem(DType::F32).unwrap();
+        let zeros = [0.0f32; 12];
+        let inputs = Inputs::new(Elements::F32(&zeros[..4]), Elements::F32(&zeros), Elements::F32(&zeros));
+        let judge =
+            |p: &[f64], x: &[f64], delta| PRow::of(&oracle_with(&problem, inputs, p, delta), |j| x[j], 0.0);
+        let same = judge(&[0.5, 0.25, 0.25], &[0.5, 0.25, 0.25], 0.0);
+        assert!(same.drift.metrics().js == 0.0 && !same.unexplained && same.not_finite == 0);
+        // `found` is the computed side, the oracle the reference.
+        let far = judge(&[1.0, 0.0, 0.0], &[0.0, 1.0, 0.0], 0.1);
+        assert!(far.drift.metrics().argmax == 1.0 && far.unexplained);
+        assert_eq!((far.drift.reference_argmax(), far.drift.computed_argmax()), (0, 1));
+        // Rounding explains a tie with another winner, but no gap.
+        let gap = 0.01f64;
+        let p = [0.4 * gap.exp(), 0.4, 0.2];
+        assert!(!judge(&p, &[0.4, 0.41, 0.2], 0.006).unexplained);
+        assert!(judge(&p, &[0.4, 0.41, 0.2], 0.004).unexplained);
+        // NaN on one side is counted. On both sides it is the answer.
+        let poisoned = [f64::NAN; 3];
+        assert_eq!(judge(&p, &[f64::NAN, 0.4, 0.2], 0.0).not_finite, 1);
+        let both = judge(&poisoned, &poisoned, 0.0);
+        assert!(both.not_finite == 0 && !both.unexplained && both.drift.metrics().js.is_nan());
+    }
+}

@@ -1,0 +1,70 @@
+//! `elsa warmup`: GPU kernels loaded ahead of the first frame.
+
+use crate::args::EngineArgs;
+use crate::args::values::dtype;
+use crate::error::{Error, one_line};
+use crate::report::{self, Loaded};
+use crate::shape::Shape;
+use clap::Args;
+use elsa_core::dtype::DType;
+use serde::Serialize;
+use std::io::Write;
+
+/// The text below the flags.
+const HELP: &str = "\
+The driver keeps what it compiles in its cache on disk, so that later processes load it in less time. On the CPU
+there is nothing to load.";
+
+/// `elsa warmup`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub struct WarmupArgs {
+    /// A shape whose kernels are loaded; may be repeated [default: all kernels]
+    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true)]
+    pub shape: Vec<Shape>,
+    /// Element type of the shapes
+    #[arg(long, default_value_t = DType::F32, value_parser = dtype())]
+    pub dtype: DType,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The object that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Warmup {
+    what: &'static str,
+    backend: String,
+    loaded: Vec<Loaded>,
+    fallback: Option<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// An engine that is not available, and kernels that the driver refuses.
+pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
+    let engine = args.engine.engine()?;
+    let mut fallback = engine.absence().map(ToString::to_string);
+    if args.shape.is_empty() {
+        engine.load_kernels()?;
+    }
+    for shape in &args.shape {
+        let plan = engine.plan(&shape.problem(args.dtype)?, &args.engine.plan_options())?;
+        fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
+    }
+    let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();
+    let warmup = Warmup { what: "warmup", backend: engine.backend().to_string(), loaded, fallback };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        return Ok(report::json(&mut out, &warmup)?);
+    }
+    writeln!(out, "backend   {}", warmup.backend)?;
+    if let Some(reason) = &warmup.fallback {
+        writeln!(out, "fallback  {}", one_line(reason))?;
+    }
+    Ok(report::loaded(&mut out, &warmup.loaded)?)
+}

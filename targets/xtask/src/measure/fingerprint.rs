@@ -1,0 +1,55 @@
+//! The lines of `tests/examples/fingerprint.rs` from this machine, an emulated Cortex-A57 and the stand-in GPU.
+
+use crate::gpu::standin::{self, Variant};
+use crate::setup;
+use crate::shell::{Run, Tree, side_by_side};
+use std::path::Path;
+
+/// Random problems where a call takes long.
+const FEW: &str = "--random 100";
+
+/// Builds the example by a command of cargo's.
+fn build(tree: &Tree, cargo: Run) -> Result<(), String> {
+    let out = cargo.arg("--target-dir").arg(&tree.target).run();
+    if out.ok { Ok(()) } else { Err(format!("the fingerprint does not build: {}", out.how)) }
+}
+
+/// `cargo xtask fingerprint`: writes the lines into `file`, each after the place where it ran.
+pub fn run(tree: &Tree, file: &Path) -> Result<(), String> {
+    const EXAMPLE: &str = "build --release -p elsa-tests --example fingerprint";
+    let driver = standin::build(tree, Variant::Plain)?;
+    build(tree, Run::new(tree, &format!("cargo {EXAMPLE}")))?;
+    build(tree, setup::zigbuild(tree, EXAMPLE)?)?;
+    let triple = setup::reference()?.build.triple;
+
+    let host = || Run::new(tree, "").arg(tree.target.join("release/examples/fingerprint"));
+    let board = |backend: &str| {
+        let program = tree.target.join(&triple).join("release/examples/fingerprint");
+        Run::new(tree, &setup::emulator()).arg(program).args(FEW).arg(backend)
+    };
+    let gpu =
+        |device: &str| host().arg("cuda").env("LD_LIBRARY_PATH", &driver).env("ELSA_STANDIN_DEVICE", device);
+    // The longest first.
+    let places = vec![
+        ("board", board("neon")),
+        ("board", board("scalar")),
+        ("board", board("core")),
+        ("host", host().env("ELSA_BACKEND", "auto")),
+        ("standin", gpu("")),
+        ("large", gpu("large")),
+    ];
+    let done = side_by_side(places, |(place, run)| {
+        let line = run.line();
+        println!("$ {line}");
+        let out = run.quiet().run();
+        if !out.ok || out.stdout.is_empty() {
+            return Err(format!("{line}: {}\n{}", out.how, out.stderr));
+        }
+        Ok(out.stdout.lines().map(|line| format!("{place:<8}{line}\n")).collect::<String>())
+    });
+    let lines: String = done.into_iter().collect::<Result<_, _>>()?;
+    std::fs::write(file, &lines).map_err(|error| format!("{}: {error}", file.display()))?;
+    print!("{lines}");
+    println!("{}: {} lines", file.display(), lines.lines().count());
+    Ok(())
+}

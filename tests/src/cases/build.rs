@@ -1,0 +1,129 @@
+//! From parameters to a case: views, and data from a seeded generator.
+
+use super::case::{Case, made};
+use super::data::{Data, MaskData};
+use super::params::{MaskParams, Params};
+use crate::random::Random;
+use elsa_core::attention::{MaskKind, MaskView, Spec};
+use elsa_core::view::{Layout, View};
+
+impl Params {
+    /// The case that these parameters make.
+    ///
+    /// # Panics
+    /// If they make no valid problem.
+    #[must_use]
+    pub fn build(&self, name: impl Into<String>) -> Case {
+        let mut random = Random::new(self.seed);
+        let (mut batch, mut queries, mut keys) = (self.batch, self.queries, self.keys);
+        let mut cu = None;
+        if let Some(lens) = &self.packed {
+            let sums = |part: fn(&(usize, usize)) -> usize| {
+                let mut list = vec![0i64];
+                for x in lens {
+                    list.push(list[list.len() - 1] + part(x) as i64);
+                }
+                list
+            };
+            let (q, k) = (sums(|x| x.0), sums(|x| x.1));
+            (batch, queries, keys) = (1, q[lens.len()] as usize, k[lens.len()] as usize);
+            cu = Some((q, k));
+        }
+        let past_len = self.past.unwrap_or(0);
+        let mut key = self.view("k", batch, self.kv_heads, keys, self.d);
+        let mut value = self.view("v", batch, self.kv_heads, keys, self.dv);
+        if self.shared_keys {
+            for view in [&mut key, &mut value] {
+                let [_, h, n, d] = view.strides();
+                *view = made(View::new("shared", view.shape(), [0, h, n, d]));
+            }
+        }
+        let mut spec = Spec::new(
+            self.dtype,
+            self.view("q", batch, self.heads, queries, self.d),
+            key,
+            value,
+            self.view("out", batch, self.heads, queries, self.dv),
+        );
+        let cache = |n, d| made(View::dense("cache", Layout::Bhnd, &[batch, self.kv_heads, n, d], None));
+        if self.past.is_some() {
+            spec.past_key = Some(cache(past_len, self.d));
+            spec.past_value = Some(cache(past_len, self.dv));
+        }
+        if self.present {
+            spec.present_key = Some(cache(past_len + keys, self.d));
+            spec.present_value = Some(cache(past_len + keys, self.dv));
+        }
+        spec.scale = self.scale;
+        spec.causal = self.causal;
+        spec.window = self.window;
+        spec.softcap = self.softcap;
+        spec.key_lengths = self.lengths;
+        spec.packed = self.packed.as_ref().map(Vec::len);
+        spec.mask = self.mask.as_ref().map(|m| made(MaskView::dense(m.kind, &m.dims)));
+        let mut tensor = |view: &View, gain: f32| {
+            let mut data = Data::filled(self.dtype, view.extent(), f32::NAN);
+            each_row(view, |row| {
+                for x in 0..view.dim() {
+                    data.set(row + x, random.normal() * gain);
+                }
+            });
+            data
+        };
+        let q = tensor(&spec.query, self.gain);
+        let k = tensor(&spec.key, 1.0);
+        let v = tensor(&spec.value, 1.0);
+        let past = spec.past_key.zip(spec.past_value).map(|(k, v)| (tensor(&k, 1.0), tensor(&v, 1.0)));
+        let mask = self.mask.as_ref().map(|m| m.data(&mut random));
+        let lengths =
+            self.lengths.then(|| (0..batch).map(|_| random.below(past_len + keys + 1) as i64).collect());
+        let case = Case { name: name.into(), params: self.clone(), spec, q, k, v, past, mask, lengths, cu };
+        made(case.inputs().check(&case.problem()));
+        case
+    }
+
+    fn view(&self, argument: &'static str, b: usize, h: usize, n: usize, d: usize) -> View {
+        made(match (self.layout, self.pad) {
+            (Layout::Bhnd, 0) => View::dense(argument, Layout::Bhnd, &[b, h, n, d], None),
+            (Layout::Bnhd, 0) => View::dense(argument, Layout::Bnhd, &[b, n, h, d], None),
+            (Layout::Bnc, 0) => View::dense(argument, Layout::Bnc, &[b, n, h * d], Some(h)),
+            (Layout::Bhnd, pad) => {
+                View::new(argument, [b, h, n, d], [h * n * (d + pad), n * (d + pad), d + pad, 1])
+            }
+            (_, pad) => View::new(argument, [b, h, n, d], [n * (h * d + pad), d, h * d + pad, 1]),
+        })
+    }
+}
+
+impl MaskParams {
+    fn data(&self, random: &mut Random) -> MaskData {
+        let len = self.dims.iter().product();
+        match self.kind {
+            // Any byte but zero is true.
+            MaskKind::Bool => MaskData::Bool(
+                (0..len)
+                    .map(|_| if random.unit() < self.density { 1 + random.below(255) as u8 } else { 0 })
+                    .collect(),
+            ),
+            MaskKind::Additive(dtype) => {
+                let mut data = Data::filled(dtype, len, 0.0);
+                for x in 0..len {
+                    let attended = random.unit() < self.density;
+                    data.set(x, if attended { 2.0 * random.normal() } else { f32::NEG_INFINITY });
+                }
+                MaskData::Additive(data)
+            }
+        }
+    }
+}
+
+/// Calls `visit` with the index of the first element of every row, batch by batch, head by head.
+pub fn each_row(view: &View, mut visit: impl FnMut(usize)) {
+    for b in 0..view.batch() {
+        for h in 0..view.heads() {
+            for t in 0..view.tokens() {
+                visit(view.row(b, h, t));
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Owned elements of tensors and masks.
+
+use elsa_core::attention::MaskElements;
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use half::{bf16, f16};
+
+/// Owned elements of one type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    /// f32 values.
+    F32(Vec<f32>),
+    /// f16 values.
+    F16(Vec<f16>),
+    /// bf16 values.
+    Bf16(Vec<bf16>),
+}
+
+impl Data {
+    /// `len` elements equal to `value`.
+    #[must_use]
+    pub fn filled(dtype: DType, len: usize, value: f32) -> Data {
+        match dtype {
+            DType::F32 => Data::F32(vec![value; len]),
+            DType::F16 => Data::F16(vec![f16::from_f32(value); len]),
+            DType::Bf16 => Data::Bf16(vec![bf16::from_f32(value); len]),
+        }
+    }
+
+    /// Borrows the elements.
+    #[must_use]
+    pub fn elements(&self) -> Elements<'_> {
+        match self {
+            Data::F32(x) => Elements::F32(x),
+            Data::F16(x) => Elements::F16(x),
+            Data::Bf16(x) => Elements::Bf16(x),
+        }
+    }
+
+    /// Borrows the elements to be written.
+    pub fn elements_mut(&mut self) -> ElementsMut<'_> {
+        match self {
+            Data::F32(x) => ElementsMut::F32(x),
+            Data::F16(x) => ElementsMut::F16(x),
+            Data::Bf16(x) => ElementsMut::Bf16(x),
+        }
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.elements().len()
+    }
+
+    /// Whether it has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The element at `index` as f32.
+    #[must_use]
+    pub fn get(&self, index: usize) -> f32 {
+        self.elements().get(index)
+    }
+
+    /// Writes `value` at `index`, rounded to the nearest element.
+    pub fn set(&mut self, index: usize, value: f32) {
+        self.elements_mut().set(index, value);
+    }
+}
+
+/// Owned elements of a mask.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MaskData {
+    /// One byte an element; non-zero is attended.
+    Bool(Vec<u8>),
+    /// Added to the score.
+    Additive(Data),
+}
+
+impl MaskData {
+    /// Borrows the elements.
+    #[must_use]
+    pub fn elements(&self) -> MaskElements<'_> {
+        match self {
+            MaskData::Bool(x) => MaskElements::Bool(x),
+            MaskData::Additive(x) => MaskElements::Additive(x.elements()),
+        }
+    }
+
+    /// Makes the element at `index` attended, with nothing added, or not attended.
+    pub fn set_attended(&mut self, index: usize, attended: bool) {
+        match self {
+            MaskData::Bool(x) => x[index] = u8::from(attended),
+            MaskData::Additive(x) => x.set(index, if attended { 0.0 } else { f32::NEG_INFINITY }),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Problems with owned data.
+//!
+//! [`Params`] describe a case, [`Params::build`] makes it, the same one for the same parameters. [`hard_cases`] are
+//! made by intent, [`any_case`] at random.
+
+mod any;
+mod buffers;
+mod build;
+mod case;
+mod data;
+mod hard;
+mod params;
+
+pub use any::{any_case, any_params};
+pub use buffers::Buffers;
+pub use build::each_row;
+pub use case::Case;
+pub use data::{Data, MaskData};
+pub use hard::{HEAD_SIZES, LENGTHS, hard_cases};
+pub use params::{MaskParams, Params};

@@ -1,0 +1,96 @@
+//! The parameters that a case is made from.
+
+use elsa_core::attention::{Alignment, MaskKind, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::Layout;
+
+/// The parameters of a mask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MaskParams {
+    /// What its elements mean.
+    pub kind: MaskKind,
+    /// Its dimensions, aligned to `[batch, heads, q, k]` from the right.
+    pub dims: Vec<usize>,
+    /// Share of the elements that are attended.
+    pub density: f64,
+}
+
+/// Everything that a case is made from. The same parameters make the same case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    /// Seed of all data.
+    pub seed: u64,
+    /// Type of query, key, value, output, past and present.
+    pub dtype: DType,
+    /// Layout of query, key, value and output; past and present are always bhnd.
+    pub layout: Layout,
+    /// Elements of padding between rows; inputs hold NaN there.
+    pub pad: usize,
+    /// Sequences in the batch; one when packed.
+    pub batch: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Query tokens; ignored when packed.
+    pub queries: usize,
+    /// New key tokens; ignored when packed.
+    pub keys: usize,
+    /// Past key tokens.
+    pub past: Option<usize>,
+    /// Whether the present is written.
+    pub present: bool,
+    /// Head size of queries and keys.
+    pub d: usize,
+    /// Head size of values.
+    pub dv: usize,
+    /// Factor of the scores.
+    pub scale: Option<f32>,
+    /// Causal alignment.
+    pub causal: Option<Alignment>,
+    /// Window around the diagonal.
+    pub window: Window,
+    /// Soft cap of the scores.
+    pub softcap: Option<f32>,
+    /// Mask.
+    pub mask: Option<MaskParams>,
+    /// Whether each sequence has its own number of valid keys.
+    pub lengths: bool,
+    /// Queries and keys of each packed sequence.
+    pub packed: Option<Vec<(usize, usize)>>,
+    /// Whether all sequences of the batch share keys and values (stride zero).
+    pub shared_keys: bool,
+    /// Standard deviation of the queries; keys and values have one.
+    pub gain: f32,
+}
+
+impl Params {
+    /// Plain attention in f32: one sequence, one head.
+    #[must_use]
+    pub fn plain(queries: usize, keys: usize, d: usize, dv: usize) -> Params {
+        Params {
+            seed: 1,
+            dtype: DType::F32,
+            layout: Layout::Bhnd,
+            pad: 0,
+            batch: 1,
+            heads: 1,
+            kv_heads: 1,
+            queries,
+            keys,
+            past: None,
+            present: false,
+            d,
+            dv,
+            scale: None,
+            causal: None,
+            window: Window::default(),
+            softcap: None,
+            mask: None,
+            lengths: false,
+            packed: None,
+            shared_keys: false,
+            gain: 1.0,
+        }
+    }
+}
