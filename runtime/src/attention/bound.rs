@@ -62,7 +62,7 @@ pub struct Report {
     pub backend: Backend,
     /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
     pub workers: usize,
-    /// Why the CPU computed instead of the requested GPU; `None` if there was no fallback.
+    /// Why the CPU computed instead of a GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,
 }
 

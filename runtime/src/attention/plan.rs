@@ -54,7 +54,8 @@ pub struct Plan {
     pub(super) engine: Engine,
     pub(super) problem: Problem,
     pub(super) execution: Execution,
-    /// Why the requested GPU does not compute; `None` if it does, or if none was requested.
+    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if there is none and none was requested.
     pub(super) refusal: Option<Arc<PlanError>>,
 }
 
@@ -142,7 +143,8 @@ impl Plan {
         }
     }
 
-    /// Why the requested GPU does not compute; `None` if it does, or if none was requested.
+    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if there is none and none was requested.
     #[must_use]
     pub fn refusal(&self) -> Option<&PlanError> {
         self.refusal.as_deref()
