@@ -202,7 +202,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 /// # Safety
 /// - As for [`product`] with four steps.
 #[inline(always)]
-unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
@@ -221,12 +221,12 @@ unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool
     }
 }
 
-/// An iteration of the product loop: [`Lanes::UNROLL`] times [`four_steps`].
+/// An iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
 ///
 /// # Safety
 /// - As for [`product`] with that many steps.
 #[inline(always)]
-unsafe fn iteration<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
@@ -236,8 +236,8 @@ unsafe fn iteration<L: Lanes, const R: usize, const V: usize, const FIRST: bool,
     let w = 4 * V * L::N;
     // SAFETY: the later groups are among the steps (clause).
     unsafe {
-        four_steps::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
-        for_later_groups!(L, |J| four_steps::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
+        group::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
+        for_later_groups!(L, |J| group::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
     }
 }
 
@@ -264,19 +264,19 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     unsafe {
         if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];
-            iteration::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            unroll::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
             b = b.add(4 * L::UNROLL * w);
         } else {
             // A zero that is read, so that the other path writes no zeros.
             acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
         for _ in 1..iterations {
-            iteration::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            unroll::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
             b = b.add(4 * L::UNROLL * w);
         }
         if rest > 0 {
             for _ in 0..rest / 4 {
-                four_steps::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+                group::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
                 b = b.add(4 * w);
             }
             if COLUMNS {

@@ -2,7 +2,7 @@
 //!
 //! One query row at a time streams over its keys and keeps a state per level of the merge tree, so the extra
 //! memory is `d + d_v · (1 + ceil(log2(keys / 512)))` singles whatever the number of queries. Cuts and merge
-//! tree are those of [`crate::schedule`]; only the arithmetic inside a block is simpler than the kernels':
+//! tree are those of [`super::schedule`]; only the arithmetic inside a block is simpler than the kernels':
 //! keys are absorbed one by one.
 
 use super::data::{Inputs, Outputs};

@@ -1,6 +1,6 @@
 //! Scans over any monoid.
 //!
-//! A reduction gives `x_0 ⊕ … ⊕ x_{n−1}`; an inclusive scan gives every prefix that ends with its own
+//! A reduction returns `x_0 ⊕ … ⊕ x_{n−1}`; an inclusive scan returns every prefix that ends with its own
 //! element, an exclusive one every prefix that ends before it. All keep the order of the elements, so the
 //! operation need not commute, and all take any length.
 //!
@@ -12,21 +12,24 @@
 //! | [`kogge_stone`] | yes | yes | | the slice itself |
 //! | [`blelloch`] | yes | yes | yes | the slice itself |
 //! | [`two_level`] | yes | yes | | the slice, one block and one element per block |
-//! | [`stack`] | yes | | | slots of the caller's; the tree that runs execute |
+//! | [`stack`] | yes | | | slots of the caller; the tree that runs execute |
 //!
 //! Every parallel algorithm is a number of steps and a pure function from a step and an index to the
 //! elements that meet there. Merges of one step do not depend on each other; the next step begins when all
 //! are done. The loops here execute steps one element after the other, and any machine that keeps the order
 //! of steps gets the same bits.
 //!
-//! **Depth** is the greatest number of executions of [`Monoid::combine`] on any path from an input to an
-//! output. The functions that give it are exact. A merge with the identity is executed and so it counts;
-//! since it rounds nothing, [`Scan::identity_merges`] says how many of them a longest path holds.
+//! **Depth** is the greatest number of executions of [`Monoid::combine`](crate::monoid::Monoid::combine) on any path from an input to an
+//! output. The functions that return it are exact. A merge with the identity is executed and so it counts;
+//! since it rounds nothing, [`Scan::identity_merges`] returns how many of them a longest path holds.
 //!
 //! **The published depth** of the two-level scan, [`elsa_depth`], is at least three more than what
 //! [`two_level`] executes at any length, as long as its inter-block term is not taken below zero.
 
+mod algorithm;
 pub mod blelloch;
+mod depth;
+mod form;
 pub mod hillis_steele;
 pub mod kogge_stone;
 pub mod sequential;
@@ -34,267 +37,6 @@ pub mod stack;
 pub mod tree;
 pub mod two_level;
 
-use crate::monoid::Monoid;
-use core::fmt;
-
-/// Why a scan is refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScanError {
-    /// A scratch that is too short.
-    Scratch {
-        /// Its elements.
-        found: usize,
-        /// Elements needed.
-        needed: usize,
-    },
-    /// A form that the algorithm does not have.
-    Form {
-        /// Name of the algorithm.
-        scan: &'static str,
-        /// The form asked for.
-        form: Form,
-    },
-}
-
-impl fmt::Display for ScanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            ScanError::Scratch { found, needed } => {
-                write!(f, "scratch: {found} elements; allowed: at least {needed}")
-            }
-            ScanError::Form { scan, form } => {
-                write!(f, "form: {} of {scan}; allowed: those that it has", form.name())
-            }
-        }
-    }
-}
-
-impl core::error::Error for ScanError {}
-
-/// What a scan gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// The total alone.
-    Reduction,
-    /// Every prefix up to and with its own element.
-    Inclusive,
-    /// Every prefix before its own element.
-    Exclusive,
-}
-
-impl Form {
-    /// All forms.
-    pub const ALL: [Form; 3] = [Form::Reduction, Form::Inclusive, Form::Exclusive];
-
-    /// `reduction`, `inclusive` or `exclusive`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Form::Reduction => "reduction",
-            Form::Inclusive => "inclusive",
-            Form::Exclusive => "exclusive",
-        }
-    }
-}
-
-/// Elements of a block of the two-level scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Block {
-    /// 64 elements.
-    B64,
-    /// 128 elements, which ELSA uses.
-    B128,
-    /// 256 elements.
-    B256,
-}
-
-impl Block {
-    /// All sizes.
-    pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
-
-    /// Elements of a block.
-    #[must_use]
-    pub const fn size(self) -> usize {
-        match self {
-            Block::B64 => 64,
-            Block::B128 => 128,
-            Block::B256 => 256,
-        }
-    }
-}
-
-/// Every scan, by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scan {
-    /// [`sequential`].
-    Sequential,
-    /// [`tree`].
-    Tree,
-    /// [`hillis_steele`].
-    HillisSteele,
-    /// [`kogge_stone`].
-    KoggeStone,
-    /// [`blelloch`].
-    Blelloch,
-    /// [`two_level`].
-    TwoLevel(Block),
-}
-
-impl Scan {
-    /// All scans.
-    pub const ALL: [Scan; 8] = [
-        Scan::Sequential,
-        Scan::Tree,
-        Scan::HillisSteele,
-        Scan::KoggeStone,
-        Scan::Blelloch,
-        Scan::TwoLevel(Block::B64),
-        Scan::TwoLevel(Block::B128),
-        Scan::TwoLevel(Block::B256),
-    ];
-
-    /// Name of the algorithm, with the block size of the two-level scan.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Scan::Sequential => "sequential",
-            Scan::Tree => "tree",
-            Scan::HillisSteele => "hillis-steele",
-            Scan::KoggeStone => "kogge-stone",
-            Scan::Blelloch => "blelloch",
-            Scan::TwoLevel(Block::B64) => "two-level-64",
-            Scan::TwoLevel(Block::B128) => "two-level-128",
-            Scan::TwoLevel(Block::B256) => "two-level-256",
-        }
-    }
-
-    /// Depth of `form` over `n` elements, exact; nothing when the algorithm does not have the form.
-    #[must_use]
-    pub const fn depth(self, form: Form, n: usize) -> Option<usize> {
-        Some(match (self, form) {
-            (Scan::Sequential, Form::Reduction) => sequential::reduction_depth(n),
-            (Scan::Sequential, Form::Inclusive) => sequential::inclusive_depth(n),
-            (Scan::Sequential, Form::Exclusive) => sequential::exclusive_depth(n),
-            (Scan::Tree, Form::Reduction) => tree::depth(n),
-            (Scan::HillisSteele, Form::Reduction | Form::Inclusive) => hillis_steele::depth(n),
-            (Scan::KoggeStone, Form::Reduction | Form::Inclusive) => kogge_stone::depth(n),
-            (Scan::Blelloch, Form::Reduction) => blelloch::reduction_depth(n),
-            (Scan::Blelloch, Form::Inclusive) => blelloch::inclusive_depth(n),
-            (Scan::Blelloch, Form::Exclusive) => blelloch::exclusive_depth(n),
-            (Scan::TwoLevel(b), Form::Reduction) => two_level::reduction_depth(n, b.size()),
-            (Scan::TwoLevel(b), Form::Inclusive) => two_level::inclusive_depth(n, b.size()),
-            _ => return None,
-        })
-    }
-
-    /// How many of the merges on a longest path have the identity on one side, and so round nothing.
-    #[must_use]
-    pub const fn identity_merges(self, form: Form, n: usize) -> usize {
-        let any = match (self, form) {
-            (Scan::Sequential | Scan::Blelloch, Form::Exclusive) => n > 1,
-            (Scan::TwoLevel(b), Form::Inclusive) => n > b.size(),
-            _ => false,
-        };
-        any as usize
-    }
-
-    /// Elements of scratch that `form` over `n` elements needs.
-    #[must_use]
-    pub const fn scratch_len(self, form: Form, n: usize) -> usize {
-        match (self, form) {
-            (Scan::HillisSteele, _) => hillis_steele::scratch_len(n),
-            (Scan::TwoLevel(b), _) => two_level::scratch_len(n, b.size()),
-            _ => 0,
-        }
-    }
-
-    /// The total of `items`, which are used up on the way; the identity when there is none.
-    ///
-    /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`].
-    pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
-        match self {
-            Scan::Sequential => Ok(sequential::reduce(items)),
-            Scan::Tree => Ok(tree::reduce(items)),
-            Scan::HillisSteele => hillis_steele::reduce(items, scratch),
-            Scan::KoggeStone => Ok(kogge_stone::reduce(items)),
-            Scan::Blelloch => Ok(blelloch::reduce(items)),
-            Scan::TwoLevel(b) => two_level::reduce(items, b.size(), scratch),
-        }
-    }
-
-    /// Replaces every element by the prefix that ends with it.
-    ///
-    /// # Errors
-    /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
-    pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
-        match self {
-            Scan::Sequential => sequential::inclusive(items),
-            Scan::Tree => return Err(ScanError::Form { scan: self.name(), form: Form::Inclusive }),
-            Scan::HillisSteele => hillis_steele::inclusive(items, scratch)?,
-            Scan::KoggeStone => kogge_stone::inclusive(items),
-            Scan::Blelloch => blelloch::inclusive(items),
-            Scan::TwoLevel(b) => two_level::inclusive(items, b.size(), scratch)?,
-        }
-        Ok(())
-    }
-
-    /// Replaces every element by the prefix that ends before it, the first by the identity.
-    ///
-    /// # Errors
-    /// An algorithm without this form.
-    pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ScanError> {
-        match self {
-            Scan::Sequential => sequential::exclusive(items),
-            Scan::Blelloch => blelloch::exclusive(items),
-            _ => return Err(ScanError::Form { scan: self.name(), form: Form::Exclusive }),
-        }
-        Ok(())
-    }
-}
-
-/// `ceil(log2 n)`; zero for none and for one.
-#[must_use]
-pub const fn ceil_log2(n: usize) -> usize {
-    if n <= 1 { 0 } else { (n - 1).ilog2() as usize + 1 }
-}
-
-/// The published merge depth of the two-level scan, ELSA equation 6:
-///
-/// ```text
-/// L(n, B) = ceil(log2 B) + 2 ceil(log2(n / B)) + 3
-/// ```
-///
-/// The inter-block term is taken as zero for `n ≤ B`. Read literally it would be negative there, and the
-/// whole would fall below the `ceil(log2 n)` merges that one block executes once
-/// `ceil(log2 n) < log2 B − 3`, for `B = 128` from 8 elements down. The simplification
-/// `L ≤ 2 ceil(log2 n) + 3` printed beside it holds for `n ≥ B`, and below that while
-/// `log2 B ≤ 2 ceil(log2 n)`; for `B = 128` it too fails from 8 elements down.
-///
-/// A block size of zero counts as one.
-#[must_use]
-pub const fn elsa_depth(n: usize, block: usize) -> usize {
-    let block = if block == 0 { 1 } else { block };
-    ceil_log2(block) + 2 * ceil_log2(n.div_ceil(block)) + 3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logarithms_and_the_published_depth() {
-        for n in 1..5000usize {
-            let k = ceil_log2(n);
-            assert!(1 << k >= n && (k == 0 || 1 << (k - 1) < n));
-        }
-        assert_eq!(ceil_log2(0), 0);
-        assert_eq!(ceil_log2(usize::MAX), usize::BITS as usize);
-        // By hand: 7 + 2 · 9 + 3, 7 + 2 · 1 + 3, 7 + 0 + 3.
-        assert_eq!(elsa_depth(65_536, 128), 28);
-        assert_eq!(elsa_depth(129, 128), 12);
-        assert_eq!(elsa_depth(128, 128), 10);
-        assert_eq!(elsa_depth(1, 128), 10);
-        assert_eq!(elsa_depth(5, 0), 9);
-    }
-}
+pub use algorithm::{Block, Scan};
+pub use depth::{ceil_log2, elsa_depth};
+pub use form::{Form, ScanError};

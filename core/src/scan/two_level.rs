@@ -9,7 +9,9 @@
 //!
 //! A reduction needs only the total of every block and the up-sweep over them.
 
-use super::{ScanError, blelloch, ceil_log2, hillis_steele};
+use super::depth::ceil_log2;
+use super::form::ScanError;
+use super::{blelloch, hillis_steele};
 use crate::monoid::Monoid;
 
 /// Blocks of `n` elements, the last of which may be shorter. A block size of zero counts as one.
@@ -28,7 +30,7 @@ pub const fn scratch_len(n: usize, block: usize) -> usize {
     blocks(n, block) + if n < at_least_one(block) { n } else { at_least_one(block) }
 }
 
-/// Scans every block on its own and brings their totals to the start of the scratch. Gives the totals.
+/// Scans every block on its own and brings their totals to the start of the scratch. Returns the totals.
 fn scan_blocks<'a, M: Monoid>(
     items: &mut [M],
     block: usize,
@@ -61,7 +63,7 @@ pub fn inclusive<M: Monoid>(items: &mut [M], block: usize, scratch: &mut [M]) ->
     Ok(())
 }
 
-/// The total; the identity when there is no element.
+/// The total; the identity of no elements.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].

@@ -14,7 +14,7 @@
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
-use elsa_core::state::{HEADROOM, Merge, raised};
+use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
 /// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
 /// the weight of a `−∞` score is the floor and not NaN.
@@ -47,7 +47,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
             if !first {
                 m[v] = L::load(isa, sums.m.add(v * L::N));
             }
-            grows |= top[v].any_greater(m[v].plus(headroom));
+            grows |= top[v].any_greater(limit(m[v], headroom));
         }
         if !grows && !first {
             return;
