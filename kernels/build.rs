@@ -1,7 +1,7 @@
 //! Finds GPU code that is already assembled.
 //!
-//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin`, assembled for the GPU of the board that is built for. What is
-//! there is put into the table of GPU kernels beside the PTX; unset or empty, there is none.
+//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table
+//! of GPU kernels beside the PTX; without the variable, or where it is empty, the table has PTX alone.
 
 use std::env;
 use std::fmt::Write;

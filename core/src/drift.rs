@@ -18,14 +18,14 @@
 //!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so the sum is not, and nothing is clamped.
 //! 2. **NaN surfaces.** A NaN on either side makes every measure that it enters NaN and counts as a
 //!    disagreement of the argmax. It is never taken for agreement, not even where both sides hold it.
-//! 3. **Ties.** The computed argmax is the first of equals. Row and reference disagree when the reference
-//!    gives that key less than its own maximum: picking another of several equal maxima is no disagreement.
+//! 3. **Ties.** The computed argmax is the first of equals. Row and reference disagree when that key's probability in
+//!    the reference is below the reference's maximum: picking another of several equal maxima is no disagreement.
 //!    The strict count, which compares first indices as written in ELSA, is kept beside it and is never
 //!    smaller.
 //! 4. **Nothing to be relative to.** A relative error is zero where difference and reference both vanish, and
 //!    infinite where only the reference does.
 
-/// What a row has shown so far. Fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
+/// The measures of a row so far. Fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
 #[derive(Clone, Copy, Debug)]
 pub struct RowDrift {
     probabilities: Distance,
@@ -33,7 +33,7 @@ pub struct RowDrift {
     /// Jensen–Shannon divergence of the keys so far.
     divergence: f64,
     keys: usize,
-    /// Largest computed probability, its first key, and what the reference gives that key.
+    /// Largest computed probability, its first key, and that key's probability in the reference.
     computed_max: f64,
     computed_key: usize,
     reference_there: f64,
@@ -74,7 +74,7 @@ impl Distance {
     }
 }
 
-/// The larger of two, NaN when either is.
+/// The larger of two; NaN when either is NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
@@ -98,7 +98,7 @@ impl Default for RowDrift {
 }
 
 impl RowDrift {
-    /// A row of which nothing was seen.
+    /// A row without keys and outputs.
     #[must_use]
     pub const fn new() -> RowDrift {
         const NONE: Distance = Distance { max: 0.0, squares: 0.0, reference_squares: 0.0 };
@@ -115,8 +115,8 @@ impl RowDrift {
         }
     }
 
-    /// Takes in the probability of the next key. Keys come in order; one that is not attended has probability
-    /// zero on the side that says so.
+    /// Takes in the probability of the next key. Keys come in order; a key that one side does not attend has
+    /// probability zero there.
     pub fn probability(&mut self, computed: f64, reference: f64) {
         self.probabilities.add(computed, reference);
         let sum = computed + reference;
@@ -140,13 +140,13 @@ impl RowDrift {
         self.outputs.add(computed, reference);
     }
 
-    /// First key of the largest computed probability; zero where there is none.
+    /// First key of the largest computed probability; zero without keys.
     #[must_use]
     pub const fn computed_argmax(&self) -> usize {
         self.computed_key
     }
 
-    /// First key of the reference's largest probability; zero where there is none.
+    /// First key of the reference's largest probability; zero without keys.
     #[must_use]
     pub const fn reference_argmax(&self) -> usize {
         self.reference_key
@@ -200,13 +200,13 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// No row yet.
+    /// Totals over no rows.
     #[must_use]
     pub fn new() -> Drift {
         Drift::default()
     }
 
-    /// Adds a row whose columns have all been seen, and gives the row's own measures.
+    /// Adds a row whose columns have all been taken in, and returns the row's own measures.
     pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
         let metrics = row.metrics();
         self.probabilities.join(&row.probabilities);
@@ -224,7 +224,7 @@ impl Drift {
         self.rows
     }
 
-    /// The six measures over all rows so far; nothing when there is none.
+    /// The six measures over all rows so far; none without rows.
     #[must_use]
     pub fn metrics(&self) -> Option<Metrics> {
         let rows = self.rows as f64;
@@ -241,8 +241,8 @@ impl Drift {
 }
 
 /// The percentile `percent` (0 to 100) of `values` by nearest rank: the smallest value that at least
-/// `percent` in a hundred of them do not exceed, and the least value for zero. It is always one of the values.
-/// Sorts them. NaN when any value is NaN; nothing when there is no value or `percent` is above 100.
+/// `percent` in a hundred of them do not exceed; for zero, the least value. It is always one of the values.
+/// Sorts them. NaN when any value is NaN; none without values or for `percent` above 100.
 #[must_use]
 pub fn percentile(values: &mut [f64], percent: u32) -> Option<f64> {
     if values.is_empty() || percent > 100 {

@@ -2,7 +2,7 @@
 
 /// A set with an associative operation and an identity element.
 ///
-/// Every scan in [`crate::scan`] is written over this trait alone, so that one that is right for any
+/// Every scan in [`crate::scan`] is written over this trait alone, so that a scan that is right for any
 /// monoid is right for the softmax states. The operation need not commute: `combine` takes the earlier
 /// element first.
 pub trait Monoid: Clone {

@@ -99,18 +99,25 @@ impl Number for f32 {
     }
 }
 
+/// The largest score that leaves a reference `m` where it is. `headroom` is [`HEADROOM`] as an `N`.
+#[inline(always)]
+#[must_use]
+pub fn limit<N: Number>(m: N, headroom: N) -> N {
+    m.plus(headroom)
+}
+
 /// The reference of a row with reference `m` once it takes in scores of which `top` is the largest:
 ///
 /// ```text
-/// m' = rint(top)   where top > m + HEADROOM
+/// m' = rint(top)   where top > limit(m) = m + HEADROOM
 /// m' = m           elsewhere
 /// ```
 ///
-/// `headroom` is [`HEADROOM`] as an `N`. In the empty row `m` is `−∞`, and any score moves it but `−∞` and NaN.
+/// In the empty row `m` is `−∞`, and every score but `−∞` and NaN moves it.
 #[inline(always)]
 #[must_use]
 pub fn raised<N: Number>(m: N, top: N, headroom: N) -> N {
-    top.if_greater(m.plus(headroom), top.nearest(), m)
+    top.if_greater(limit(m, headroom), top.nearest(), m)
 }
 
 /// `2^n` for a whole `n` in −126 ..= 127.

@@ -20,8 +20,7 @@
 
 use crate::dtype::DType;
 
-/// What the ruler needs to know of a type: bits of precision, exponent of the least normal number, exponent
-/// of the largest number.
+/// Bits of precision of a type, exponent of its least normal number, exponent of its largest number.
 const fn format(dtype: DType) -> (i32, i32, i32) {
     match dtype {
         DType::F32 => (24, -126, 127),
@@ -53,7 +52,7 @@ pub fn ulp(dtype: DType, reference: f64) -> f64 {
 }
 
 /// The distance of `computed`, a number of type `dtype`, from `reference` in units in the last place of
-/// `dtype` at `reference`. Not negative and never NaN; infinite as the module says.
+/// `dtype` at `reference`. Not negative and never NaN; infinite where the module's rules 3 and 4 make it so.
 #[must_use]
 pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     let x = f64::from(computed);
@@ -78,7 +77,7 @@ pub fn distance(dtype: DType, computed: f32, reference: f64) -> f64 {
     (x - reference).abs() / if below { unit / 2.0 } else { unit }
 }
 
-/// How far a computed number may be from its reference: the largest of what its three parts allow.
+/// How far a computed number may be from its reference: the largest of what its three terms allow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Units in the last place of the reference.
@@ -90,10 +89,10 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// Nothing but equality.
+    /// Equality alone.
     pub const NONE: Tolerance = Tolerance { ulps: 0.0, absolute: 0.0, relative: 0.0 };
 
-    /// So many units in the last place.
+    /// That many units in the last place.
     #[must_use]
     pub const fn ulps(ulps: f64) -> Tolerance {
         Tolerance { ulps, ..Tolerance::NONE }
@@ -120,11 +119,11 @@ impl Tolerance {
             return units;
         }
         let error = (f64::from(computed) - reference).abs();
-        // A part that is zero, negative or NaN allows nothing.
-        let part = |error: f64, allowed: f64| if allowed > 0.0 { error / allowed } else { f64::INFINITY };
-        let by_units = part(units, self.ulps);
-        let by_distance = part(error, self.absolute);
-        let by_size = part(error, self.relative * reference.abs());
+        // A term that is zero, negative or NaN allows nothing.
+        let share = |error: f64, allowed: f64| if allowed > 0.0 { error / allowed } else { f64::INFINITY };
+        let by_units = share(units, self.ulps);
+        let by_distance = share(error, self.absolute);
+        let by_size = share(error, self.relative * reference.abs());
         by_units.min(by_distance).min(by_size)
     }
 
@@ -153,10 +152,10 @@ impl Tolerance {
     }
 }
 
-/// The outcome of a check that nothing failed.
+/// The outcome of a check that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checked {
-    /// Pairs that were checked. A check of none shows nothing.
+    /// Pairs that were checked. A check of none proves nothing.
     pub count: usize,
     /// The pair that uses the largest share of the tolerance.
     pub worst: Option<Offender>,

@@ -1,7 +1,7 @@
 //! Tokens: values that exist only where their instruction set is present.
 //!
-//! With the feature `std` the processor is asked at run time. Without it, only what the whole program was
-//! compiled for counts.
+//! With the feature `std` instruction sets are detected at run time. Without it, only those that the whole program was
+//! compiled for count.
 
 /// No vector unit is needed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,7 +24,7 @@ impl Scalar {
     /// The token, in the form that the other instruction sets have.
     ///
     /// # Safety
-    /// - Nothing is asked.
+    /// - None.
     #[inline(always)]
     pub(crate) unsafe fn assume() -> Scalar {
         Scalar(())
@@ -50,7 +50,7 @@ macro_rules! token {
                 present.then_some($name(()))
             }
 
-            /// The token without asking.
+            /// The token without detection.
             ///
             /// # Safety
             /// - The processor has the instruction set.
@@ -71,6 +71,6 @@ token!(
     Avx2, "x86_64", ["avx2", "fma", "f16c"], is_x86_feature_detected
 );
 token!(
-    /// AVX-512 F and DQ with what comes before them.
+    /// AVX-512 F and DQ, with AVX2, FMA and F16C.
     Avx512, "x86_64", ["avx512f", "avx512dq", "avx2", "fma", "f16c"], is_x86_feature_detected
 );

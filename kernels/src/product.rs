@@ -184,14 +184,14 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
     stride: usize,
     b: *const f32,
 ) {
-    let w = V * L::N;
+    let width = V * L::N;
     // SAFETY: both steps read their row of `a` and of `b` (clauses).
     unsafe {
         let y = vectors::<L, V>(isa, b);
-        let mut z = [L::load(isa, b.add(w)); V];
+        let mut z = [L::load(isa, b.add(width)); V];
         column_step::<L, R, V, FIRST, false>(isa, acc, a, stride, y);
         for v in 1..V {
-            z[v] = L::load(isa, b.add(w + v * L::N));
+            z[v] = L::load(isa, b.add(width + v * L::N));
         }
         column_step::<L, R, V, false, true>(isa, acc, a, stride, z);
     }
@@ -202,7 +202,7 @@ unsafe fn column_pair<L: Lanes, const R: usize, const V: usize, const FIRST: boo
 /// # Safety
 /// - As for [`product`] with four steps.
 #[inline(always)]
-unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn group<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
@@ -221,23 +221,29 @@ unsafe fn four_steps<L: Lanes, const R: usize, const V: usize, const FIRST: bool
     }
 }
 
-/// An iteration of the product loop: [`Lanes::UNROLL`] times [`four_steps`].
+/// An iteration of the product loop: [`Lanes::UNROLL`] times [`group`].
 ///
 /// # Safety
 /// - As for [`product`] with that many steps.
 #[inline(always)]
-unsafe fn iteration<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
+unsafe fn unroll<L: Lanes, const R: usize, const V: usize, const FIRST: bool, const COLUMNS: bool>(
     isa: L::Isa,
     acc: &mut [[L; V]; R],
     a: &mut *const f32,
     stride: usize,
     b: *const f32,
 ) {
-    let w = 4 * V * L::N;
+    let group_size = 4 * V * L::N;
     // SAFETY: the later groups are among the steps (clause).
     unsafe {
-        four_steps::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
-        for_later_groups!(L, |J| four_steps::<L, R, V, false, COLUMNS>(isa, acc, a, stride, b.add(J * w)));
+        group::<L, R, V, FIRST, COLUMNS>(isa, acc, a, stride, b);
+        for_later_groups!(L, |J| group::<L, R, V, false, COLUMNS>(
+            isa,
+            acc,
+            a,
+            stride,
+            b.add(J * group_size)
+        ));
     }
 }
 
@@ -255,7 +261,7 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     stride: usize,
     mut b: *const f32,
 ) -> [[L; V]; R] {
-    let w = V * L::N;
+    let width = V * L::N;
     let (iterations, rest) = (steps / (4 * L::UNROLL), steps % (4 * L::UNROLL));
     b = L::opaque(b);
     let mut acc;
@@ -264,26 +270,26 @@ pub unsafe fn product<L: Lanes, const R: usize, const V: usize, const COLUMNS: b
     unsafe {
         if iterations > 0 {
             acc = [[L::splat(isa, 0.0); V]; R];
-            iteration::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
-            b = b.add(4 * L::UNROLL * w);
+            unroll::<L, R, V, true, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::UNROLL * width);
         } else {
             // A zero that is read, so that the other path writes no zeros.
             acc = [[L::splat(isa, L::opaque(&0.0).read()); V]; R];
         }
         for _ in 1..iterations {
-            iteration::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
-            b = b.add(4 * L::UNROLL * w);
+            unroll::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+            b = b.add(4 * L::UNROLL * width);
         }
         if rest > 0 {
             for _ in 0..rest / 4 {
-                four_steps::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
-                b = b.add(4 * w);
+                group::<L, R, V, false, COLUMNS>(isa, &mut acc, &mut a, stride, b);
+                b = b.add(4 * width);
             }
             if COLUMNS {
                 for _ in 0..rest % 4 {
                     let y = vectors::<L, V>(isa, b);
                     column_step::<L, R, V, false, false>(isa, &mut acc, &mut a, stride, y);
-                    b = b.add(w);
+                    b = b.add(width);
                 }
             }
         }

@@ -9,7 +9,7 @@ use elsa_kernels::attention::Kernel;
 use elsa_kernels::exp2::{EXP2_FLOOR, EXP2_MONIC, EXP2_NEAREST};
 use elsa_kernels::registry::ATTENTION;
 
-/// Points of the reduced argument at which the analysis looks; between neighbours nothing changes by more than a
+/// Points of the reduced argument that the analysis visits; between neighbours nothing changes by more than a
 /// millionth of the bound.
 const POINTS: u32 = 1 << 18;
 
@@ -25,7 +25,7 @@ impl Near {
         Near { x: x.into(), off: 0.0 }
     }
 
-    /// After rounding to a single: half a unit in the last place of the largest value that it may have.
+    /// After rounding to f32: half a unit in the last place of the largest value that it may have.
     fn rounded(self) -> Near {
         let largest = self.x.abs() + self.off;
         let half = if largest == 0.0 { 0.0 } else { (largest.log2().floor() - 24.0).exp2() };
@@ -95,7 +95,7 @@ fn declared_errors_follow_from_the_arithmetic() {
     }
 }
 
-/// Units in the last place of the single nearest to `exact`.
+/// Units in the last place of the f32 value nearest to `exact`.
 fn ulps(got: f32, exact: f64) -> f64 {
     let exponent = exact.abs().log2().floor().max(-126.0);
     (f64::from(got) - exact).abs() / (exponent - 23.0).exp2()
@@ -125,7 +125,7 @@ fn exponentials_keep_their_declared_errors() {
         }
         println!("{}: {relative:.3e} at {at}, {units:.2} ULP", s.name);
         assert!(relative <= s.exp2_relative, "{}: {relative:.3e} at {at}", s.name);
-        // Declared within a factor of two of what is seen, or the declaration says nothing.
+        // Declared within a factor of two of what is measured, or the declaration means nothing.
         assert!(relative >= s.exp2_relative / 2.0, "{}: only {relative:.3e}", s.name);
         ran += 1;
     }

@@ -1,5 +1,5 @@
 //! Every micro-kernel of the registry that this machine can execute, by itself: its exponential against
-//! f64, its merge against the definition bit by bit, its conversions against `half`, what it declares.
+//! f64, its merge against the definition bit by bit, its conversions against `half`, its declarations.
 
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
@@ -22,7 +22,7 @@ fn present() -> Vec<&'static Kernel> {
 
 fn exp2(kernel: &Kernel, x: &[f32]) -> Vec<f32> {
     let mut y = vec![0.0; x.len()];
-    // SAFETY: the kernel is present, both slices have `x.len()` singles.
+    // SAFETY: the kernel is present, both slices have `x.len()` values.
     unsafe { (kernel.primitives.exp2)(x.as_ptr(), x.len(), y.as_mut_ptr()) }
     y
 }
@@ -87,7 +87,7 @@ fn merge_is_the_definition_bit_by_bit() {
 }
 
 #[test]
-fn halves_widen_exactly() {
+fn f16_and_bf16_widen_exactly() {
     for kernel in present() {
         for n in [0usize, 1, 3, 4, 5, 15, 16, 17, 33] {
             let bits: Vec<u16> = (0..n as u16).map(|i| i.wrapping_mul(2047).wrapping_add(5)).collect();
@@ -105,7 +105,7 @@ fn halves_widen_exactly() {
                 assert!(y.to_bits() == want.to_bits() || (y.is_nan() && want.is_nan()), "{b:04x}");
             }
         }
-        // Every half there is.
+        // Every f16 number.
         let bits: Vec<u16> = (0..=u16::MAX).step_by(if cfg!(miri) { 997 } else { 1 }).collect();
         let mut y = vec![0.0f32; bits.len()];
         // SAFETY: as above.
@@ -117,8 +117,7 @@ fn halves_widen_exactly() {
     }
 }
 
-/// Rows apart from each other: every element comes from its place and goes to its place, and nothing else is
-/// written.
+/// Rows with gaps between them: every element is read and written at its place, and nothing else is written.
 #[test]
 fn rows_are_converted_where_they_lie() {
     const LEFT: f32 = 77.0;
@@ -164,8 +163,8 @@ fn rows_are_converted_where_they_lie() {
 }
 
 #[test]
-fn singles_narrow_to_the_nearest_half() {
-    // Every half, the points between neighbours, and what lies right beside them; and odd values.
+fn f32_narrows_to_the_nearest() {
+    // Every f16 number, the points between neighbours, the f32 values right beside those, and odd values.
     let mut x: Vec<f32> = Vec::new();
     let stride = if cfg!(miri) { 997 } else { 1 };
     for bits in (0..0x7c00u16).step_by(stride) {
@@ -210,7 +209,7 @@ fn a_step_reads_what_it_may_and_no_mask_leaks() {
         for vectors in 1..=kernel.spec.vectors {
             for (d, dv) in [(4, 4), (8, 12), (64, 64), (68, 20), (128, 8), (192, 100)] {
                 for count in [1usize, 2, 7, 8, 9, 63, 64] {
-                    // Miri interprets, and looks at the small ones.
+                    // Miri is slow and checks the small ones.
                     if cfg!(miri) && (d > 8 || count > 9) {
                         continue;
                     }
@@ -269,7 +268,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         cap: 0.0,
     };
     let entries = &kernel.entries[vectors - 1];
-    // SAFETY: the kernel is present and all pointers cover what the contracts of tile, block and sums ask.
+    // SAFETY: the kernel is present and all pointers cover what the contracts of tile, block and sums require.
     unsafe {
         (entries.step)(&tile, &block, &sums, true);
         (entries.finish)(&sums, dv);

@@ -39,7 +39,7 @@ pub struct Node {
     pub last: usize,
 }
 
-/// Node number `m` of a step over `n` elements. Nothing when the step has fewer.
+/// Node number `m` of a step over `n` elements. None when the step has fewer.
 #[must_use]
 pub fn node(n: usize, step: usize, m: usize) -> Option<Node> {
     let half = 1usize << step;
@@ -75,7 +75,7 @@ pub fn down_sweep<M: Monoid>(items: &mut [M]) {
     }
 }
 
-/// The total; the identity when there is no element. The elements hold totals of subtrees afterwards.
+/// The total; the identity of no elements. The elements hold totals of subtrees afterwards.
 pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
     up_sweep(items);
     items.last().cloned().unwrap_or_else(M::identity)

@@ -1,4 +1,4 @@
-//! Merge depths: the logarithm that they are made of, and the published one.
+//! Logarithms that count steps, and the published depth.
 
 /// `ceil(log2 n)`; zero for none and for one.
 #[must_use]

@@ -2,41 +2,7 @@
 
 use core::fmt;
 
-/// Why a scan is refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScanError {
-    /// A scratch that is too short.
-    Scratch {
-        /// Its elements.
-        found: usize,
-        /// Elements needed.
-        needed: usize,
-    },
-    /// A form that the algorithm does not have.
-    Form {
-        /// Name of the algorithm.
-        scan: &'static str,
-        /// The form asked for.
-        form: Form,
-    },
-}
-
-impl fmt::Display for ScanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            ScanError::Scratch { found, needed } => {
-                write!(f, "scratch: {found} elements; allowed: at least {needed}")
-            }
-            ScanError::Form { scan, form } => {
-                write!(f, "form: {} of {scan}; allowed: those that it has", form.name())
-            }
-        }
-    }
-}
-
-impl core::error::Error for ScanError {}
-
-/// What a scan gives.
+/// What a scan computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// The total alone.
@@ -61,3 +27,37 @@ impl Form {
         }
     }
 }
+
+/// Why a scan is refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanError {
+    /// A scratch that is too short.
+    Scratch {
+        /// Its elements.
+        found: usize,
+        /// Elements needed.
+        needed: usize,
+    },
+    /// A form that the algorithm does not have.
+    Form {
+        /// Name of the algorithm.
+        scan: &'static str,
+        /// The requested form.
+        form: Form,
+    },
+}
+
+impl fmt::Display for ScanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ScanError::Scratch { found, needed } => {
+                write!(f, "scratch: {found} elements; allowed: at least {needed}")
+            }
+            ScanError::Form { scan, form } => {
+                write!(f, "form: {} of {scan}; allowed: those that it has", form.name())
+            }
+        }
+    }
+}
+
+impl core::error::Error for ScanError {}

@@ -5,16 +5,17 @@
 //! one barrier per step is enough. It executes about `n log2 n` merges, against `n` of [`super::blelloch`],
 //! at the least depth a prefix form can have.
 
+use super::depth::ceil_log2;
 use super::form::ScanError;
 use crate::monoid::Monoid;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }
 
-/// The element that comes before element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. Nothing when
+/// The element that comes before element `i` in a step: `next[i] ← now[source] ⊕ now[i]`. None when
 /// `next[i]` is a copy.
 #[must_use]
 pub const fn source(step: usize, i: usize) -> Option<usize> {
@@ -54,7 +55,7 @@ pub fn inclusive<M: Monoid>(items: &mut [M], scratch: &mut [M]) -> Result<(), Sc
     Ok(())
 }
 
-/// The total, as the last prefix; the identity when there is no element. All prefixes are computed.
+/// The total, as the last prefix; the identity of no elements. All prefixes are computed.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].
@@ -66,5 +67,5 @@ pub fn reduce<M: Monoid>(items: &mut [M], scratch: &mut [M]) -> Result<M, ScanEr
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }

@@ -4,20 +4,21 @@
 //! depth, and so the same bits. The names come from different places (an adder, a data-parallel machine)
 //! and the difference is how the network is laid into memory. Here there is one buffer. Within a step
 //! elements are updated from the last to the first, so that the partner `2^t` before is still the one of
-//! the step before; elements without a partner are not touched. That is also how lanes of a warp or of a
+//! the step before; elements without a partner stay. That is also how lanes of a warp or of a
 //! vector execute it: all read, then all write, in registers. Machines that do not run in lock step need a
 //! barrier between reading and writing, and then the two buffers of Hillis and Steele cost less.
 
+use super::depth::ceil_log2;
 use crate::monoid::Monoid;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }
 
 /// Merge number `m` of a step, counted from the end: `items[at] ← items[before] ⊕ items[at]`, as
-/// `(before, at)`. Nothing when the step has fewer.
+/// `(before, at)`. None when the step has fewer.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let at = n.checked_sub(m + 1)?;
@@ -34,7 +35,7 @@ pub fn inclusive<M: Monoid>(items: &mut [M]) {
     }
 }
 
-/// The total, as the last prefix; the identity when there is no element. All prefixes are computed.
+/// The total, as the last prefix; the identity of no elements. All prefixes are computed.
 pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
     inclusive(items);
     items.last().cloned().unwrap_or_else(M::identity)
@@ -43,5 +44,5 @@ pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }

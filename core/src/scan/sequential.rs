@@ -5,7 +5,7 @@
 
 use crate::monoid::Monoid;
 
-/// The total; the identity when there is no element.
+/// The total; the identity of no elements.
 pub fn reduce<M: Monoid>(items: &[M]) -> M {
     let Some((first, rest)) = items.split_first() else { return M::identity() };
     rest.iter().fold(first.clone(), |before, x| before.combine(x))

@@ -1,13 +1,13 @@
 //! The merge tree that runs execute: segments arrive in order, complete subtrees merge at once.
 //!
-//! For segments `0, 1, 2, …` the tree is the balanced one of [`super::tree`]. Its states lie in slots of the caller's,
-//! so that elements may have sizes that are known at run time alone.
+//! For segments `0, 1, 2, …` the tree is the balanced one of [`super::tree`]. Its states lie in slots of the caller,
+//! so that elements may have sizes that are only known at run time.
 
 use super::depth::ceil_log2;
 
 /// The merge tree over segments as a stack of pending states, for segments that arrive in order.
 ///
-/// It holds no states, only which segments those of the caller's slots stand for. The caller keeps
+/// It holds no states, only which segments the caller's slots stand for. The caller keeps
 /// [`MergeStack::capacity`] slots: a new segment is folded into slot [`MergeStack::len`] after
 /// [`MergeStack::push`], merges always take the last two. The result is the balanced tree over segment
 /// numbers whose missing leaves are identities.
@@ -42,7 +42,7 @@ impl MergeStack {
     }
 
     /// Announces segment `c`, which must be greater than all before. Subtrees that it completes merge first:
-    /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Gives the slot of the new segment.
+    /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Returns the slot of the new segment.
     pub fn push(&mut self, c: usize, mut merge: impl FnMut(usize)) -> usize {
         while let [.., before, last] = self.leaves[..] {
             // `last` is complete up to the highest level at which it and `c` part.
@@ -59,7 +59,7 @@ impl MergeStack {
         slot
     }
 
-    /// Merges what is pending, so that slot zero holds the whole. Says whether there is anything.
+    /// Merges what is pending, so that slot zero holds the whole. Returns whether any segment was taken in.
     pub fn finish(&mut self, mut merge: impl FnMut(usize)) -> bool {
         while self.leaves.len() > 1 {
             self.leaves.pop();
@@ -79,7 +79,7 @@ pub const fn depth(segments: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Miri interprets, and looks at fewer sizes.
+    /// Miri is slow and checks fewer sizes.
     const STRIDE: usize = if cfg!(miri) { 13 } else { 1 };
 
     /// The tree by recursion: the value of the smallest dyadic interval that covers `lo..hi`, as nested text.

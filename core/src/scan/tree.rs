@@ -4,15 +4,16 @@
 //! Where a run has no right neighbour it waits unchanged, so a length that is not a power of two costs no
 //! merge with the identity.
 
+use super::depth::ceil_log2;
 use crate::monoid::Monoid;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
 pub const fn steps(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }
 
-/// Merge number `m` of a step: `items[left] ← items[left] ⊕ items[right]`. Nothing when the step has fewer.
+/// Merge number `m` of a step: `items[left] ← items[left] ⊕ items[right]`. None when the step has fewer.
 #[must_use]
 pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     let run = 1usize << step;
@@ -36,5 +37,5 @@ pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
 /// Depth of [`reduce`]: `ceil(log2 n)`, the least possible.
 #[must_use]
 pub const fn depth(n: usize) -> usize {
-    super::depth::ceil_log2(n)
+    ceil_log2(n)
 }

@@ -30,7 +30,7 @@ pub const fn scratch_len(n: usize, block: usize) -> usize {
     blocks(n, block) + if n < at_least_one(block) { n } else { at_least_one(block) }
 }
 
-/// Scans every block on its own and brings their totals to the start of the scratch. Gives the totals.
+/// Scans every block on its own and brings their totals to the start of the scratch. Returns the totals.
 fn scan_blocks<'a, M: Monoid>(
     items: &mut [M],
     block: usize,
@@ -63,7 +63,7 @@ pub fn inclusive<M: Monoid>(items: &mut [M], block: usize, scratch: &mut [M]) ->
     Ok(())
 }
 
-/// The total; the identity when there is no element.
+/// The total; the identity of no elements.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].

@@ -6,19 +6,19 @@
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
-/// A query tile of width `W` (its rows) and the memory that it works in.
+/// A query tile and the memory that it works in. Its `width` is its number of rows, one a lane.
 ///
 /// Contract, for blocks of at most `B` keys:
 /// - `head_dim` and `value_dim` are multiples of four.
-/// - `query` is readable for `head_dim · W` values: `[dim][W]`, scaled to scores in base-2 units.
-/// - `weights` is writable for `(B + 16) · W` values.
+/// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled to scores in base-2 units.
+/// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
 /// - None of them overlaps another, or what the block and the sums point to.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
-    /// Queries, `[dim][W]`.
+    /// Queries, `[dim][width]`.
     pub query: *const f32,
-    /// Scores, then weights, `[key][W]`.
+    /// Scores, then weights, `[key][width]`.
     pub weights: *mut f32,
     /// Room for the last few keys of a block.
     pub pad: *mut f32,
@@ -30,12 +30,12 @@ pub struct Tile {
 
 /// A block of keys.
 ///
-/// Contract, for a tile of width `W` and blocks of at most `B` keys:
+/// Contract, for a tile of `width` rows and blocks of at most `B` keys:
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
 ///   whole panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart.
-/// - `bias` is null, or readable for `count · W` values.
+/// - `bias` is null, or readable for `count · width` values.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys.
@@ -48,7 +48,7 @@ pub struct Block {
     pub value_stride: usize,
     /// Keys in the block.
     pub count: usize,
-    /// Added to the scores, `[key][W]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
+    /// Added to the scores, `[key][width]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
     pub bias: *const f32,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
     pub cap: f32,
@@ -57,14 +57,15 @@ pub struct Block {
 /// The states of a tile's rows, as in [`elsa_core::state::State`], one row a lane. The sums `s` and `w` carry the
 /// kernel's [`KernelSpec::weight_scale`] as a common factor.
 ///
-/// Contract, for a tile of width `W`: `m` and `s` are readable and writable for `W` values, `w` for `value_dim · W`.
+/// Contract, for a tile of `width` rows: `m` and `s` are readable and writable for `width` values, `w` for
+/// `value_dim · width`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// References, `[W]`.
+    /// References, `[width]`.
     pub m: *mut f32,
-    /// Sums of weights, `[W]`.
+    /// Sums of weights, `[width]`.
     pub s: *mut f32,
-    /// Weighted sums of values, `[dim][W]`.
+    /// Weighted sums of values, `[dim][width]`.
     pub w: *mut f32,
 }
 
@@ -92,11 +93,11 @@ pub trait TileOps {
     /// - The clauses of [`Sums`], all initialised, for `value_dim`.
     unsafe fn finish(isa: Self::Isa, sums: &Sums, value_dim: usize);
 
-    /// Writes the block's scores to `dst`, `[key][W]`.
+    /// Writes the block's scores to `dst`, `[key][width]`.
     ///
     /// # Safety
     /// - The clauses of [`Tile`] and [`Block`].
-    /// - `dst` is writable for `W` values of every key, `count` being rounded up to a multiple of the register tile's
+    /// - `dst` is writable for `width` values of every key, `count` being rounded up to a multiple of the register tile's
     ///   keys, or of 16 where a tile is one row.
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32);
 
@@ -105,7 +106,7 @@ pub trait TileOps {
     /// `−∞`.
     ///
     /// # Safety
-    /// - `count · W` values are readable and writable at `p`. Where a tile is one row, `count` is rounded up to a
+    /// - `count · width` values are readable and writable at `p`. Where a tile is one row, `count` is rounded up to a
     ///   multiple of 16, and what lies past the scores is `−∞`.
     /// - The clauses of [`Sums`] for `m` and `s`.
     unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums, masked: bool);
@@ -114,7 +115,7 @@ pub trait TileOps {
     ///
     /// # Safety
     /// - The clauses of [`Tile`], of [`Block`] and of [`Sums`] for `w`, which is initialised unless `first`.
-    /// - `count · W` weights are readable at `p`.
+    /// - `count · width` weights are readable at `p`.
     unsafe fn accumulate(isa: Self::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool);
 }
 

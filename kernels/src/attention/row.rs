@@ -10,7 +10,7 @@
 //!    and a value is added along its dims.
 //! 2. *The work of a key is its loads*, so a long cache is read at the speed of memory: rows are read one after the
 //!    other and from their beginning to their end, which is the order that the processor's prefetching follows.
-//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; [`KEYS_AT_ONCE`] of them are
+//! 3. *Several keys at once.* One dot product is a chain of dependent multiply-adds; those of four keys are
 //!    independent.
 //! 4. *The last vector of scores is filled with `−∞`*, so that maximum and weights need no tail.
 //!
@@ -21,7 +21,7 @@ use super::modify::{biased, capped, is_plain};
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::product::CHAIN;
 use core::marker::PhantomData;
-use elsa_core::state::{HEADROOM, Merge};
+use elsa_core::state::{HEADROOM, Merge, limit};
 
 /// Keys whose dot products are computed at once.
 const KEYS_AT_ONCE: usize = 4;
@@ -164,7 +164,8 @@ unsafe fn raise<L: Lanes>(
             largest = if x > largest { x } else { largest };
         }
         let m = if first { f32::NEG_INFINITY } else { sums.m.read() };
-        if largest > m + HEADROOM {
+        // The rule of `raised`; the vector unit rounds, as it does for a tile.
+        if largest > limit(m, HEADROOM) {
             let [target, ..] = lanes(L::splat(isa, largest).nearest(), 0.0);
             let merge = Merge::of(m, target);
             sums.m.write(merge.m);

@@ -22,7 +22,7 @@ use crate::product::{CHAIN, product};
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`]; `key` is below the block's count and a multiple of `R`.
-/// - `R · W` values are writable at `dst`.
+/// - `R · width` values are writable at `dst`.
 #[inline(always)]
 unsafe fn panel<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,
@@ -95,7 +95,7 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
 ///
 /// # Safety
 /// - The clauses of [`Tile`] and [`Block`].
-/// - The block's count rounded up to a multiple of `R`, times `W`, values are writable at `dst`.
+/// - The block's count rounded up to a multiple of `R`, times the width, values are writable at `dst`.
 #[inline(always)]
 pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
     isa: L::Isa,
@@ -103,23 +103,23 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
-    let w = V * L::N;
+    let width = V * L::N;
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     let mut key = 0;
     while key < block.count {
         // SAFETY: `key` is a multiple of R below the count, and `dst` has room for whole panels.
         unsafe {
-            let at = dst.add(key * w);
+            let at = dst.add(key * width);
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
             if rows >= R {
                 for r in 0..R {
-                    keep::<L, V>(&acc[r], at.add(r * w), &mut top);
+                    keep::<L, V>(&acc[r], at.add(r * width), &mut top);
                 }
             } else {
                 for r in 0..R {
                     if r < rows {
-                        keep::<L, V>(&acc[r], at.add(r * w), &mut top);
+                        keep::<L, V>(&acc[r], at.add(r * width), &mut top);
                     }
                 }
             }
@@ -136,7 +136,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
 /// Applies soft cap and bias to stored scores, and returns the largest of each row.
 ///
 /// # Safety
-/// - The clauses of [`Block`]; `count · W` values are readable and writable at `dst`.
+/// - The clauses of [`Block`]; `count · width` values are readable and writable at `dst`.
 #[inline(always)]
 unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut f32) -> [L; V] {
     let masked = L::splat(isa, f32::NEG_INFINITY);
@@ -145,7 +145,7 @@ unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut
     for i in 0..block.count {
         for v in 0..V {
             let offset = (i * V + v) * L::N;
-            // SAFETY: `offset` lies within `count · W` (clauses).
+            // SAFETY: `offset` lies within `count · width` (clauses).
             unsafe {
                 let at = dst.add(offset);
                 let mut s = L::load(isa, at);

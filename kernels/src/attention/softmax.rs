@@ -14,7 +14,7 @@
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
-use elsa_core::state::{HEADROOM, Merge, raised};
+use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
 /// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
 /// the weight of a `−∞` score is the floor and not NaN.
@@ -39,7 +39,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     first: bool,
 ) {
     let headroom = L::splat(isa, HEADROOM);
-    // SAFETY: all offsets lie within `W` references and sums, and `value_dim · W` weighted sums (clause).
+    // SAFETY: all offsets lie within `width` references and sums, and `value_dim · width` weighted sums (clause).
     unsafe {
         let mut m = [L::splat(isa, f32::NEG_INFINITY); V];
         let mut grows = false;
@@ -47,7 +47,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
             if !first {
                 m[v] = L::load(isa, sums.m.add(v * L::N));
             }
-            grows |= top[v].any_greater(m[v].plus(headroom));
+            grows |= top[v].any_greater(limit(m[v], headroom));
         }
         if !grows && !first {
             return;
@@ -97,7 +97,7 @@ unsafe fn weigh_key<L: Lanes, const V: usize, const MASKED: bool>(
 /// `−∞` becomes an exact zero; attended weights are never zero.
 ///
 /// # Safety
-/// - `count · W` values are readable and writable at `p`, `W` readable at `m`.
+/// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
 #[inline(always)]
 pub unsafe fn weigh<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -109,7 +109,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
     let zero = L::splat(isa, 0.0);
     let mut sum = [zero; V];
     let mut reference = [zero; V];
-    // SAFETY: key `i` of `count` keys of width `W` (clause).
+    // SAFETY: key `i` of `count` keys of a tile (clause).
     unsafe {
         for v in 0..V {
             reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
@@ -131,7 +131,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
 /// at `p`, makes them weights in place, and writes references and sums.
 ///
 /// # Safety
-/// - `count · W` values are readable and writable at `p`.
+/// - `count · width` values are readable and writable at `p`.
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
 pub unsafe fn softmax<L: Lanes, const V: usize>(
@@ -142,7 +142,7 @@ pub unsafe fn softmax<L: Lanes, const V: usize>(
     masked: bool,
 ) {
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
-    // SAFETY: key `i` of `count` keys of width `W`, vector `v` of references and sums (clauses).
+    // SAFETY: key `i` of `count` keys of a tile, vector `v` of references and sums (clauses).
     unsafe {
         for i in 0..count {
             for v in 0..V {

@@ -42,8 +42,8 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 /// Adds the block's weighted values to `w`, or writes them when `first`.
 ///
 /// # Safety
-/// - The clauses of [`Block`]; `count · W` weights are readable at `p`.
-/// - `value_dim` is a multiple of four; `value_dim · W` values are writable at `w`, and initialised unless
+/// - The clauses of [`Block`]; `count · width` weights are readable at `p`.
+/// - `value_dim` is a multiple of four; `value_dim · width` values are writable at `w`, and initialised unless
 ///   `first`.
 #[inline(always)]
 pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(

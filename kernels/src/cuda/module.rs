@@ -3,7 +3,7 @@
 /// A kernel of a role, with its module.
 macro_rules! kernel {
     ($name:literal, $role:expr) => {
-        $crate::cuda::GpuKernel {
+        $crate::cuda::kernel::GpuKernel {
             name: $name,
             ptx: concat!(
                 include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/sm_62/", $name, ".ptx")),
@@ -16,10 +16,10 @@ macro_rules! kernel {
 }
 pub(super) use kernel;
 
-/// Assembled modules that the build was given, by name.
+/// Cubins that the build was given, by name.
 const CUBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
 
-/// The assembled form of a module, where this build has one.
+/// The cubin of a kernel, where this build has one.
 pub(super) const fn cubin(name: &str) -> Option<&'static [u8]> {
     let mut i = 0;
     while i < CUBINS.len() {

@@ -1,8 +1,8 @@
 //! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_62`.
 //! Registers and shared memory are those of `kernels/ptx/manifest.json`.
 
+use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
-use crate::cuda::{GpuKernel, Role};
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 
 /// An attention kernel, with those of its facts that differ from the usual ones at the end.

@@ -63,7 +63,8 @@ impl Names<'_> {
         if module.items.contains(name) {
             found.push(Target::Item(m));
         }
-        let imported = self.imported(m, 0, name, open);
+        // What a module defines hides what a glob would bring in.
+        let imported = self.imported(m, 0, name, found.is_empty(), open);
         open.pop();
         match imported {
             Some(imported) => found.extend(imported),
@@ -73,15 +74,22 @@ impl Names<'_> {
         Some(found)
     }
 
-    /// What the imports of one scope make of a name; globs come second.
-    fn imported(&self, m: usize, scope: usize, name: &str, open: &mut Open) -> Option<Vec<Target>> {
+    /// What the imports of one scope make of a name; those by `globs` come second.
+    fn imported(
+        &self,
+        m: usize,
+        scope: usize,
+        name: &str,
+        globs: bool,
+        open: &mut Open,
+    ) -> Option<Vec<Target>> {
         let imports = &self.modules[m].scopes[scope].imports;
         let mut found = None;
         for import in imports.iter().filter(|import| import.name.as_deref() == Some(name)) {
             let targets: &mut Vec<Target> = found.get_or_insert_default();
             targets.extend(self.resolve(m, 0, &import.path, open).unwrap_or_default());
         }
-        if found.is_some() {
+        if found.is_some() || !globs {
             return found;
         }
         for glob in imports.iter().filter(|import| import.name.is_none()) {
@@ -131,7 +139,7 @@ impl Names<'_> {
             if self.modules[m].scopes[at].locals.contains(name) && alone {
                 return Some(Vec::new());
             }
-            if let Some(found) = self.imported(m, at, name, open) {
+            if let Some(found) = self.imported(m, at, name, true, open) {
                 return Some(found);
             }
             at = outer;

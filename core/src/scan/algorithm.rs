@@ -1,0 +1,161 @@
+//! Every scan, by name.
+
+use super::form::{Form, ScanError};
+use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
+use crate::monoid::Monoid;
+
+/// Elements of a block of the two-level scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// 64 elements.
+    B64,
+    /// 128 elements, which ELSA uses.
+    B128,
+    /// 256 elements.
+    B256,
+}
+
+impl Block {
+    /// All sizes.
+    pub const ALL: [Block; 3] = [Block::B64, Block::B128, Block::B256];
+
+    /// Elements of a block.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Block::B64 => 64,
+            Block::B128 => 128,
+            Block::B256 => 256,
+        }
+    }
+}
+
+/// An algorithm, with the block size of the two-level scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// [`sequential`].
+    Sequential,
+    /// [`tree`].
+    Tree,
+    /// [`hillis_steele`].
+    HillisSteele,
+    /// [`kogge_stone`].
+    KoggeStone,
+    /// [`blelloch`].
+    Blelloch,
+    /// [`two_level`].
+    TwoLevel(Block),
+}
+
+impl Scan {
+    /// All scans.
+    pub const ALL: [Scan; 8] = [
+        Scan::Sequential,
+        Scan::Tree,
+        Scan::HillisSteele,
+        Scan::KoggeStone,
+        Scan::Blelloch,
+        Scan::TwoLevel(Block::B64),
+        Scan::TwoLevel(Block::B128),
+        Scan::TwoLevel(Block::B256),
+    ];
+
+    /// Name of the algorithm, with the block size of the two-level scan.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scan::Sequential => "sequential",
+            Scan::Tree => "tree",
+            Scan::HillisSteele => "hillis-steele",
+            Scan::KoggeStone => "kogge-stone",
+            Scan::Blelloch => "blelloch",
+            Scan::TwoLevel(Block::B64) => "two-level-64",
+            Scan::TwoLevel(Block::B128) => "two-level-128",
+            Scan::TwoLevel(Block::B256) => "two-level-256",
+        }
+    }
+
+    /// Depth of `form` over `n` elements, exact; none when the algorithm does not have the form.
+    #[must_use]
+    pub const fn depth(self, form: Form, n: usize) -> Option<usize> {
+        Some(match (self, form) {
+            (Scan::Sequential, Form::Reduction) => sequential::reduction_depth(n),
+            (Scan::Sequential, Form::Inclusive) => sequential::inclusive_depth(n),
+            (Scan::Sequential, Form::Exclusive) => sequential::exclusive_depth(n),
+            (Scan::Tree, Form::Reduction) => tree::depth(n),
+            (Scan::HillisSteele, Form::Reduction | Form::Inclusive) => hillis_steele::depth(n),
+            (Scan::KoggeStone, Form::Reduction | Form::Inclusive) => kogge_stone::depth(n),
+            (Scan::Blelloch, Form::Reduction) => blelloch::reduction_depth(n),
+            (Scan::Blelloch, Form::Inclusive) => blelloch::inclusive_depth(n),
+            (Scan::Blelloch, Form::Exclusive) => blelloch::exclusive_depth(n),
+            (Scan::TwoLevel(b), Form::Reduction) => two_level::reduction_depth(n, b.size()),
+            (Scan::TwoLevel(b), Form::Inclusive) => two_level::inclusive_depth(n, b.size()),
+            _ => return None,
+        })
+    }
+
+    /// How many of the merges on a longest path have the identity on one side, and so round nothing.
+    #[must_use]
+    pub const fn identity_merges(self, form: Form, n: usize) -> usize {
+        let any = match (self, form) {
+            (Scan::Sequential | Scan::Blelloch, Form::Exclusive) => n > 1,
+            (Scan::TwoLevel(b), Form::Inclusive) => n > b.size(),
+            _ => false,
+        };
+        any as usize
+    }
+
+    /// Elements of scratch that `form` over `n` elements needs.
+    #[must_use]
+    pub const fn scratch_len(self, form: Form, n: usize) -> usize {
+        match (self, form) {
+            (Scan::HillisSteele, _) => hillis_steele::scratch_len(n),
+            (Scan::TwoLevel(b), _) => two_level::scratch_len(n, b.size()),
+            _ => 0,
+        }
+    }
+
+    /// The total of `items`, which are used up on the way; the identity when there is none.
+    ///
+    /// # Errors
+    /// A scratch shorter than [`Scan::scratch_len`].
+    pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
+        match self {
+            Scan::Sequential => Ok(sequential::reduce(items)),
+            Scan::Tree => Ok(tree::reduce(items)),
+            Scan::HillisSteele => hillis_steele::reduce(items, scratch),
+            Scan::KoggeStone => Ok(kogge_stone::reduce(items)),
+            Scan::Blelloch => Ok(blelloch::reduce(items)),
+            Scan::TwoLevel(b) => two_level::reduce(items, b.size(), scratch),
+        }
+    }
+
+    /// Replaces every element by the prefix that ends with it.
+    ///
+    /// # Errors
+    /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
+    pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
+        match self {
+            Scan::Sequential => sequential::inclusive(items),
+            Scan::Tree => return Err(ScanError::Form { scan: self.name(), form: Form::Inclusive }),
+            Scan::HillisSteele => hillis_steele::inclusive(items, scratch)?,
+            Scan::KoggeStone => kogge_stone::inclusive(items),
+            Scan::Blelloch => blelloch::inclusive(items),
+            Scan::TwoLevel(b) => two_level::inclusive(items, b.size(), scratch)?,
+        }
+        Ok(())
+    }
+
+    /// Replaces every element by the prefix that ends before it, the first by the identity.
+    ///
+    /// # Errors
+    /// An algorithm without this form.
+    pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ScanError> {
+        match self {
+            Scan::Sequential => sequential::exclusive(items),
+            Scan::Blelloch => blelloch::exclusive(items),
+            _ => return Err(ScanError::Form { scan: self.name(), form: Form::Exclusive }),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! A GPU kernel as data.
+
+use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
+
+/// A GPU kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuKernel {
+    /// Its name: of the entry point, and of the module, which holds nothing else.
+    pub name: &'static str,
+    /// PTX text, zero-terminated.
+    pub ptx: &'static str,
+    /// The module assembled for one GPU, where the build has it.
+    pub cubin: Option<&'static [u8]>,
+    /// What the kernel is for.
+    pub role: Role,
+}
+
+/// What a GPU kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    /// Attention of query tiles. Launched on `sequences · heads · splits · row_blocks` blocks, `row_blocks` being the
+    /// blocks of [`GpuKernelSpec::rows`] rows of the longest sequence; takes [`AttentionArgs`](super::attention::AttentionArgs).
+    Attention(GpuKernelSpec),
+    /// Merge of the partial states of attention, in the tree over splits, and all outputs of a finished row. Launched on
+    /// [`merge_blocks`](super::attention::merge_blocks) blocks; takes [`AttentionArgs`](super::attention::AttentionArgs).
+    AttentionMerge {
+        /// Partial states of a row that it takes in at once.
+        states: usize,
+        /// Most partial states of a row.
+        most: usize,
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
+    AttentionPresent {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+}
+
+impl GpuKernel {
+    /// What a block takes of an SM.
+    #[must_use]
+    pub const fn resources(&self) -> GpuResources {
+        match &self.role {
+            Role::Attention(spec) => spec.resources,
+            Role::AttentionMerge { resources, .. } | Role::AttentionPresent { resources } => *resources,
+        }
+    }
+
+    /// Its specification, where it is an attention kernel.
+    #[must_use]
+    pub const fn attention(&self) -> Option<&GpuKernelSpec> {
+        match &self.role {
+            Role::Attention(spec) => Some(spec),
+            Role::AttentionMerge { .. } | Role::AttentionPresent { .. } => None,
+        }
+    }
+}
