@@ -1,29 +1,9 @@
-//! The macros that instantiate the generic code for one instruction set.
-//!
-//! A target feature can only be set on a function that is not generic, and reaches what is inlined into it. So every
-//! generic function that is called through a table is wrapped once for each instruction set.
+//! The macro that instantiates what operators share for one instruction set. Each operator has a macro of its own beside
+//! its kernels, such as [`crate::attention`]'s.
 
-/// Declares functions with target features, each around a generic function that takes the token first.
-macro_rules! entry_points {
-    ($features:tt, $isa:ty, $(fn $name:ident($($argument:ident: $type:ty),*) = $generic:expr;)+) => {
-        $($crate::instance::entry_point!($features, $isa, $name($($argument: $type),*), $generic);)+
-    };
-}
-
-/// One of [`entry_points`].
-macro_rules! entry_point {
-    ([$($features:literal)?], $isa:ty, $name:ident($($argument:ident: $type:ty),*), $generic:expr) => {
-        $(#[target_feature(enable = $features)])?
-        unsafe fn $name($($argument: $type),*) {
-            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
-            unsafe { $generic(<$isa>::assume(), $($argument),*) }
-        }
-    };
-}
-
-/// Declares `PRIMITIVES`, and in the module `attention` the kernels of that operator, for one instruction set.
+/// Declares `PRIMITIVES` for one instruction set.
 macro_rules! instance {
-    (isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, attention: $attention:tt $(,)?) => {
+    (isa: $isa:ident, lanes: $lanes:ident, features: $features:tt $(,)?) => {
         use $crate::isa::$isa;
         use $crate::{exp2, memory};
 
@@ -40,7 +20,7 @@ macro_rules! instance {
             exp2,
         };
 
-        $crate::instance::entry_points! {
+        $crate::entry::entry_points! {
             $features, $isa,
             fn transpose_in(
                 src: *const f32, stride: usize, rows: usize, dim: usize, padded: usize, w: usize, factor: f32,
@@ -58,13 +38,7 @@ macro_rules! instance {
                 = memory::narrow::<$lanes, true>;
             fn exp2(x: *const f32, n: usize, y: *mut f32) = exp2::exp2::<$lanes>;
         }
-
-        /// The attention kernels of this instruction set.
-        pub mod attention {
-            use super::{$isa, $lanes, PRIMITIVES};
-            $crate::attention::instance::attention!($isa, $lanes, $features, $attention);
-        }
     };
 }
 
-pub(crate) use {entry_point, entry_points, instance};
+pub(crate) use instance;

@@ -18,6 +18,7 @@
 #[cfg(feature = "std")]
 extern crate std;
 
+mod entry;
 pub mod exp2;
 mod instance;
 pub mod isa;
@@ -37,3 +38,5 @@ pub mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub mod neon;
 pub mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod sse;

@@ -1,14 +1,19 @@
 //! The macro that instantiates the attention kernels for one instruction set.
 
-/// Declares `KERNEL`, whose tiles are one to three vectors of rows, and `ROW_KERNEL`, which takes one row at a time.
+/// Declares a module `attention` with `KERNEL`, whose tiles are one to three vectors of rows, and `ROW_KERNEL`, which
+/// takes one row at a time. Expects `PRIMITIVES` of the instruction set beside it.
 ///
 /// `tile_keys` are the keys of a register tile for one, two and three vectors.
 macro_rules! attention {
-    ($isa:ident, $lanes:ident, $features:tt, {
+    (
+        isa: $isa:ident, lanes: $lanes:ident, features: $features:tt,
         name: $name:literal, row_name: $row_name:literal,
         tile_keys: [$r1:literal, $r2:literal, $r3:literal], vectors: $vectors:literal, group: $group:literal,
         keys: $keys:expr, exp2_relative: $exp2:literal, fused: $fused:literal $(,)?
-    }) => {
+    ) => {
+        /// The attention kernels of this instruction set.
+        pub mod attention {
+        use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{Block, Entries, Kernel, OneRow, Sums, Tile, TileOps, Vectors};
         use $crate::lanes::Lanes;
@@ -59,10 +64,11 @@ macro_rules! attention {
         $crate::attention::instance::entries!(v2, $features, $isa, Vectors<$lanes, $r2, 2, PANELS>);
         $crate::attention::instance::entries!(v3, $features, $isa, Vectors<$lanes, $r3, 3, PANELS>);
 
-        $crate::instance::entry_points! {
+        $crate::entry::entry_points! {
             $features, $isa,
             fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
                 = memory::pack::<$lanes, $r1>;
+        }
         }
     };
 }
@@ -75,7 +81,7 @@ macro_rules! entries {
 
             pub(super) const ENTRIES: Entries = Entries { step, merge, finish, scores, softmax, accumulate };
 
-            $crate::instance::entry_points! {
+            $crate::entry::entry_points! {
                 $features, $isa,
                 fn step(tile: &Tile, block: &Block, sums: &Sums, first: bool) = <$ops>::step;
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;

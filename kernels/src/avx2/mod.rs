@@ -4,43 +4,15 @@ mod vector;
 
 pub use vector::Eight;
 
+use crate::attention::instance::attention;
 use crate::instance::instance;
-use core::arch::x86_64::*;
 
-instance!(
+instance!(isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"]);
+
+attention!(
     isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"],
-    attention: {
-        name: "attention_f32_q16k6__avx2_exp2_nearest_p5",
-        row_name: "attention_f32_q1k4__avx2_exp2_nearest_p5",
-        tile_keys: [8, 6, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
-        exp2_relative: 1.7e-7, fused: true,
-    },
+    name: "attention_f32_q16k6__avx2_exp2_nearest_p5",
+    row_name: "attention_f32_q1k4__avx2_exp2_nearest_p5",
+    tile_keys: [8, 6, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
+    exp2_relative: 1.7e-7, fused: true,
 );
-
-/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, in instructions of every x86-64 processor.
-///
-/// # Safety
-/// - Four rows of four values are readable at `src` and writable at `dst`.
-#[inline(always)]
-pub(crate) unsafe fn transpose4_sse(
-    src: *const f32,
-    src_stride: usize,
-    factor: f32,
-    dst: *mut f32,
-    dst_stride: usize,
-) {
-    // SAFETY: the rows are readable and writable by this function's clause; SSE is part of x86-64.
-    unsafe {
-        let a = _mm_loadu_ps(src);
-        let b = _mm_loadu_ps(src.add(src_stride));
-        let c = _mm_loadu_ps(src.add(2 * src_stride));
-        let d = _mm_loadu_ps(src.add(3 * src_stride));
-        let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
-        let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
-        let by = _mm_set1_ps(factor);
-        _mm_storeu_ps(dst, _mm_mul_ps(_mm_movelh_ps(ab_low, cd_low), by));
-        _mm_storeu_ps(dst.add(dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_low, ab_low), by));
-        _mm_storeu_ps(dst.add(2 * dst_stride), _mm_mul_ps(_mm_movelh_ps(ab_high, cd_high), by));
-        _mm_storeu_ps(dst.add(3 * dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_high, ab_high), by));
-    }
-}

@@ -4,14 +4,15 @@ mod vector;
 
 pub use vector::Sixteen;
 
+use crate::attention::instance::attention;
 use crate::instance::instance;
 
-instance!(
+instance!(isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"]);
+
+attention!(
     isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"],
-    attention: {
-        name: "attention_f32_q48k8__avx512_exp2_floor_p5",
-        row_name: "attention_f32_q1k4__avx512_exp2_floor_p5",
-        tile_keys: [8, 8, 8], vectors: 3, group: 2, keys: KeyLayout::Rows,
-        exp2_relative: 1.6e-7, fused: true,
-    },
+    name: "attention_f32_q48k8__avx512_exp2_floor_p5",
+    row_name: "attention_f32_q1k4__avx512_exp2_floor_p5",
+    tile_keys: [8, 8, 8], vectors: 3, group: 2, keys: KeyLayout::Rows,
+    exp2_relative: 1.6e-7, fused: true,
 );

@@ -121,7 +121,7 @@ impl Lanes for Sixteen {
         dst_stride: usize,
     ) {
         // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
-        unsafe { crate::avx2::transpose4_sse(src, src_stride, factor, dst, dst_stride) }
+        unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

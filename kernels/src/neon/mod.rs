@@ -4,14 +4,15 @@ mod vector;
 
 pub use vector::Four;
 
+use crate::attention::instance::attention;
 use crate::instance::instance;
 
-instance!(
+instance!(isa: Neon, lanes: Four, features: ["neon"]);
+
+attention!(
     isa: Neon, lanes: Four, features: ["neon"],
-    attention: {
-        name: "attention_f32_q12k8__neon_exp2_monic_p5",
-        row_name: "attention_f32_q1k4__neon_exp2_monic_p5",
-        tile_keys: [8, 8, 8], vectors: 3, group: 8, keys: KeyLayout::Panels(8),
-        exp2_relative: 2.1e-7, fused: true,
-    },
+    name: "attention_f32_q12k8__neon_exp2_monic_p5",
+    row_name: "attention_f32_q1k4__neon_exp2_monic_p5",
+    tile_keys: [8, 8, 8], vectors: 3, group: 8, keys: KeyLayout::Panels(8),
+    exp2_relative: 2.1e-7, fused: true,
 );

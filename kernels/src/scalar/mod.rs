@@ -4,14 +4,15 @@ mod vector;
 
 pub use vector::One;
 
+use crate::attention::instance::attention;
 use crate::instance::instance;
 
-instance!(
+instance!(isa: Scalar, lanes: One, features: []);
+
+attention!(
     isa: Scalar, lanes: One, features: [],
-    attention: {
-        name: "attention_f32_q2k4__scalar_exp2_nearest_p5",
-        row_name: "attention_f32_q1k4__scalar_exp2_nearest_p5",
-        tile_keys: [4, 4, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
-        exp2_relative: 1.9e-7, fused: false,
-    },
+    name: "attention_f32_q2k4__scalar_exp2_nearest_p5",
+    row_name: "attention_f32_q1k4__scalar_exp2_nearest_p5",
+    tile_keys: [4, 4, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
+    exp2_relative: 1.9e-7, fused: false,
 );

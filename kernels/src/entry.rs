@@ -1,0 +1,24 @@
+//! The macro that wraps generic functions for one instruction set.
+//!
+//! A target feature can only be set on a function that is not generic, and reaches what is inlined into it. So every
+//! generic function that is called through a table is wrapped once for each instruction set.
+
+/// Declares functions with target features, each around a generic function that takes the token first.
+macro_rules! entry_points {
+    ($features:tt, $isa:ty, $(fn $name:ident($($argument:ident: $type:ty),*) = $generic:expr;)+) => {
+        $($crate::entry::entry_point!($features, $isa, $name($($argument: $type),*), $generic);)+
+    };
+}
+
+/// One of [`entry_points`].
+macro_rules! entry_point {
+    ([$($features:literal)?], $isa:ty, $name:ident($($argument:ident: $type:ty),*), $generic:expr) => {
+        $(#[target_feature(enable = $features)])?
+        unsafe fn $name($($argument: $type),*) {
+            // SAFETY: the caller keeps the clauses of the generic function, and the instruction set is present.
+            unsafe { $generic(<$isa>::assume(), $($argument),*) }
+        }
+    };
+}
+
+pub(crate) use {entry_point, entry_points};

@@ -1,0 +1,31 @@
+//! What AVX2 and AVX-512 share: moves in instructions of every x86-64 processor.
+
+use core::arch::x86_64::*;
+
+/// Writes the transpose of the 4×4 block at `src`, times `factor`, to `dst`, in instructions of every x86-64 processor.
+///
+/// # Safety
+/// - Four rows of four values are readable at `src` and writable at `dst`.
+#[inline(always)]
+pub(crate) unsafe fn transpose4(
+    src: *const f32,
+    src_stride: usize,
+    factor: f32,
+    dst: *mut f32,
+    dst_stride: usize,
+) {
+    // SAFETY: the rows are readable and writable by this function's clause; SSE is part of x86-64.
+    unsafe {
+        let a = _mm_loadu_ps(src);
+        let b = _mm_loadu_ps(src.add(src_stride));
+        let c = _mm_loadu_ps(src.add(2 * src_stride));
+        let d = _mm_loadu_ps(src.add(3 * src_stride));
+        let (ab_low, ab_high) = (_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let (cd_low, cd_high) = (_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        let by = _mm_set1_ps(factor);
+        _mm_storeu_ps(dst, _mm_mul_ps(_mm_movelh_ps(ab_low, cd_low), by));
+        _mm_storeu_ps(dst.add(dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_low, ab_low), by));
+        _mm_storeu_ps(dst.add(2 * dst_stride), _mm_mul_ps(_mm_movelh_ps(ab_high, cd_high), by));
+        _mm_storeu_ps(dst.add(3 * dst_stride), _mm_mul_ps(_mm_movehl_ps(cd_high, ab_high), by));
+    }
+}
