@@ -23,8 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../kernels/cuda/call.cuh"
-#include "../../kernels/cuda/host.cuh"
+#include "common/host.cuh"
 
 Kernel* kernels = nullptr;
 

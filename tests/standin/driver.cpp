@@ -36,8 +36,7 @@
 #include <string>
 #include <vector>
 
-#include "../../kernels/cuda/call.cuh"
-#include "../../kernels/cuda/host.cuh"
+#include "common/host.cuh"
 #include "block.h"
 
 namespace {

@@ -1,4 +1,5 @@
-//! What a launch is told: the twin of `kernels/cuda/call.cuh`, field for field.
+//! What a launch is told: the twin of `kernels/cuda/common/tensor.cuh` and
+//! `kernels/cuda/attention/call.cuh`, field for field.
 //!
 //! Addresses are device addresses, zero where there is nothing; strides count elements; the last axis of every
 //! tensor is contiguous.
@@ -211,7 +212,7 @@ pub struct Present {
     pub element_size: i32,
 }
 
-// The offsets that `kernels/cuda/call.cuh` asserts too.
+// The sizes and offsets that the device twin asserts too.
 const _: () = {
     assert!(size_of::<Tensor>() == 32 && size_of::<Sequence>() == 40);
     assert!(core::mem::offset_of!(Call, sequences) == 48 && core::mem::offset_of!(Call, mask_kind) == 96);

@@ -40,7 +40,7 @@ pub struct GpuKernel {
     pub half_chain: usize,
 }
 
-/// Threads of a block of the merge (`kernels/cuda/merge.cuh`).
+/// Threads of a block of the merge (`kernels/cuda/attention/merge.cuh`).
 const MERGE_THREADS: usize = 128;
 
 /// Blocks of a merge that takes in `states` at once, for `rows` rows of `splits` partial states with `part_dim` columns

@@ -45,7 +45,7 @@
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 
-#include "elements.cuh"
+#include "../common/elements.cuh"
 #include "finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile

@@ -24,7 +24,7 @@
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
 
-#include "call.cuh"
+#include "tensor.cuh"
 
 #ifdef ELSA_HOST
 #include "host.cuh"

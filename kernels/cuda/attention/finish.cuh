@@ -1,6 +1,7 @@
 // What a finished row gives: output, log-sum-exp, state in natural units.
 #pragma once
 
+#include "../common/state.cuh"
 #include "place.cuh"
 
 // Columns first .. first + 3 of an output row, those below value_dim; x holds them.

@@ -9,6 +9,8 @@
 // size, as on the device. Shared memory is filled with NaN for every block.
 #pragma once
 
+#include "tensor.cuh"
+
 typedef float f4 __attribute__((ext_vector_type(4)));
 typedef float f2 __attribute__((ext_vector_type(2)));
 typedef unsigned u2 __attribute__((ext_vector_type(2)));

@@ -20,7 +20,7 @@
 //    it and are not written.
 #pragma once
 
-#include "elements.cuh"
+#include "../common/elements.cuh"
 #include "finish.cuh"
 
 constexpr int WARPS = 4;

@@ -1,5 +1,6 @@
 // Earlier and new rows one after the other: present[b][h][0 .. past + fresh]. A warp copies a row.
-#include "device.cuh"
+#include "../common/device.cuh"
+#include "call.cuh"
 
 constexpr int WARPS = 4;
 

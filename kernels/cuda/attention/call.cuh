@@ -4,13 +4,7 @@
 // held in 64 bits, strides count elements, and the last axis of every tensor is contiguous.
 #pragma once
 
-typedef unsigned long long Address;
-
-// A strided tensor [batch, heads, tokens, dim].
-struct Tensor {
-  Address data;
-  long long batch, head, token;  // strides in elements
-};
+#include "../common/tensor.cuh"
 
 // One sequence of the batch and the interval of keys that each of its rows attends:
 //   diagonal = offset + row
@@ -26,7 +20,6 @@ struct Sequence {
   int offset;           // column of the diagonal in row zero
 };
 
-enum { TYPE_F32 = 0, TYPE_F16 = 1, TYPE_BF16 = 2 };
 enum { MASK_NONE = 0, MASK_BOOL = 1, MASK_F32 = 2, MASK_F16 = 3, MASK_BF16 = 4 };
 // Rows of the tensor may be read or written four elements at a time: its data are aligned to four elements and
 // its strides, and the head size, are multiples of four, and rows follow one another at less than 2^22 elements.
@@ -39,12 +32,6 @@ enum {
 // Query, key and value rows, those of the past too, are read four elements at a time and have the head size of the
 // kernel.
 enum { WHOLE_ROWS = 16 };
-
-// A divisor d > 0 of numbers n below 2^31: n / d = (2 n * multiplier >> 32) >> shift, with the least shift for which
-// 2^shift >= d, and multiplier = 2^(31 + shift) / d, rounded up.
-struct Divisor {
-  unsigned multiplier, shift;
-};
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
 // counted in the query view. What every block asks for comes first: what lies together arrives together.
@@ -76,7 +63,7 @@ struct Present {
   int dim, element_size;                // elements of a row; bytes of an element
 };
 
-static_assert(sizeof(Tensor) == 32 && sizeof(Sequence) == 40, "");
+static_assert(sizeof(Sequence) == 40, "");
 static_assert(__builtin_offsetof(Call, sequences) == 48 && __builtin_offsetof(Call, mask_kind) == 96, "");
 static_assert(__builtin_offsetof(Call, query) == 112 && __builtin_offsetof(Call, part_dim) == 224, "");
 static_assert(__builtin_offsetof(Call, output) == 240 && __builtin_offsetof(Call, lse) == 296, "");
