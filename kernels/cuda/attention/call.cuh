@@ -24,10 +24,10 @@ enum { MASK_NONE = 0, MASK_BOOL = 1, MASK_F32 = 2, MASK_F16 = 3, MASK_BF16 = 4 }
 // Rows of the tensor may be read or written four elements at a time: its data are aligned to four elements and
 // its strides, and the head size, are multiples of four, and rows follow one another at less than 2^22 elements.
 enum {
-  QUERY_IN_FOURS = 1,
-  KEY_IN_FOURS = 2,
-  VALUE_IN_FOURS = 4,
-  OUTPUT_IN_FOURS = 8,
+  QUERY_VEC4 = 1,
+  KEY_VEC4 = 2,
+  VALUE_VEC4 = 4,
+  OUTPUT_VEC4 = 8,
 };
 // Query, key and value rows, those of the past too, are read four elements at a time and have the head size of the
 // kernel.

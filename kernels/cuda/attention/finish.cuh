@@ -6,7 +6,7 @@
 
 // Columns first .. first + 3 of an output row, those below value_dim; x holds them.
 INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dtype) {
-  if ((call.flags & OUTPUT_IN_FOURS) && first < call.value_dim) {
+  if ((call.flags & OUTPUT_VEC4) && first < call.value_dim) {
     if (dtype == TYPE_F32) {
       write_f4(row + first * 4, x);
     } else {
@@ -23,8 +23,8 @@ INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dt
 
 // What W is multiplied with to be the output: 1 / S is not enough, since W / S must round once where S is large;
 // so quotients are made one by one.
-INLINE f4 quotient(f4 w, float s, bool empty) {
+INLINE void write_quotient4(const Call& call, Address row, int first, f4 w, float s, bool empty, int dtype) {
   f4 y;
   UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s;
-  return y;
+  write_output4(call, row, first, y, dtype);
 }

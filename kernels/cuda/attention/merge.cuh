@@ -41,7 +41,7 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
   const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
   const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
   const bool empty = state_is_empty(m, s);
-  write_output4(call, output_row(call, batch, head, token), x, quotient(w, s, empty), call.dtype);
+  write_quotient4(call, output_row(call, batch, head, token), x, w, s, empty, call.dtype);
   if (call.state_w != 0) {
     UNROLL for (int e = 0; e < 4; e++)
       if (x + e < call.value_dim) write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : w[e]);
@@ -86,7 +86,7 @@ INLINE void merge_group(const Call& call, long long row, int first, int stride, 
         const Merge merge = merge_of(m[i], m[i + step]);
         m[i] = merge.m;
         s[i] = merge_apply(merge, s[i], s[i + step]);
-        UNROLL for (int e = 0; e < 4; e++) w[i][e] = merge_apply(merge, w[i][e], w[i + step][e]);
+        merge_into(merge, w[i], w[i + step]);
       }
     if (own && x < call.part_dim) {
       if (last) write_columns(call, row, x, w[0], m[0], s[0]);

@@ -67,12 +67,15 @@ INLINE long long mask_row(const Call& call, const Sequence& s, int head, int row
   return s.batch * call.mask_batch + head * call.mask_head + row * call.mask_query;
 }
 
+// The score that the soft cap makes of x.
+INLINE float soft_cap(const Call& call, float x) { return call.cap * tanh_of(x); }
+
 // What an element of the mask adds to a score in units of log 2.
 INLINE float mask_bias(const Call& call, long long at) {
   switch (call.mask_kind) {
     case MASK_BOOL: return load_u8(call.mask + at) != 0 ? 0.f : NEG_INF;
     case MASK_F32: return load_f32(call.mask + at * 4) * LOG2E;
-    case MASK_F16: return half_to_float(load_u16(call.mask + at * 2)) * LOG2E;
-    default: return brain_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+    case MASK_F16: return f16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+    default: return bf16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
   }
 }

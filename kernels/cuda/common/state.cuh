@@ -29,7 +29,27 @@ INLINE Merge merge_of(float a, float b) {
 
 INLINE float merge_apply(const Merge& x, float a, float b) { return product(a, x.earlier) + product(b, x.later); }
 
+INLINE void merge_into(const Merge& x, f4& a, const f4& b) {
+  UNROLL for (int e = 0; e < 4; e++) a[e] = merge_apply(x, a[e], b[e]);
+}
+
 INLINE bool state_is_empty(float m, float s) { return m == NEG_INF && s == 0.f; }
+
+// The score above which reference m moves.
+INLINE float limit_of(float m) { return m + HEADROOM; }
+
+// Raises reference m to the whole number next to the score `top`, never lowers it; returns the factor of the sums.
+INLINE float raise(float& m, float top) {
+  const float to = max2(__builtin_rintf(top), m), scale = factor(m, to);
+  m = to;
+  return scale;
+}
+
+// A score that is to weigh at least 2^(low - m); that of a key that is not attended stays -inf.
+INLINE float floored(float x, float low) { return x < low && x != NEG_INF ? low : x; }
+
+// The reference in memory of a state that a kernel holds with reference m; `empty` where it took in no key.
+INLINE float stored_reference(float m, bool empty) { return m != NO_KEY ? m : empty ? NEG_INF : 0.f; }
 
 // Log-sum-exp in natural units of a state with reference m (in units of log 2) and sum s.
 INLINE float log_sum_exp(float m, float s) {
