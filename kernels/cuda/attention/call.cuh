@@ -1,4 +1,4 @@
-// What a launch is told: the device twin of kernels/src/cuda/call.rs.
+// The arguments of attention launches: the device twin of kernels/src/cuda/call.rs.
 //
 // Field for field the same structures as there; both sides assert every offset. Addresses are device addresses
 // held in 64 bits, strides count elements, and the last axis of every tensor is contiguous.
@@ -14,8 +14,8 @@ struct Sequence {
   int batch;            // index along the batch axis; zero when packed
   int query0, queries;  // first query token in the query view, and how many
   int key0;             // first token of the new keys in the key view
-  int keys, past;       // keys in all, those of the past included; keys of the past
-  int reach;            // keys that are valid and that the mask speaks of
+  int keys, past;       // all keys, with those of the past; keys of the past
+  int reach;            // keys that are valid and that the mask covers
   int left, right;      // window around the diagonal; -1 is open (causal: right is 0)
   int offset;           // column of the diagonal in row zero
 };
@@ -34,14 +34,14 @@ enum {
 enum { WHOLE_ROWS = 16 };
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
-// counted in the query view. What every block asks for comes first: what lies together arrives together.
+// counted in the query view. What every block reads comes first, so that it arrives together.
 struct Call {
   Divisor by_row_blocks, by_splits, by_heads, by_group;  // of the fields of those names
-  int row_blocks, splits, heads, chunk; // blocks of rows of the longest sequence; parts of the keys; query heads; keys of a part
+  int row_blocks, splits, heads, chunk; // blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
   Sequence sequence;
   int mask_kind, flags;
-  float query_factor, cap;              // scores in units of log 2: factor * (q . k), or cap * tanh(factor * (q . k))
+  float query_factor, cap;              // scores in base-2 units: factor * (q . k), or cap * tanh(factor * (q . k))
   Tensor query, key, value;
   Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
   int part_dim, tokens, dtype, group;   // tokens of the query view; query heads of a key head
@@ -49,14 +49,14 @@ struct Call {
   Divisor by_tokens;
   int head_dim, value_dim;
   int query_rows, sequence_count;       // batch * heads * tokens
-  Address lse;                          // [row], natural logarithm; zero: not wanted
-  Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not wanted
+  Address lse;                          // [row], natural logarithm; zero: not requested
+  Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not requested
   Tensor past_key, past_value;
   Address mask;                                           // element (b, h, q, k) at the sum of index * stride
   long long mask_batch, mask_head, mask_query, mask_key;  // in elements; zero where broadcast
 };
 
-// Writes earlier and new rows one after the other: present[b][h][0 .. past + fresh].
+// A copy of earlier and new rows one after the other: present[b][h][0 .. past + fresh].
 struct Present {
   Tensor past, fresh, present;
   int batch, heads, past_tokens, fresh_tokens;

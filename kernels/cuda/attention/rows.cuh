@@ -1,22 +1,22 @@
-// Phase one for few query rows, as in decoding: a block of ROWS rows over a part of the keys.
+// Phase one for few query rows, as in decoding: a block of ROWS rows over a split of the keys.
 //
-//   s_ij = factor * (q_i . k_j)          scores in units of log 2
+//   s_ij = factor * (q_i . k_j)          scores in base-2 units
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
 //
-// The naive loop gives a row to a warp, which then reads every key for one row and sums each score over all lanes.
-// With few rows the reading is what takes the time, so here a block reads every key and value once, straight
-// into registers, for all of its rows.
+// The naive loop assigns a row to a warp, which reads every key for one row and sums each score over all lanes. With few
+// rows reading takes the time, so here a block reads every key and value once, straight into registers, for all of its
+// rows.
 //
 // 1. LANES lanes hold a row of D dims, four dims (or two times four) each, so that a load of a warp covers whole
 //    rows side by side. The lanes of a row form a group, and a block has PARTS of them.
 // 2. Keys go round the groups. A group loads KEYS keys and as many values before it computes, and keeps a state
 //    of its own for each row: no group waits for another.
-// 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane gives away half
-//    of its scores and keeps the other half, until it has one: row lane % 4, key lane / 4. What follows, up to the
-//    weight, is done by that lane alone. Weights come back to all lanes through shared memory.
+// 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane sends half of its
+//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up to
+//    the weight. Weights come back to all lanes through shared memory.
 // 4. Every FLUSH rounds the sums are added to outer sums: a rounding error grows with the length of its chain.
 // 5. At the end the states of the groups meet in shared memory and merge in a balanced tree, a warp for each row.
-// 6. A weight of zero is a masked key, and its value is not looked at: it may be NaN. Rows past the last one repeat
+// 6. A weight of zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat
 //    it and are not written.
 #pragma once
 
@@ -30,7 +30,7 @@ template <int D> struct Groups {
   enum {
     LANES = D < 128 ? D / 4 : 32,
     PARTS = WARPS * 32 / LANES,
-    VECS = D / (LANES * 4),  // groups of four dims of a lane
+    VECS = D / (LANES * 4),   // float4 groups of dims of a lane
     KEYS = D <= 128 ? 4 : 2,  // keys of a group in a round
     FLUSH = 256 / KEYS,       // rounds until sums are added to the outer ones
     WIDE = (D + 127) / 128,   // groups of four columns of a lane when a warp has a row
@@ -59,7 +59,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   const int kbeg = max_of(first, range_of(seq, row0).start);
   const int kend = min_of(first + call.chunk, range_of(seq, last).end);
 
-  // The row and the key of a round of whose score this lane takes care.
+  // The row and the key of a round whose score this lane owns.
   const int own_row = min_of(row0 + lane % ROWS, last), own_key = lane / ROWS % KEYS * PARTS + part;
   const Range own_range = range_of(seq, own_row);
   const int own_end = min_of(own_range.end, kend);
@@ -80,7 +80,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     }
   }
 
-  // Rows of the past and of the new keys, each as if key zero were among them.
+  // Rows of the past and of the new keys, each addressed from key zero.
   struct Rows {
     Address zero;
     long long step;
@@ -127,7 +127,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
       }
     }
 
-    float s[KEYS * ROWS];  // this lane's share of them
+    float s[KEYS * ROWS];  // scores, first over the dims of this lane
     UNROLL for (int u = 0; u < KEYS; u++) {
       UNROLL for (int r = 0; r < ROWS; r++) s[u * ROWS + r] = 0.f;
       UNROLL for (int h = 0; h < VECS; h++) {
@@ -268,7 +268,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   }
 }
 
-// name, halves, largest head size, blocks of an SM
+// name, 16-bit elements, largest head size, blocks of an SM
 #define ATTEND_ROWS(name, B16, D, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \

@@ -138,7 +138,7 @@ template <class S> struct Tiles {
     return x;
   }
 
-  // attention.cuh: the loops over tiles.
+  // attention.cuh: the loops over tiles. attend.cuh: the work on tile k0.
   static INLINE void run(SharedBytes sm, const Call& call);
   template <bool EDGE> INLINE void attend();
 
@@ -163,19 +163,14 @@ template <class S> struct Tiles {
   INLINE void store_k();
   template <class From> INLINE void store_v(const From& from);
 
-  // scores.cuh: s = Q K'.
-  template <bool EDGE> INLINE void score(const Share& share);
-  template <bool EDGE> INLINE void score_chunk(int chunk);
-
-  // mask.cuh: cap, mask and ranges over the scores of an edge.
-  INLINE void mask(const Share& share);
-
-  // weights.cuh: references, weights, S.
-  template <bool EDGE> INLINE void weigh(bool partial);
-  INLINE void weigh_by_row(bool partial);
-
-  // values.cuh: W += P V.
-  template <bool EDGE> INLINE void add_values(const Share& share, bool partial);
+  // scores.cuh
+  //SCORES
+  // mask.cuh
+  //MASK
+  // weights.cuh
+  INLINE void raise_low_scores();
+  //WEIGHTS
+  // values.cuh
   template <bool EDGE> INLINE void open(const Share& share, int stage, bool partial, bool& odd_values);
   INLINE void put(const Exchange& x, int first, int last);
   template <bool EDGE> INLINE void multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);

@@ -4,7 +4,7 @@
 
 constexpr int WARPS = 4;
 
-KERNEL LAUNCH_BOUNDS(WARPS * 32, 4) void present(const Present copy) {
+KERNEL LAUNCH_BOUNDS(WARPS * 32, 4) void present__sm62(const Present copy) {
   const int lane = thread_index() & 31;
   const int tokens = copy.past_tokens + copy.fresh_tokens;
   const long long rows = (long long)copy.batch * copy.heads * tokens;
