@@ -1,6 +1,6 @@
 // Exact softmax attention, tiles of queries and keys in registers and shared memory.
 //
-//   s_ij = factor * (q_i . k_j)          scores in units of log 2, then the soft cap and the mask
+//   s_ij = factor * (q_i . k_j)          scores in base-2 units, then the soft cap and the mask
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j,  out_i = W_i / S_i
 //
 // The naive loop, for a block of BM query rows:
@@ -13,13 +13,13 @@
 // Why the code differs:
 //
 //  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory
-//     meet many multiply-adds. A warp owns its rows alone, so its weights never leave it.
-//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: in turn the keys of a
-//     tile (transposed, KD dims at a time), then stages of VK values beside the weights that meet them.
-//  3. Tiles that every row attends in full, and whose rows lie side by side in memory, are plain. They have a loop of
-//     their own, in which nothing is asked: what the area takes next travels through registers one step early, and
-//     every path writes or forgets those registers, since on a path that left them alone they would count as live round
-//     the loop. All other tiles are edges: less code, each row and dim checked, loaded when it is stored.
+//     feed many multiply-adds. A warp owns its rows alone, so its weights never leave it.
+//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: first the keys of a tile
+//     (transposed, KD dims at a time), then stages of VK values beside the weights that they meet.
+//  3. Tiles that every row fully attends, and whose rows lie side by side in memory, are plain. They have a loop of
+//     their own without checks. What the area takes next travels through registers one step early; every path writes or
+//     forgets those registers, since a path that left them alone would keep them live round the loop. All other tiles
+//     are edges: less code, each row and dim checked, loaded when it is stored.
 //  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
 //     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
 //  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
@@ -29,18 +29,17 @@
 //  7. A row's reference moves only when a score exceeds it by HEADROOM, for which a warp votes, and then to a whole
 //     number, so that rescaling is exact.
 //  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
-//     output row or the partial state. A lane owns what it touches there.
-//  9. Masks, ranges and the soft cap are a pass of their own over the scores of an edge. It walks the columns by turning
-//     registers, which keeps it small. A key that is not attended has the score -inf by selection, and weighs zero; a
-//     key that is attended weighs at least 2^WEIGHT_FLOOR there. Where a stage of values holds a NaN or an infinity,
-//     its product passes over weights of zero.
-//
-// 10. PAIRED takes halves alone and multiplies them in plain tiles without widening: a word of shared memory holds
-//     two neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
-//     to the score, so that a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| is added to what
-//     singles leave. Queries stay as they were given; the factor comes in when sums are widened. A sum beyond the halves is
-//     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks like a right one. Edges
-//     widen before they multiply.
+//     output row or the partial state. A lane owns what it accesses there.
+//  9. Masks, ranges and the soft cap are a separate pass over the scores of an edge. It walks the columns by rotating
+//     registers, which keeps it small. A key that is not attended gets the score -inf by selection, and weighs zero; an
+//     attended key weighs at least 2^WEIGHT_FLOOR. Where a stage of values holds a NaN or an infinity, its product
+//     skips weights of zero.
+// 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
+//     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
+//     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32
+//     sums. Queries are stored unscaled; the factor is applied when sums are widened. A sum beyond the range of f16 is
+//     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks right. Edges widen
+//     before they multiply.
 //
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
@@ -51,7 +50,7 @@
 #include "tile/result.cuh"
 #include "tile/staging.cuh"
 
-// The work of a block.
+// The work of a block: `end` is the end of the keys that some row attends.
 template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   const int tid = thread_index();
   int k0, end, full_from, full_to;
@@ -74,7 +73,8 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   float acc[TM][AN], m[TM], sum[TM], s[TM][TN];
   unsigned odd_sums = 0;
   bool flushed = false;
-  Tiles t = {full_from, full_to, sm, call, tid, kr, vr, value_step, near_value, key_step, near_key, plain_to, near_to, ready, acc, m, sum, s, flushed, odd_sums, k0};
+  Tiles t = {full_from, full_to, sm,    call, tid, kr,  vr, value_step, near_value, key_step, near_key,
+             plain_to,  near_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0};
   if (LEAN || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
   ready = k0 < end && k0 >= full_from && k0 < plain_to;
   if (ready) t.load_k(k0, 0);

@@ -37,7 +37,8 @@ enum { WHOLE_ROWS = 16 };
 // counted in the query view. What every block reads comes first, so that it arrives together.
 struct Call {
   Divisor by_row_blocks, by_splits, by_heads, by_group;  // of the fields of those names
-  int row_blocks, splits, heads, chunk; // blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split
+  // Blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split.
+  int row_blocks, splits, heads, chunk;
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
   Sequence sequence;
   int mask_kind, flags;

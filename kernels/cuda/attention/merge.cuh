@@ -1,5 +1,5 @@
-// Phase two: the partial states of each row merge in the balanced tree over split numbers. Output, log-sum-exp and state
-// come from the merged state.
+// Phase two: the partial states of each row merge in the balanced tree over split numbers, and the row's results come
+// from the merged state.
 //
 //   for stride = 1, 2, 4, ... < splits      the up-sweep of Blelloch's scan, in place
 //     for i = 0, 2 stride, 4 stride, ...
@@ -11,7 +11,7 @@
 // Level by level, every merge would go through memory. Here a team of lanes, four columns each, takes in GROUP
 // neighbouring states at once, a power of two, and merges them in registers, which is a subtree. GROUP splits or fewer
 // are one such subtree, and a block has a row for each of its teams. Of more, the teams of a block share the subtrees
-// of one row, the merged state takes the place of the first, and the next pass goes on with strides GROUP times as long.
+// of one row, the merged state takes the place of the first, and the next pass has strides GROUP times as long.
 //
 // Waiting for memory takes the time: few registers let an SM hold many rows, hence an instance for few splits.
 #pragma once
@@ -49,10 +49,11 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
 }
 
 // The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
-// some columns. Where `last`, the row's results come from its state, else it takes the place of the first. With MANY all
-// lanes of a warp come here; a team without `own` work reads and writes nothing.
+// some columns. Where `last`, the row's results come from its state, else it takes the place of the first. With MANY
+// all lanes of a warp come here; a team without `own` work reads and writes nothing.
 template <int GROUP, bool MANY>
-INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last, bool own) {
+INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last,
+                        bool own) {
   // Past the last state the last one is read, and ignored.
   const long long leaf = row * call.splits + first;
   const int count = call.splits - first, pace = MANY ? opaque(stride) : 1;

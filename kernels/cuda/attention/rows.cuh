@@ -3,17 +3,17 @@
 //   s_ij = factor * (q_i . k_j)          scores in base-2 units
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
 //
-// The naive loop assigns a row to a warp, which reads every key for one row and sums each score over all lanes. With few
-// rows reading takes the time, so here a block reads every key and value once, straight into registers, for all of its
-// rows.
+// The naive loop assigns a row to a warp, which reads every key for one row and sums each score over all lanes. With
+// few rows reading takes the time, so here a block reads every key and value once, straight into registers, for all of
+// its rows.
 //
 // 1. LANES lanes hold a row of D dims, four dims (or two times four) each, so that a load of a warp covers whole
 //    rows side by side. The lanes of a row form a group, and a block has PARTS of them.
 // 2. Keys go round the groups. A group loads KEYS keys and as many values before it computes, and keeps a state
 //    of its own for each row: no group waits for another.
 // 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane sends half of its
-//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up to
-//    the weight. Weights come back to all lanes through shared memory.
+//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up
+//    to the weight. Weights come back to all lanes through shared memory.
 // 4. Every FLUSH rounds the sums are added to outer sums: a rounding error grows with the length of its chain.
 // 5. At the end the states of the groups meet in shared memory and merge in a balanced tree, a warp for each row.
 // 6. A weight of zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat

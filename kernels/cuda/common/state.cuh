@@ -38,8 +38,8 @@ INLINE bool state_is_empty(float m, float s) { return m == NEG_INF && s == 0.f; 
 // The score above which reference m moves.
 INLINE float limit_of(float m) { return m + HEADROOM; }
 
-// Raises reference m to the whole number nearest to the score `top`, if that is larger. Returns the factor by which S and
-// W are multiplied.
+// Raises reference m to the whole number nearest to the score `top`, if that is larger. Returns the factor by which S
+// and W are multiplied.
 INLINE float raise(float& m, float top) {
   const float to = max2(__builtin_rintf(top), m), scale = factor(m, to);
   m = to;

@@ -8,6 +8,7 @@
 #include "values.cuh"
 #include "weights.cuh"
 
+// Takes in tile k0. The four steps share one function: in functions of their own their blocks would be in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   Share share;
   if constexpr (EDGE) share = here();
@@ -42,9 +43,9 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
                                  h * 128);
       };
       if constexpr (DIMS > 1) fragments(0, 0, 0);
-      constexpr bool IN_HALVES = PAIRS && !EDGE;
+      constexpr bool CHAINED = PAIRS && !EDGE;
       unsigned pair[TM][TN];
-      if constexpr (IN_HALVES) {
+      if constexpr (CHAINED) {
         UNROLL for (int i = 0; i < TM; i++)
           UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
       }
@@ -54,37 +55,13 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
           if constexpr (DIMS == 1) fragments(0, it, 0);
           else if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
           else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
-          if constexpr (IN_HALVES) {
-            UNROLL for (int i = 0; i < TM; i++)
-              UNROLL for (int j = 0; j < TN; j++)
-                pair[i][j] = half2_fma(bits_of(qa[b][i >> 2][i & 3]), bits_of(kb[b][j >> 2][j & 3]), pair[i][j]);
-          } else if constexpr (PAIRS) {
-            NO_UNROLL for (int shift = 0; shift < 32; shift += 16) {
-              float k[TN];
-              UNROLL for (int j = 0; j < TN; j++) k[j] = f16_to_float(bits_of(kb[b][j >> 2][j & 3]) >> shift & 0xffff);
-              UNROLL for (int i = 0; i < TM; i++) {
-                const float x = f16_to_float(bits_of(qa[b][i >> 2][i & 3]) >> shift & 0xffff) * call.query_factor;
-                UNROLL for (int j = 0; j < TN; j++) s[i][j] = __builtin_fmaf(x, k[j], s[i][j]);
-              }
-            }
-          } else {
-            UNROLL for (int i = 0; i < TM; i++)
-              UNROLL for (int j = 0; j < TN; j++)
-                s[i][j] = __builtin_fmaf(qa[b][i >> 2][i & 3], kb[b][j >> 2][j & 3], s[i][j]);
-          }
+          if constexpr (CHAINED) multiply_half2(qa[b], kb[b], pair);
+          else if constexpr (PAIRS) multiply_widened(qa[b], kb[b]);
+          else multiply_f32(qa[b], kb[b]);
         }
-        if constexpr (IN_HALVES) {
+        if constexpr (CHAINED) {
           static_assert(CHAIN % DIMS == 0 && KS % CHAIN == 0, "");
-          if ((it + 1) % (CHAIN / DIMS) == 0) {
-            const float by = call.query_factor;
-            UNROLL for (int i = 0; i < TM; i++)
-              UNROLL for (int j = 0; j < TN; j++) {
-                const unsigned x = pair[i][j];
-                s[i][j] = __builtin_fmaf(f16_to_float(x & 0xffff) + f16_to_float(x >> 16), by, s[i][j]);
-                odd_sums = half2_fma(x, 0, odd_sums);
-                pair[i][j] = 0;
-              }
-          }
+          if ((it + 1) % (CHAIN / DIMS) == 0) add_half2(pair);
         }
       }
     }
@@ -97,7 +74,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Masks, ranges and the soft cap.
+  // Masks, ranges and the soft cap, column by column: the next column becomes the first.
   const bool partial = EDGE && (k0 < full_from || k0 + TILE > full_to);
   if (partial) {
     const int t = opaque(tid);
@@ -117,13 +94,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
         out[i] = before < i || after >= i || row + i >= q.queries;
       }
-      if (!LEAN && call.cap != 0.f) {
-        NO_UNROLL for (int i = 0; i < TM; i++) {
-          const float y = soft_cap(call, x[0]);
-          UNROLL for (int n = 0; n + 1 < TM; n++) x[n] = x[n + 1];
-          x[TM - 1] = y;
-        }
-      }
+      if (!LEAN && call.cap != 0.f) cap_column(x);
       if (!LEAN && call.mask_kind != MASK_NONE) {
         // All elements are loaded before the first is used.
         unsigned raw[TM];
@@ -134,15 +105,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
             if (!out[i]) raw[i] = load_u8(call.mask + (at + i * call.mask_query));
           UNROLL for (int i = 0; i < TM; i++) out[i] = raw[i] == 0;
         } else {
-          if (call.mask_kind == MASK_F32) {
-            UNROLL for (int i = 0; i < TM; i++)
-              if (!out[i]) raw[i] = bits_of(load_f32(call.mask + (at + i * call.mask_query) * 4));
-          } else {
-            UNROLL for (int i = 0; i < TM; i++)
-              if (!out[i]) raw[i] = load_u16(call.mask + (at + i * call.mask_query) * 2);
-            UNROLL for (int i = 0; i < TM; i++)
-              raw[i] = bits_of(call.mask_kind == MASK_F16 ? f16_to_float(raw[i]) : bf16_to_float(raw[i]));
-          }
+          load_bias(raw, out, at);
           UNROLL for (int i = 0; i < TM; i++) {
             const float bias = float_of_bits(raw[i]);
             out[i] = out[i] || bias == NEG_INF;
@@ -177,18 +140,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         r = j ? r + y[j] : y[j];
       }
       const float z = sum[0] + r;
-      float first[AN];
-      UNROLL for (int j = 0; j < AN; j++) first[j] = acc[0][j];
-      UNROLL for (int n = 0; n + 1 < TM; n++) {
-        UNROLL for (int j = 0; j < TN; j++) s[n][j] = s[n + 1][j];
-        UNROLL for (int j = 0; j < AN; j++) acc[n][j] = acc[n + 1][j];
-        m[n] = m[n + 1];
-        sum[n] = sum[n + 1];
-      }
-      UNROLL for (int j = 0; j < TN; j++) s[TM - 1][j] = y[j];
-      UNROLL for (int j = 0; j < AN; j++) acc[TM - 1][j] = first[j];
-      m[TM - 1] = reference;
-      sum[TM - 1] = z;
+      rotate_rows(y, reference, z);
     }
   } else {
     float mx[TM];
@@ -200,27 +152,11 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
     if (any_of_warp(need)) {
       float scale[TM];
-      UNROLL for (int i = 0; i < TM; i++) {
-        scale[i] = raise(m[i], row_max(mx[i]));
-        sum[i] *= scale[i];
-        UNROLL for (int j = 0; j < AN; j++) acc[i][j] *= scale[i];
-      }
-      if (flushed) {  // what lies in memory has the old reference
-        const Home x = home(here());
-        const int g = lane_col(opaque(tid));
-        NO_UNROLL for (int i = 0; i < TM; i++) {
-          if (i < x.left) rescale(x, i, g, scale[0]);
-          UNROLL for (int n = 0; n + 1 < TM; n++) scale[n] = scale[n + 1];
-        }
-      }
+      raise_references(mx, scale);
+      if (flushed) rescale_rows(scale);
     }
     if (partial) raise_low_scores();
-    UNROLL for (int i = 0; i < TM; i++) {
-      UNROLL for (int j = 0; j < TN; j++) s[i][j] = exp2_fast(s[i][j] - m[i]);
-      float r = s[i][0];
-      UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
-      sum[i] += r;
-    }
+    take_weights();
   }
 
   // The weighted sum: W += P V, UK keys at a time.
@@ -251,7 +187,8 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
       if (unit % UNITS_V == 0) open<EDGE>(share, unit / UNITS_V, partial, odd_values);
       if (unit % UNITS_P == 0) put(x, 0, TN);
-      multiply<EDGE>(x, x.weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE), odd_values);
+      multiply<EDGE>(x, x.weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE),
+                     odd_values);
     }
   }
   sync_block();  // the values are dead

@@ -3,6 +3,7 @@
 
 #include "tile.cuh"
 
+// Where the lane's rows of W lie.
 template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& share) {
   const int row = own_row(call, share, opaque(tid));
   const Sequence& q = share.sequence;
@@ -22,8 +23,8 @@ template <class S> INLINE typename Tiles<S>::Home Tiles<S>::home(const Share& sh
   return x;
 }
 
-// acc = acc + memory where `add`; then memory = acc and acc = 0 where `give`.
-template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool give) {
+// acc = acc + memory where `add`; then memory = acc and acc = 0 where `store`.
+template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool store) {
   const int g = lane_col(opaque(tid));
   if (B16 || x.vec4) {
     const Address at = x.at + g * 16;
@@ -39,9 +40,9 @@ template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool 
         UNROLL for (int h = 0; h < AF; h++) {
           float* a = acc[i0 + i] + h * 4;
           UNROLL for (int e = 0; e < 4; e++) a[e] += y[i][h][e];
-          if ((int)give & there(i0 + i, h))
+          if ((int)store & there(i0 + i, h))
             write_f4(at + (i0 + i) * x.step + dim_of(0, h * 4) * 4, f4{a[0], a[1], a[2], a[3]});
-          UNROLL for (int e = 0; e < 4; e++) a[e] = give ? 0.f : a[e];
+          UNROLL for (int e = 0; e < 4; e++) a[e] = store ? 0.f : a[e];
         }
     }
   } else {
@@ -51,10 +52,10 @@ template <class S> INLINE void Tiles<S>::exchange(const Home& x, bool add, bool 
         if (i < x.left && dim_of(g, j) < x.width) {
           const Address a = x.at + i * x.step + dim_of(g, j) * 4;
           if (add) w += read_f32(a);
-          if (give) write_f32(a, w);
+          if (store) write_f32(a, w);
         }
         UNROLL for (int n = 0; n + 1 < AN; n++) acc[0][n] = acc[0][n + 1];
-        acc[0][AN - 1] = give ? 0.f : w;
+        acc[0][AN - 1] = store ? 0.f : w;
       }
       UNROLL for (int j = 0; j < AN; j++) {
         const float w = acc[0][j];

@@ -3,7 +3,7 @@
 
 #include "tile.cuh"
 
-// Stores item n: four rows x of the dims 4 (n % DF) and the three after it.
+// Stores item n: four rows x, of the four dims from 4 (n % DF) on.
 template <class S> INLINE void Tiles<S>::store_q(int n, const Raw4 (&x)[4]) {
   const int c = n % DF, r = n / DF;
   if constexpr (PAIRS) {
@@ -23,7 +23,7 @@ template <class S> INLINE void Tiles<S>::store_queries(const Call& call, const S
   const int row0 = first_row(call, outset);
   const Address q = query_row(call, s, outset.head, row0, SIZE);
   const int last = s.queries - 1 - row0;
-  if (call.flags & QUERY_VEC4) {  // past the last row stands the last
+  if (call.flags & QUERY_VEC4) {
     constexpr int BATCH = NT % DF == 0 && Q_ITEMS % 2 == 0 ? 2 : 1;
     const int step = (int)call.query.token * SIZE;
     NO_UNROLL for (int n = tid; n < Q_ITEMS * NT; n += BATCH * NT) {

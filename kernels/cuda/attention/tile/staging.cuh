@@ -3,7 +3,7 @@
 
 #include "tile.cuh"
 
-// Where the rows of keys and values lie that tile `tile` begins with: in the past or among the new keys.
+// Finds the rows of keys and values from tile `tile` on, in the past or among the new keys.
 template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) {
   const Sequence& s = share.sequence;
   const int kv_head = quotient_of(share.head, call.by_group);
@@ -19,12 +19,12 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   plain_to = min_of(full_to, near_to) - TILE + 1;
 }
 
-// Registers of an edge, from rows and dims that are checked one by one: zero where either is absent. `spot(n, key, dim)`
-// returns the key of the tile and the dim that group n starts at.
+// Registers of an edge, from rows and dims that are checked one by one: zero where either is absent.
+// `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
 template <class S>
 template <class To, class Spot>
-INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
-                             Spot spot) {
+INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4,
+                             int tile, Spot spot) {
   constexpr int COUNT = sizeof(to) / sizeof(Raw4);
   const Sequence& s = share.sequence;
   const int kv_head = quotient_of(share.head, call.by_group);
@@ -55,7 +55,7 @@ INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, con
   }
 }
 
-// The registers of keys hold nothing that is still needed.
+// Forgets the registers of keys.
 template <class S> INLINE void Tiles<S>::drop_k() {
   UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
     if constexpr (STRAIGHT == 2) forget(kr[n]);

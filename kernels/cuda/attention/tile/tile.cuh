@@ -1,4 +1,4 @@
-// A block of the tiled kernel: its shape, what its threads keep between the parts of the work, and those parts.
+// The tiled kernel: its shapes, what a thread keeps while a block works, and the parts of the work.
 #pragma once
 
 #include "../../common/elements.cuh"
@@ -11,12 +11,20 @@ INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > 
 // The elements of a call, and how queries meet keys: f32; f16 or bf16, widened; f16, two dims at a time.
 enum Elements { F32, WIDENED, PAIRED };
 
-// What tells one instance of the kernel from another. IN: elements. D: largest head size. WARPS: warps of a block. TM, TN:
-// a lane has TM x TN scores. KD: dims of keys in the exchange area at a time. VK: values there at a time. PC: score columns of
-// a lane in an exchange of weights. STRAIGHT: how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the
-// stages of values, 2 the exchanges of a stage. BODY: keys of a loop body there. FLUSH: tiles from one addition to memory to
-// the next. LEAN: takes neither masks of elements, soft caps nor a past, and its edges are small and slow, so that a driver
-// compiles it sooner.
+// What tells one instance of the kernel from another.
+//
+//   IN        elements
+//   D         largest head size
+//   WARPS     warps of a block
+//   TM, TN    rows and columns of the scores of a lane
+//   KD        dims of keys in the exchange area at a time
+//   VK        values there at a time
+//   PC        score columns of a lane in an exchange of weights
+//   STRAIGHT  how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the
+//             exchanges of a stage
+//   BODY      keys of a loop body of W += P V in plain tiles
+//   FLUSH     tiles from one addition to memory to the next
+//   LEAN      no element masks, soft caps or past; edges are small and slow, so that a driver compiles it sooner
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
           int FLUSH_, bool LEAN_>
 struct Shape {
@@ -26,8 +34,12 @@ struct Shape {
   static constexpr bool LEAN = LEAN_;
 };
 
-// The state of a thread, and the work of its block. Members that only a part of the work needs stand in the file of
-// that part.
+// What a thread keeps while its block works through the tiles of a split, and the parts of that work, each in the file
+// that is named above it.
+//
+// Members are references to variables of `run`, so that each is split into registers by itself: one structure of all of
+// them could not be split before the loops over its arrays are unrolled. Their order settles the numbers of registers
+// in the PTX.
 template <class S> struct Tiles {
   static constexpr Elements IN = S::IN;
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
@@ -88,29 +100,39 @@ template <class S> struct Tiles {
     return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
   }
 
-//BEGIN
+  // Keys that every row fully attends.
   int& full_from;
   int& full_to;
+
   const SharedBytes sm;
   const Call& call;
   const int& tid;
+
+  // Keys and values on their way from memory to shared memory.
   Raw4 (&kr)[K_ITEMS * 4];
   Raw4 (&vr)[V_ITEMS];
+
+  // Below key `near_to` rows are read plainly from `near_key` and `near_value`, where key zero would lie, `key_step`
+  // and `value_step` bytes apart. Tiles from `full_from` to below `plain_to` are plain.
   int& value_step;
   Address& near_value;
   int& key_step;
   Address& near_key;
   int& plain_to;
   int& near_to;
-  bool& ready;
+
+  bool& ready;  // whether the first keys of tile k0 lie in the exchange area
+
+  // The states of the lane's rows, W in `acc`, and the scores of a tile, which become its weights.
   float (&acc)[TM][AN];
   float (&m)[TM];
   float (&sum)[TM];
   float (&s)[TM][TN];
-  bool& flushed;
-  unsigned& odd_sums;
-  int& k0;
-//END
+
+  bool& flushed;       // whether a part of W lies in memory
+  unsigned& odd_sums;  // PAIRED: two f16 values, NaN once a sum was not finite
+  int& k0;             // first key of the tile
+
   // W of the lane's first row in memory, as f32: `step` bytes from row to row, `left` rows of `width` columns, and
   // whether columns may be accessed four at a time.
   struct Home {
@@ -119,13 +141,13 @@ template <class S> struct Tiles {
     int left, width;
     bool vec4;
   };
-  // Where the lane's weights go, and its column and row groups.
+  // The column and row groups of a lane, and where its warp exchanges weights.
   struct Exchange {
     int cg, rg;
     SharedBytes weights;
   };
 
-
+  // The block's share, computed anew.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
 
   // The largest x, and the sum of x, over the lanes that share a row.
@@ -138,46 +160,60 @@ template <class S> struct Tiles {
     return x;
   }
 
-  // attention.cuh: the loops over tiles. attend.cuh: the work on tile k0.
+  // attention.cuh: the loops over tiles.
   static INLINE void run(SharedBytes sm, const Call& call);
+
+  // attend.cuh: the work on a tile, which is an edge or plain.
   template <bool EDGE> INLINE void attend();
 
   // queries.cuh: Q to shared memory.
-  INLINE void store_queries(const Call& call, const Share& outset);
   INLINE void store_q(int n, const Raw4 (&x)[4]);
+  INLINE void store_queries(const Call& call, const Share& outset);
 
   // staging.cuh: keys and values through registers to shared memory.
   INLINE void approach(const Share& share, int tile);
+  template <class To, class Spot>
+  INLINE void gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
+                     Spot spot);
+  INLINE void drop_k();
+  // The registers in which the values of plain tiles travel. A loop over the stages has one set for what comes next,
+  // keys or values.
   INLINE auto& travelling() {
     if constexpr (STRAIGHT == 2) return kr;
     else return vr;
   }
   INLINE void load_k(int tile, int chunk);
   INLINE void load_v(int tile, int stage);
-  INLINE void drop_k();
-  template <class To, class Spot>
-  INLINE void gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
-                     Spot spot);
   INLINE void gather_k(const Share& share, int tile, int chunk);
   INLINE void gather_v(const Share& share, int tile, int stage);
   INLINE void store_k();
   template <class From> INLINE void store_v(const From& from);
 
-  // scores.cuh
-  //SCORES
-  // mask.cuh
-  //MASK
-  // weights.cuh
+  // scores.cuh: products of queries and keys.
+  INLINE void multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  INLINE void multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  static INLINE void multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]);
+  INLINE void add_half2(unsigned (&pair)[TM][TN]);
+
+  // mask.cuh: soft cap and mask of a column of scores.
+  INLINE void cap_column(float (&x)[TM]);
+  INLINE void load_bias(unsigned (&raw)[TM], const bool (&out)[TM], const long long& at);
+
+  // weights.cuh: references, weights, S.
+  INLINE void raise_references(const float (&mx)[TM], float (&scale)[TM]);
+  INLINE void rescale_rows(float (&scale)[TM]);
   INLINE void raise_low_scores();
-  //WEIGHTS
-  // values.cuh
+  INLINE void take_weights();
+  INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
+
+  // values.cuh: W += P V.
   template <bool EDGE> INLINE void open(const Share& share, int stage, bool partial, bool& odd_values);
   INLINE void put(const Exchange& x, int first, int last);
   template <bool EDGE> INLINE void multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
 
   // memory.cuh: W in memory.
   INLINE Home home(const Share& share);
-  INLINE void exchange(const Home& x, bool add, bool give);
+  INLINE void exchange(const Home& x, bool add, bool store);
   INLINE void rescale(const Home& x, int i, int g, const float& scale);
 
   // result.cuh: finished rows.

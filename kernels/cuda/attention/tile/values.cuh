@@ -1,10 +1,13 @@
-// The weighted sum: W += P V, UK keys at a time.
+// Parts of W += P V.
 #pragma once
 
 #include "tile.cuh"
 
-// Brings in a stage of values, and sends for the next.
-template <class S> template <bool EDGE> INLINE void Tiles<S>::open(const Share& share, int stage, bool partial, bool& odd_values) {
+// Brings in a stage of values and, in plain tiles, loads what is next. Where `partial`, sets `odd_values` to whether a
+// value is not finite.
+template <class S>
+template <bool EDGE>
+INLINE void Tiles<S>::open(const Share& share, int stage, bool partial, bool& odd_values) {
   if constexpr (EDGE) {
     gather_v(share, k0, stage);
     sync_block();  // what the area held is dead
@@ -27,7 +30,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::open(const Share& 
   }
 }
 
-// Exchanges the weights of PC columns from `first` on, and turns the columns up to `last`.
+// Exchanges the weights of PC columns from `first` on, and rotates the columns up to `last`.
 template <class S> INLINE void Tiles<S>::put(const Exchange& x, int first, int last) {
   const int cg = x.cg, rg = x.rg;
   sync_warp();
@@ -42,7 +45,9 @@ template <class S> INLINE void Tiles<S>::put(const Exchange& x, int first, int l
 }
 
 // Adds the products of UK keys with weights from `pu` on and values from `vu` on.
-template <class S> template <bool EDGE> INLINE void Tiles<S>::multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
+template <class S>
+template <bool EDGE>
+INLINE void Tiles<S>::multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
   const int cg = x.cg, rg = x.rg;
   f4 pa[2][TM / 4];
   float vb[2][AN];
@@ -58,7 +63,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::multiply(const Exc
       UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
     }
   };
-  if (EDGE && odd_values) {  // a weight of zero is a key that is not attended: its value is not looked at
+  if (EDGE && odd_values) {  // a key of weight zero is not attended: its value is ignored
     NO_UNROLL for (int key = 0; key < UK; key++) {
       const int f = weight_shift(key & (LANE_COLS - 1));
       UNROLL for (int h = 0; h < TM / 4; h++)
