@@ -1,6 +1,6 @@
-// state.cuh as a program: reads the bits of two states (m, s, w each, six words in hexadecimal a line) and writes
+// common/state.cuh as a program: reads the bits of two states (m, s, w each, six words in hexadecimal a line) and writes
 // those of their merge, then of log-sum-exp, of the natural reference and of its factor (a double).
-#include "state.cuh"
+#include "common/state.cuh"
 
 #include <cstdio>
 

@@ -150,11 +150,11 @@ pub fn attention(
         true => flag,
         false => 0,
     };
-    filled.flags = vec4([&filled.query, &filled.query], d, args::QUERY_IN_FOURS)
-        | vec4([&filled.key, &filled.past_key], d, args::KEY_IN_FOURS)
-        | vec4([&filled.value, &filled.past_value], dv, args::VALUE_IN_FOURS)
-        | vec4([&filled.output, &filled.output], dv, args::OUTPUT_IN_FOURS);
-    let inputs = args::QUERY_IN_FOURS | args::KEY_IN_FOURS | args::VALUE_IN_FOURS;
+    filled.flags = vec4([&filled.query, &filled.query], d, args::QUERY_VEC4)
+        | vec4([&filled.key, &filled.past_key], d, args::KEY_VEC4)
+        | vec4([&filled.value, &filled.past_value], dv, args::VALUE_VEC4)
+        | vec4([&filled.output, &filled.output], dv, args::OUTPUT_VEC4);
+    let inputs = args::QUERY_VEC4 | args::KEY_VEC4 | args::VALUE_VEC4;
     if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
         filled.flags |= args::WHOLE_ROWS;
     }

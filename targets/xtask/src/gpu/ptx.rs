@@ -1,9 +1,10 @@
 //! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
 //!
-//! Every `kernels/cuda/NAME.cu` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
+//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
 //! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
+use super::standin;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -122,11 +123,12 @@ fn make(tree: &Tree) -> Result<Made, String> {
     let (mut inputs, mut kernels) = (Map::new(), Map::new());
     let mut all = 0;
     for path in sources(tree)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path.strip_prefix(tree.root.join(SOURCES)).unwrap_or(&path).to_string_lossy().into_owned();
         let content = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         inputs.insert(name.clone(), Value::String(digest));
-        let Some(kernel) = name.strip_suffix(".cu") else { continue };
+        let Some(kernel) = path.file_stem().filter(|_| name.ends_with(".cu")) else { continue };
+        let kernel = &*kernel.to_string_lossy();
         let out = scratch.join(format!("{kernel}.ptx"));
         let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(&path).arg("-o").arg(&out).quiet().run();
         if !run.ok {
@@ -144,7 +146,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
         }
         made.lines.push(format!(
-            "{kernel:<28}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
+            "{kernel:<53}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
             takes.registers,
             takes.shared,
             takes.resident(),
@@ -175,15 +177,10 @@ fn make(tree: &Tree) -> Result<Made, String> {
     Ok(made)
 }
 
-/// Device sources and the headers that they include, in order of name; the part for hosts is not among them.
+/// Device sources and the headers that they include, in order of path, without the host's part.
 fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
-    let folder = tree.root.join(SOURCES);
-    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-    paths.retain(|path| {
-        path.extension().is_some_and(|x| x == "cu" || x == "cuh") && !path.ends_with("host.cuh")
-    });
-    paths.sort();
+    let mut paths = standin::files(&tree.root.join(SOURCES), &["cu", "cuh"])?;
+    paths.retain(|path| !path.ends_with("host.cuh"));
     Ok(paths)
 }
 

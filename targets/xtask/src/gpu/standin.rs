@@ -38,13 +38,15 @@ impl Variant {
 const SOURCES: &str = "tests/standin";
 const KERNELS: &str = "kernels/cuda";
 
-/// Files of a folder with one of these extensions, in order of their names.
-fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
+/// Files in a folder and its subfolders with one of these extensions, in order of path.
+pub fn files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(fault)? {
         let path = entry.map_err(fault)?.path();
-        if path.extension().is_some_and(|x| extensions.iter().any(|wanted| x == *wanted)) {
+        if path.is_dir() {
+            files.extend(self::files(&path, extensions)?);
+        } else if path.extension().is_some_and(|x| extensions.iter().any(|wanted| x == *wanted)) {
             files.push(path);
         }
     }
@@ -94,8 +96,9 @@ pub fn build(tree: &Tree, variant: Variant) -> Result<PathBuf, String> {
         if stale {
             let mut run = Run::new(tree, "clang++-19 -x c++ -c").args(&common);
             if let Some(kernel) = kernel {
+                let source = kernel.strip_prefix(&cuda).unwrap_or(kernel).display();
                 let name = kernel.file_stem().unwrap_or_default().to_string_lossy();
-                run = run.arg(format!("-DSOURCE=\"{name}.cu\"")).arg(format!("-DENTRY={name}"));
+                run = run.arg(format!("-DSOURCE=\"{source}\"")).arg(format!("-DENTRY={name}"));
             }
             let run = run.arg(source).arg("-o").arg(object).quiet();
             let line = run.line();

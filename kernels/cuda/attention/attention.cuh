@@ -1,0 +1,127 @@
+// Exact softmax attention, tiles of queries and keys in registers and shared memory.
+//
+//   s_ij = factor * (q_i . k_j)          scores in base-2 units, then the soft cap and the mask
+//   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j,  out_i = W_i / S_i
+//
+// The naive loop, for a block of BM query rows:
+//
+//   for each tile of 64 keys
+//     s = Q K'                                    BM x 64
+//     m' = max(m, max_j s)                        W *= 2^(m - m'), S *= 2^(m - m')
+//     p = 2^(s - m'), S += sum_j p, W += p V
+//
+// Why the code differs:
+//
+//  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory
+//     feed many multiply-adds. A warp owns its rows alone, so its weights never leave it.
+//  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: first the keys of a tile
+//     (transposed, KD dims at a time), then stages of VK values beside the weights that they meet.
+//  3. Tiles that every row fully attends, and whose rows lie side by side in memory, are plain. They have a loop of
+//     their own without checks. What the area takes next travels through registers one step early; every path writes or
+//     forgets those registers, since a path that left them alone would keep them live round the loop. All other tiles
+//     are edges: less code, each row and dim checked, loaded when it is stored.
+//  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
+//     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
+//  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
+//     column of weights is then a run of keys, and so is a stage of values.
+//  6. What derives from the thread or the block is computed where it is used (`opaque`): kept, it would cost
+//     registers that the products need.
+//  7. A row's reference moves only when a score exceeds it by HEADROOM, for which a warp votes, and then to a whole
+//     number, so that rescaling is exact.
+//  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
+//     output row or the partial state. A lane owns what it accesses there.
+//  9. Masks, ranges and the soft cap are a separate pass over the scores of an edge. It walks the columns by rotating
+//     registers, which keeps it small. A key that is not attended gets the score -inf by selection, and weighs zero; an
+//     attended key weighs at least 2^WEIGHT_FLOOR. Where a stage of values holds a NaN or an infinity, its product
+//     skips weights of zero.
+// 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
+//     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
+//     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32
+//     sums. Queries are stored unscaled; the factor is applied when sums are widened. A sum beyond the range of f16 is
+//     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks right. Edges widen
+//     before they multiply.
+//
+// One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
+#pragma once
+
+#include "tile/attend.cuh"
+#include "tile/memory.cuh"
+#include "tile/queries.cuh"
+#include "tile/result.cuh"
+#include "tile/staging.cuh"
+
+// The work of a block: `end` is the end of the keys that some row attends.
+template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
+  const int tid = thread_index();
+  int k0, end, full_from, full_to;
+  const Share outset = share_of(call, block_index());
+  {
+    const Sequence& s = outset.sequence;
+    const int row0 = first_row(call, outset);
+    if (row0 >= s.queries) return;
+    const Range first = range_of(s, row0), last = range_of(s, min_of(row0 + BM, s.queries) - 1);
+    const int part = outset.split * call.chunk;
+    k0 = max_of(part, first.start & ~(TILE - 1));
+    end = min_of(part + call.chunk, last.end);
+    full_from = last.start;
+    full_to = !LEAN && (call.mask_kind != MASK_NONE || call.cap != 0.f) ? 0 : first.end;
+  }
+  Raw4 kr[K_ITEMS * 4], vr[V_ITEMS];
+  int near_to = 0, plain_to = 0, key_step = 0, value_step = 0;
+  Address near_key = 0, near_value = 0;
+  bool ready;
+  float acc[TM][AN], m[TM], sum[TM], s[TM][TN];
+  unsigned odd_sums = 0;
+  bool flushed = false;
+  Tiles t = {full_from, full_to, sm,    call, tid, kr,  vr, value_step, near_value, key_step, near_key,
+             plain_to,  near_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0};
+  if (LEAN || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
+  ready = k0 < end && k0 >= full_from && k0 < plain_to;
+  if (ready) t.load_k(k0, 0);
+  else t.drop_k();
+  t.store_queries(call, outset);
+  t.store_k();
+  sync_block();
+  UNROLL for (int i = 0; i < TM; i++) {
+    m[i] = NO_KEY;
+    sum[i] = 0.f;
+    UNROLL for (int j = 0; j < AN; j++) acc[i][j] = 0.f;
+  }
+  NO_UNROLL while (k0 < end) {
+    const bool flushes = !B16 || call.part_ms != 0;
+    const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
+    NO_UNROLL while (k0 < stop) {
+      if (!LEAN && k0 + TILE > near_to) t.approach(t.here(), k0);
+      if (k0 >= full_from && k0 < plain_to) {
+        if (!ready) {
+          t.load_k(k0, 0);
+          t.store_k();
+          sync_block();
+        }
+        const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
+        NO_UNROLL do {
+          ready = k0 < latest;
+          t.attend<false>();
+          k0 += TILE;
+        } while (k0 < halt);
+      } else {
+        t.attend<true>();
+        k0 += TILE;
+      }
+    }
+    const bool more = stop < end, parts = call.part_ms != 0;
+    if (more || parts || flushed) {
+      t.exchange(t.home(t.here()), flushed, more || parts);
+      flushed = true;
+    }
+  }
+  t.finish();
+}
+
+// The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
+#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN, BLOCKS)             \
+  KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
+    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN>> A;         \
+    SHARED(memory, A::SHARED_BYTES);                                                                 \
+A::run(memory, call);  \
+  }

@@ -1,0 +1,130 @@
+// Phase two: the partial states of each row merge in the balanced tree over split numbers, and the row's results come
+// from the merged state.
+//
+//   for stride = 1, 2, 4, ... < splits      the up-sweep of Blelloch's scan, in place
+//     for i = 0, 2 stride, 4 stride, ...
+//       state i <- state i (+) state (i + stride)
+//
+// A row needs the total alone, so there is no down-sweep. Empty states are the identity; their W was never written and
+// is ignored.
+//
+// Level by level, every merge would go through memory. Here a team of lanes, four columns each, takes in GROUP
+// neighbouring states at once, a power of two, and merges them in registers, which is a subtree. GROUP splits or fewer
+// are one such subtree, and a block has a row for each of its teams. Of more, the teams of a block share the subtrees
+// of one row, the merged state takes the place of the first, and the next pass has strides GROUP times as long.
+//
+// Waiting for memory takes the time: few registers let an SM hold many rows, hence an instance for few splits.
+#pragma once
+
+#include "finish.cuh"
+
+constexpr int THREADS = 128;
+
+// Log-sum-exp and state of a row with reference m and sum s. The same lanes have written W relative to m.
+INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane, int lanes) {
+  if (call.lse != 0 && lane == 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
+  if (call.state_m == 0) return;
+  const NaturalReference natural = natural_reference(m);
+  if (lane == 0) {
+    write_f32(call.state_m + row * 4, natural.m);
+    write_f32(call.state_s + row * 4, state_is_empty(m, s) ? 0.f : (float)((double)s * natural.factor));
+  }
+  NO_UNROLL for (int x = lane * 4; x < call.value_dim; x += lanes * 4)
+    NO_UNROLL for (int e = x; e < min_of(x + 4, call.value_dim); e++) {
+      const Address a = call.state_w + (row * call.value_dim + e) * 4;
+      write_f32(a, (float)((double)read_f32(a) * natural.factor));
+    }
+}
+
+// Columns x .. x + 3 of a row's output, and of its W relative to m.
+INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
+  const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
+  const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
+  const bool empty = state_is_empty(m, s);
+  write_quotient4(call, output_row(call, batch, head, token), x, w, s, empty, call.dtype);
+  if (call.state_w != 0) {
+    UNROLL for (int e = 0; e < 4; e++)
+      if (x + e < call.value_dim) write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : w[e]);
+  }
+}
+
+// The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
+// some columns. Where `last`, the row's results come from its state, else it takes the place of the first. With MANY
+// all lanes of a warp come here; a team without `own` work reads and writes nothing.
+template <int GROUP, bool MANY>
+INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last,
+                        bool own) {
+  // Past the last state the last one is read, and ignored.
+  const long long leaf = row * call.splits + first;
+  const int count = call.splits - first, pace = MANY ? opaque(stride) : 1;
+  const Address ms = call.part_ms + leaf * 8;
+  const Address part = call.part_w + leaf * call.part_dim * 4;
+  auto column = [&](int i, int x) LAMBDA -> Address {
+    return part + ((long long)min_of(i * pace, count - 1) * call.part_dim + x) * 4;
+  };
+  float m[GROUP], s[GROUP];
+  int x = lane * 4;
+  NO_UNROLL do {  // beyond 128 columns the references are read again
+    f4 w[GROUP];
+    UNROLL for (int i = 0; i < GROUP; i++) {
+      m[i] = NEG_INF;
+      s[i] = 0.f;
+      w[i] = f4{0.f, 0.f, 0.f, 0.f};
+    }
+    if (own) {
+      const int at = x < call.part_dim ? x : 0;
+      UNROLL for (int i = 0; i < GROUP; i++) {
+        const f2 y = read_f2(ms + min_of(i * pace, count - 1) * 8ll);
+        w[i] = read_f4(column(i, at));
+        m[i] = i * pace < count ? y[0] : NEG_INF;
+        s[i] = i * pace < count ? y[1] : 0.f;
+      }
+    }
+    UNROLL for (int i = 0; i < GROUP; i++)
+      if (state_is_empty(m[i], s[i])) w[i] = f4{0.f, 0.f, 0.f, 0.f};
+    UNROLL for (int step = 1; step < GROUP; step *= 2)
+      UNROLL for (int i = 0; i + step < GROUP; i += 2 * step) {
+        const Merge merge = merge_of(m[i], m[i + step]);
+        m[i] = merge.m;
+        s[i] = merge_apply(merge, s[i], s[i + step]);
+        merge_into(merge, w[i], w[i + step]);
+      }
+    if (own && x < call.part_dim) {
+      if (last) write_columns(call, row, x, w[0], m[0], s[0]);
+      else write_f4(column(0, x), w[0]);
+    }
+    x += lanes * 4;
+  } while (own && x < call.part_dim);
+  if constexpr (MANY) sync_warp();  // every lane has read the references
+  if (!own) return;
+  if (last) write_scalars(call, opaque((int)row), m[0], s[0], lane, lanes);
+  else if (lane == 0) write_f2(ms, f2{m[0], s[0]});
+}
+
+template <int GROUP, bool MANY> INLINE void merge_rows(const Call& call) {
+  const int bits = call.part_dim <= 32 ? 3 : call.part_dim <= 64 ? 4 : 5, lanes = 1 << bits;
+  const int teams = THREADS >> bits, team = thread_index() >> bits, lane = thread_index() & (lanes - 1);
+  const bool many = MANY && call.splits > GROUP;
+  const long long row = many ? block_index() : (long long)block_index() * teams + team;
+  const bool there = row < call.query_rows;
+  if constexpr (!MANY) {
+    if (there) merge_group<GROUP, false>(call, row, 0, 1, lane, lanes, true, true);
+    return;
+  }
+  int stride = 1;
+  NO_UNROLL while (true) {
+    const bool last = (long long)stride * GROUP >= call.splits;
+    int first = many ? team * GROUP * stride : 0;
+    NO_UNROLL do {
+      merge_group<GROUP, true>(call, row, first, stride, lane, lanes, last, there && first < call.splits);
+      first += teams * GROUP * stride;
+    } while (!last && any_of_warp(first < call.splits));
+    if (last) return;
+    sync_block();
+    stride *= GROUP;
+  }
+}
+
+// name, states merged at once, whether a row may have more, blocks of an SM
+#define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
+  KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) { merge_rows<GROUP, MANY>(call); }

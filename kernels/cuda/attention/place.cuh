@@ -1,0 +1,81 @@
+// Where things lie: a block's share of the call, the interval of keys of a row, addresses of rows.
+#pragma once
+
+#include "../common/index.cuh"
+#include "../common/math.cuh"
+#include "call.cuh"
+
+// A block's share: its sequence, head, split of the keys and block of rows.
+struct Share {
+  Sequence sequence;
+  int head, split, row_block;
+};
+
+INLINE Share share_of(const Call& call, int block) {
+  Share x;
+  const int of_rows = quotient_of(block, call.by_row_blocks), of_splits = quotient_of(of_rows, call.by_splits);
+  const int index = quotient_of(of_splits, call.by_heads);
+  x.row_block = block - of_rows * call.row_blocks;
+  x.split = of_rows - of_splits * call.splits;
+  x.head = of_splits - index * call.heads;
+  x.sequence = call.sequence;
+  x.sequence.batch = index;
+  if (call.sequences != 0) {
+    const Address from = call.sequences + (long long)index * sizeof(Sequence);
+    x.sequence.batch = load_i32(from + 0);
+    x.sequence.query0 = load_i32(from + 4);
+    x.sequence.queries = load_i32(from + 8);
+    x.sequence.key0 = load_i32(from + 12);
+    x.sequence.keys = load_i32(from + 16);
+    x.sequence.past = load_i32(from + 20);
+    x.sequence.reach = load_i32(from + 24);
+    x.sequence.left = load_i32(from + 28);
+    x.sequence.right = load_i32(from + 32);
+    x.sequence.offset = load_i32(from + 36);
+  }
+  return x;
+}
+
+// The keys that a row may attend by length, causality and window. Neither end ever decreases with the row.
+struct Range {
+  int start, end;
+};
+
+INLINE Range range_of(const Sequence& s, int row) {
+  const int diagonal = s.offset + row;  // no step below leaves 32 bits
+  int start = 0, end = s.reach;
+  if (s.left >= 0 && diagonal > s.left) start = diagonal - s.left;
+  if (s.right >= 0 && diagonal < end - s.right) end = max_of(diagonal + s.right + 1, 0);
+  return Range{min_of(start, end), end};
+}
+
+// Number of a query row among all rows of the call.
+INLINE long long row_number(const Call& call, const Sequence& s, int head, int row) {
+  return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // counted in 31 bits
+}
+
+INLINE Address query_row(const Call& call, const Sequence& s, int head, int row, int size) {
+  return call.query.data + row_offset(call.query, s.batch, head, s.query0 + row) * size;
+}
+
+INLINE Address output_row(const Call& call, int batch, int head, int token) {
+  return call.output.data + row_offset(call.output, batch, head, token) * element_size(call.dtype);
+}
+
+// Where a row's element of the mask for key zero lies, in elements.
+INLINE long long mask_row(const Call& call, const Sequence& s, int head, int row) {
+  return s.batch * call.mask_batch + head * call.mask_head + row * call.mask_query;
+}
+
+// Score x under the soft cap.
+INLINE float soft_cap(const Call& call, float x) { return call.cap * tanh_of(x); }
+
+// What an element of the mask adds to a score, in base-2 units.
+INLINE float mask_bias(const Call& call, long long at) {
+  switch (call.mask_kind) {
+    case MASK_BOOL: return load_u8(call.mask + at) != 0 ? 0.f : NEG_INF;
+    case MASK_F32: return load_f32(call.mask + at * 4) * LOG2E;
+    case MASK_F16: return f16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+    default: return bf16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+  }
+}

@@ -1,0 +1,117 @@
+// A host in the place of a device: every name that device.cuh lists, for kernels that clang compiles as C++.
+//
+// Each thread of a block is a lane with a stack of its own; tests/standin/block.cpp runs the lanes of a block and
+// is what barriers, votes and shuffles call. All lanes of a warp, or of a block, must come to the same one, or
+// the launch ends with a message: a device would hang or mix values.
+//
+// A device address is an address of the host plus DEVICE_OFFSET, so that neither side can follow the other's
+// by mistake, and every access here is one of the host that a sanitizer sees. Accesses must be aligned to their
+// size, as on the device. Shared memory is filled with NaN for every block.
+#pragma once
+
+#include "tensor.cuh"
+
+typedef float f4 __attribute__((ext_vector_type(4)));
+typedef float f2 __attribute__((ext_vector_type(2)));
+typedef unsigned u2 __attribute__((ext_vector_type(2)));
+typedef char* SharedBytes;
+
+#define KERNEL extern "C" __attribute__((visibility("hidden")))
+#define LAUNCH_BOUNDS(threads, blocks)
+#define INLINE inline
+#define LAMBDA
+#define UNROLL
+#define NO_UNROLL
+#define SHARED(name, bytes)    \
+  static const char name##_tag = 0; \
+  const SharedBytes name = host::shared(&name##_tag, bytes)
+
+namespace host {
+
+constexpr Address DEVICE_OFFSET = 1ull << 48;
+
+// What a lane knows of itself.
+struct Lane {
+  int thread, block, blocks;
+};
+const Lane& lane();
+
+// The array of the lane's block that `tag` stands for, made by the first lane that asks.
+char* shared(const char* tag, int bytes);
+
+void sync_block();
+bool any_of_block(bool x);
+void sync_warp();
+bool any_of_warp(bool x);
+float shuffle_xor(float x, int mask);
+
+// Ends the process: an access that a device refuses.
+[[noreturn]] void refuse(const char* what, Address a, int size);
+
+template <class T> inline T& at(Address a) {
+  if (a < DEVICE_OFFSET || a >= 2 * DEVICE_OFFSET) refuse("not a device address", a, sizeof(T));
+  if (a % sizeof(T) != 0) refuse("misaligned", a, sizeof(T));
+  return *(T*)(a - DEVICE_OFFSET);
+}
+
+template <class T> inline T& at_shared(char* p) {
+  if ((Address)p % sizeof(T) != 0) refuse("misaligned, shared", (Address)p, sizeof(T));
+  return *(T*)p;
+}
+
+}  // namespace host
+
+INLINE int thread_index() { return host::lane().thread; }
+INLINE int block_index() { return host::lane().block; }
+INLINE int block_count() { return host::lane().blocks; }
+INLINE void sync_block() { host::sync_block(); }
+INLINE bool any_of_block(bool x) { return host::any_of_block(x); }
+INLINE void sync_warp() { host::sync_warp(); }
+INLINE bool any_of_warp(bool x) { return host::any_of_warp(x); }
+INLINE float shuffle_xor(float x, int mask) { return host::shuffle_xor(x, mask); }
+
+INLINE f4 load_shared(SharedBytes p) { return host::at_shared<f4>(p); }
+INLINE void store_shared(SharedBytes p, f4 x) { host::at_shared<f4>(p) = x; }
+INLINE float load_shared_f(SharedBytes p) { return host::at_shared<float>(p); }
+INLINE void store_shared_f(SharedBytes p, float x) { host::at_shared<float>(p) = x; }
+
+INLINE f4 load_f4(Address a) { return host::at<f4>(a); }
+INLINE float load_f32(Address a) { return host::at<float>(a); }
+INLINE int load_i32(Address a) { return host::at<int>(a); }
+INLINE u2 load_u2(Address a) { return host::at<u2>(a); }
+INLINE unsigned load_u16(Address a) { return host::at<unsigned short>(a); }
+INLINE unsigned load_u8(Address a) { return host::at<unsigned char>(a); }
+
+INLINE f4 read_f4(Address a) { return host::at<f4>(a); }
+INLINE f2 read_f2(Address a) { return host::at<f2>(a); }
+INLINE float read_f32(Address a) { return host::at<float>(a); }
+INLINE void write_f4(Address a, f4 x) { host::at<f4>(a) = x; }
+INLINE void write_f2(Address a, f2 x) { host::at<f2>(a) = x; }
+INLINE void write_f32(Address a, float x) { host::at<float>(a) = x; }
+INLINE void write_u2(Address a, u2 x) { host::at<u2>(a) = x; }
+INLINE void write_u16(Address a, unsigned x) { host::at<unsigned short>(a) = (unsigned short)x; }
+INLINE void write_u8(Address a, unsigned x) { host::at<unsigned char>(a) = (unsigned char)x; }
+
+// Results below 2^-126 are zero, as the device's are; the rest is more exact than there.
+INLINE float exp2_fast(float x) {
+  const float y = __builtin_exp2f(x);
+  return y < 0x1p-126f ? 0.f : y;
+}
+INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
+INLINE unsigned float_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+INLINE unsigned f16_fma(unsigned a, unsigned b, unsigned c) {
+  const double x = __builtin_fma((double)f16_to_float(a), (double)f16_to_float(b), (double)f16_to_float(c));
+  return __builtin_bit_cast(unsigned short, (_Float16)x);
+}
+INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
+  return f16_fma(a & 0xffff, b & 0xffff, c & 0xffff) | f16_fma(a >> 16, b >> 16, c >> 16) << 16;
+}
+
+INLINE int opaque(int x) { return x; }
+INLINE void forget(f4& x) { x = f4{0.f, 0.f, 0.f, 0.f}; }
+INLINE void forget(u2& x) { x = u2{0, 0}; }
+
+INLINE unsigned bits_of(float x) { return __builtin_bit_cast(unsigned, x); }
+INLINE float float_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }
+INLINE unsigned long long bits_of_double(double x) { return __builtin_bit_cast(unsigned long long, x); }
+INLINE double double_of_bits(unsigned long long x) { return __builtin_bit_cast(double, x); }
