@@ -261,7 +261,7 @@ mod tests {
         let call =
             DeviceError::Call { call: "cuModuleLoadDataEx", code: 222, name: "CUDA_ERROR_UNSUPPORTED_PTX" };
         let module = DeviceError::Module {
-            kernel: "merge",
+            kernel: "merge_f32_s8__sm62",
             isa: "6.5".into(),
             driver: (10, 1),
             log: "line 1; unsupported version".into(),

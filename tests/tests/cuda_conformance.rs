@@ -151,10 +151,10 @@ fn half_scores_keep_their_declared_error() {
         let case = Params { dtype: DType::F16, causal, ..Params::plain(queries, keys, d, d) }.build("halves");
         let [mut exact, mut halves] = [case.buffers(), case.buffers()];
         let (_, kernel) = run(&engine, &case, true, PlanOptions::default(), &mut exact).unwrap();
-        assert_eq!(kernel, "attention_b16_d64_r64");
+        assert_eq!(kernel, "attention_b16_d64_q64k64__sm62_exp2_approx");
         let (share, kernel) =
             run(&engine, &case, true, HALF_SCORES, &mut halves).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(kernel, "attention_f16_d64_r64");
+        assert_eq!(kernel, "attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16");
         largest = largest.max(share);
         differ += usize::from(exact.lse != halves.lse);
     }
@@ -166,7 +166,7 @@ fn half_scores_keep_their_declared_error() {
     for dtype in [DType::F32, DType::Bf16] {
         let case = Params { dtype, ..Params::plain(70, 130, 64, 64) }.build("no halves");
         let (_, kernel) = run(&engine, &case, true, HALF_SCORES, &mut case.buffers()).unwrap();
-        assert_ne!(kernel, "attention_f16_d64_r64");
+        assert_ne!(kernel, "attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16");
     }
 
     // 64 products of 40,000: finite in singles, beyond any half.

@@ -1,12 +1,12 @@
-// What a finished row gives: output, log-sum-exp, state in natural units.
+// Writing the output of finished rows.
 #pragma once
 
 #include "../common/state.cuh"
 #include "place.cuh"
 
-// Columns first .. first + 3 of an output row, those below value_dim; x holds them.
+// Writes x to columns first .. first + 3 of an output row, those below value_dim.
 INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dtype) {
-  if ((call.flags & OUTPUT_IN_FOURS) && first < call.value_dim) {
+  if ((call.flags & OUTPUT_VEC4) && first < call.value_dim) {
     if (dtype == TYPE_F32) {
       write_f4(row + first * 4, x);
     } else {
@@ -21,10 +21,10 @@ INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dt
     if (first + i < call.value_dim) write_element(row, first + i, x[i], dtype);
 }
 
-// What W is multiplied with to be the output: 1 / S is not enough, since W / S must round once where S is large;
-// so quotients are made one by one.
-INLINE f4 quotient(f4 w, float s, bool empty) {
+// Writes W / S to columns first .. first + 3 of an output row, zero for an empty state. Each column is divided: the
+// product of W with 1 / S would round twice.
+INLINE void write_quotient4(const Call& call, Address row, int first, f4 w, float s, bool empty, int dtype) {
   f4 y;
   UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s;
-  return y;
+  write_output4(call, row, first, y, dtype);
 }

@@ -1,26 +1,26 @@
-// Phase two: the partial states of each row merge in the balanced tree over split numbers, and the merged state
-// gives everything that a row gives.
+// Phase two: the partial states of each row merge in the balanced tree over split numbers, and the row's results come
+// from the merged state.
 //
 //   for stride = 1, 2, 4, ... < splits      the up-sweep of Blelloch's scan, in place
 //     for i = 0, 2 stride, 4 stride, ...
 //       state i <- state i (+) state (i + stride)
 //
-// A row asks for the total alone, so there is no down-sweep. Empty states are the identity; their W was never
-// written, and what is read there is not looked at.
+// A row needs the total alone, so there is no down-sweep. Empty states are the identity; their W was never written and
+// is ignored.
 //
 // Level by level, every merge would go through memory. Here a team of lanes, four columns each, takes in GROUP
 // neighbouring states at once, a power of two, and merges them in registers, which is a subtree. GROUP splits or fewer
 // are one such subtree, and a block has a row for each of its teams. Of more, the teams of a block share the subtrees
-// of one row, the merged state takes the place of the first, and the next pass goes on with strides GROUP times as long.
+// of one row, the merged state takes the place of the first, and the next pass has strides GROUP times as long.
 //
-// What takes the time is waiting for memory: few registers let an SM hold many rows, hence an instance for few splits.
+// Waiting for memory takes the time: few registers let an SM hold many rows, hence an instance for few splits.
 #pragma once
 
 #include "finish.cuh"
 
 constexpr int THREADS = 128;
 
-// Log-sum-exp and state of a row with reference m and sum s. W has been written in units of m by the same lanes.
+// Log-sum-exp and state of a row with reference m and sum s. The same lanes have written W relative to m.
 INLINE void write_scalars(const Call& call, long long row, float m, float s, int lane, int lanes) {
   if (call.lse != 0 && lane == 0) write_f32(call.lse + row * 4, log_sum_exp(m, s));
   if (call.state_m == 0) return;
@@ -36,12 +36,12 @@ INLINE void write_scalars(const Call& call, long long row, float m, float s, int
     }
 }
 
-// Columns x .. x + 3 of a row's output, and of its W in units of m.
+// Columns x .. x + 3 of a row's output, and of its W relative to m.
 INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
   const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
   const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
   const bool empty = state_is_empty(m, s);
-  write_output4(call, output_row(call, batch, head, token), x, quotient(w, s, empty), call.dtype);
+  write_quotient4(call, output_row(call, batch, head, token), x, w, s, empty, call.dtype);
   if (call.state_w != 0) {
     UNROLL for (int e = 0; e < 4; e++)
       if (x + e < call.value_dim) write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : w[e]);
@@ -49,11 +49,12 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
 }
 
 // The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
-// some columns. Its state gives what the row gives where `last`, else it takes the place of the first. With MANY all
-// lanes of a warp come here; a team without `own` work reads and writes nothing.
+// some columns. Where `last`, the row's results come from its state, else it takes the place of the first. With MANY
+// all lanes of a warp come here; a team without `own` work reads and writes nothing.
 template <int GROUP, bool MANY>
-INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last, bool own) {
-  // What there is not is read as the last that there is, and not looked at.
+INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last,
+                        bool own) {
+  // Past the last state the last one is read, and ignored.
   const long long leaf = row * call.splits + first;
   const int count = call.splits - first, pace = MANY ? opaque(stride) : 1;
   const Address ms = call.part_ms + leaf * 8;
@@ -86,7 +87,7 @@ INLINE void merge_group(const Call& call, long long row, int first, int stride, 
         const Merge merge = merge_of(m[i], m[i + step]);
         m[i] = merge.m;
         s[i] = merge_apply(merge, s[i], s[i + step]);
-        UNROLL for (int e = 0; e < 4; e++) w[i][e] = merge_apply(merge, w[i][e], w[i + step][e]);
+        merge_into(merge, w[i], w[i + step]);
       }
     if (own && x < call.part_dim) {
       if (last) write_columns(call, row, x, w[0], m[0], s[0]);
@@ -124,6 +125,6 @@ template <int GROUP, bool MANY> INLINE void merge_rows(const Call& call) {
   }
 }
 
-// name, states that are taken in at once, whether a row may have more, blocks of an SM
+// name, states merged at once, whether a row may have more, blocks of an SM
 #define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
   KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) { merge_rows<GROUP, MANY>(call); }

@@ -5,7 +5,7 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: which sequence, head and part of the keys, and which block of rows.
+// A block's share: its sequence, head, split of the keys and block of rows.
 struct Share {
   Sequence sequence;
   int head, split, row_block;
@@ -49,7 +49,7 @@ INLINE Range range_of(const Sequence& s, int row) {
   return Range{min_of(start, end), end};
 }
 
-// Number of a query row among all of the call.
+// Number of a query row among all rows of the call.
 INLINE long long row_number(const Call& call, const Sequence& s, int head, int row) {
   return (s.batch * call.heads + head) * call.tokens + s.query0 + row;  // counted in 31 bits
 }
@@ -67,12 +67,15 @@ INLINE long long mask_row(const Call& call, const Sequence& s, int head, int row
   return s.batch * call.mask_batch + head * call.mask_head + row * call.mask_query;
 }
 
-// What an element of the mask adds to a score in units of log 2.
+// Score x under the soft cap.
+INLINE float soft_cap(const Call& call, float x) { return call.cap * tanh_of(x); }
+
+// What an element of the mask adds to a score, in base-2 units.
 INLINE float mask_bias(const Call& call, long long at) {
   switch (call.mask_kind) {
     case MASK_BOOL: return load_u8(call.mask + at) != 0 ? 0.f : NEG_INF;
     case MASK_F32: return load_f32(call.mask + at * 4) * LOG2E;
-    case MASK_F16: return half_to_float(load_u16(call.mask + at * 2)) * LOG2E;
-    default: return brain_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+    case MASK_F16: return f16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
+    default: return bf16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
   }
 }

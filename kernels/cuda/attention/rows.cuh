@@ -1,22 +1,22 @@
-// Phase one for few query rows, as in decoding: a block of ROWS rows over a part of the keys.
+// Phase one for few query rows, as in decoding: a block of ROWS rows over a split of the keys.
 //
-//   s_ij = factor * (q_i . k_j)          scores in units of log 2
+//   s_ij = factor * (q_i . k_j)          scores in base-2 units
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
 //
-// The naive loop gives a row to a warp, which then reads every key for one row and sums each score over all lanes.
-// With few rows the reading is what takes the time, so here a block reads every key and value once, straight
-// into registers, for all of its rows.
+// The naive loop assigns a row to a warp, which reads every key for one row and sums each score over all lanes. With
+// few rows reading takes the time, so here a block reads every key and value once, straight into registers, for all of
+// its rows.
 //
 // 1. LANES lanes hold a row of D dims, four dims (or two times four) each, so that a load of a warp covers whole
 //    rows side by side. The lanes of a row form a group, and a block has PARTS of them.
 // 2. Keys go round the groups. A group loads KEYS keys and as many values before it computes, and keeps a state
 //    of its own for each row: no group waits for another.
-// 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane gives away half
-//    of its scores and keeps the other half, until it has one: row lane % 4, key lane / 4. What follows, up to the
-//    weight, is done by that lane alone. Weights come back to all lanes through shared memory.
+// 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane sends half of its
+//    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up
+//    to the weight. Weights come back to all lanes through shared memory.
 // 4. Every FLUSH rounds the sums are added to outer sums: a rounding error grows with the length of its chain.
 // 5. At the end the states of the groups meet in shared memory and merge in a balanced tree, a warp for each row.
-// 6. A weight of zero is a masked key, and its value is not looked at: it may be NaN. Rows past the last one repeat
+// 6. A weight of zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat
 //    it and are not written.
 #pragma once
 
@@ -30,7 +30,7 @@ template <int D> struct Groups {
   enum {
     LANES = D < 128 ? D / 4 : 32,
     PARTS = WARPS * 32 / LANES,
-    FOURS = D / (LANES * 4),  // groups of four dims of a lane
+    VECS = D / (LANES * 4),   // float4 groups of dims of a lane
     KEYS = D <= 128 ? 4 : 2,  // keys of a group in a round
     FLUSH = 256 / KEYS,       // rounds until sums are added to the outer ones
     WIDE = (D + 127) / 128,   // groups of four columns of a lane when a warp has a row
@@ -40,10 +40,10 @@ template <int D> struct Groups {
   };
 };
 
-template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& call) {
+template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& call) {
   typedef Groups<D> G;
-  typedef typename Raw<HALF>::Type Four;
-  constexpr int LANES = G::LANES, PARTS = G::PARTS, FOURS = G::FOURS, KEYS = G::KEYS, SIZE = HALF ? 2 : 4;
+  typedef typename Raw<B16>::Type Raw4;
+  constexpr int LANES = G::LANES, PARTS = G::PARTS, VECS = G::VECS, KEYS = G::KEYS, SIZE = B16 ? 2 : 4;
   static_assert(ROWS * KEYS <= LANES && ROWS == WARPS, "");
   const int lane = thread_index() % LANES, part = thread_index() / LANES;
   const SharedBytes warp_weights = sm + G::WEIGHTS_AT + (thread_index() >> 5) * 128;
@@ -59,28 +59,28 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
   const int kbeg = max_of(first, range_of(seq, row0).start);
   const int kend = min_of(first + call.chunk, range_of(seq, last).end);
 
-  // The row and the key of a round of whose score this lane takes care.
+  // The row and the key of a round whose score this lane owns.
   const int own_row = min_of(row0 + lane % ROWS, last), own_key = lane / ROWS % KEYS * PARTS + part;
   const Range own_range = range_of(seq, own_row);
   const int own_end = min_of(own_range.end, kend);
   const long long own_mask = mask_row(call, seq, share.head, own_row);
   float m = NO_KEY, inner_sum = 0.f, outer_sum = 0.f;
 
-  f4 query[ROWS][FOURS], inner[ROWS][FOURS], outer[ROWS][FOURS];
+  f4 query[ROWS][VECS], inner[ROWS][VECS], outer[ROWS][VECS];
   UNROLL for (int r = 0; r < ROWS; r++)
-    UNROLL for (int h = 0; h < FOURS; h++) query[r][h] = inner[r][h] = outer[r][h] = zero4();
+    UNROLL for (int h = 0; h < VECS; h++) query[r][h] = inner[r][h] = outer[r][h] = zero4();
   NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
     UNROLL for (int o = 1; o < ROWS; o++)
-      UNROLL for (int h = 0; h < FOURS; h++) query[o - 1][h] = query[o][h];
+      UNROLL for (int h = 0; h < VECS; h++) query[o - 1][h] = query[o][h];
     const Address at = query_row(call, seq, share.head, min_of(row0 + r, last), SIZE);
-    UNROLL for (int h = 0; h < FOURS; h++) {
-      Four raw;
-      load_some(raw, at, lane * 4 + h * LANES * 4, call.head_dim, (call.flags & QUERY_IN_FOURS) != 0);
-      query[ROWS - 1][h] = in_singles(raw, call.dtype) * call.query_factor;
+    UNROLL for (int h = 0; h < VECS; h++) {
+      Raw4 raw;
+      load4_checked(raw, at, lane * 4 + h * LANES * 4, call.head_dim, (call.flags & QUERY_VEC4) != 0);
+      query[ROWS - 1][h] = to_f32(raw, call.dtype) * call.query_factor;
     }
   }
 
-  // Rows of the past and of the new keys, each as if key zero were among them.
+  // Rows of the past and of the new keys, each addressed from key zero.
   struct Rows {
     Address zero;
     long long step;
@@ -93,45 +93,45 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
   auto row_of_key = [&](const Rows& old, const Rows& fresh, int key) LAMBDA -> Address {
     return key < seq.past ? old.zero + key * old.step : fresh.zero + key * fresh.step;
   };
-  const bool in_fours = (call.flags & KEY_IN_FOURS) != 0 && (call.flags & VALUE_IN_FOURS) != 0;
+  const bool vec4 = (call.flags & KEY_VEC4) != 0 && (call.flags & VALUE_VEC4) != 0;
 
   int rounds = 0;
   NO_UNROLL for (int k0 = kbeg; k0 < kend; k0 += PARTS * KEYS) {
-    Four keys[KEYS][FOURS], values[KEYS][FOURS];
-    if (in_fours) {
+    Raw4 keys[KEYS][VECS], values[KEYS][VECS];
+    if (vec4) {
       UNROLL for (int u = 0; u < KEYS; u++) {
         const int key = k0 + u * PARTS + part;
         const Address k = row_of_key(k_old, k_new, key), v = row_of_key(v_old, v_new, key);
-        UNROLL for (int h = 0; h < FOURS; h++) {
+        UNROLL for (int h = 0; h < VECS; h++) {
           const int x = lane * 4 + h * LANES * 4;
           clear(keys[u][h]);
           clear(values[u][h]);
-          if (key < kend && x < call.head_dim) load_four(keys[u][h], k + x * SIZE);
-          if (key < kend && x < call.value_dim) load_four(values[u][h], v + x * SIZE);
+          if (key < kend && x < call.head_dim) load4(keys[u][h], k + x * SIZE);
+          if (key < kend && x < call.value_dim) load4(values[u][h], v + x * SIZE);
         }
       }
     } else {  // the next key's registers become the last key's, which keeps this small
       NO_UNROLL for (int u = 0; u < KEYS; u++) {
         UNROLL for (int o = 1; o < KEYS; o++)
-          UNROLL for (int h = 0; h < FOURS; h++) {
+          UNROLL for (int h = 0; h < VECS; h++) {
             keys[o - 1][h] = keys[o][h];
             values[o - 1][h] = values[o][h];
           }
         const int key = k0 + u * PARTS + part;
         const Address k = row_of_key(k_old, k_new, key), v = row_of_key(v_old, v_new, key);
-        UNROLL for (int h = 0; h < FOURS; h++) {
+        UNROLL for (int h = 0; h < VECS; h++) {
           const int x = lane * 4 + h * LANES * 4;
-          load_some(keys[KEYS - 1][h], k, x, key < kend ? call.head_dim : 0, false);
-          load_some(values[KEYS - 1][h], v, x, key < kend ? call.value_dim : 0, false);
+          load4_checked(keys[KEYS - 1][h], k, x, key < kend ? call.head_dim : 0, false);
+          load4_checked(values[KEYS - 1][h], v, x, key < kend ? call.value_dim : 0, false);
         }
       }
     }
 
-    float s[KEYS * ROWS];  // this lane's share of them
+    float s[KEYS * ROWS];  // scores, first over the dims of this lane
     UNROLL for (int u = 0; u < KEYS; u++) {
       UNROLL for (int r = 0; r < ROWS; r++) s[u * ROWS + r] = 0.f;
-      UNROLL for (int h = 0; h < FOURS; h++) {
-        const f4 k = in_singles(keys[u][h], call.dtype);
+      UNROLL for (int h = 0; h < VECS; h++) {
+        const f4 k = to_f32(keys[u][h], call.dtype);
         UNROLL for (int r = 0; r < ROWS; r++)
           UNROLL for (int e = 0; e < 4; e++) s[u * ROWS + r] = __builtin_fmaf(query[r][h][e], k[e], s[u * ROWS + r]);
       }
@@ -147,7 +147,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
     UNROLL for (int bit = ROWS * KEYS; bit < LANES; bit *= 2) x += shuffle_xor(x, bit);
 
     const int key = k0 + own_key;
-    if (call.cap != 0.f) x = call.cap * tanh_of(x);
+    if (call.cap != 0.f) x = soft_cap(call, x);
     if (key < own_range.start || key >= own_end) {
       x = NEG_INF;
     } else if (call.mask_kind != MASK_NONE) {
@@ -156,7 +156,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
     }
     float top = x;
     UNROLL for (int bit = ROWS; bit < ROWS * KEYS; bit *= 2) top = max2(top, shuffle_xor(top, bit));
-    const bool raise = top > m + HEADROOM;
+    const bool raise = top > limit_of(m);
     if (any_of_warp(raise)) {
       const Merge merge = merge_of(m, raise ? __builtin_rintf(top) : m);
       m = merge.m;
@@ -167,7 +167,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
       const f4 factors = load_shared(group_weights);
       sync_warp();
       UNROLL for (int r = 0; r < ROWS; r++)
-        UNROLL for (int h = 0; h < FOURS; h++) {
+        UNROLL for (int h = 0; h < VECS; h++) {
           inner[r][h] = inner[r][h] * factors[r];
           outer[r][h] = outer[r][h] * factors[r];
         }
@@ -180,8 +180,8 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
       sync_warp();
       NO_UNROLL for (int u = 0; u < KEYS; u++) {  // the next value becomes the first
         const f4 weights = load_shared(group_weights + u * 16);
-        UNROLL for (int h = 0; h < FOURS; h++) {
-          const f4 v = in_singles(values[0][h], call.dtype);
+        UNROLL for (int h = 0; h < VECS; h++) {
+          const f4 v = to_f32(values[0][h], call.dtype);
           UNROLL for (int o = 1; o < KEYS; o++) values[o - 1][h] = values[o][h];
           UNROLL for (int r = 0; r < ROWS; r++)
             UNROLL for (int e = 0; e < 4; e++) {
@@ -194,8 +194,8 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
       sync_warp();
       UNROLL for (int u = 0; u < KEYS; u++) {
         const f4 weights = load_shared(group_weights + u * 16);
-        UNROLL for (int h = 0; h < FOURS; h++) {
-          const f4 v = in_singles(values[u][h], call.dtype);
+        UNROLL for (int h = 0; h < VECS; h++) {
+          const f4 v = to_f32(values[u][h], call.dtype);
           UNROLL for (int r = 0; r < ROWS; r++)
             UNROLL for (int e = 0; e < 4; e++) inner[r][h][e] = __builtin_fmaf(weights[r], v[e], inner[r][h][e]);
         }
@@ -208,7 +208,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
       outer_sum += inner_sum;
       inner_sum = 0.f;
       UNROLL for (int r = 0; r < ROWS; r++)
-        UNROLL for (int h = 0; h < FOURS; h++) {
+        UNROLL for (int h = 0; h < VECS; h++) {
           outer[r][h] = outer[r][h] + inner[r][h];
           inner[r][h] = zero4();
         }
@@ -223,7 +223,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
     store_shared_f(state + 4, total);
   }
   UNROLL for (int r = 0; r < ROWS; r++)
-    UNROLL for (int h = 0; h < FOURS; h++)
+    UNROLL for (int h = 0; h < VECS; h++)
       store_shared(sm + ((r * PARTS + part) * D + lane * 4 + h * LANES * 4) * 4, outer[r][h] + inner[r][h]);
   sync_block();
 
@@ -246,7 +246,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
       reference[p] = merge.m;
       sum[p] = merge_apply(merge, sum[p], sum[p + stride]);
       UNROLL for (int h = 0; h < G::WIDE; h++)
-        UNROLL for (int e = 0; e < 4; e++) w[p][h][e] = merge_apply(merge, w[p][h][e], w[p + stride][h][e]);
+        merge_into(merge, w[p][h], w[p + stride][h]);
     }
 
   const bool empty = reference[0] == NO_KEY && sum[0] == 0.f;
@@ -257,7 +257,7 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
     const int x = column + h * 128;
     if (call.part_ms == 0) {
       if (x < call.value_dim)
-        write_output4(call, out, x, quotient(w[0][h], sum[0], empty), HALF ? call.dtype : TYPE_F32);
+        write_quotient4(call, out, x, w[0][h], sum[0], empty, B16 ? call.dtype : TYPE_F32);
     } else if (x < call.part_dim && !empty) {
       write_f4(call.part_w + (part_row * call.part_dim + x) * 4, w[0][h]);
     }
@@ -268,9 +268,9 @@ template <bool HALF, int D> INLINE void attend_rows(SharedBytes sm, const Call& 
   }
 }
 
-// name, halves, largest head size, blocks of an SM
-#define ATTEND_ROWS(name, HALF, D, BLOCKS)                                                         \
+// name, 16-bit elements, largest head size, blocks of an SM
+#define ATTEND_ROWS(name, B16, D, BLOCKS)                                                         \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                            \
     SHARED(memory, Groups<D>::SHARED_BYTES);                                                       \
-    attend_rows<HALF, D>(memory, call);                                                            \
+    attend_rows<B16, D>(memory, call);                                                            \
   }

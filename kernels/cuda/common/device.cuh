@@ -1,10 +1,11 @@
-// What the kernels ask of a device, in one place: threads, votes, barriers, shared memory, loads, conversions.
+// The device as the kernels see it: threads, votes, barriers, shared memory, loads, conversions.
 //
 // The part below is for clang's CUDA without NVIDIA's headers, limited to what sm_62 has. With ELSA_HOST the
-// same sources compile for a host, one thread of the operating system for each thread of a block, and
-// "host.cuh" takes the place of this part. It must define, with the meaning given here:
+// same sources compile for a host, and "host.cuh" takes the place of this part. It must define, with the meaning given
+// here:
 //
-//   f4, f2             vectors of four and two singles; the kernels use them by index and by + and *
+//   f4, f2             vectors of four and two f32 values; the kernels use them by index and by + and *
+//   u2                 vector of two 32-bit words
 //   KERNEL INLINE LAMBDA UNROLL NO_UNROLL LAUNCH_BOUNDS(threads, blocks)
 //   SharedBytes        pointer to bytes of shared memory;  SHARED(name, bytes) declares an array of a block,
 //                      aligned to 1024 bytes, of which `name` is the SharedBytes
@@ -17,9 +18,9 @@
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
-//   half_to_float float_to_half         16-bit patterns of IEEE halves, to nearest even
-//   half2_fma(a, b, c)                  two halves at a time: a * b + c, rounded once each
-//   opaque(int)        the value itself, which the compiler must not keep across the place
+//   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
+//   half2_fma(a, b, c)                  two f16 values at a time: a * b + c, rounded once each
+//   opaque(int)        the value itself, which the compiler must recompute here rather than keep
 //   forget(f4&) forget(u2&)             the vector may hold anything from here on
 //   bits_of float_of_bits bits_of_double double_of_bits
 #pragma once
@@ -80,8 +81,8 @@ INLINE void write_u16(Address a, unsigned x) { *(GLOBAL_AS(unsigned short)*)a = 
 INLINE void write_u8(Address a, unsigned x) { *(GLOBAL_AS(unsigned char)*)a = (unsigned char)x; }
 
 INLINE float exp2_fast(float x) { return __nvvm_ex2_approx_ftz_f(x); }
-INLINE float half_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
-INLINE unsigned float_to_half(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
+INLINE unsigned float_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
 INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
   unsigned d;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -109,7 +110,7 @@ INLINE double double_of_bits(unsigned long long x) { return __builtin_bit_cast(d
 
 #endif
 
-// a * b, rounded by itself: no fused multiply-add takes it in.
+// a * b, rounded by itself: it never becomes part of a fused multiply-add.
 INLINE float product(float a, float b) {
 #ifdef ELSA_HOST
   float x = a * b;
@@ -124,17 +125,17 @@ INLINE float max2(float a, float b) { return __builtin_fmaxf(a, b); }
 INLINE int max_of(int a, int b) { return a > b ? a : b; }
 INLINE int min_of(int a, int b) { return a < b ? a : b; }
 
-// A brain float is the upper half of a single.
-INLINE float brain_to_float(unsigned x) { return float_of_bits(x << 16); }
-INLINE unsigned float_to_brain(float x) {
+// A bf16 value is the upper half of an f32 value.
+INLINE float bf16_to_float(unsigned x) { return float_of_bits(x << 16); }
+INLINE unsigned float_to_bf16(float x) {
   const unsigned b = bits_of(x);
   if (x != x) return (b >> 16) | 0x40;  // a NaN stays one
   return (b + 0x7fff + ((b >> 16) & 1)) >> 16;
 }
 
 // A 16-bit element of the call's type, and back.
-INLINE float widen(unsigned x, int dtype) { return dtype == TYPE_F16 ? half_to_float(x) : brain_to_float(x); }
-INLINE unsigned narrow(float x, int dtype) { return dtype == TYPE_F16 ? float_to_half(x) : float_to_brain(x); }
+INLINE float widen(unsigned x, int dtype) { return dtype == TYPE_F16 ? f16_to_float(x) : bf16_to_float(x); }
+INLINE unsigned narrow(float x, int dtype) { return dtype == TYPE_F16 ? float_to_f16(x) : float_to_bf16(x); }
 
 // Element `i` of a tensor of the call's type whose first element lies at `a`.
 INLINE float element(Address a, long long i, int dtype) {

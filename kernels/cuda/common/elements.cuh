@@ -1,36 +1,36 @@
-// Rows of tensors four elements at a time, as they come from memory and as singles.
+// Rows of tensors four elements at a time, as they come from memory and as f32 values.
 #pragma once
 
 #include "device.cuh"
 
-// Four elements on their way from memory to shared memory: singles, or raw 16-bit patterns.
-template <bool HALF> struct Raw;
+// Four elements on their way from memory to shared memory: f32 values, or raw 16-bit patterns.
+template <bool B16> struct Raw;
 template <> struct Raw<false> { typedef f4 Type; };
 template <> struct Raw<true> { typedef u2 Type; };
 
 INLINE f4 zero4() { return f4{0.f, 0.f, 0.f, 0.f}; }
 INLINE void clear(f4& x) { x = zero4(); }
 INLINE void clear(u2& x) { x = u2{0, 0}; }
-INLINE void load_four(f4& x, Address a) { x = load_f4(a); }
-INLINE void load_four(u2& x, Address a) { x = load_u2(a); }
-INLINE f4 in_singles(f4 x, int) { return x; }
-INLINE f4 in_singles(u2 x, int dtype) {
+INLINE void load4(f4& x, Address a) { x = load_f4(a); }
+INLINE void load4(u2& x, Address a) { x = load_u2(a); }
+INLINE f4 to_f32(f4 x, int) { return x; }
+INLINE f4 to_f32(u2 x, int dtype) {
   return f4{widen(x[0] & 0xffff, dtype), widen(x[0] >> 16, dtype), widen(x[1] & 0xffff, dtype), widen(x[1] >> 16, dtype)};
 }
 
-// Elements first .. first + 3 of a row of `dim`, zero past its end.
-INLINE void load_some(f4& x, Address row, int first, int dim, bool in_fours) {
+// Elements first .. first + 3 of a row of `dim`, zero past its end. `vec4`: the row may be read four at a time.
+INLINE void load4_checked(f4& x, Address row, int first, int dim, bool vec4) {
   clear(x);
-  if (in_fours) {
+  if (vec4) {
     if (first < dim) x = load_f4(row + first * 4);
   } else {
     UNROLL for (int e = 0; e < 4; e++)
       if (first + e < dim) x[e] = load_f32(row + (first + e) * 4);
   }
 }
-INLINE void load_some(u2& x, Address row, int first, int dim, bool in_fours) {
+INLINE void load4_checked(u2& x, Address row, int first, int dim, bool vec4) {
   clear(x);
-  if (in_fours) {
+  if (vec4) {
     if (first < dim) x = load_u2(row + first * 2);
   } else {
     UNROLL for (int e = 0; e < 4; e++)
@@ -39,6 +39,6 @@ INLINE void load_some(u2& x, Address row, int first, int dim, bool in_fours) {
 }
 
 // Four words as a vector for shared memory.
-INLINE f4 in_a_row(unsigned a, unsigned b, unsigned c, unsigned d) {
+INLINE f4 words4(unsigned a, unsigned b, unsigned c, unsigned d) {
   return f4{float_of_bits(a), float_of_bits(b), float_of_bits(c), float_of_bits(d)};
 }

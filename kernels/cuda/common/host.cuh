@@ -97,14 +97,14 @@ INLINE float exp2_fast(float x) {
   const float y = __builtin_exp2f(x);
   return y < 0x1p-126f ? 0.f : y;
 }
-INLINE float half_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
-INLINE unsigned float_to_half(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
-INLINE unsigned half_fma(unsigned a, unsigned b, unsigned c) {
-  const double x = __builtin_fma((double)half_to_float(a), (double)half_to_float(b), (double)half_to_float(c));
+INLINE float f16_to_float(unsigned x) { return (float)__builtin_bit_cast(_Float16, (unsigned short)x); }
+INLINE unsigned float_to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); }
+INLINE unsigned f16_fma(unsigned a, unsigned b, unsigned c) {
+  const double x = __builtin_fma((double)f16_to_float(a), (double)f16_to_float(b), (double)f16_to_float(c));
   return __builtin_bit_cast(unsigned short, (_Float16)x);
 }
 INLINE unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
-  return half_fma(a & 0xffff, b & 0xffff, c & 0xffff) | half_fma(a >> 16, b >> 16, c >> 16) << 16;
+  return f16_fma(a & 0xffff, b & 0xffff, c & 0xffff) | f16_fma(a >> 16, b >> 16, c >> 16) << 16;
 }
 
 INLINE int opaque(int x) { return x; }

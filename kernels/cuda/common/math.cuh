@@ -7,7 +7,7 @@ constexpr float LOG2E = 1.44269504088896340736f;
 constexpr double LN2 = 0.69314718055994530942;
 constexpr float NEG_INF = -__builtin_inff();
 
-// 2^n for a whole n in -126 ..= 127: beside 3 * 2^22 a whole number stands in the low bits.
+// 2^n for a whole n in -126 ..= 127: added to 3 * 2^22, a whole number stands in the low bits.
 INLINE float power_of_two(float n) { return float_of_bits(bits_of(n + (12582912.f + 127.f)) << 23); }
 
 // tanh x. Below 0.6 a polynomial (minimax for (tanh x - x) / x^3 in x^2) keeps the relative error of small
@@ -28,12 +28,12 @@ INLINE float tanh_of(float x) {
 }
 
 // ln x. x = 2^k f with f in [sqrt(1/2), sqrt 2), and ln f = 2 atanh t with t = (f - 1) / (f + 1): the series in
-// t^2 <= 0.0295 ends below 1e-16 of the result. A line within 1.5 % of 1 / (f + 1) and four steps of Newton's take
-// the place of the division, which on a device is a function with registers of its own.
+// t^2 <= 0.0295 ends below 1e-16 of the result. A line within 1.5 % of 1 / (f + 1) and four Newton
+// steps replace the division, which on a device is a function with registers of its own.
 INLINE double natural_log(double x) {
   if (!(x > 0.)) return x == 0. ? -__builtin_inf() : __builtin_nan("");
   if (x == __builtin_inf()) return x;
-  const unsigned long long b = bits_of_double(x);  // never subnormal: x comes from a single
+  const unsigned long long b = bits_of_double(x);  // never subnormal: x comes from an f32 value
   int k = (int)(b >> 52) - 1023;
   double f = double_of_bits((b & 0xfffffffffffffull) | 0x3ff0000000000000ull);
   if (f > 1.4142135623730951) {

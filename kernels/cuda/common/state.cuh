@@ -1,7 +1,7 @@
 // The softmax state (m, S, W) on the device: the twin of core/src/state.rs, and the only one.
 //
-// References are whole numbers in units of log 2, so that the factors of a merge are exact powers of two and a
-// merge rounds in its additions alone. In memory the empty state is (-inf, 0, anything). Inside a kernel a row
+// References are whole numbers in base-2 units, so that the factors of a merge are exact powers of two and a merge
+// rounds in its additions alone. In memory the empty state is (-inf, 0, anything). Inside a kernel a row
 // without a key has the finite reference NO_KEY, so that -inf - m is -inf, and a masked score weighs nothing.
 #pragma once
 
@@ -17,7 +17,7 @@ INLINE float factor(float from, float to) {
   return shift >= -126.f ? power_of_two(shift) : 0.f;
 }
 
-// The merge of an earlier and a later reference, to be applied to every sum that hangs on them (ELSA eq. 4, 5).
+// The merge of an earlier and a later reference, to be applied to every sum relative to them (ELSA eq. 4, 5).
 struct Merge {
   float m, earlier, later;
 };
@@ -29,15 +29,36 @@ INLINE Merge merge_of(float a, float b) {
 
 INLINE float merge_apply(const Merge& x, float a, float b) { return product(a, x.earlier) + product(b, x.later); }
 
+INLINE void merge_into(const Merge& x, f4& a, const f4& b) {
+  UNROLL for (int e = 0; e < 4; e++) a[e] = merge_apply(x, a[e], b[e]);
+}
+
 INLINE bool state_is_empty(float m, float s) { return m == NEG_INF && s == 0.f; }
 
-// Log-sum-exp in natural units of a state with reference m (in units of log 2) and sum s.
+// The score above which reference m moves.
+INLINE float limit_of(float m) { return m + HEADROOM; }
+
+// Raises reference m to the whole number nearest to the score `top`, if that is larger. Returns the factor by which S
+// and W are multiplied.
+INLINE float raise(float& m, float top) {
+  const float to = max2(__builtin_rintf(top), m), scale = factor(m, to);
+  m = to;
+  return scale;
+}
+
+// A score, but at least `low`; the score of a key that is not attended stays -inf.
+INLINE float floored(float x, float low) { return x < low && x != NEG_INF ? low : x; }
+
+// The reference in memory of a state with reference m inside a kernel; `empty`: the state is that of no keys.
+INLINE float stored_reference(float m, bool empty) { return m != NO_KEY ? m : empty ? NEG_INF : 0.f; }
+
+// Log-sum-exp in natural units of a state with reference m (in base-2 units) and sum s.
 INLINE float log_sum_exp(float m, float s) {
   if (m == NEG_INF && s == s) return NEG_INF;
   return (float)((double)m * LN2 + natural_log((double)s));
 }
 
-// The reference in natural units, and the factor that S and W take on for it.
+// The reference in natural units, and the factor by which S and W are multiplied for it.
 struct NaturalReference {
   float m;
   double factor;

@@ -68,13 +68,13 @@ pub const MASK_F16: i32 = 3;
 pub const MASK_BF16: i32 = 4;
 /// [`Call::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
 /// head size multiples of four, and rows less than [`NEAR`] elements apart.
-pub const QUERY_IN_FOURS: i32 = 1;
+pub const QUERY_VEC4: i32 = 1;
 /// [`Call::flags`]: key rows, past ones too, may be read four elements at a time.
-pub const KEY_IN_FOURS: i32 = 2;
+pub const KEY_VEC4: i32 = 2;
 /// [`Call::flags`]: value rows, past ones too, may be read four elements at a time.
-pub const VALUE_IN_FOURS: i32 = 4;
+pub const VALUE_VEC4: i32 = 4;
 /// [`Call::flags`]: output rows may be written four elements at a time.
-pub const OUTPUT_IN_FOURS: i32 = 8;
+pub const OUTPUT_VEC4: i32 = 8;
 /// [`Call::flags`]: query, key and value rows, those of the past too, are read four elements at a time and have the
 /// head size of the kernel.
 pub const WHOLE_ROWS: i32 = 16;

@@ -203,11 +203,11 @@ fn prepare(
         true => flag,
         false => 0,
     };
-    filled.flags = fours([&filled.query, &filled.query], d, call::QUERY_IN_FOURS)
-        | fours([&filled.key, &filled.past_key], d, call::KEY_IN_FOURS)
-        | fours([&filled.value, &filled.past_value], dv, call::VALUE_IN_FOURS)
-        | fours([&filled.output, &filled.output], dv, call::OUTPUT_IN_FOURS);
-    let inputs = call::QUERY_IN_FOURS | call::KEY_IN_FOURS | call::VALUE_IN_FOURS;
+    filled.flags = fours([&filled.query, &filled.query], d, call::QUERY_VEC4)
+        | fours([&filled.key, &filled.past_key], d, call::KEY_VEC4)
+        | fours([&filled.value, &filled.past_value], dv, call::VALUE_VEC4)
+        | fours([&filled.output, &filled.output], dv, call::OUTPUT_VEC4);
+    let inputs = call::QUERY_VEC4 | call::KEY_VEC4 | call::VALUE_VEC4;
     if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
         filled.flags |= call::WHOLE_ROWS;
     }

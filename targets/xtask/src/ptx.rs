@@ -145,7 +145,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
         }
         made.lines.push(format!(
-            "{kernel:<28}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
+            "{kernel:<53}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
             takes.registers,
             takes.shared,
             takes.resident(),

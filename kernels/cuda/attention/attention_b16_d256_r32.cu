@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_b16_d256_r32, WIDENED, 256, 4, 4, 4, 32, 8, 4, 0, 8, 4, false, 2)

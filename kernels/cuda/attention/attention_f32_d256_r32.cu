@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d256_r32, SINGLES, 256, 4, 4, 4, 32, 8, 4, 0, 8, 4, false, 2)

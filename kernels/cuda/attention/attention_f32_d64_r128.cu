@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d64_r128, SINGLES, 64, 4, 8, 8, 64, 32, 2, 2, 16, 4, true, 2)

@@ -1,3 +1,0 @@
-#include "merge.cuh"
-
-MERGE(merge, 8, true, 3)

@@ -1,3 +1,0 @@
-#include "rows.cuh"
-
-ATTEND_ROWS(rows_f32_d128, false, 128, 3)

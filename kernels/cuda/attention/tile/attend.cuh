@@ -1,0 +1,199 @@
+// The work on a tile of keys: scores, masks, weights, weighted sum.
+#pragma once
+
+#include "mask.cuh"
+#include "memory.cuh"
+#include "scores.cuh"
+#include "staging.cuh"
+#include "values.cuh"
+#include "weights.cuh"
+
+// Takes in tile k0. The four steps share one function: in functions of their own their blocks would be in another order.
+template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
+  Share share;
+  if constexpr (EDGE) share = here();
+
+  // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
+  UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
+  NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    if constexpr (EDGE) {
+      gather_k(share, k0, chunk);
+      sync_block();
+      store_k();
+      sync_block();
+    } else {
+      if (chunk + 1 < CHUNKS) load_k(k0, chunk + 1);
+      else load_v(k0, 0);
+    }
+    {
+      const int t = opaque(tid), cg = lane_col(t);
+      const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
+      const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
+      constexpr int DIMS = !EDGE ? 8 : LEAN ? 1 : 2;  // words of a loop body
+      f4 qa[2][TM / 4], kb[2][TN / 4];
+      auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
+        const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
+        const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
+        UNROLL for (int h = 0; h < TM / 4; h++)
+          qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
+                                                                        : ((qc + h) ^ (high | low)) << 4));
+        UNROLL for (int h = 0; h < TN / 4; h++)
+          kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) +
+                                 h * 128);
+      };
+      if constexpr (DIMS > 1) fragments(0, 0, 0);
+      constexpr bool CHAINED = PAIRS && !EDGE;
+      unsigned pair[TM][TN];
+      if constexpr (CHAINED) {
+        UNROLL for (int i = 0; i < TM; i++)
+          UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
+      }
+      NO_UNROLL for (int it = 0; it < KS / DIMS; it++) {
+        UNROLL for (int kk = 0; kk < DIMS; kk++) {
+          const int b = kk & 1;
+          if constexpr (DIMS == 1) fragments(0, it, 0);
+          else if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
+          else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
+          if constexpr (CHAINED) multiply_half2(qa[b], kb[b], pair);
+          else if constexpr (PAIRS) multiply_widened(qa[b], kb[b]);
+          else multiply_f32(qa[b], kb[b]);
+        }
+        if constexpr (CHAINED) {
+          static_assert(CHAIN % DIMS == 0 && KS % CHAIN == 0, "");
+          if ((it + 1) % (CHAIN / DIMS) == 0) add_half2(pair);
+        }
+      }
+    }
+    if constexpr (EDGE) {
+      if (chunk + 1 < CHUNKS) sync_block();
+    } else if (chunk + 1 < CHUNKS) {
+      sync_block();
+      store_k();
+      sync_block();
+    }
+  }
+
+  // Masks, ranges and the soft cap, column by column: the next column becomes the first.
+  const bool partial = EDGE && (k0 < full_from || k0 + TILE > full_to);
+  if (partial) {
+    const int t = opaque(tid);
+    const Sequence& q = share.sequence;
+    const int row = own_row(call, share, t);
+    const long long diagonal = (long long)q.offset + row;
+    const long long mask_at = mask_row(call, q, share.head, row);
+    NO_UNROLL for (int j = 0; j < TN; j++) {
+      const int key = k0 + j * LANE_COLS + lane_col(t);
+      // Row i attends the key by length, causality and window when after < i <= before.
+      const int before = q.left < 0 ? TM : clamped(key - diagonal + q.left, -1, TM);
+      const int after = key >= q.reach ? TM : q.right < 0 ? -1 : clamped(key - diagonal - q.right - 1, -1, TM);
+      float x[TM];
+      bool out[TM];
+      UNROLL for (int i = 0; i < TM; i++) {
+        x[i] = s[i][0];
+        UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
+        out[i] = before < i || after >= i || row + i >= q.queries;
+      }
+      if (!LEAN && call.cap != 0.f) cap_column(x);
+      if (!LEAN && call.mask_kind != MASK_NONE) {
+        // All elements are loaded before the first is used.
+        unsigned raw[TM];
+        const long long at = mask_at + key * call.mask_key;
+        UNROLL for (int i = 0; i < TM; i++) raw[i] = 0;
+        if (call.mask_kind == MASK_BOOL) {
+          UNROLL for (int i = 0; i < TM; i++)
+            if (!out[i]) raw[i] = load_u8(call.mask + (at + i * call.mask_query));
+          UNROLL for (int i = 0; i < TM; i++) out[i] = raw[i] == 0;
+        } else {
+          load_bias(raw, out, at);
+          UNROLL for (int i = 0; i < TM; i++) {
+            const float bias = float_of_bits(raw[i]);
+            out[i] = out[i] || bias == NEG_INF;
+            x[i] = __builtin_fmaf(bias, LOG2E, x[i]);
+          }
+        }
+      }
+      UNROLL for (int i = 0; i < TM; i++) s[i][TN - 1] = out[i] ? NEG_INF : x[i];
+    }
+  }
+
+  // Weights: references move up, scores become weights, sums take them in.
+  if constexpr (EDGE && LEAN) {  // row by row: the next row becomes the first
+    NO_UNROLL for (int i = 0; i < TM; i++) {
+      float x = s[0][0];
+      UNROLL for (int j = 1; j < TN; j++) x = max2(x, s[0][j]);
+      if (any_of_warp(x > limit_of(m[0]))) {
+        const float scale = raise(m[0], row_max(x));
+        sum[0] *= scale;
+        UNROLL for (int j = 0; j < AN; j++) acc[0][j] *= scale;
+        if (flushed) {  // what lies in memory has the old reference
+          const Home x = home(here());
+          const int g = lane_col(opaque(tid));
+          if (i < x.left) rescale(x, i, g, scale);
+        }
+      }
+      const float reference = m[0], low = partial ? reference + WEIGHT_FLOOR : NEG_INF;
+      float y[TN], r = 0.f;
+      UNROLL for (int j = 0; j < TN; j++) {
+        const float x = s[0][j];
+        y[j] = exp2_fast(floored(x, low) - reference);
+        r = j ? r + y[j] : y[j];
+      }
+      const float z = sum[0] + r;
+      rotate_rows(y, reference, z);
+    }
+  } else {
+    float mx[TM];
+    bool need = false;
+    UNROLL for (int i = 0; i < TM; i++) {
+      mx[i] = s[i][0];
+      UNROLL for (int j = 1; j < TN; j++) mx[i] = max2(mx[i], s[i][j]);
+      need = need || mx[i] > limit_of(m[i]);
+    }
+    if (any_of_warp(need)) {
+      float scale[TM];
+      raise_references(mx, scale);
+      if (flushed) rescale_rows(scale);
+    }
+    if (partial) raise_low_scores();
+    take_weights();
+  }
+
+  // The weighted sum: W += P V, UK keys at a time.
+  bool odd_values = false;
+  const int t = opaque(tid);
+  const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};
+  if constexpr (!EDGE && STRAIGHT == 1) {
+    UNROLL for (int stage = 0; stage < STAGES; stage++) {
+      open<EDGE>(share, stage, partial, odd_values);
+      NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
+        put(x, stage * (UNITS_V * PC), (stage + 1) * (UNITS_V * PC));
+        multiply<EDGE>(x, x.weights, sm + X + unit * (UK * V_STRIDE), odd_values);
+      }
+    }
+  } else if constexpr (!EDGE && STRAIGHT == 2) {
+    NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
+      open<EDGE>(share, stage, partial, odd_values);
+      UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
+        put(x, unit * PC, 0);
+        multiply<EDGE>(x, x.weights, sm + X + unit * (UK * V_STRIDE), odd_values);
+      }
+      if (stage + 1 < STAGES) {
+        UNROLL for (int i = 0; i < TM; i++)
+          UNROLL for (int j = 0; j + UNITS_V * PC < TN; j++) s[i][j] = s[i][j + UNITS_V * PC];
+      }
+    }
+  } else {
+    NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
+      if (unit % UNITS_V == 0) open<EDGE>(share, unit / UNITS_V, partial, odd_values);
+      if (unit % UNITS_P == 0) put(x, 0, TN);
+      multiply<EDGE>(x, x.weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE),
+                     odd_values);
+    }
+  }
+  sync_block();  // the values are dead
+  if constexpr (!EDGE) {
+    if (ready) store_k();
+    sync_block();
+  }
+}

@@ -1,0 +1,134 @@
+// Keys and values on their way: from memory to registers, from registers to shared memory.
+#pragma once
+
+#include "tile.cuh"
+
+// Finds the rows of keys and values from tile `tile` on, in the past or among the new keys.
+template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) {
+  const Sequence& s = share.sequence;
+  const int kv_head = quotient_of(share.head, call.by_group);
+  const bool old = !LEAN && tile < s.past;
+  const Tensor& k = old ? call.past_key : call.key;
+  const Tensor& v = old ? call.past_value : call.value;
+  const int origin = old ? 0 : s.key0 - s.past;
+  near_to = call.flags & WHOLE_ROWS ? old ? min_of(s.past, s.reach) : s.reach : 0;
+  key_step = (int)k.token * SIZE;
+  value_step = (int)v.token * SIZE;
+  near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * key_step;
+  near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * value_step;
+  plain_to = min_of(full_to, near_to) - TILE + 1;
+}
+
+// Registers of an edge, from rows and dims that are checked one by one: zero where either is absent.
+// `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
+template <class S>
+template <class To, class Spot>
+INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4,
+                             int tile, Spot spot) {
+  constexpr int COUNT = sizeof(to) / sizeof(Raw4);
+  const Sequence& s = share.sequence;
+  const int kv_head = quotient_of(share.head, call.by_group);
+  const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
+  const Address now = fresh.data + row_offset(fresh, s.batch, kv_head, s.key0 - s.past) * SIZE;
+  auto row = [&](int key) LAMBDA -> Address {
+    return !LEAN && key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
+  };
+  UNROLL for (int n = 0; n < COUNT; n++) clear(to[n]);
+  if (vec4) {
+    UNROLL for (int n = 0; n < COUNT; n++) {
+      int key, dim;
+      spot(n, key, dim);
+      key += tile;
+      if (key < s.reach && dim < dims) load4(to[n], row(key) + dim * SIZE);
+    }
+  } else {
+    NO_UNROLL for (int n = 0; n < COUNT; n++) {
+      Raw4 x;
+      clear(x);
+      int key, dim;
+      spot(n, key, dim);
+      key += tile;
+      if (key < s.reach) load4_checked(x, row(key), dim, dims, false);
+      UNROLL for (int i = 0; i + 1 < COUNT; i++) to[i] = to[i + 1];
+      to[COUNT - 1] = x;
+    }
+  }
+}
+
+// Forgets the registers of keys.
+template <class S> INLINE void Tiles<S>::drop_k() {
+  UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
+    if constexpr (STRAIGHT == 2) forget(kr[n]);
+    else clear(kr[n]);
+  }
+}
+
+// Keys of a plain tile.
+template <class S> INLINE void Tiles<S>::load_k(int tile, int chunk) {
+  const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = opaque(key_step);
+  const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
+  UNROLL for (int i = 0; i < K_ITEMS; i++)
+    UNROLL for (int e = 0; e < 4; e++)
+      load4(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
+}
+
+// Values of a plain tile.
+template <class S> INLINE void Tiles<S>::load_v(int tile, int stage) {
+  const int t = opaque(tid), step = opaque(value_step);
+  auto& to = travelling();
+  if constexpr (STRAIGHT == 2) drop_k();
+  if constexpr (NT % DF == 0) {
+    const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
+    UNROLL for (int i = 0; i < V_ITEMS; i++) load4(to[i], a + (long long)(i * (NT / DF) * step));
+  } else {
+    const Address a = near_value + (long long)(tile + stage * VK) * step;
+    UNROLL for (int i = 0; i < V_ITEMS; i++) {
+      const int n = t + i * NT;
+      load4(to[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
+    }
+  }
+}
+
+// Keys of an edge.
+template <class S> INLINE void Tiles<S>::gather_k(const Share& share, int tile, int chunk) {
+  const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+  gather(share, kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_VEC4) != 0, tile,
+         [&](int n, int& key, int& dim) LAMBDA {
+           key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
+           dim = chunk * KD + c * 4;
+         });
+}
+
+// Values of an edge.
+template <class S> INLINE void Tiles<S>::gather_v(const Share& share, int tile, int stage) {
+  const int t = opaque(tid);
+  gather(share, vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_VEC4) != 0, tile,
+         [&](int n, int& key, int& dim) LAMBDA {
+           key = stage * VK + (t + n * NT) / DF;
+           dim = (t + n * NT) % DF * 4;
+         });
+}
+
+// Keys go in transposed, [dim][key]; chunk (key / 4) lies at chunk ^ (dim / 4 & 7).
+template <class S> INLINE void Tiles<S>::store_k() {
+  const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+  UNROLL for (int i = 0; i < K_ITEMS; i++) {
+    if constexpr (PAIRS) {
+      const SharedBytes p = sm + X + c * (TILE * 8) + (((q + i * K_STEP) ^ (c >> 1 & 7)) << 4);
+      const Raw4* x = kr + i * 4;
+      UNROLL for (int e = 0; e < 2; e++) store_shared(p + e * (TILE * 4), words4(x[0][e], x[1][e], x[2][e], x[3][e]));
+      continue;
+    }
+    const SharedBytes p = sm + X + c * (TILE * 16) + (((q + i * K_STEP) ^ (c & 7)) << 4);
+    f4 x[4];
+    UNROLL for (int e = 0; e < 4; e++) x[e] = to_f32(kr[i * 4 + e], call.dtype);
+    UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * (TILE * 4), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
+  }
+}
+
+// Values go in as they are, [key][dim].
+template <class S> template <class From> INLINE void Tiles<S>::store_v(const From& from) {
+  const int t = opaque(tid);
+  UNROLL for (int i = 0; i < V_ITEMS; i++)
+    store_shared(sm + X + (t + i * NT) * 16, to_f32(from[i], call.dtype));
+}

@@ -1,0 +1,221 @@
+// The tiled kernel: its shapes, what a thread keeps while a block works, and the parts of the work.
+#pragma once
+
+#include "../../common/elements.cuh"
+#include "../finish.cuh"
+
+constexpr int TILE = 64;  // keys of a tile
+
+INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > high ? high : (int)x; }
+
+// The elements of a call, and how queries meet keys: f32; f16 or bf16, widened; f16, two dims at a time.
+enum Elements { F32, WIDENED, PAIRED };
+
+// What tells one instance of the kernel from another.
+//
+//   IN        elements
+//   D         largest head size
+//   WARPS     warps of a block
+//   TM, TN    rows and columns of the scores of a lane
+//   KD        dims of keys in the exchange area at a time
+//   VK        values there at a time
+//   PC        score columns of a lane in an exchange of weights
+//   STRAIGHT  how much of W += P V is straight-line code in plain tiles: 0 nothing, 1 the stages of values, 2 the
+//             exchanges of a stage
+//   BODY      keys of a loop body of W += P V in plain tiles
+//   FLUSH     tiles from one addition to memory to the next
+//   LEAN      no element masks, soft caps or past; edges are small and slow, so that a driver compiles it sooner
+template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
+          int FLUSH_, bool LEAN_>
+struct Shape {
+  static constexpr Elements IN = IN_;
+  static constexpr int D = D_, WARPS = WARPS_, TM = TM_, TN = TN_, KD = KD_, VK = VK_, PC = PC_;
+  static constexpr int STRAIGHT = STRAIGHT_, BODY = BODY_, FLUSH = FLUSH_;
+  static constexpr bool LEAN = LEAN_;
+};
+
+// What a thread keeps while its block works through the tiles of a split, and the parts of that work, each in the file
+// that is named above it.
+//
+// Members are references to variables of `run`, so that each is split into registers by itself: one structure of all of
+// them could not be split before the loops over its arrays are unrolled. Their order settles the numbers of registers
+// in the PTX.
+template <class S> struct Tiles {
+  static constexpr Elements IN = S::IN;
+  static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
+  static constexpr int STRAIGHT = S::STRAIGHT, BODY = S::BODY, FLUSH = S::FLUSH;
+  static constexpr bool LEAN = S::LEAN;
+
+  static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
+  typedef typename Raw<B16>::Type Raw4;
+  static constexpr int SIZE = B16 ? 2 : 4;                  // bytes of an element
+  static constexpr int LANE_COLS = TILE / TN, LANE_ROWS = 32 / LANE_COLS;  // lanes of a warp across columns and rows
+  static constexpr int WARP_ROWS = LANE_ROWS * TM, BM = WARPS * WARP_ROWS, NT = WARPS * 32;  // rows; threads
+  static constexpr int AN = D / LANE_COLS, AF = AN / 4;     // columns of W of a lane, and groups of four of them
+  static constexpr int Q_STRIDE = BM * 4, P_STRIDE = WARP_ROWS * 4, V_STRIDE = D * 4;  // bytes
+  static constexpr int DF = D / 4, CHUNKS = D / KD, KF = KD / 4;
+  static constexpr int WORD = PAIRS ? 2 : 1;                // dims of a word of shared memory
+  static constexpr int SD = D / WORD, KS = KD / WORD;       // words of a row, of a chunk
+  static constexpr int CHAIN = 16;                          // words of PAIRED whose products are summed in f16
+  static constexpr int Q_ITEMS = BM / 4 * DF / NT;          // 4 x 4 blocks of queries that a thread stages
+  static constexpr int K_STEP = NT / KF;                    // groups of four keys that the block stages at once
+  static constexpr int K_ITEMS = TILE / 4 / K_STEP;         // 4 x 4 blocks of keys that a thread stages
+  static constexpr int K_ITEM = TN == 8 ? 32 : 8;           // keys from one of them to the next
+  static constexpr int V_ITEMS = VK * DF / NT;              // groups of four of values that a thread stages
+  static constexpr int STAGES = TILE / VK;
+  static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
+  static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
+  static constexpr int UNITS = TILE / UK, UNITS_V = VK / UK, UNITS_P = PK / UK;  // products of a tile, stage, exchange
+  // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
+  static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
+  static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
+  static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
+  static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
+  static_assert(SHARED_BYTES <= 49152, "");
+  static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
+  static_assert(K_ITEMS == 1 || K_STEP == 8, "");
+  static_assert(!STRAIGHT || UNITS_P == 1, "");
+  static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
+  static_assert(KS % 32 == 0 || CHUNKS == 1, "");
+
+  // Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows.
+  static INLINE int lane_col(int t) { return (t >> 1) & (LANE_COLS - 1); }
+  static INLINE int lane_row(int t) { return LANE_COLS == 8 ? (t & 1) | ((t >> 3) & 2) : t & 1; }
+  // Where column group g of the weights shifts its chunks of rows, so that a warp stores them without conflicts.
+  static INLINE int weight_shift(int g) {
+    return WARP_ROWS == 32 ? (g & 1) | ((g & 2) << 1) | ((g & 4) >> 1)
+           : WARP_ROWS == 8 ? 0
+           : TM == 8 ? (g >> 1) & 3 : (g & 2) | ((g >> 2) & 1);
+  }
+  // The key, within its tile, of element e of group q of four neighbours among the transposed keys.
+  static INLINE int key_of(int q, int e) { return TN == 8 ? ((q >> 3) * 4 + e) * 8 + (q & 7) : e * 16 + q; }
+  // The dim of column j of W in lane group g.
+  static INLINE int dim_of(int g, int j) { return (j >> 2) * (LANE_COLS * 4) + g * 4 + (j & 3); }
+  // The block's first row. Later rows have more keys when causal, and start first.
+  static INLINE int first_row(const Call& call, const Share& share) {
+    return (call.row_blocks - 1 - share.row_block) * BM;
+  }
+  // The lane's first row.
+  static INLINE int own_row(const Call& call, const Share& share, int t) {
+    return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
+  }
+
+  // Keys that every row fully attends.
+  int& full_from;
+  int& full_to;
+
+  const SharedBytes sm;
+  const Call& call;
+  const int& tid;
+
+  // Keys and values on their way from memory to shared memory.
+  Raw4 (&kr)[K_ITEMS * 4];
+  Raw4 (&vr)[V_ITEMS];
+
+  // Below key `near_to` rows are read plainly from `near_key` and `near_value`, where key zero would lie, `key_step`
+  // and `value_step` bytes apart. Tiles from `full_from` to below `plain_to` are plain.
+  int& value_step;
+  Address& near_value;
+  int& key_step;
+  Address& near_key;
+  int& plain_to;
+  int& near_to;
+
+  bool& ready;  // whether the first keys of tile k0 lie in the exchange area
+
+  // The states of the lane's rows, W in `acc`, and the scores of a tile, which become its weights.
+  float (&acc)[TM][AN];
+  float (&m)[TM];
+  float (&sum)[TM];
+  float (&s)[TM][TN];
+
+  bool& flushed;       // whether a part of W lies in memory
+  unsigned& odd_sums;  // PAIRED: two f16 values, NaN once a sum was not finite
+  int& k0;             // first key of the tile
+
+  // W of the lane's first row in memory, as f32: `step` bytes from row to row, `left` rows of `width` columns, and
+  // whether columns may be accessed four at a time.
+  struct Home {
+    Address at;
+    long long step;
+    int left, width;
+    bool vec4;
+  };
+  // The column and row groups of a lane, and where its warp exchanges weights.
+  struct Exchange {
+    int cg, rg;
+    SharedBytes weights;
+  };
+
+  // The block's share, computed anew.
+  INLINE Share here() { return share_of(call, opaque(block_index())); }
+
+  // The largest x, and the sum of x, over the lanes that share a row.
+  static INLINE float row_max(float x) {
+    UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x = max2(x, shuffle_xor(x, w));
+    return x;
+  }
+  static INLINE float row_sum(float x) {
+    UNROLL for (int w = 2; w <= LANE_COLS; w <<= 1) x += shuffle_xor(x, w);
+    return x;
+  }
+
+  // attention.cuh: the loops over tiles.
+  static INLINE void run(SharedBytes sm, const Call& call);
+
+  // attend.cuh: the work on a tile, which is an edge or plain.
+  template <bool EDGE> INLINE void attend();
+
+  // queries.cuh: Q to shared memory.
+  INLINE void store_q(int n, const Raw4 (&x)[4]);
+  INLINE void store_queries(const Call& call, const Share& outset);
+
+  // staging.cuh: keys and values through registers to shared memory.
+  INLINE void approach(const Share& share, int tile);
+  template <class To, class Spot>
+  INLINE void gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
+                     Spot spot);
+  INLINE void drop_k();
+  // The registers in which the values of plain tiles travel. A loop over the stages has one set for what comes next,
+  // keys or values.
+  INLINE auto& travelling() {
+    if constexpr (STRAIGHT == 2) return kr;
+    else return vr;
+  }
+  INLINE void load_k(int tile, int chunk);
+  INLINE void load_v(int tile, int stage);
+  INLINE void gather_k(const Share& share, int tile, int chunk);
+  INLINE void gather_v(const Share& share, int tile, int stage);
+  INLINE void store_k();
+  template <class From> INLINE void store_v(const From& from);
+
+  // scores.cuh: products of queries and keys.
+  INLINE void multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  INLINE void multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  static INLINE void multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]);
+  INLINE void add_half2(unsigned (&pair)[TM][TN]);
+
+  // mask.cuh: soft cap and mask of a column of scores.
+  INLINE void cap_column(float (&x)[TM]);
+  INLINE void load_bias(unsigned (&raw)[TM], const bool (&out)[TM], const long long& at);
+
+  // weights.cuh: references, weights, S.
+  INLINE void raise_references(const float (&mx)[TM], float (&scale)[TM]);
+  INLINE void rescale_rows(float (&scale)[TM]);
+  INLINE void raise_low_scores();
+  INLINE void take_weights();
+  INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
+
+  // values.cuh: W += P V.
+  template <bool EDGE> INLINE void open(const Share& share, int stage, bool partial, bool& odd_values);
+  INLINE void put(const Exchange& x, int first, int last);
+  template <bool EDGE> INLINE void multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
+
+  // memory.cuh: W in memory.
+  INLINE Home home(const Share& share);
+  INLINE void exchange(const Home& x, bool add, bool store);
+  INLINE void rescale(const Home& x, int i, int g, const float& scale);
+
+  // result.cuh: finished rows.
+  INLINE void finish();
+};

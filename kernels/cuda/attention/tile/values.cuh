@@ -1,0 +1,91 @@
+// Parts of W += P V.
+#pragma once
+
+#include "tile.cuh"
+
+// Brings in a stage of values and, in plain tiles, loads what is next. Where `partial`, sets `odd_values` to whether a
+// value is not finite.
+template <class S>
+template <bool EDGE>
+INLINE void Tiles<S>::open(const Share& share, int stage, bool partial, bool& odd_values) {
+  if constexpr (EDGE) {
+    gather_v(share, k0, stage);
+    sync_block();  // what the area held is dead
+    store_v(vr);
+  } else {
+    sync_block();
+    store_v(travelling());
+    if (stage + 1 < STAGES) load_v(k0, stage + 1);
+    else if (ready) load_k(k0 + TILE, 0);
+    else drop_k();
+  }
+  sync_block();
+  if (partial) {
+    bool odd = false;
+    NO_UNROLL for (int n = opaque(tid) & 31; n < VK * DF; n += 32) {
+      const f4 x = load_shared(sm + X + n * 16);
+      UNROLL for (int e = 0; e < 4; e++) odd = odd || x[e] - x[e] != 0.f;
+    }
+    odd_values = any_of_warp(odd);
+  }
+}
+
+// Exchanges the weights of PC columns from `first` on, and rotates the columns up to `last`.
+template <class S> INLINE void Tiles<S>::put(const Exchange& x, int first, int last) {
+  const int cg = x.cg, rg = x.rg;
+  sync_warp();
+  UNROLL for (int jj = 0; jj < PC; jj++)
+    UNROLL for (int h = 0; h < TM / 4; h++)
+      store_shared(x.weights + (jj * LANE_COLS + cg) * P_STRIDE + (((rg + h) ^ weight_shift(cg)) << 4),
+                   f4{s[h * 4][first + jj], s[h * 4 + 1][first + jj], s[h * 4 + 2][first + jj],
+                      s[h * 4 + 3][first + jj]});
+  UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int j = first; j + PC < last; j++) s[i][j] = s[i][j + PC];
+  sync_warp();
+}
+
+// Adds the products of UK keys with weights from `pu` on and values from `vu` on.
+template <class S>
+template <bool EDGE>
+INLINE void Tiles<S>::multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
+  const int cg = x.cg, rg = x.rg;
+  f4 pa[2][TM / 4];
+  float vb[2][AN];
+  constexpr int KEYS = EDGE ? 2 : BODY;
+  auto fragments = [&](int b, int from, int key) LAMBDA {
+    const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
+    UNROLL for (int h = 0; h < TM / 4; h++) {
+      const int off = TM == 8 ? ((rg ^ (f & ~1)) << 4) + ((h ^ (f & 1)) << 4) : (rg ^ f) << 4;
+      pa[b][h] = load_shared(pu + from * P_STRIDE + key * P_STRIDE + off);
+    }
+    UNROLL for (int h = 0; h < AF; h++) {
+      const f4 x = load_shared(vu + from * V_STRIDE + key * V_STRIDE + cg * 16 + h * (LANE_COLS * 16));
+      UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
+    }
+  };
+  if (EDGE && odd_values) {  // a key of weight zero is not attended: its value is ignored
+    NO_UNROLL for (int key = 0; key < UK; key++) {
+      const int f = weight_shift(key & (LANE_COLS - 1));
+      UNROLL for (int h = 0; h < TM / 4; h++)
+        pa[0][h] = load_shared(pu + key * P_STRIDE + (((rg + h) ^ f) << 4));
+      UNROLL for (int j = 0; j < AN; j++) vb[0][j] = load_shared_f(vu + key * V_STRIDE + dim_of(cg, j) * 4);
+      UNROLL for (int i = 0; i < TM; i++) {
+        const float p = pa[0][i >> 2][i & 3];
+        UNROLL for (int j = 0; j < AN; j++)
+          acc[i][j] = p != 0.f ? __builtin_fmaf(p, vb[0][j], acc[i][j]) : acc[i][j];
+      }
+    }
+    return;
+  }
+  fragments(0, 0, 0);
+  NO_UNROLL for (int from = 0; from < UK; from += KEYS) {
+    UNROLL for (int key = 0; key < KEYS; key++) {
+      const int b = key & 1;
+      if (key + 1 < KEYS) fragments(b ^ 1, from, key + 1);
+      else if (KEYS < UK) fragments(b ^ 1, (from + KEYS) & (UK - 1), 0);
+      UNROLL for (int i = 0; i < TM; i++)
+        UNROLL for (int j = 0; j < AN; j++)
+          acc[i][j] = __builtin_fmaf(pa[b][i >> 2][i & 3], vb[b][j], acc[i][j]);
+    }
+  }
+}
