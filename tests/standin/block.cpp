@@ -1,13 +1,12 @@
 // Blocks of threads on the host.
 //
-// A warp's barrier, vote and shuffle are one thing: every lane leaves a value, waits until all 32 have, and looks
-// at what the others left. A block's are the same without the shuffle. What is left lies in two places in turn,
-// so that one wait is enough: a lane that writes into the first again has passed the wait in between, and with
-// it all that read.
+// A warp's barrier, vote and shuffle are one thing: every lane leaves a value, waits until all 32 have, and reads what
+// the others left. A block's are the same without the shuffle. Values are left in two places alternately, so that one
+// wait is enough: a lane that writes into the first again has passed the wait in between, and so have all that read.
 //
 // The lanes are either stacks that one thread of the operating system switches between, which is fast, or, with
-// STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. A kernel sees no
-// difference but in speed. With stacks, blocks run on all processors at a time; with threads, one by one.
+// STANDIN_THREADS, one thread of the operating system each, which a sanitizer understands. Kernels differ in speed
+// alone. With stacks, blocks run on all processors at a time; with threads, one by one.
 #include "block.h"
 
 #include <sys/mman.h>
@@ -37,7 +36,7 @@ const char* const KINDS[] = {"a barrier", "a vote", "a shuffle"};
 // Those that wait for each other: the lanes of a warp, or of a block.
 struct Group {
   int size = 0, arrived = 0;
-  unsigned turn = 0;  // waits that ended
+  unsigned round = 0;  // waits that ended
   Kind kind = SYNC;
   bool any[2] = {false, false};
   float slot[2][WARP];
@@ -57,7 +56,7 @@ struct Thread : host::Lane {
   void* pointer = nullptr;  // of the stack, while the lane does not run
   bool done = true;
   const Group* waits = nullptr;
-  unsigned turn = 0;
+  unsigned round = 0;
 #endif
 };
 
@@ -109,33 +108,33 @@ void check_kind(Group& g, Kind kind) {
   }
 }
 
-// The last one to arrive clears what the turn after this one writes, and lets the others go.
+// The last one to arrive clears what the next round writes, and releases the others.
 void release(Group& g) {
   g.arrived = 0;
-  g.any[(g.turn + 1) & 1] = false;
-  g.turn++;
+  g.any[(g.round + 1) & 1] = false;
+  g.round++;
 }
 
 #ifdef STANDIN_THREADS
 
-// Waits for the whole group; gives the place of this turn.
+// Waits for the whole group; returns the place of this round.
 int meet(Group& g, Kind kind, bool any) {
   std::unique_lock<std::mutex> hold(g.mutex);
   check_kind(g, kind);
-  const unsigned turn = g.turn;
-  if (any) g.any[turn & 1] = true;
+  const unsigned round = g.round;
+  if (any) g.any[round & 1] = true;
   if (++g.arrived == g.size) {
     release(g);
     g.all.notify_all();
-  } else if (!g.all.wait_for(hold, std::chrono::seconds(120), [&] { return g.turn != turn; })) {
+  } else if (!g.all.wait_for(hold, std::chrono::seconds(120), [&] { return g.round != round; })) {
     stop(std::string(current->of->kernel->name) + ": lanes wait for others that do not come");
   }
-  return turn & 1;
+  return round & 1;
 }
 
 int place(Group& g) {
   std::lock_guard<std::mutex> hold(g.mutex);
-  return g.turn & 1;
+  return g.round & 1;
 }
 
 // Standing threads, one for each lane of the largest block so far.
@@ -291,20 +290,20 @@ void start(Thread& t) {
 
 int meet(Group& g, Kind kind, bool any) {
   check_kind(g, kind);
-  const unsigned turn = g.turn;
-  if (any) g.any[turn & 1] = true;
+  const unsigned round = g.round;
+  if (any) g.any[round & 1] = true;
   if (++g.arrived == g.size) {
     release(g);
   } else {
     Thread* const self = current;
     self->waits = &g;
-    self->turn = turn;
+    self->round = round;
     standin_switch(&self->pointer, self->of->scheduler);
   }
-  return turn & 1;
+  return round & 1;
 }
 
-int place(Group& g) { return g.turn & 1; }
+int place(Group& g) { return g.round & 1; }
 
 void run_block(Block& b) {
   for (Thread& t : b.threads) start(t);
@@ -316,7 +315,7 @@ void run_block(Block& b) {
         alive = false;
         for (size_t i = first; i < first + WARP; i++) {
           Thread& t = b.threads[i];
-          if (t.done || (t.waits != nullptr && t.waits->turn == t.turn)) continue;
+          if (t.done || (t.waits != nullptr && t.waits->round == t.round)) continue;
           t.waits = nullptr;
           current = &t;
           standin_switch(&b.scheduler, t.pointer);

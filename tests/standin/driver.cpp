@@ -1,25 +1,25 @@
 // A stand-in for the driver of CUDA 10.2 on a Jetson TX2: libcuda.so.1 for machines without a GPU.
 //
 // It exports names that such a driver has (symbols-10.2.txt) and nothing else, checks what a driver checks, and
-// runs the project's own kernels, compiled for the host: the PTX that is loaded is looked at for its version, its
-// target and its entry points, and the name of an entry selects the kernel (block.h).
+// runs the project's own kernels, compiled for the host: the PTX that is loaded is checked for its version,
+// target and entry points, and the name of an entry selects the kernel (block.h).
 //
 // Work given to a stream is only queued. It is done when something waits for it: a synchronisation, a blocking
-// copy, an event that is waited for. So whoever reads a result too early reads what was there before. A copy from
-// ordinary host memory takes its source at once, one into ordinary host memory waits, as the driver's do; those
-// of pinned memory do neither.
+// copy, an event that is waited for. A result that is read too early is what was there before. A copy from ordinary
+// host memory reads its source at once, one into ordinary host memory waits, as the driver's do; those of pinned
+// memory do neither.
 //
 // Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
 // DEVICE_OFFSET.
 //
 // Variables, read when the library is first called:
-//   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME gives CODE (N+ for that one and all later ones); the
-//                                       codes after which a context is lost are kept by the context
+//   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
+//                                       context keeps codes after which it is lost
 //   ELSA_STANDIN_DEVICE=none|old|new|large    no device; one of compute capability 5.3; one of 7.2; one of 48
 //                                       multiprocessors instead of two
-//   ELSA_STANDIN_PTX=refuse             no PTX is taken
-//   ELSA_STANDIN_MEMORY=BYTES           what the device has
-//   ELSA_STANDIN_LOG=FILE               a line for every call: its name and what it gave
+//   ELSA_STANDIN_PTX=refuse             PTX is refused
+//   ELSA_STANDIN_MEMORY=BYTES           memory of the device
+//   ELSA_STANDIN_LOG=FILE               a line for every call: its name and what it returned
 #include <fcntl.h>
 #include <unistd.h>
 #include <chrono>
@@ -91,7 +91,7 @@ const std::map<int, const char*> NAMES = {
     {999, "ERROR_UNKNOWN"},
 };
 
-// After these nothing can be done with a context but to destroy it.
+// After these a context can only be destroyed.
 bool is_sticky(int code) { return code == 214 || code == 700 || code == 702 || (code >= 714 && code <= 719); }
 
 constexpr int DRIVER_VERSION = 10020;
@@ -104,12 +104,12 @@ struct Stream;
 
 struct Context {
   bool live = true, primary = false;
-  int lost = 0;           // the error after which nothing works any more
+  int lost = 0;           // the error after which no call works
   unsigned flags = 0;
   Stream* null = nullptr;  // the stream whose handle is null
 };
 
-// Something to be done by a stream.
+// Work of a stream.
 struct Item {
   std::function<void()> work;
   Stream* after = nullptr;  // first, this stream up to ...
@@ -177,7 +177,7 @@ struct Driver {
   size_t memory = 8ull << 30, used = 0;
   int log = -1;
   uint64_t ids = 0;
-  // Handles stay known when what they stand for is gone.
+  // Handles stay known when their objects are gone.
   std::set<Context*> contexts;
   std::set<Stream*> streams;
   std::set<Event*> events;
@@ -258,7 +258,7 @@ void log_call(Driver& d, const char* name, int result) {
 
 enum Needs { NOTHING, INIT, CONTEXT };
 
-// What every call of the interface goes through.
+// Every call of the interface goes through this.
 template <class Body> int api(const char* name, Needs needs, const Body& body) {
   Driver& d = driver();
   std::lock_guard<std::recursive_mutex> hold(d.mutex);
@@ -310,7 +310,7 @@ void give(Stream& s, Item item) {
   s.given++;
 }
 
-// The null stream waits for the others of its context, and they for it, but those that are not to be blocked.
+// The null stream waits for the others of its context, and they for it, except non-blocking ones.
 void order(Stream& s) {
   if (&s == s.context->null) {
     for (Stream* other : driver().streams) {
@@ -325,7 +325,7 @@ void order(Stream& s) {
   }
 }
 
-// The stream that a handle stands for in the current context.
+// The stream of a handle in the current context.
 int stream_of(Driver& d, Stream* handle, Stream** stream) {
   // Null, the legacy stream and the one of a thread.
   if (handle == nullptr || handle == (Stream*)1 || handle == (Stream*)2) {
@@ -457,7 +457,7 @@ template <class T> int set(Driver& d, Stream* stream, Address to, T value, size_
 
 // ---- Modules
 
-// The number that follows `word` in a text, in tenths where it has a point; -1 when there is none.
+// The number that follows `word` in a text, in tenths where it has a point; -1 when absent.
 int number_after(const std::string& text, const char* word) {
   const size_t at = text.find(word);
   if (at == std::string::npos) return -1;
@@ -1118,7 +1118,7 @@ EXPORT(cuLaunchKernel, Function* function, unsigned grid_x, unsigned grid_y, uns
     if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || block_x % 32 != 0) {
       stop(function->name + ": kernels here take blocks of whole warps, in one dimension");
     }
-    // The driver takes the parameter at once.
+    // The driver copies the parameter at once.
     const char* from = static_cast<const char*>(parameters[0]);
     auto parameter = std::make_shared<std::vector<char>>(from, from + kernel->parameter_size);
     return enqueue(d, stream, [=] { run_grid(*kernel, parameter->data(), (int)block_x, (int)grid_x); });
@@ -1176,7 +1176,7 @@ EXPORT(cuStreamQuery, Stream* stream) {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
     if (s == s->context->null) order(*s);
-    // The first question finds work under way, and the next one none.
+    // The first query finds work under way, the next one none.
     const bool idle = s->done == s->given;
     run_all(*s);
     return idle ? SUCCESS : NOT_READY;

@@ -166,28 +166,28 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   if constexpr (!EDGE && STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
       open<EDGE>(share, stage, partial, odd_values);
-      NO_UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
-        put(x, stage * (UNITS_V * PC), (stage + 1) * (UNITS_V * PC));
-        multiply<EDGE>(x, x.weights, sm + X + unit * (UK * V_STRIDE), odd_values);
+      NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
+        put(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
+        multiply<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
       }
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
     NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
       open<EDGE>(share, stage, partial, odd_values);
-      UNROLL for (int unit = 0; unit < UNITS_V; unit++) {
-        put(x, unit * PC, 0);
-        multiply<EDGE>(x, x.weights, sm + X + unit * (UK * V_STRIDE), odd_values);
+      UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
+        put(x, n * PC, 0);
+        multiply<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
       }
       if (stage + 1 < STAGES) {
         UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j + UNITS_V * PC < TN; j++) s[i][j] = s[i][j + UNITS_V * PC];
+          UNROLL for (int j = 0; j + PRODUCTS_V * PC < TN; j++) s[i][j] = s[i][j + PRODUCTS_V * PC];
       }
     }
   } else {
-    NO_UNROLL for (int unit = 0; unit < UNITS; unit++) {
-      if (unit % UNITS_V == 0) open<EDGE>(share, unit / UNITS_V, partial, odd_values);
-      if (unit % UNITS_P == 0) put(x, 0, TN);
-      multiply<EDGE>(x, x.weights + unit % UNITS_P * (UK * P_STRIDE), sm + X + unit % UNITS_V * (UK * V_STRIDE),
+    NO_UNROLL for (int n = 0; n < PRODUCTS; n++) {
+      if (n % PRODUCTS_V == 0) open<EDGE>(share, n / PRODUCTS_V, partial, odd_values);
+      if (n % PRODUCTS_P == 0) put(x, 0, TN);
+      multiply<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
                      odd_values);
     }
   }

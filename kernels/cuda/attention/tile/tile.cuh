@@ -65,7 +65,7 @@ template <class S> struct Tiles {
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
-  static constexpr int UNITS = TILE / UK, UNITS_V = VK / UK, UNITS_P = PK / UK;  // products of a tile, stage, exchange
+  static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;  // products of a tile, stage, exchange
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
   static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
   static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
@@ -74,7 +74,7 @@ template <class S> struct Tiles {
   static_assert(SHARED_BYTES <= 49152, "");
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
-  static_assert(!STRAIGHT || UNITS_P == 1, "");
+  static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
   static_assert(STRAIGHT != 2 || (V_ITEMS <= K_ITEMS * 4 && NT % DF == 0), "");
   static_assert(KS % 32 == 0 || CHUNKS == 1, "");
 
