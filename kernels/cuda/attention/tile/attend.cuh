@@ -8,7 +8,7 @@
 #include "values.cuh"
 #include "weights.cuh"
 
-// Takes in tile k0. The four steps share one function: in functions of their own their blocks would be in another order.
+// Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   Share share;
   if constexpr (EDGE) share = here();
@@ -165,18 +165,18 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};
   if constexpr (!EDGE && STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open<EDGE>(share, stage, partial, odd_values);
+      open_stage<EDGE>(share, stage, partial, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
-        put(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
-        multiply<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
+        put_weights(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
+        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
       }
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
     NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open<EDGE>(share, stage, partial, odd_values);
+      open_stage<EDGE>(share, stage, partial, odd_values);
       UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
-        put(x, n * PC, 0);
-        multiply<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
+        put_weights(x, n * PC, 0);
+        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
       }
       if (stage + 1 < STAGES) {
         UNROLL for (int i = 0; i < TM; i++)
@@ -185,9 +185,9 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else {
     NO_UNROLL for (int n = 0; n < PRODUCTS; n++) {
-      if (n % PRODUCTS_V == 0) open<EDGE>(share, n / PRODUCTS_V, partial, odd_values);
-      if (n % PRODUCTS_P == 0) put(x, 0, TN);
-      multiply<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
+      if (n % PRODUCTS_V == 0) open_stage<EDGE>(share, n / PRODUCTS_V, partial, odd_values);
+      if (n % PRODUCTS_P == 0) put_weights(x, 0, TN);
+      multiply_values<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
                      odd_values);
     }
   }

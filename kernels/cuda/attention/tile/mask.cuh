@@ -12,7 +12,8 @@ template <class S> INLINE void Tiles<S>::cap_column(float (&x)[TM]) {
   }
 }
 
-// Elements of a column of a mask that is added, as bits of f32 values.
+// Elements of a column of an additive mask, the first at `at`, as bits of f32 values. Rows that are `out` are not read:
+// their elements, zero on entry, stay zero.
 template <class S> INLINE void Tiles<S>::load_bias(unsigned (&raw)[TM], const bool (&out)[TM], const long long& at) {
   if (call.mask_kind == MASK_F32) {
     UNROLL for (int i = 0; i < TM; i++)

@@ -3,6 +3,7 @@
 
 #include "tile.cuh"
 
+// Row by row: the sums of the next row become those of the first.
 template <class S> INLINE void Tiles<S>::finish() {
   if constexpr (PAIRS) {
     const float odd = f16_to_float(odd_sums & 0xffff) + f16_to_float(odd_sums >> 16);

@@ -3,21 +3,13 @@
 
 #include "tile.cuh"
 
-// PAIRED in plain tiles: even and odd dims apart.
-template <class S>
-INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]) {
-  UNROLL for (int i = 0; i < TM; i++)
-    UNROLL for (int j = 0; j < TN; j++)
-      pair[i][j] = half2_fma(bits_of(qa[i >> 2][i & 3]), bits_of(kb[j >> 2][j & 3]), pair[i][j]);
-}
-
-// All elements but PAIRED.
+// F32 and WIDENED: both operands are f32 values.
 template <class S> INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = __builtin_fmaf(qa[i >> 2][i & 3], kb[j >> 2][j & 3], s[i][j]);
 }
 
-// PAIRED in edges: widened, scaled, even dims before odd ones.
+// PAIRED in edges: even dims, then odd ones, widened.
 template <class S> INLINE void Tiles<S>::multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
   NO_UNROLL for (int shift = 0; shift < 32; shift += 16) {
     float k[TN];
@@ -27,6 +19,14 @@ template <class S> INLINE void Tiles<S>::multiply_widened(const f4 (&qa)[TM / 4]
       UNROLL for (int j = 0; j < TN; j++) s[i][j] = __builtin_fmaf(x, k[j], s[i][j]);
     }
   }
+}
+
+// PAIRED in plain tiles: even and odd dims apart, without widening.
+template <class S>
+INLINE void Tiles<S>::multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]) {
+  UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int j = 0; j < TN; j++)
+      pair[i][j] = half2_fma(bits_of(qa[i >> 2][i & 3]), bits_of(kb[j >> 2][j & 3]), pair[i][j]);
 }
 
 // The end of a chain of PAIRED: its sums are widened, scaled and added to the scores.

@@ -65,7 +65,8 @@ template <class S> struct Tiles {
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
-  static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;  // products of a tile, stage, exchange
+  // Products of a tile, of a stage, of an exchange.
+  static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
   static constexpr int X = SD * Q_STRIDE, XP = X + VK * V_STRIDE, P_BYTES = PK * P_STRIDE;
   static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
@@ -207,9 +208,9 @@ template <class S> struct Tiles {
   INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
 
   // values.cuh: W += P V.
-  template <bool EDGE> INLINE void open(const Share& share, int stage, bool partial, bool& odd_values);
-  INLINE void put(const Exchange& x, int first, int last);
-  template <bool EDGE> INLINE void multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
+  template <bool EDGE> INLINE void open_stage(const Share& share, int stage, bool partial, bool& odd_values);
+  INLINE void put_weights(const Exchange& x, int first, int last);
+  template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
 
   // memory.cuh: W in memory.
   INLINE Home home(const Share& share);

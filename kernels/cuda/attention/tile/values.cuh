@@ -7,7 +7,7 @@
 // value is not finite.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::open(const Share& share, int stage, bool partial, bool& odd_values) {
+INLINE void Tiles<S>::open_stage(const Share& share, int stage, bool partial, bool& odd_values) {
   if constexpr (EDGE) {
     gather_v(share, k0, stage);
     sync_block();  // what the area held is dead
@@ -31,7 +31,7 @@ INLINE void Tiles<S>::open(const Share& share, int stage, bool partial, bool& od
 }
 
 // Exchanges the weights of PC columns from `first` on, and rotates the columns up to `last`.
-template <class S> INLINE void Tiles<S>::put(const Exchange& x, int first, int last) {
+template <class S> INLINE void Tiles<S>::put_weights(const Exchange& x, int first, int last) {
   const int cg = x.cg, rg = x.rg;
   sync_warp();
   UNROLL for (int jj = 0; jj < PC; jj++)
@@ -47,7 +47,7 @@ template <class S> INLINE void Tiles<S>::put(const Exchange& x, int first, int l
 // Adds the products of UK keys with weights from `pu` on and values from `vu` on.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::multiply(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
+INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
   const int cg = x.cg, rg = x.rg;
   f4 pa[2][TM / 4];
   float vb[2][AN];

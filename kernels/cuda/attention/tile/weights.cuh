@@ -3,7 +3,26 @@
 
 #include "tile.cuh"
 
-// Raises the scores of attended keys to where they weigh 2^WEIGHT_FLOOR.
+// Raises references to the largest scores `mx` of the lanes, and multiplies S and W by `scale`.
+template <class S> INLINE void Tiles<S>::raise_references(const float (&mx)[TM], float (&scale)[TM]) {
+  UNROLL for (int i = 0; i < TM; i++) {
+    scale[i] = raise(m[i], row_max(mx[i]));
+    sum[i] *= scale[i];
+    UNROLL for (int j = 0; j < AN; j++) acc[i][j] *= scale[i];
+  }
+}
+
+// Multiplies W in memory, which has the old references, by `scale`.
+template <class S> INLINE void Tiles<S>::rescale_rows(float (&scale)[TM]) {
+  const Home x = home(here());
+  const int g = lane_col(opaque(tid));
+  NO_UNROLL for (int i = 0; i < TM; i++) {
+    if (i < x.left) rescale(x, i, g, scale[0]);
+    UNROLL for (int n = 0; n + 1 < TM; n++) scale[n] = scale[n + 1];
+  }
+}
+
+// Raises scores of attended keys so that they weigh at least 2^WEIGHT_FLOOR.
 template <class S> INLINE void Tiles<S>::raise_low_scores() {
   NO_UNROLL for (int j = 0; j < TN; j++)
     UNROLL for (int i = 0; i < TM; i++) {
@@ -11,6 +30,16 @@ template <class S> INLINE void Tiles<S>::raise_low_scores() {
       UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
       s[i][TN - 1] = floored(x, low);
     }
+}
+
+// Turns scores into weights and adds them to the sums.
+template <class S> INLINE void Tiles<S>::take_weights() {
+  UNROLL for (int i = 0; i < TM; i++) {
+    UNROLL for (int j = 0; j < TN; j++) s[i][j] = exp2_fast(s[i][j] - m[i]);
+    float r = s[i][0];
+    UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
+    sum[i] += r;
+  }
 }
 
 // Makes the second row the first one, and the first, with weights y, reference and sum z, the last.
@@ -27,33 +56,4 @@ template <class S> INLINE void Tiles<S>::rotate_rows(const float (&y)[TN], const
   UNROLL for (int j = 0; j < AN; j++) acc[TM - 1][j] = first[j];
   m[TM - 1] = reference;
   sum[TM - 1] = z;
-}
-
-// Multiplies what lies in memory, which has the old references, by `scale`.
-template <class S> INLINE void Tiles<S>::rescale_rows(float (&scale)[TM]) {
-  const Home x = home(here());
-  const int g = lane_col(opaque(tid));
-  NO_UNROLL for (int i = 0; i < TM; i++) {
-    if (i < x.left) rescale(x, i, g, scale[0]);
-    UNROLL for (int n = 0; n + 1 < TM; n++) scale[n] = scale[n + 1];
-  }
-}
-
-// Turns scores into weights and adds them to the sums.
-template <class S> INLINE void Tiles<S>::take_weights() {
-  UNROLL for (int i = 0; i < TM; i++) {
-    UNROLL for (int j = 0; j < TN; j++) s[i][j] = exp2_fast(s[i][j] - m[i]);
-    float r = s[i][0];
-    UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
-    sum[i] += r;
-  }
-}
-
-// Raises references to the largest scores, and scales S and W.
-template <class S> INLINE void Tiles<S>::raise_references(const float (&mx)[TM], float (&scale)[TM]) {
-  UNROLL for (int i = 0; i < TM; i++) {
-    scale[i] = raise(m[i], row_max(mx[i]));
-    sum[i] *= scale[i];
-    UNROLL for (int j = 0; j < AN; j++) acc[i][j] *= scale[i];
-  }
 }
