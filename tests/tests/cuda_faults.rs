@@ -164,7 +164,7 @@ fn attempt(options: &EngineOptions) {
 
 /// Tensors in memory that an integrated GPU uses in place: nothing is copied.
 fn mapped(engine: &Engine, case: &Case) {
-    let Data::F32(q) = &case.q else { panic!("singles") };
+    let Data::F32(q) = &case.q else { panic!("f32") };
     let (Ok(mut query), Ok(mut output)) =
         (engine.host_buffer::<f32>(q.len()), engine.host_buffer::<f32>(case.spec.output.extent()))
     else {

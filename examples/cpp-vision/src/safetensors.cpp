@@ -10,7 +10,7 @@
 #include <limits>
 #include <utility>
 
-static_assert(std::numeric_limits<float>::is_iec559, "the file holds IEEE 754 singles");
+static_assert(std::numeric_limits<float>::is_iec559, "the file holds IEEE 754 single precision");
 
 namespace vision {
 namespace {

@@ -57,9 +57,8 @@ pub struct Cli {
     #[arg(long)]
     pub lock_memory: bool,
     /// auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
-    #[arg(long, default_value = "auto",
-        value_parser = PossibleValuesParser::new(["auto", "scalar", "neon", "avx2", "avx512", "cuda"]).map(backend))]
-    pub backend: Choice,
+    #[arg(long, default_value = AUTO, value_parser = PossibleValuesParser::new(backends()).map(backend))]
+    pub backend: BackendFlag,
     /// Where the GPU is missing or fails: cpu has the CPU take its place, fail ends the loop
     #[arg(long, default_value = "cpu", value_parser = PossibleValuesParser::new(["cpu", "fail"]).map(fallback))]
     pub fallback: Fallback,
@@ -83,9 +82,12 @@ pub struct Input {
     pub camera: Option<PathBuf>,
 }
 
-/// The requested back end.
+/// The value of `--backend` that names no back end.
+const AUTO: &str = "auto";
+
+/// The back end that `--backend` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum BackendFlag {
     /// The one that the environment names, else the best that is present.
     Auto,
     /// This one.
@@ -102,8 +104,13 @@ SIGTERM and Ctrl-C end the loop with the summary; a second one ends it at once.
 
 Exit status: 0 done; 2 the request was wrong; 3 the device or the system failed.";
 
-fn backend(s: String) -> Choice {
-    s.parse().map_or(Choice::Auto, Choice::Forced)
+/// The values of `--backend`, the most portable back end first.
+fn backends() -> impl Iterator<Item = &'static str> {
+    [AUTO].into_iter().chain(Backend::ALL.into_iter().rev().map(Backend::name))
+}
+
+fn backend(s: String) -> BackendFlag {
+    s.parse().map_or(BackendFlag::Auto, BackendFlag::Forced)
 }
 
 fn fallback(s: String) -> Fallback {
@@ -134,7 +141,7 @@ mod tests {
         Cli::command().debug_assert();
         let parse = |line: &str| Cli::try_parse_from(line.split_whitespace());
         let cli = parse("elsa-robot --model m --images d --backend scalar --rate 100").unwrap();
-        assert_eq!((cli.backend, cli.rate), (Choice::Forced(Backend::SCALAR), 100.0));
+        assert_eq!((cli.backend, cli.rate), (BackendFlag::Forced(Backend::SCALAR), 100.0));
         for bad in [
             "elsa-robot --model m",
             "elsa-robot --images d",

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use elsa_robot::args::{Choice, Cli};
+use elsa_robot::args::{BackendFlag, Cli};
 use elsa_robot::error::Error;
 use elsa_robot::frame::Geometry;
 use elsa_robot::model::Model;
@@ -51,8 +51,8 @@ fn run(cli: &Cli) -> Result<(), Error> {
         granted(realtime::prioritise(priority));
     }
     let backend = match cli.backend {
-        Choice::Auto => None,
-        Choice::Forced(backend) => Some(backend),
+        BackendFlag::Auto => None,
+        BackendFlag::Forced(backend) => Some(backend),
     };
     let threads = Some(cli.threads);
     let engine = EngineOptions { backend, threads, fallback: cli.fallback, ..Default::default() };

@@ -131,7 +131,7 @@ mod tests {
         std::fs::write(path("b.png"), b"no picture").unwrap();
         image::RgbImage::from_raw(1, 1, vec![1, 2, 3]).unwrap().save(path("c.PNG")).unwrap();
         image::RgbaImage::from_raw(1, 1, vec![7, 8, 9, 0]).unwrap().save(path("d.png")).unwrap();
-        std::fs::write(path("notes.txt"), b"not looked at").unwrap();
+        std::fs::write(path("notes.txt"), b"no picture").unwrap();
         let mut folder = Folder::open(dir.path(), true).unwrap();
         for _ in 0..2 {
             assert_eq!(next(&mut folder), "Grey [3, 200]");

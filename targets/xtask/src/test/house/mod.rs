@@ -1,4 +1,5 @@
-//! The stage `house`: modules of a crate must not use each other in a circle, and no file may be too long to read.
+//! The stage `house`: modules of a crate must not use each other in a circle, no file may be too long to read or unknown
+//! to the compiler, and the paths that the documents for contributors name must exist.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -6,8 +7,10 @@
 //! | `read` | the modules of a crate, read from its source |
 //! | `tokens` | paths in the tokens of macros |
 //! | `circles` | which module uses which, and the circles |
+//! | `files` | lengths of files, files of no crate, paths in documents |
 
 mod circles;
+mod files;
 mod modules;
 mod read;
 mod tokens;
@@ -18,9 +21,6 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines that a file of source may have.
-const MOST_LINES: usize = 600;
-
 /// Extensions of source.
 const SOURCE: [&str; 9] = ["rs", "c", "cpp", "h", "hpp", "cu", "cuh", "py", "sh"];
 
@@ -30,23 +30,36 @@ const LONGER: [(&str, &str); 2] = [
     ("tests/standin/driver.cpp", "a whole driver, for tests only"),
 ];
 
+/// Documents whose paths must exist.
+const DOCUMENTS: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+
 /// The stage `house`.
 pub fn house(tree: &Tree) -> Ran {
-    Ran::of("modules and files", |ran| {
+    Ran::of("modules, files and paths", |ran| {
         for dir in [".", BARE_METAL, FUZZ] {
             for (name, root) in roots(tree, &tree.root.join(dir))? {
                 imports(tree, &name, &root, ran)?;
             }
         }
+        let text =
+            |path: &str| fs::read_to_string(tree.root.join(path)).map_err(|error| format!("{path}: {error}"));
         let mut files = Vec::new();
         for path in sources(tree)? {
-            match fs::read_to_string(tree.root.join(&path)) {
-                Ok(text) => files.push((path, text.lines().count())),
-                Err(error) => return Err(format!("{path}: {error}")),
-            }
+            files.push((path.clone(), text(&path)?));
         }
-        let faults = lengths(&files, &LONGER);
-        ran.passed += (files.len() - faults.len().min(files.len())) as u64;
+        let mut count = files.len();
+        let mut faults = files::lengths(&files, &LONGER);
+        faults.extend(files::undeclared(&files));
+        for document in DOCUMENTS {
+            let exists = |path: &str| tree.root.join(path).exists();
+            let (named, missing) = files::missing(document, &text(document)?, exists);
+            if named == 0 {
+                faults.push(format!("{document}: names no path"));
+            }
+            count += named;
+            faults.extend(missing);
+        }
+        ran.passed += count.saturating_sub(faults.len()) as u64;
         ran.failed += faults.len() as u64;
         ran.faults.extend(faults);
         Ok(())
@@ -99,20 +112,6 @@ fn sources(tree: &Tree) -> Result<Vec<String>, String> {
             && tree.root.join(path).is_file()
     };
     Ok(out.stdout.lines().filter(is_source).map(str::to_owned).collect())
-}
-
-/// Files of more lines than allowed, and exceptions that are none.
-fn lengths(files: &[(String, usize)], longer: &[(&str, &str)]) -> Vec<String> {
-    let excepted = |path: &str| longer.iter().any(|(longer, _)| *longer == path);
-    let long = files.iter().filter(|(path, lines)| *lines > MOST_LINES && !excepted(path));
-    let long = long.map(|(path, lines)| format!("{path}: {lines} lines; allowed: {MOST_LINES}"));
-    let stale = longer
-        .iter()
-        .filter(|(longer, _)| !files.iter().any(|(path, lines)| path == longer && *lines > MOST_LINES));
-    let stale = stale.map(|(path, why)| {
-        format!("{path}: listed as longer ({why}), and is not; allowed: {MOST_LINES} lines")
-    });
-    long.chain(stale).collect()
 }
 
 #[cfg(test)]
@@ -253,16 +252,5 @@ mod tests {
             ("other/e.rs", ""),
         ];
         assert_eq!(circle(&files), ["crate::a", "crate::c"]);
-    }
-
-    #[test]
-    fn long_files_and_stale_exceptions_are_found() {
-        let files = [("a.rs".to_owned(), 601), ("b.rs".to_owned(), 600), ("c.rs".to_owned(), 900)];
-        assert_eq!(lengths(&files, &[("c.rs", "a table")]), ["a.rs: 601 lines; allowed: 600"]);
-        for stale in ["b.rs", "d.rs"] {
-            let found = lengths(&files, &[("a.rs", "x"), ("c.rs", "x"), (stale, "a table")]);
-            assert_eq!(found.len(), 1);
-            assert!(found[0].starts_with(stale) && found[0].contains("a table"), "{found:?}");
-        }
     }
 }
