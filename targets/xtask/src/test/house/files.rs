@@ -40,7 +40,7 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
             let by_name = may(file) && text.lines().any(|x| x.trim_start_matches("pub ").ends_with(&line));
             by_name || file.parent() == Some(folder) && text.lines().any(|x| x.trim() == attribute)
         };
-        Some(files.iter().any(|file| declares(file)))
+        Some(files.iter().any(declares))
     };
     let root = |path: &str| {
         let folder = |folder: &str| path.contains(&format!("src/{folder}/"));
