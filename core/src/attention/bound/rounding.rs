@@ -74,7 +74,13 @@ use crate::state::{HEADROOM, WEIGHT_FLOOR};
 const U: f64 = DType::F32.unit_roundoff();
 
 /// Error of the approximations of exponential and hyperbolic tangent, in unit roundoffs.
-pub const APPROXIMATION: f64 = 8.0;
+const APPROXIMATION: f64 = 8.0;
+
+/// Whether the bound covers kernels whose weights have at most this relative error.
+#[must_use]
+pub const fn covers_exp2(relative: f64) -> bool {
+    relative <= APPROXIMATION * U
+}
 
 /// The most that a sum of f16 values loses where it is subnormal, `2^-25`.
 const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
