@@ -23,9 +23,16 @@ impl Backend {
     /// The CPU with AVX-512 F and DQ.
     pub const AVX512: Backend = Backend::Cpu(InstructionSet::Avx512);
 
-    /// Every back end, in order of preference.
-    pub const ALL: [Backend; 5] =
-        [Backend::Cuda, Backend::AVX512, Backend::AVX2, Backend::NEON, Backend::SCALAR];
+    /// Every back end, in order of preference: the GPU, then the instruction sets, fastest first.
+    pub const ALL: [Backend; 1 + InstructionSet::ALL.len()] = {
+        let mut all = [Backend::Cuda; 1 + InstructionSet::ALL.len()];
+        let mut i = 0;
+        while i < InstructionSet::ALL.len() {
+            all[1 + i] = Backend::Cpu(InstructionSet::ALL[i]);
+            i += 1;
+        }
+        all
+    };
 
     /// The name: `scalar`, `neon`, `avx2`, `avx512` or `cuda`.
     #[must_use]

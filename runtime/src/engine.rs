@@ -7,7 +7,6 @@ use crate::cuda::memory::{Element, HostBuffer};
 use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
-use elsa_kernels::registry;
 use std::sync::Arc;
 
 /// Largest number of threads of an engine.
@@ -212,15 +211,6 @@ impl Engine {
     #[must_use]
     pub fn profile(&self) -> &DeviceProfile {
         &self.inner.profile
-    }
-
-    /// Name of the CPU attention kernel that takes any number of queries.
-    #[must_use]
-    pub fn kernel(&self) -> &'static str {
-        registry::attention_for_any(self.inner.cpu)
-            .unwrap_or(&elsa_kernels::scalar::attention::KERNEL)
-            .spec
-            .name
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -10,6 +10,7 @@ use crate::error::{DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, GpuChoice, GpuOptions, Method};
+use elsa_kernels::registry;
 use std::sync::Arc;
 
 /// The device that computes, and the one that stands by.
@@ -90,6 +91,15 @@ impl Workspace {
 }
 
 impl Engine {
+    /// Name of the CPU attention kernel that takes any number of queries.
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        registry::attention_for_any(self.cpu())
+            .unwrap_or(&elsa_kernels::scalar::attention::KERNEL)
+            .spec
+            .name
+    }
+
     /// Creates a plan for `problem`: decides everything that depends on the shape, and loads the GPU kernels. With
     /// [`Fallback::Cpu`] a plan for the GPU contains a standby plan for the CPU, and the CPU computes what the GPU
     /// does not support.
