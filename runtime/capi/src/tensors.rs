@@ -67,21 +67,34 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given);
 }
 
 /// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only without elements.
+///
+/// It says itself whether it is there, instead of an `Option` around it: of `None` only the tag is initialised, and a
+/// compiler that looks at the number of elements before the tag has memory checkers report a jump that depends on
+/// nothing.
 #[derive(Clone, Copy)]
 struct Buffer {
     name: &'static str,
     data: *mut c_void,
     elements: usize,
     size: usize,
+    present: bool,
 }
 
 impl Buffer {
+    /// What the problem or the frame does not have.
+    const ABSENT: Buffer = Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1, present: false };
+
+    /// Calls `of` where the buffer is there.
+    fn map<T>(&self, of: impl FnOnce(&Buffer) -> T) -> Option<T> {
+        self.present.then(|| of(self))
+    }
+
     fn new(name: &'static str, given: Given, elements: usize, size: usize) -> Result<Buffer, Fault> {
         let Given { data, bytes } = given;
         let address = data as usize;
         if data.is_null() {
             // A tensor without elements needs no memory.
-            let buffer = Buffer { name, data, elements, size };
+            let buffer = Buffer { name, data, elements, size, present: true };
             return if bytes == 0 && elements == 0 { Ok(buffer) } else { Err(Fault::null(name)) };
         }
         if !address.is_multiple_of(size) {
@@ -100,7 +113,7 @@ impl Buffer {
                 elements.saturating_mul(size)
             )));
         }
-        Ok(Buffer { name, data, elements, size })
+        Ok(Buffer { name, data, elements, size, present: true })
     }
 
     fn address(&self) -> usize {
@@ -173,25 +186,19 @@ impl Buffer {
     }
 }
 
-/// The checked memory of a frame. What the problem or the frame does not have is absent.
+/// The checked memory of a frame.
 struct Tensors {
-    operands: Operands<Option<Buffer>>,
+    operands: Operands<Buffer>,
     /// `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
-    lists: [Option<Buffer>; 3],
+    lists: [Buffer; 3],
 }
 
 impl Tensors {
-    /// The buffer of an operand that every problem has.
-    fn required(&self, operand: Operand) -> Buffer {
-        let none = Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1 };
-        self.operands[operand].unwrap_or(none)
-    }
-
     /// The three arrays of states, which a frame has together or not at all.
     fn states(&self) -> Option<[Buffer; 3]> {
-        let [m, s, w] = [Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
-            .map(|operand| self.operands[operand]);
-        Some([m?, s?, w?])
+        let states = [Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
+        let states = states.map(|operand| self.operands[operand]);
+        states.iter().all(|array| array.present).then_some(states)
     }
 
     /// # Safety
@@ -199,7 +206,7 @@ impl Tensors {
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
         // SAFETY: the clause of this function; `check` makes lists of i64.
         let [keys, cu_seqlens_q, cu_seqlens_k] =
-            self.lists.map(|list| list.map(|list| unsafe { list.read() }));
+            self.lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
         Lengths { keys, cu_seqlens_q, cu_seqlens_k }
     }
 }
@@ -220,25 +227,28 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             "state_m, state_s, state_w: some are null; allowed: all or none"
         )));
     }
-    let mut operands = Operands::<Option<Buffer>>::default();
+    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
     for (operand, name, given) in fields {
         // Every problem has these; a frame may leave them out.
         let may_be_none = operand == Operand::LogSumExp || operand.is_state();
         operands[operand] = match problem.memory(operand) {
-            Some(_) if may_be_none && !given.any() => None,
-            Some(memory) => Some(Buffer::new(name, given, memory.elements, memory.element_size)?),
+            Some(_) if may_be_none && !given.any() => Buffer::ABSENT,
+            Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
             None if given.any() => {
                 return Err(Fault::argument(format_args!(
                     "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
                 )));
             }
-            None => None,
+            None => Buffer::ABSENT,
         };
     }
     let packed = problem.spec().packed.is_some();
     let list = |name, list: elsa_integers, has: bool| {
         let given = Given::from(list);
-        (has || given.any()).then(|| Buffer::new(name, given, list.count, size_of::<i64>())).transpose()
+        match has || given.any() {
+            true => Buffer::new(name, given, list.count, size_of::<i64>()),
+            false => Ok(Buffer::ABSENT),
+        }
     };
     let lists = [
         list("key_lengths", inputs.key_lengths, problem.spec().key_lengths)?,
@@ -247,10 +257,9 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     ];
     let order = fields.iter().map(|(operand, ..)| *operand);
     for (n, operand) in order.clone().enumerate() {
-        let Some(written) = operands[operand].filter(|_| operand.is_written()) else { continue };
-        let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
-        for other in later.chain(lists).flatten() {
-            written.apart_from(&other)?;
+        if operand.is_written() {
+            let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
+            later.chain(lists).try_for_each(|other| operands[operand].apart_from(&other))?;
         }
     }
     Ok(Tensors { operands, lists })
@@ -268,25 +277,28 @@ pub(crate) unsafe fn host<'a>(
 ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
-    let at = |operand| tensors.operands[operand];
+    let at = |operand| &tensors.operands[operand];
     // SAFETY: the clause of this function. `check` has made the buffers for elements of the size of `dtype`, of the
     // mask's kind, of f32 and of i64, and has found no output that overlaps anything.
     let (read, written) = unsafe {
-        let mask = |buffer: Buffer, kind| match kind {
+        let mask = |buffer: &Buffer, kind| match kind {
             MaskKind::Bool => MaskElements::Bool(buffer.read()),
             MaskKind::Additive(dtype) => MaskElements::Additive(buffer.elements(dtype)),
         };
         let read = Inputs {
-            query: tensors.required(Operand::Query).elements(dtype),
-            key: tensors.required(Operand::Key).elements(dtype),
-            value: tensors.required(Operand::Value).elements(dtype),
+            query: at(Operand::Query).elements(dtype),
+            key: at(Operand::Key).elements(dtype),
+            value: at(Operand::Value).elements(dtype),
             past_key: at(Operand::PastKey).map(|past| past.elements(dtype)),
             past_value: at(Operand::PastValue).map(|past| past.elements(dtype)),
-            mask: at(Operand::Mask).zip(problem.spec().mask).map(|(buffer, view)| mask(buffer, view.kind())),
+            mask: problem
+                .spec()
+                .mask
+                .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
             lengths: tensors.lengths(),
         };
         let written = Outputs {
-            output: tensors.required(Operand::Output).elements_mut(dtype),
+            output: at(Operand::Output).elements_mut(dtype),
             lse: at(Operand::LogSumExp).map(|lse| lse.write()),
             state: tensors.states().map(|[m, s, w]| StateOut { m: m.write(), s: s.write(), w: w.write() }),
             present_key: at(Operand::PresentKey).map(|present| present.elements_mut(dtype)),
@@ -309,7 +321,7 @@ pub(crate) unsafe fn device<'a>(
     outputs: &elsa_outputs,
 ) -> Result<(DeviceInputs<'a>, DeviceOutputs), Fault> {
     let tensors = check(problem, inputs, outputs)?;
-    let required = |operand| tensors.required(operand).data as u64;
+    let required = |operand| tensors.operands[operand].data as u64;
     let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
     let read = DeviceInputs {
         query: required(Operand::Query),

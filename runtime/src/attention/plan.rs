@@ -94,10 +94,7 @@ impl Engine {
     /// Name of the CPU attention kernel that takes any number of queries.
     #[must_use]
     pub fn kernel(&self) -> &'static str {
-        registry::attention_for_any(self.cpu())
-            .unwrap_or(&elsa_kernels::scalar::attention::KERNEL)
-            .spec
-            .name
+        registry::attention_for_any(self.cpu()).unwrap_or(&elsa_kernels::scalar::attention::KERNEL).spec.name
     }
 
     /// Creates a plan for `problem`: decides everything that depends on the shape, and loads the GPU kernels. With
