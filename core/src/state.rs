@@ -26,7 +26,9 @@
 //!    the one test for it.
 //! 4. **NaN poisons.** A NaN score makes `S` and `W` NaN; no maximum can swallow that.
 //! 5. **A factor below `2^-126` is zero**: it would push its side out of the range of normal f32 values.
-//! 6. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
+//! 6. **Zeros are positive.** A sum that is zero may be `−0`, depending on which keys of weight zero were added to it.
+//!    What leaves the library is `+0` ([`State::finish`], [`NaturalState::w`]).
+//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
 //!    rounds once, as befits a definition. A CPU kernel divides once per row and multiplies by `1 / S`: a
 //!    vector division takes as long as several products, and a row has as many elements as the head size of
 //!    values. That rounds twice, which the error bound counts for every kernel.
@@ -44,10 +46,10 @@ use core::f64::consts::LN_2;
 /// at most `2^HEADROOM`, which leaves the rest of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
-/// The least exponent of a weight relative to the reference: an attended key whose score lies further below
-/// counts as `2^WEIGHT_FLOOR`. It keeps weights, and their products with ordinary values, out of the
-/// subnormal range, where x86 cores stall. What it adds to a row is at most `2^WEIGHT_FLOOR · Σ|v_j|`.
-pub const WEIGHT_FLOOR: f32 = -100.0;
+/// The least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key whose
+/// score lies further below weighs nothing, or at most its exact weight where a kernel's exponential reaches further.
+/// Its value still poisons the row where it is NaN or infinite.
+pub const WEIGHT_FLOOR: f32 = -126.0;
 
 /// What the laws of the state require of a number: an `f32`, or a vector whose lanes are independent rows.
 pub trait Number: Copy {
@@ -203,8 +205,7 @@ impl<W: AsRef<[f32]>> State<W> {
 
 /// Whether a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
 ///
-/// A kernel's row whose attended scores are all `−∞` keeps the reference `−∞` although its sum is not zero, and
-/// counts as empty. A NaN in the sum is a poisoned state, which is not empty.
+/// A row whose attended scores are all `−∞` counts as empty. A NaN in the sum is a poisoned state, which is not empty.
 #[must_use]
 pub fn is_empty(m: f32, s: f32) -> bool {
     m == f32::NEG_INFINITY && !s.is_nan()
@@ -275,7 +276,7 @@ impl NaturalState {
     /// The element `w` of the weighted sums in natural-log units; zero for the empty state, whatever `w` is.
     #[must_use]
     pub fn w(&self, w: f32) -> f32 {
-        self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32)
+        self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32 + 0.0)
     }
 }
 
@@ -322,24 +323,24 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
     }
 
     /// Divides `W` by `S`, which makes it the output row: zeros for the empty state, NaN when poisoned. Each element
-    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 6 explains.
+    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 7 explains.
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);
         } else {
             for w in self.w.as_mut() {
-                *w /= self.s;
+                *w = *w / self.s + 0.0;
             }
         }
     }
 }
 
-/// The weight `2^(score − m)` of an attended key, not below `2^WEIGHT_FLOOR`; NaN stays NaN.
+/// The weight `2^(score − m)` of an attended key; zero below `2^WEIGHT_FLOOR`; NaN stays NaN.
 #[inline]
 #[must_use]
 pub fn weight(score: f32, m: f32) -> f32 {
     let x = score - m;
-    libm::exp2f(if x < WEIGHT_FLOOR { WEIGHT_FLOOR } else { x })
+    if x < WEIGHT_FLOOR { 0.0 } else { libm::exp2f(x) }
 }
 
 #[cfg(test)]

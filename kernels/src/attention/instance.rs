@@ -89,7 +89,7 @@ macro_rules! entries {
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
                 fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
-                fn softmax(p: *mut f32, count: usize, sums: &Sums, masked: bool) = <$ops>::softmax;
+                fn softmax(p: *mut f32, count: usize, sums: &Sums) = <$ops>::softmax;
                 fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) = <$ops>::accumulate;
             }
         }

@@ -40,10 +40,11 @@
 //! |ŷ − y| ≤ (1 + h) [ Σ p_j F_j |v_j − y| + (γ_A + γ_(A+1)) Σ p_j (1 + E_j) |v_j| ] / (1 − D) + h |y| + t
 //! ```
 //!
-//! **Floor.** A weight is kept at or above `2^`[`WEIGHT_FLOOR`] relative to its reference, and is lost where a
-//! merge scales it below the normal numbers. Either changes a probability below `2^(WEIGHT_FLOOR + 1)` by at most
-//! that number, which then replaces a smaller `p_j F_j`. A key whose probability is zero in f64 is assumed to lie
-//! that far below the reference in the run too.
+//! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as a
+//! subnormal number, and a state is lost where a merge scales it below the normal numbers. Such a weight is at most
+//! `2^(WEIGHT_FLOOR + HEADROOM)` relative to the reference, and the sum is at least `2^-1/2`. So a probability below
+//! `2^(WEIGHT_FLOOR + HEADROOM + 1)` may be lost: it changes by at most itself, and `F_j` is at least one. A key whose
+//! probability is zero in f64 is assumed to lie that far below the reference in the run too.
 //!
 //! There is no such bound relative to `‖y‖`, because values may cancel: the bound scales with `Σ p |v|`.
 //!
@@ -55,11 +56,11 @@
 //! `λ u` times the root of the sum of squared coefficients, except in a fraction `2 exp(−λ²/2)` of cases. The
 //! coefficients are `p_j (v_j − y)` times those of the score; for the additions of `W`, those of a tree of depth
 //! `A`, whose squares add up to at most `A (Σ p |v|)²`; and for `S` likewise `A y²`. Systematic errors, namely the
-//! approximation of exponential and tangent, the floor, and the rounding to a 16-bit type, are added at their
+//! approximation of exponential and tangent, lost weights, and the rounding to a 16-bit type, are added at their
 //! worst. [`Bounds::likely`] is
 //!
 //! ```text
-//! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + floor_j) |v_j − y| + u_out |y| + t
+//! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + lost_j) |v_j − y| + u_out |y| + t
 //! σ_j² = (d + 6) M_j² + 5 b_j² + 2 (|ln p_j| + 6)²
 //! ```
 //!
@@ -88,6 +89,9 @@ const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
 /// Upper bound of the distance of a score above its reference, in natural-log units.
 const ABOVE: f64 = 6.0;
 const _: () = assert!(HEADROOM as f64 * core::f64::consts::LN_2 < ABOVE);
+
+/// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
+const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
 /// Fraction of components that may exceed [`Bounds::likely`] if its model holds.
 pub const UNLIKELY: f64 = 1e-9;
@@ -126,7 +130,7 @@ pub struct Key {
     pub p: f64,
     /// Largest error of its score, `δ_j`, in natural-log units.
     pub delta: f64,
-    /// Largest change of its probability before renormalization: `p_j F_j`, or the floor.
+    /// Largest change of its probability before renormalization: `p_j F_j`.
     change: f64,
     /// `p_j (1 + E_j)`.
     raised: f64,
@@ -150,12 +154,8 @@ impl Arithmetic {
     /// Bounds the error of a key with probability `p`, `M_j = magnitude` and mask element `bias`.
     #[must_use]
     pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
-        let floor = if p < libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0) {
-            libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0)
-        } else {
-            0.0
-        };
-        // A probability of zero in f64 stays below the floor; its distance is unknown and not needed.
+        let may_be_lost = if p < LOST { p } else { 0.0 };
+        // A probability of zero in f64 is lost; its distance is unknown and not needed.
         let distance = if p == 0.0 { 0.0 } else { libm::fabs(libm::log(p)) } + ABOVE;
         let dot = self.head_dim as f64 + 6.0;
         let approximation = APPROXIMATION * (1.0 + self.softcap);
@@ -174,10 +174,10 @@ impl Arithmetic {
         Key {
             p,
             delta,
-            change: if change < floor { floor } else { change },
-            raised: p * (1.0 + excess) + floor,
+            change: if change < may_be_lost { may_be_lost } else { change },
+            raised: p * (1.0 + excess),
             squares: p * p * variance,
-            systematic: U * approximation * p + floor,
+            systematic: U * approximation * p + may_be_lost,
         }
     }
 }
@@ -351,16 +351,20 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_replaces_what_is_smaller() {
-        let floor = libm::exp2(-99.0);
-        let above = bounds(PLAIN, &[(1.0, 0.0, 0.0), (2.0 * floor, 1.0, 1.0)]);
-        let below = bounds(PLAIN, &[(1.0, 0.0, 0.0), (0.0, 1.0, 1.0)]);
-        assert!(above.worst < floor / 1000.0, "{above:?}");
-        assert!(below.worst > floor && below.worst < 1.001 * floor, "{below:?}");
-        assert!(below.likely >= floor, "{below:?}");
+    fn a_lost_weight_is_off_by_itself() {
+        assert_eq!(LOST, libm::exp2(f64::from(WEIGHT_FLOOR + HEADROOM) + 1.0));
+        // Beside a value of zero, so that only the change of the small probability counts.
+        for (p, lost) in [(2.0 * LOST, false), (0.99 * LOST, true), (1e-87, true), (0.0, true)] {
+            let v = 1e33;
+            let found = bounds(PLAIN, &[(1.0, 0.0, 0.0), (p, 1.0, v)]);
+            let tiny = f64::from(f32::MIN_POSITIVE);
+            assert!(if lost { found.worst >= p * v } else { found.worst < p * v / 1000.0 + tiny }, "{p}: {found:?}");
+            assert!(found.worst <= 1.001 * p * v + tiny, "{p}: {found:?}");
+            assert!(!lost || found.likely >= p * v, "{p}: {found:?}");
+        }
         // A key masked by an enormous negative number.
         let masked = PLAIN.key(0.0, 1.0, f64::from(f32::MIN));
-        assert_eq!((masked.change, masked.squares), (floor, 0.0));
+        assert_eq!((masked.change, masked.squares), (0.0, 0.0));
     }
 
     #[test]
