@@ -73,7 +73,12 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
 #[inline(always)]
-pub unsafe fn weigh<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32) -> [L; V] {
+pub unsafe fn weigh<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    p: *mut f32,
+    count: usize,
+    m: *const f32,
+) -> [L; V] {
     let zero = L::splat(isa, 0.0);
     let mut sum = [zero; V];
     let mut reference = [zero; V];
@@ -105,12 +110,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: u
 /// - `count · width` values are readable and writable at `p`.
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
-pub unsafe fn softmax<L: Lanes, const V: usize>(
-    isa: L::Isa,
-    p: *mut f32,
-    count: usize,
-    sums: &Sums,
-) {
+pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     // SAFETY: key `i` of `count` keys of a tile, vector `v` of references and sums (clauses).
     unsafe {

@@ -4,9 +4,7 @@ use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_runtime::{
-    BindError, DeviceError, EngineError, PlanError, RunError, in_default_float_environment,
-};
+use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError, in_default_float_environment};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::fmt;

@@ -129,7 +129,8 @@ mod tests {
         registers::write(HOSTILE);
         let hostile = bits();
         let inside = in_default(bits);
-        let nested = std::panic::catch_unwind(|| in_default(|| panic!("with the caller's environment changed")));
+        let nested =
+            std::panic::catch_unwind(|| in_default(|| panic!("with the caller's environment changed")));
         let after = registers::read();
         registers::write(before);
         assert_ne!(hostile[0], expected[0], "flush-to-zero has no effect");

@@ -358,7 +358,10 @@ mod tests {
             let v = 1e33;
             let found = bounds(PLAIN, &[(1.0, 0.0, 0.0), (p, 1.0, v)]);
             let tiny = f64::from(f32::MIN_POSITIVE);
-            assert!(if lost { found.worst >= p * v } else { found.worst < p * v / 1000.0 + tiny }, "{p}: {found:?}");
+            assert!(
+                if lost { found.worst >= p * v } else { found.worst < p * v / 1000.0 + tiny },
+                "{p}: {found:?}"
+            );
             assert!(found.worst <= 1.001 * p * v + tiny, "{p}: {found:?}");
             assert!(!lost || found.likely >= p * v, "{p}: {found:?}");
         }
