@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Whole references near each other, far apart, absent and at the ends; sums that are zero, ordinary, subnormal,
+/// Whole references near each other, far apart, beyond `2^24`, absent and at the ends; sums that are zero, ordinary, subnormal,
 /// infinite or no number.
 fn states() -> Vec<[f32; 3]> {
     let mut random = Random::new(17);
     let mut states =
         vec![[f32::NEG_INFINITY, 0.0, 0.0], [0.0, f32::NAN, f32::NAN], [f32::NEG_INFINITY, f32::NAN, 0.0]];
-    for m in [-126.0f32, -1.0, 0.0, 1.0, 8.0, 126.0, 127.0, 1e6, -1e6] {
+    let large = [28_853_902.0f32, 28_853_904.0, -5e8, 1_431_655_808.0, 2.9e9, -2.9e9, 3e38];
+    for m in [-126.0f32, -1.0, 0.0, 1.0, 8.0, 126.0, 127.0, 1e6, -1e6].into_iter().chain(large) {
         for s in [1.0f32, 1.5, 0.0, 3e38, 1e-40, f32::INFINITY] {
             states.push([m, s, -s * 0.75]);
         }

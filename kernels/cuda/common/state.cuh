@@ -69,9 +69,8 @@ struct NaturalReference {
 INLINE NaturalReference natural_reference(float m) {
   const bool finite = m - m == 0.f;
   if (!finite) return NaturalReference{m, 1.};
-  const double exact = (double)m * LN2;
-  const float rounded = (float)exact;
-  const double rest = exact - (double)rounded;
+  const float rounded = (float)((double)m * LN2);
+  const double rest = __builtin_fma((double)m, LN2, -(double)rounded);
   const double within = rest > MOST_ROUNDING ? MOST_ROUNDING : rest < -MOST_ROUNDING ? -MOST_ROUNDING : rest;
   return NaturalReference{rounded, natural_exp(within)};
 }
