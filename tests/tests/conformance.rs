@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_core::state::NaturalMerge;
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, any_case, hard_cases};
 use elsa_tests::naive::Answer;
+use elsa_tests::random::Random;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -191,6 +193,86 @@ fn every_flag_and_every_mask_element_matters() {
             let same = (0..70 * 32)
                 .all(|x| before.output.get(at + x).to_bits() == after.output.get(at + x).to_bits());
             assert_eq!(same, h < 2, "head {h} on {}", engine.kernel());
+        }
+    }
+}
+
+/// The answer of some rows to scores that are given in base-2 units, in f64: outputs, `Σ p|v|` and log-sum-exp.
+fn of_scores(scores: &[f32], values: &[f32], dv: usize) -> (Vec<f64>, Vec<f64>, f64) {
+    let max = scores.iter().map(|s| f64::from(*s)).fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (f64::from(*s) - max).exp2()).collect();
+    let sum: f64 = weights.iter().sum();
+    let column = |x: usize, f: &dyn Fn(f64) -> f64| {
+        let terms = weights.iter().enumerate().map(|(j, w)| w * f(f64::from(values[j * dv + x])) / sum);
+        terms.sum::<f64>()
+    };
+    let y = (0..dv).map(|x| column(x, &|v| v)).collect();
+    let spread = (0..dv).map(|x| column(x, &f64::abs)).collect();
+    (y, spread, (max + sum.log2()) * std::f64::consts::LN_2)
+}
+
+/// Scores of any magnitude, of which f32 holds every bit: the output is the softmax of these very scores, and so is the
+/// quotient of the states of parts of the keys, merged after they have left the library. A part may have no key.
+#[test]
+fn scores_of_any_magnitude_whole_and_in_parts() {
+    let (rows, dv) = (5, 6);
+    // A score in base-2 units is then the product of query and key, which have one element and few bits.
+    let scale = Some(std::f32::consts::LN_2);
+    let factors = [1.0f32, -1.0, 0.5, 2.0, -4.0];
+    let sizes = [0.0f32, 40.0, 1e4, 1.3e7, 1.5e8, 6e8, 1.1e9, 1.6e9, 3e9, 5e11, 3e30];
+    let case = |k: &[f32], v: &[f32]| {
+        let mut case = Params { scale, ..Params::plain(rows, k.len(), 1, dv) }.build("parts");
+        (0..rows).for_each(|i| case.q.set(i, factors[i]));
+        k.iter().enumerate().for_each(|(j, k)| case.k.set(j, *k));
+        v.iter().enumerate().for_each(|(j, v)| case.v.set(j, *v));
+        case
+    };
+    let mut random = Random::new(5);
+    for (size, seed) in sizes.into_iter().flat_map(|size| [(size, 1), (-size, 2), (size, 3)]) {
+        let unit = (size.abs().next_up() - size.abs()).max(1.0);
+        let keys = [40, 150, 700][seed - 1];
+        let k: Vec<f32> = (0..keys).map(|_| size + unit * random.below(12) as f32).collect();
+        let v: Vec<f32> = (0..keys * dv).map(|_| random.normal()).collect();
+        // In order; a bound that comes twice makes a part without keys.
+        let mut cuts: Vec<usize> = (0..1 + random.below(4)).map(|_| random.below(keys + 1)).collect();
+        cuts.extend([0, keys, cuts[0]]);
+        cuts.sort_unstable();
+        let wanted =
+            factors.map(|factor| of_scores(&k.iter().map(|k| k * factor).collect::<Vec<_>>(), &v, dv));
+        for engine in engines(2) {
+            let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+            let whole = run(&engine, &case(&k, &v), &options);
+            let parts = cuts.windows(2).map(|cut| {
+                let (from, to) = (cut[0], cut[1]);
+                run(&engine, &case(&k[from..to], &v[from * dv..to * dv]), &options)
+            });
+            let merged = parts.reduce(|mut sum, part| {
+                for row in 0..rows {
+                    let merge = NaturalMerge::of((sum.m[row], sum.s[row]), (part.m[row], part.s[row]));
+                    (sum.m[row], sum.s[row]) = (merge.m, merge.s);
+                    for x in row * dv..(row + 1) * dv {
+                        sum.w[x] = merge.w(sum.w[x], part.w[x]);
+                    }
+                }
+                sum
+            });
+            let merged = merged.unwrap();
+            for (row, (y, spread, lse)) in wanted.iter().enumerate() {
+                let what = format!("{} at {size:e}, {cuts:?}, row {row}", engine.kernel());
+                for x in 0..dv {
+                    let quotient = |b: &Buffers| f64::from(b.w[row * dv + x]) / f64::from(b.s[row]);
+                    let found =
+                        [f64::from(whole.output.get(row * dv + x)), quotient(&whole), quotient(&merged)];
+                    for (found, name) in found.into_iter().zip(["output", "state", "merged states"]) {
+                        let (y, allowed) = (y[x], 2e-5 * spread[x]);
+                        assert!((found - y).abs() <= allowed, "{what}: {name} {found}, not {y}");
+                    }
+                }
+                let of_state = |b: &Buffers| f64::from(b.m[row]) + f64::from(b.s[row]).ln();
+                for found in [f64::from(whole.lse[row]), of_state(&whole), of_state(&merged)] {
+                    assert!((found - lse).abs() <= 2e-6 + 2e-7 * lse.abs(), "{what}: {found}, not {lse}");
+                }
+            }
         }
     }
 }
