@@ -258,7 +258,7 @@ fn scores_of_any_magnitude_whole_and_in_parts() {
             });
             let merged = merged.unwrap();
             for (row, (y, spread, lse)) in wanted.iter().enumerate() {
-                let what = format!("{} at {size:e}, {cuts:?}, row {row}", engine.kernel());
+                let what = format!("{} at {size:e}, {cuts:?}, row {row}", engine.backend().name());
                 for x in 0..dv {
                     let quotient = |b: &Buffers| f64::from(b.w[row * dv + x]) / f64::from(b.s[row]);
                     let found =
