@@ -34,15 +34,18 @@ impl Answer {
         }
         // Beside its roundings to f32, of `m` and of `S`, it is the log-sum-exp that was returned.
         let lse = f64::from(m) + f64::from(s).ln();
-        let (returned, allowed) = (f64::from(got.lse[at]), 4e-7 + 2e-7 * lse.abs());
-        if !((lse - returned).abs() <= allowed) {
+        let returned = f64::from(got.lse[at]);
+        // Not where one of them is NaN.
+        let near = (lse - returned).abs() <= 4e-7 + 2e-7 * lse.abs();
+        if !near {
             return Err(format!("log-sum-exp {lse}, returned was {returned}"));
         }
         for (x, w) in w.iter().enumerate() {
             let (quotient, y) = (f64::from(*w) / f64::from(s), self.y[self.index(at, x)]);
             let allowed = self.tolerance(at, x, additions) + 1e-6 * y.abs();
             let same = quotient == y || (quotient.is_nan() && y.is_nan());
-            if !same && !((quotient - y).abs() <= allowed) {
+            let near = (quotient - y).abs() <= allowed;
+            if !same && !near {
                 return Err(format!("quotient {quotient} in column {x}, answer {y}, allowed ±{allowed:e}"));
             }
         }
