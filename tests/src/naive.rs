@@ -274,7 +274,13 @@ impl Answer {
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 
-    fn index(&self, at: usize, x: usize) -> usize {
+    /// Elements of a row of the output.
+    pub(crate) fn dim(&self) -> usize {
+        self.output.dim()
+    }
+
+    /// Where element `x` of row `at` (of `[batch, heads, queries]`) lies in the output.
+    pub(crate) fn index(&self, at: usize, x: usize) -> usize {
         let [_, heads, tokens, _] = self.output.shape();
         let (b, h, t) = (at / (heads * tokens), at / tokens % heads, at % tokens);
         self.output.row(b, h, t) + x

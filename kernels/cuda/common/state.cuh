@@ -8,6 +8,7 @@
 #include "math.cuh"
 
 constexpr float HEADROOM = 8.f;  // a score this far above the reference moves it
+constexpr double MOST_ROUNDING = 32.;  // the natural reference is made up for by a factor of at most e to this power
 constexpr float NO_KEY = -3.40282346638528859812e38f;  // -FLT_MAX, a whole number
 
 // 2^(from - to) for whole numbers from <= to; zero where `from` is -inf, and below 2^-126.
@@ -64,7 +65,8 @@ INLINE float log_sum_exp(float m, float s) {
   return (float)((double)m * LN2 + natural_log((double)s));
 }
 
-// The reference in natural units, and the factor by which S and W are multiplied for it.
+// The reference in natural units, and the factor by which S and W are multiplied for it. The factor makes up for the
+// rounding of the reference, entirely below 2^30, where f32 values lie at most 64 apart.
 struct NaturalReference {
   float m;
   double factor;
@@ -73,7 +75,8 @@ struct NaturalReference {
 INLINE NaturalReference natural_reference(float m) {
   const bool finite = m - m == 0.f;
   if (!finite) return NaturalReference{m, 1.};
-  const double exact = (double)m * LN2;
-  const float rounded = (float)exact;
-  return NaturalReference{rounded, natural_exp(exact - (double)rounded)};
+  const float rounded = (float)((double)m * LN2);
+  const double rest = __builtin_fma((double)m, LN2, -(double)rounded);
+  const double within = rest > MOST_ROUNDING ? MOST_ROUNDING : rest < -MOST_ROUNDING ? -MOST_ROUNDING : rest;
+  return NaturalReference{rounded, natural_exp(within)};
 }

@@ -42,7 +42,8 @@ pub struct RunArgs {
     /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE)]
     pub lse_out: Option<Source>,
-    /// Write the state of each row as .npz: m, S, W, in natural-log units
+    /// Write the state of each row as .npz: m, S, W, in natural-log units. W / S is the answer at any m; S exp(m) is the
+    /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
     /// What computes.
