@@ -17,7 +17,7 @@ const DIM: usize = 8;
 /// Half of the distance from 1 to the next number, in base-2 units.
 const HALF_A_STEP: i32 = -24;
 /// How far a measured number may be off: two final roundings.
-pub const SLACK: f64 = 3.0;
+pub const SLACK: f64 = 1.5;
 
 /// A call whose keys differ in one dim only.
 #[derive(Debug)]

@@ -33,8 +33,9 @@
 //!
 //! Since `Σ p_j (v_j − y) = 0`, the numerator of `ŷ − y` is `Σ p_j (b_j − 1)(v_j − y) + Σ p_j (a_j − b_j) v_j`.
 //! Let `D = Σ p_j F_j`; let `h = γ_3` for the final division and product, plus the unit roundoff of a 16-bit
-//! output type; and let `t` be the smallest normal number of the output type, for what underflows. Then
-//! [`Bounds::worst`] is
+//! output type; and let `t` be the smallest normal number of f32, `2^-126`, for what underflows, plus half of the
+//! smallest positive number of a 16-bit output type (`2^-25` of f16, `2^-134` of bf16), for outputs that are subnormal
+//! there. Then [`Bounds::worst`] is
 //!
 //! ```text
 //! |ŷ − y| ≤ (1 + h) [ Σ p_j F_j |v_j − y| + (γ_A + γ_(A+1)) Σ p_j (1 + E_j) |v_j| ] / (1 − D) + h |y| + t
@@ -82,8 +83,8 @@ pub const fn covers_exp2(relative: f64) -> bool {
     relative <= APPROXIMATION * U
 }
 
-/// The most that a sum of f16 values loses where it is subnormal, `2^-25`.
-const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
+/// The most that a sum of f16 values loses where it is subnormal.
+const SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
 
 /// Upper bound of the distance of a score above its reference, in natural-log units.
 const ABOVE: f64 = 6.0;
@@ -109,7 +110,7 @@ pub struct Arithmetic {
     pub head_dim: usize,
     /// Soft cap of the scores; zero if absent.
     pub softcap: f64,
-    /// Number of additions on the longest path from a key to the output, `A`.
+    /// Number of additions on the longest path of a weight into `S` or `W`, `A`.
     pub additions: usize,
     /// Element type of the output.
     pub dtype: DType,
@@ -252,11 +253,11 @@ impl Row {
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let Arithmetic { additions, dtype, .. } = self.arithmetic;
-        let (output, tiny) = match dtype {
-            DType::F32 => (0.0, f64::from(f32::MIN_POSITIVE)),
-            DType::F16 => (dtype.unit_roundoff(), f64::from(half::f16::MIN_POSITIVE)),
-            DType::Bf16 => (dtype.unit_roundoff(), f64::from(half::bf16::MIN_POSITIVE)),
+        let (output, lost) = match dtype {
+            DType::F32 => (0.0, 0.0),
+            DType::F16 | DType::Bf16 => (dtype.unit_roundoff(), dtype.subnormal_roundoff()),
         };
+        let tiny = f64::from(f32::MIN_POSITIVE) + lost;
         let (a, y) = (additions as f64, c.y.abs());
         let last = gamma(3.0) + output * (1.0 + gamma(3.0));
         let numerator = c.change + (gamma(a) + gamma(a + 1.0)) * c.raised;
@@ -384,6 +385,21 @@ mod tests {
         let lost =
             Arithmetic { half_chain: 16, ..PLAIN }.key(0.5, 0.0, 0.0).delta - PLAIN.key(0.5, 0.0, 0.0).delta;
         assert!((lost / (0.125 * 64.0 * SUBNORMAL) - 1.0).abs() < 1e-6, "{lost}");
+    }
+
+    #[test]
+    fn subnormal_outputs_lose_half_of_their_least_number() {
+        let tiny = |dtype| bounds(Arithmetic { dtype, ..PLAIN }, &[]).worst;
+        let normal = f64::from(f32::MIN_POSITIVE);
+        assert_eq!(tiny(DType::F16), normal + libm::exp2(-25.0));
+        assert_eq!(tiny(DType::Bf16), normal + libm::exp2(-134.0));
+        for (dtype, smallest) in [
+            (DType::F32, f64::from(f32::from_bits(1))),
+            (DType::F16, half::f16::from_bits(1).to_f64()),
+            (DType::Bf16, half::bf16::from_bits(1).to_f64()),
+        ] {
+            assert_eq!(dtype.subnormal_roundoff(), smallest / 2.0, "{dtype}");
+        }
     }
 
     #[test]

@@ -31,6 +31,11 @@ pub struct PRow {
     pub not_finite: usize,
 }
 
+/// Whether `error` is at most `allowed`. NaN on either side is not.
+fn within(error: f64, allowed: f64) -> bool {
+    error <= allowed
+}
+
 impl PRow {
     /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
@@ -46,7 +51,7 @@ impl PRow {
             let (best, picked) = (row.drift.reference_argmax(), row.drift.computed_argmax());
             let gap = (oracle.p[best] / oracle.p[picked]).ln();
             let allowed = oracle.delta[best] + oracle.delta[picked] + 4.0 * u_out;
-            row.unexplained = gap.is_nan() || gap > allowed;
+            row.unexplained = !within(gap, allowed);
         }
         row
     }
@@ -222,6 +227,8 @@ mod tests {
         let p = [0.4 * gap.exp(), 0.4, 0.2];
         assert!(!judge(&p, &[0.4, 0.41, 0.2], 0.006).unexplained);
         assert!(judge(&p, &[0.4, 0.41, 0.2], 0.004).unexplained);
+        // A bound that is not a number explains nothing.
+        assert!(judge(&p, &[0.4, 0.41, 0.2], f64::NAN).unexplained);
         // NaN on one side is counted. On both sides it is the answer.
         let poisoned = [f64::NAN; 3];
         assert_eq!(judge(&p, &[f64::NAN, 0.4, 0.2], 0.0).not_finite, 1);
