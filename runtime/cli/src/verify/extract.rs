@@ -31,11 +31,6 @@ pub struct PRow {
     pub not_finite: usize,
 }
 
-/// Whether `error` is at most `allowed`. NaN on either side is not.
-fn within(error: f64, allowed: f64) -> bool {
-    error <= allowed
-}
-
 impl PRow {
     /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
@@ -51,7 +46,7 @@ impl PRow {
             let (best, picked) = (row.drift.reference_argmax(), row.drift.computed_argmax());
             let gap = (oracle.p[best] / oracle.p[picked]).ln();
             let allowed = oracle.delta[best] + oracle.delta[picked] + 4.0 * u_out;
-            row.unexplained = !within(gap, allowed);
+            row.unexplained = gap.is_nan() || allowed.is_nan() || gap > allowed;
         }
         row
     }
