@@ -420,3 +420,18 @@ fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path) {
         ran.note(&format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_no_agreement() {
+        assert!(
+            [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::NAN, f64::NAN)].iter().all(|(a, b)| !within(*a, *b))
+        );
+        assert!(within(1.0, 1.0) && !within(1.1, 1.0));
+        assert!([1.0, f64::NAN, 2.0].into_iter().fold(0.0, larger).is_nan());
+        assert_eq!([1.0, 3.0, 2.0].into_iter().fold(0.0, larger), 3.0);
+    }
+}
