@@ -387,6 +387,81 @@ mod tests {
         assert!((lost / (0.125 * 64.0 * SUBNORMAL) - 1.0).abs() < 1e-6, "{lost}");
     }
 
+    /// The bounds by the formulas of the module, term by term, for keys `(p, M, b, v)` above the floor.
+    fn by_formula(a: Arithmetic, keys: &[(f64, f64, f64, f64)]) -> [f64; 2] {
+        let g = |k: usize| k as f64 * U / (1.0 - k as f64 * U);
+        let (d, x, s) = (a.head_dim, a.softcap, libm::fabs(a.scale));
+        let step = libm::exp2(-11.0);
+        let eta = a.half_chain as f64 * step / (1.0 - a.half_chain as f64 * step);
+        let lost = if a.half_chain > 0 { s * d as f64 * libm::exp2(-25.0) } else { 0.0 };
+        let y: f64 = keys.iter().map(|(p, _, _, v)| p * v).sum();
+        let (mut first, mut second, mut change, mut likely, mut systematic, mut spread) =
+            (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+        for &(p, m, b, v) in keys {
+            let distance = libm::fabs(libm::log(p)) + 6.0;
+            let delta = g(d + 6) * m
+                + U * (5.0 * libm::fabs(b) + 2.0 * distance + 8.0 * (1.0 + x))
+                + eta * (1.0 + g(d + 6)) * m
+                + lost;
+            let e = libm::exp(delta) - 1.0;
+            let f = (1.0 + e) * (1.0 + g(a.additions)) - 1.0;
+            first += p * f * libm::fabs(v - y);
+            second += p * (1.0 + e) * libm::fabs(v);
+            change += p * f;
+            let halves = a.half_chain as f64 * (step / U) * (step / U) * m * m + (lost / U) * (lost / U);
+            let variance = (d as f64 + 6.0) * m * m + 5.0 * b * b + 2.0 * distance * distance + halves;
+            likely += p * p * (v - y) * (v - y) * variance;
+            systematic += 8.0 * (1.0 + x) * U * p * libm::fabs(v - y);
+            spread += p * libm::fabs(v);
+        }
+        let unit = if a.dtype == DType::F32 { 0.0 } else { a.dtype.unit_roundoff() };
+        let t = libm::exp2(-126.0) + if a.dtype == DType::F32 { 0.0 } else { a.dtype.subnormal_roundoff() };
+        let (h, y) = (g(3) + unit * (1.0 + g(3)), libm::fabs(y));
+        let sums = (first + (g(a.additions) + g(a.additions + 1)) * second) / (1.0 - change);
+        let roundings = a.additions as f64;
+        let squares = likely + (roundings + 1.0) * spread * spread + (roundings + 2.0) * y * y;
+        [(1.0 + h) * sums + h * y + t, LAMBDA * U * libm::sqrt(squares) + systematic + unit * y + t]
+    }
+
+    #[test]
+    fn the_bounds_are_the_formulas() {
+        let keys = [(0.5, 4.0, -0.75, 3.0), (0.3, 2.0, 0.5, -1.0), (0.2, 7.0, 0.0, 0.25)];
+        // Scores, masks, caps, sums and outputs take turns at being the largest term.
+        let large = keys.map(|(p, m, b, v)| (p, m, 1e5 * b, v));
+        let small = keys.map(|(p, m, b, v)| (p, 1e-3 * m, b, v));
+        let plain = Arithmetic { head_dim: 5, additions: 7, ..PLAIN };
+        for arithmetic in [
+            plain,
+            Arithmetic { additions: 4000, ..plain },
+            Arithmetic { softcap: 30.0, ..plain },
+            Arithmetic { head_dim: 900, ..plain },
+            Arithmetic { dtype: DType::F16, ..plain },
+            Arithmetic { dtype: DType::Bf16, ..plain },
+            Arithmetic { half_chain: 16, scale: -0.25, ..plain },
+            Arithmetic { half_chain: 1, scale: 800.0, ..plain },
+        ] {
+            for keys in [keys, large, small] {
+                let y = keys.iter().map(|(p, _, _, v)| p * v).sum();
+                let (mut row, mut component) = (Row::new(arithmetic), Component::new(y));
+                for (p, magnitude, bias, v) in keys {
+                    let key = arithmetic.key(p, magnitude, bias);
+                    row.absorb(&key);
+                    component.absorb(&key, v);
+                }
+                let found = row.bounds(&component);
+                let [worst, likely] = by_formula(arithmetic, &keys);
+                let near = |a: f64, b: f64| libm::fabs(a / b - 1.0) < 1e-7;
+                assert!(near(found.worst, worst), "{arithmetic:?}: {found:?} {worst:e}");
+                assert!(near(found.likely, likely.min(worst)), "{arithmetic:?}: {found:?} {likely:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn weights_are_covered_up_to_the_error_of_the_exponential() {
+        assert!(covers_exp2(0.0) && covers_exp2(8.0 * U) && !covers_exp2(8.1 * U));
+    }
+
     #[test]
     fn subnormal_outputs_lose_half_of_their_least_number() {
         let tiny = |dtype| bounds(Arithmetic { dtype, ..PLAIN }, &[]).worst;
