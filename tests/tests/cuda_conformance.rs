@@ -216,7 +216,7 @@ fn the_longest_path_is_the_one_that_is_counted() {
             // Group 0 has every `groups`th key.
             Summation::Groups { groups, flush } => {
                 let (own, chain) = (groups * flush, multiples(groups, (groups * flush).min(chunk)));
-                (vec![chain, multiples(own, chunk), powers(1, groups), tree].concat(), Vec::new())
+                ([chain, multiples(own, chunk), powers(1, groups), tree].concat(), Vec::new())
             }
         };
         let found = [(probe.of_values(&w), w.len()), (probe.of_weights(&s), s.len())];

@@ -94,6 +94,9 @@ fn the_smallest_kernel_that_suffices() {
     assert_eq!(refused, Err(ChooseError::HeadSize { found: 257, max: 256 }));
     let refused = name(DType::F16, 100, [64, 129], false);
     assert_eq!(refused, Err(ChooseError::HeadSize { found: 129, max: 128 }));
+    let twins = [spec("first", 64, false, ALL, 64), spec("second", 64, false, ALL, 64)];
+    let small = problem(DType::F32, 1, 1, 100, 100, [64, 64]).check().unwrap();
+    assert_eq!(choose_gpu(&small, &H200, &twins, &GpuOptions::default()).unwrap().candidate, 0);
     let none = problem(DType::F32, 1, 1, 8, 8, [8, 8]).check().unwrap();
     assert_eq!(choose_gpu(&none, &H200, &[], &GpuOptions::default()), Err(ChooseError::NoKernel));
 }
@@ -148,6 +151,9 @@ fn splits_cover_the_keys_and_fill_the_device() {
     assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
     let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
     assert_eq!((short.splits, short.chunk), (8, 128));
+    // 264 blocks are as near to 176 as to 352, and more is better; 263 are nearer to one split of 177.
+    let splits = |h| plain(problem(DType::F32, 1, h, 64, 2048, [64, 64]), &H200).splits;
+    assert_eq!([splits(176), splits(177)], [2, 1]);
     // Two blocks for each SM.
     for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
         let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
@@ -199,6 +205,13 @@ fn causal_rows_have_short_blocks_and_splits() {
     // Undivided where the partial states of four splits would take too much memory.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
+    // Blocks that fill the device eight times, two on each SM, are evened out by their order; one block fewer is not.
+    let rows = |h| {
+        let mut spec = problem(DType::F32, 1, h, 4, 4096, [64, 64]);
+        spec.causal = Some(Alignment::BottomRight);
+        plain(spec, &H200).splits
+    };
+    assert_eq!([rows(8 * 264 - 1), rows(8 * 264)], [4, 1]);
     // The blocks fill a small device, and their order evens them out.
     assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
     assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
@@ -286,6 +299,8 @@ fn what_32_bits_do_not_count_is_refused() {
     assert_eq!(axis(of(1, 1, 1, MAX_COUNT + 1)), Some("keys"));
     assert_eq!(axis(of(1, 1, MAX_COUNT + 1, 1)), Some("queries"));
     assert_eq!(axis(of(1 << 16, 1 << 15, 1, 1)), Some("rows"));
+    // Each of 2^27 rows has a block for each of hundreds of splits.
+    assert_eq!(axis(of(1 << 27, 1, 1, 1 << 16)), Some("blocks"));
 }
 
 #[test]
@@ -327,4 +342,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { shared: 8 << 10, ..k }.resident(&H200), 4);
     assert_eq!(GpuResources { shared: 0, registers: 32, ..k }.resident(&H200), 8);
     assert_eq!(GpuResources { registers: 255, threads: 512, ..k }.resident(&H200), 1);
+    // A device whose shared memory is not known has at least 64 KiB.
+    let unknown = GpuProfile { shared_per_sm: 0, ..H200 };
+    assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
