@@ -1,5 +1,7 @@
 //! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
 
+#![allow(clippy::unwrap_used)]
+
 use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
