@@ -37,6 +37,7 @@ macro_rules! attention {
                 most_queries: usize::MAX,
                 weight_scale: $lanes::WEIGHT_SCALE,
                 chain: product::CHAIN,
+                weight_sums: 1,
                 exp2_relative: $exp2,
                 fused: $fused,
             },
@@ -55,6 +56,7 @@ macro_rules! attention {
                 group: 4,
                 keys: KeyLayout::Rows,
                 most_queries: $lanes::N.div_ceil(4),
+                weight_sums: $lanes::N,
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],
