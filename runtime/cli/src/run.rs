@@ -35,7 +35,8 @@ Values must leave room for sums: attention overflows where keys * 2^8 * max |v| 
 sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the reader
-of standard output has closed it. Outputs are complete by then, as they are where printing fails.";
+of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the variables of
+the environment.";
 
 /// A flag without which the command cannot run.
 fn required(flag: Arg) -> Arg {
