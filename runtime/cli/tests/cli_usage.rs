@@ -90,6 +90,20 @@ fn help_is_a_command_too() {
     }
 }
 
+/// Numbers in the help are those that the library has.
+#[test]
+fn limits_in_the_help_are_those_that_hold() {
+    let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
+    let refused = stderr(&elsa(&["bench", "--threads", "100000000"]));
+    let threads = refused.split_once("allowed: ").unwrap().1.trim();
+    assert!(
+        threads.starts_with("1 to ") && help.contains(&format!("of the CPU, {threads} ")),
+        "{refused}{help}"
+    );
+    let block = elsa_runtime::PlanOptions::default().block;
+    assert!(help.contains(&format!("Keys of a block on the CPU [default: {block}]")), "{help}");
+}
+
 #[test]
 fn flags_that_nothing_heeds_are_refused() {
     let shape = "--shape 1,1,4,4,4 --seconds 0.01";

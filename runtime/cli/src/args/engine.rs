@@ -16,8 +16,8 @@ pub struct EngineArgs {
     /// What computes. auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
     pub backend: BackendFlag,
-    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails. fail needs a GPU, so that it is
-    /// refused where the CPU is requested or auto finds no GPU
+    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails. fail needs a GPU: it is refused
+    /// where the CPU is requested or auto finds no GPU
     #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
     pub fallback: Fallback,
     /// Number of the GPU, as its driver counts [default: 0]

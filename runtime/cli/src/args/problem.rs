@@ -51,7 +51,8 @@ pub struct ProblemArgs {
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
         default_missing_value = ALIGNMENTS[1].0, value_parser = one_of(ALIGNMENTS))]
     pub causal: Option<Alignment>,
-    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open
+    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, no R reaches
+    /// beyond i + offset
     #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
     pub window: Option<Window>,
     /// s <- X tanh(s / X), before masks; 0 is off
