@@ -11,5 +11,5 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
-    elsa_cli::main(std::env::args_os()).into()
+    elsa_edge::main(std::env::args_os()).into()
 }

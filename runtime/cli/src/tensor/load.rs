@@ -34,9 +34,17 @@ impl Accept {
 
     const fn allowed(self) -> &'static str {
         match self {
-            Accept::Float => "f32, f16 (bf16 in .safetensors)",
-            Accept::Mask => "bool, f32, f16 (bf16 in .safetensors)",
-            Accept::Lengths => "i64, i32",
+            Accept::Float => "f32, f16 (bf16 in .safetensors), little-endian",
+            Accept::Mask => "bool, f32, f16 (bf16 in .safetensors), little-endian",
+            Accept::Lengths => "i64, i32, little-endian",
+        }
+    }
+
+    /// `fault` with the types of this argument in place of those of the format.
+    fn narrowed(self, fault: TensorError) -> TensorError {
+        match fault {
+            TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
+            other => other,
         }
     }
 }
@@ -65,7 +73,8 @@ impl Tensor {
         let file =
             MappedFile::open(path).map_err(|source| Error::Read { argument, path: path.clone(), source })?;
         let fail = |source| Error::Tensor { argument, path: path.clone(), source };
-        let parsed = parse(&file, source.name.as_deref(), path).map_err(fail)?;
+        let parsed =
+            parse(&file, source.name.as_deref(), path).map_err(|fault| fail(accept.narrowed(fault)))?;
         let dtype = parsed.dtype;
         if !accept.takes(dtype) {
             return Err(fail(TensorError::Type { found: dtype.name().into(), allowed: accept.allowed() }));

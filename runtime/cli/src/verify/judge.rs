@@ -1,6 +1,7 @@
 //! The verdict on one answer.
 
 use super::extract::Extraction;
+use crate::args::warn_without_half_scores;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::oracle::{Comparison, Explained, Oracle, Total};
@@ -121,6 +122,7 @@ pub fn judge(
 ) -> Result<Verdict, Error> {
     let spec = problem.spec();
     let plan = engine.plan(problem, options)?;
+    warn_without_half_scores(options, &plan);
     let mut output = Buffer::zeros("out", spec.dtype, spec.output.extent())?;
     let mut workspace = plan.workspace()?;
     let report = {

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
-use clap::Args;
+use clap::{Arg, Args};
 use elsa_core::attention::{Inputs, Problem};
 use judge::judge;
 use print::print;
@@ -54,10 +54,16 @@ The answer is compared with attention in f64. Verification fails (exit status 4)
 Nothing in either bound is fitted. P is the output of the kernel for one-hot values, over a sample of rows if all
 would take too long. NaN is null in JSON.";
 
+/// A flag without which the command verifies built-in tensors.
+fn required(flag: Arg) -> Arg {
+    flag.required_unless_present("scenario")
+}
+
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
-    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP))]
+    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
     /// The problem.
     #[command(flatten)]

@@ -47,7 +47,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     for line in [
         &format!("cargo test --no-run -p elsa-tests{tests}"),
         "cargo test --no-run -p elsa-runtime --lib",
-        "cargo build -p elsa-cli",
+        "cargo build -p elsa-edge",
     ] {
         let done = build(line);
         if !done.ok {

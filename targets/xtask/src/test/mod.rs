@@ -9,6 +9,7 @@ mod fuzz;
 mod house;
 mod printed;
 mod readme;
+mod release;
 mod sanitizers;
 mod seeds;
 mod stages;

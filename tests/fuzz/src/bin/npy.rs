@@ -1,7 +1,7 @@
 //! The reader of `.npy` files: any bytes are a tensor whose payload has the size of its shape, or a typed error.
 #![no_main]
 
-use elsa_cli::tensor::npy;
+use elsa_edge::tensor::npy;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| match npy::parse(bytes) {

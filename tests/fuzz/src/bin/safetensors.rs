@@ -2,7 +2,7 @@
 //! its shape, or a typed error.
 #![no_main]
 
-use elsa_cli::tensor::safetensors;
+use elsa_edge::tensor::safetensors;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
