@@ -20,6 +20,8 @@ use std::time::Instant;
 /// The text below the flags.
 const HELP: &str = "\
 Several tensors may lie in one .safetensors file, in and out: --q in.safetensors#q ... --out out.safetensors#y.
+An output replaces the tensor of its name in a .safetensors file and keeps the others, with the file's metadata.
+Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded to f32, and a notice says so.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
 
@@ -59,7 +61,6 @@ pub struct RunArgs {
 impl RunArgs {
     /// Checks that every output can be written. The outputs are prepared in the order in which [`run`] lists them.
     fn writer(&self) -> Result<Writer, Error> {
-        let inputs = self.problem.sources();
         let mut writer = Writer::default();
         for (operand, source) in [
             (Operand::Output, Some(&self.out)),
@@ -68,11 +69,11 @@ impl RunArgs {
             (Operand::LogSumExp, self.lse_out.as_ref()),
         ] {
             if let Some(source) = source {
-                writer.add(operand.argument(), source, &inputs)?;
+                writer.add(operand.argument(), source)?;
             }
         }
         if let Some(path) = &self.state_out {
-            writer.add_archive("state-out", path, &inputs)?;
+            writer.add_archive("state-out", path)?;
         }
         Ok(writer)
     }
@@ -162,7 +163,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             ("W", content(Operand::StateWeighted, Buffer::F32(w))),
         ])
     }));
-    writer.commit(contents)?;
+    job.unchanged()?;
+    writer.commit(&contents)?;
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {
