@@ -97,7 +97,7 @@ fn an_input_that_changes_during_the_run_is_noticed() {
 fn a_signal_leaves_no_temporary_file() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let desk = desk();
-        let child = waiting(&desk, "", "y.npy");
+        let child = waiting(&desk, "ulimit -c 0", "y.npy");
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(signal.as_raw()), "{output:?}");

@@ -11,13 +11,15 @@ use std::process::{Child, Output};
 const MB: usize = 1_000_000;
 
 /// Waits for the end of a process. Returns the most memory that it had, in bytes, as seen every fraction of a
-/// millisecond.
+/// millisecond; 0 if it was not seen. The shell that starts it does not count.
 fn peak(mut child: Child) -> (usize, Output) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         let text = std::fs::read_to_string(&status).unwrap_or_default();
-        if let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:")) {
+        if !text.starts_with("Name:\tsh\n")
+            && let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))
+        {
             let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
             peak = peak.max(kilobytes * 1024);
         }
@@ -30,10 +32,12 @@ fn peak(mut child: Child) -> (usize, Output) {
 fn within(desk: &Desk, line: &str, code: i32, most: usize) {
     // An emulator has memory of its own.
     let most = most + if emulated() { 80 * MB } else { 0 };
-    let (peak, output) = peak(desk.start("", line));
+    // A run that is over before it is seen is repeated.
+    let mut runs = (0..100).map(|_| peak(desk.start("", line)));
+    let (peak, output) = runs.find(|(peak, _)| *peak > 0).unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{line}: {text}");
-    assert!(peak > 0 && peak <= most, "{line}: {peak} bytes, allowed: {most}: {text}");
+    assert!(peak <= most, "{line}: {peak} bytes, allowed: {most}: {text}");
 }
 
 fn desk() -> Desk {
