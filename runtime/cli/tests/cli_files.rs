@@ -141,7 +141,8 @@ fn a_replaced_file_keeps_mode_and_owner() {
     let before = kept(&path);
     let child = waiting(&desk, "", "y.npy");
     // Nobody reads what is in the making who may not read the file.
-    assert_eq!(kept(&desk.path(&parts(&desk)[0])), before);
+    let part = desk.path(&parts(&desk)[0]);
+    wait_for("mode and owner of the temporary file", || kept(&part) == before);
     assert!(go_on(&desk, child).status.success());
     assert_ne!(std::fs::read(&path).unwrap(), EARLIER);
     assert_eq!(kept(&path), before);
