@@ -115,7 +115,9 @@ pub fn replace<'a>(files: impl IntoIterator<Item = (Temporary, &'a Path)>) -> Re
 pub fn remove_all(end: impl FnOnce()) {
     let live = live();
     for path in &*live {
-        if let Err(e) = std::fs::remove_file(path) {
+        if let Err(e) = std::fs::remove_file(path)
+            && e.kind() != io::ErrorKind::NotFound
+        {
             eprintln!("elsa: {}: cannot be removed: {e}", path.display());
         }
     }
