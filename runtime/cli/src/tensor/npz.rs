@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn damage_is_named() {
         for (method, at) in [(CompressionMethod::Stored, 60), (CompressionMethod::Deflated, 45)] {
-            let data: Vec<u8> = (0..999u32).map(|i| (i * i >> 3) as u8).collect();
+            let data: Vec<u8> = (0..999u32).map(|i| ((i * i) >> 3) as u8).collect();
             let mut file = archive(&[("a.npy", &data)], method);
             file[at] ^= 0x55;
             let error = complaint(&file, "a");
