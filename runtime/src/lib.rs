@@ -34,7 +34,6 @@ mod cpu;
 mod cuda;
 mod engine;
 mod error;
-mod mapped;
 mod presence;
 
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
@@ -48,7 +47,6 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
-pub use mapped::MappedFile;
 pub use presence::{Present, backends};
 
 pub use elsa_core::attention::plan::Method;

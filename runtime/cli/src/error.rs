@@ -23,7 +23,7 @@ pub enum TensorError {
     /// Bytes that are not a file of the format.
     #[error("not a {format} file: {found}; allowed: {allowed}")]
     Format {
-        /// `.npy` or `.safetensors`.
+        /// `.npy`, `.npz` or `.safetensors`.
         format: &'static str,
         /// What was found.
         found: String,
@@ -110,6 +110,14 @@ pub enum Error {
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
+    },
+    /// A file that was written, replaced or removed while the command needed it.
+    #[error("--{argument}: {}: changed during the run; run again when its writer is done", path.display())]
+    Changed {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
     },
     /// An output that cannot be written; found before anything is computed.
     #[error("--{argument}: {}: cannot be written: {reason}; allowed: a file in a writable folder", path.display())]
@@ -259,6 +267,7 @@ mod tests {
         assert_eq!(Error::Bind(BindError::Device(lost())).status(), 3);
         assert_eq!(Error::Plan(Refused::HeadSize { found: 257, max: 256 }.into()).status(), 2);
         assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
+        assert_eq!(Error::Changed { argument: "q", path: "q.npy".into() }.status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));

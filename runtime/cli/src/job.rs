@@ -1,15 +1,16 @@
 //! From flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
-use crate::error::{Error, TensorError};
+use crate::error::{Error, TensorError, one_line};
 use crate::files::Files;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Lengths, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::view::{Layout, View};
+use std::rc::Rc;
 
-/// The tensors that files hold; none for operands without a file.
-type Tensors = Operands<Option<Tensor>>;
+/// The tensors that files hold; none for operands without a file. Operands that name the same tensor share it.
+type Tensors = Operands<Option<Rc<Tensor>>>;
 
 /// Tensors read from files, and the problem that they make.
 pub struct Job {
@@ -28,21 +29,32 @@ impl Job {
     /// # Errors
     /// The first thing that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
-        let tensors = Tensors::try_from_fn(|operand| {
+        let mut loaded: Vec<(Source, Accept, Rc<Tensor>)> = Vec::new();
+        let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
             let accept = if operand == Operand::Mask { Accept::Mask } else { Accept::Float };
-            args.source(operand).map(|source| Tensor::load(operand.argument(), source, accept)).transpose()
+            let Some(source) = args.source(operand) else { return Ok(None) };
+            if let Some((.., tensor)) = loaded.iter().find(|(s, a, _)| (s, *a) == (source, accept)) {
+                return Ok(Some(Rc::clone(tensor)));
+            }
+            let tensor = Rc::new(Tensor::load(operand.argument(), source, accept)?);
+            loaded.push((source.clone(), accept, Rc::clone(&tensor)));
+            Ok(Some(tensor))
         })?;
         let mut files = Files::default();
         for (operand, tensor) in tensors.iter() {
             if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
-                files.add(operand.argument(), &source.to_string(), tensor.dtype().name(), tensor.shape());
+                files.add(operand.argument(), &source.to_string(), tensor.stored().name(), tensor.shape());
             }
         }
         let lengths = Lists::load(args, &mut files)?;
-        Job::of(args, present, tensors, lengths, &files).map_err(|fault| match fault {
+        let job = Job::of(args, present, tensors, lengths, &files).map_err(|fault| match fault {
             Error::Problem(fault) => files.explain(fault),
             other => other,
-        })
+        })?;
+        for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
+            eprintln!("elsa: {}", one_line(&notice));
+        }
+        Ok(job)
     }
 
     /// The job of tensors that are loaded. `files` describes them in messages.
@@ -54,7 +66,7 @@ impl Job {
         files: &Files,
     ) -> Result<Job, Error> {
         let packed = lengths.sequences()?;
-        let required = |operand| tensors[operand].as_ref().ok_or_else(|| missing(operand));
+        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
         let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
         let layout = layout(args, packed.is_some(), [("q", q), ("k", k), ("v", v)])?;
         let kv_heads = args.kv_heads.or(args.heads);
@@ -132,12 +144,22 @@ impl Job {
         Ok(job)
     }
 
+    /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
+    ///
+    /// # Errors
+    /// The first file that has.
+    pub fn unchanged(&self) -> Result<(), Error> {
+        let mut tensors =
+            self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref()).chain(self.lengths.tensors());
+        tensors.try_for_each(Tensor::unchanged)
+    }
+
     /// The data of the problem.
     ///
     /// # Errors
     /// A tensor without floating-point elements, which [`Job::load`] rules out.
     pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
-        let elements = |operand| self.tensors[operand].as_ref().and_then(Tensor::elements);
+        let elements = |operand| self.tensors[operand].as_deref().and_then(Tensor::elements);
         let required = |operand| elements(operand).ok_or_else(|| not_float(operand));
         Ok(Inputs {
             query: required(Operand::Query)?,
@@ -145,7 +167,7 @@ impl Job {
             value: required(Operand::Value)?,
             past_key: elements(Operand::PastKey),
             past_value: elements(Operand::PastValue),
-            mask: self.tensors[Operand::Mask].as_ref().and_then(Tensor::mask),
+            mask: self.tensors[Operand::Mask].as_deref().and_then(Tensor::mask),
             lengths: self.lengths.borrow(),
         })
     }
@@ -159,24 +181,24 @@ fn not_float(operand: Operand) -> Error {
     Error::Problem(ArgumentError::Needs { argument: operand.argument(), other: "floating-point elements" })
 }
 
-/// [`Lengths`] in memory of their own.
+/// The tensors of [`Lengths`], each with one axis.
 struct Lists {
-    keys: Option<Vec<i64>>,
-    cu_seqlens_q: Option<Vec<i64>>,
-    cu_seqlens_k: Option<Vec<i64>>,
+    keys: Option<Tensor>,
+    cu_seqlens_q: Option<Tensor>,
+    cu_seqlens_k: Option<Tensor>,
 }
 
 impl Lists {
     fn load(args: &ProblemArgs, files: &mut Files) -> Result<Lists, Error> {
-        let mut list = |argument, source: &Option<Source>| -> Result<Option<Vec<i64>>, Error> {
+        let mut list = |argument, source: &Option<Source>| -> Result<Option<Tensor>, Error> {
             let Some(source) = source else { return Ok(None) };
             let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-            files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
+            files.add(argument, &source.to_string(), tensor.stored().name(), tensor.shape());
             if tensor.shape().len() != 1 {
                 let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
                 return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
             }
-            Ok(tensor.lengths())
+            Ok(Some(tensor))
         };
         Ok(Lists {
             keys: list("kv-lens", &args.kv_lens)?,
@@ -188,18 +210,22 @@ impl Lists {
     /// The number of packed sequences, if the tensors are packed.
     fn sequences(&self) -> Result<Option<usize>, ArgumentError> {
         match (&self.cu_seqlens_q, &self.cu_seqlens_k) {
-            (Some(bounds), Some(_)) => Ok(Some(bounds.len().saturating_sub(1))),
+            (Some(bounds), Some(_)) => Ok(Some(bounds.shape()[0].saturating_sub(1))),
             (None, None) => Ok(None),
             (Some(_), None) => Err(ArgumentError::Needs { argument: "cu-seqlens-q", other: "cu-seqlens-k" }),
             (None, Some(_)) => Err(ArgumentError::Needs { argument: "cu-seqlens-k", other: "cu-seqlens-q" }),
         }
     }
 
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        [&self.keys, &self.cu_seqlens_q, &self.cu_seqlens_k].into_iter().flatten()
+    }
+
     fn borrow(&self) -> Lengths<'_> {
         Lengths {
-            keys: self.keys.as_deref(),
-            cu_seqlens_q: self.cu_seqlens_q.as_deref(),
-            cu_seqlens_k: self.cu_seqlens_k.as_deref(),
+            keys: self.keys.as_ref().and_then(Tensor::lengths),
+            cu_seqlens_q: self.cu_seqlens_q.as_ref().and_then(Tensor::lengths),
+            cu_seqlens_k: self.cu_seqlens_k.as_ref().and_then(Tensor::lengths),
         }
     }
 }

@@ -9,7 +9,8 @@
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
-//! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files. Arrows point from
+//! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
+//! stays half-made. Arrows point from
 //! [`command`] to the commands, from these to what they share, and never back.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
@@ -34,6 +35,8 @@ pub mod rows;
 pub mod run;
 pub mod scenario;
 pub mod shape;
+pub mod signals;
+mod temporary;
 pub mod tensor;
 mod usage;
 pub mod verify;

@@ -30,7 +30,9 @@ Examples:
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
 
 Files are little-endian and in C order; numpy.ascontiguousarray brings an array into C order. Several tensors may lie
-in one .safetensors file, in and out. .npy has no bf16: such outputs go there as f32.
+in one .safetensors file, in and out: an output replaces the tensor of its name and keeps the others, with the file's
+metadata. .npy has no bf16: such outputs go there as f32. Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded
+to f32, and a notice says so.
 Values must leave room for sums: attention overflows where keys * 2^8 * max |v| exceeds the range of f32. On a GPU head
 sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
@@ -81,7 +83,6 @@ pub struct RunArgs {
 impl RunArgs {
     /// Checks that every output can be written. The outputs are prepared in the order in which [`run`] lists them.
     fn writer(&self) -> Result<Writer, Error> {
-        let inputs = self.problem.sources();
         let mut writer = Writer::default();
         for (operand, source) in [
             (Operand::Output, Some(&self.out)),
@@ -90,11 +91,11 @@ impl RunArgs {
             (Operand::LogSumExp, self.lse_out.as_ref()),
         ] {
             if let Some(source) = source {
-                writer.add(operand.argument(), source, &inputs)?;
+                writer.add(operand.argument(), source)?;
             }
         }
         if let Some(path) = &self.state_out {
-            writer.add_archive("state-out", path, &inputs)?;
+            writer.add_archive("state-out", path)?;
         }
         Ok(writer)
     }
@@ -186,7 +187,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             ("W", content(Operand::StateWeighted, Buffer::F32(w))),
         ])
     }));
-    writer.commit(contents)?;
+    job.unchanged()?;
+    writer.commit(&contents)?;
 
     let mut stdout = std::io::stdout().lock();
     if args.certificate {

@@ -210,7 +210,8 @@ fn files_that_are_not_what_they_say() {
         |descr, fortran, shape: &[usize], length: usize| npy(descr, fortran, shape, &vec![0; length]);
     case(&tensor("<f4", "True", &[2, 4, 5, 8], 1280), ["Fortran order", "C order"]);
     case(&tensor(">f4", "False", &[2, 4, 5, 8], 1280), ["big-endian", "little-endian"]);
-    case(&tensor("<f8", "False", &[2, 4, 5, 8], 2560), ["<f8", "allowed: f32, f16"]);
+    case(&tensor("<i2", "False", &[2, 4, 5, 8], 640), ["<i2", "allowed: f32, f16"]);
+    case(&tensor("|u1", "False", &[2, 4, 5, 8], 320), ["type u8", "allowed: f32, f16"]);
     case(&tensor("<c8", "False", &[2, 4, 5, 8], 2560), ["<c8", "allowed: f32, f16"]);
     case(&tensor("<i8", "False", &[2, 4, 5, 8], 2560), ["type i64", "f32, f16"]);
     case(&tensor("<f4", "False", &[2, 4, 5, 8], 1279), ["1279 bytes", "1280"]);
@@ -233,6 +234,7 @@ fn files_that_are_not_what_they_say() {
     desk.ok(&soft.replace("@y.npy", "@other.npy"));
     refused(&desk, &soft.replace("#q", "#nope"), &["--q", "'nope'", "allowed: q"]);
     refused(&desk, &soft.replace("#q", ""), &["--q", "no tensor name", "allowed"]);
+    refused(&desk, &soft.replace("#q", "#__metadata__"), &["--q", "__metadata__", "allowed: another name"]);
     write(&file[..file.len() - 1]);
     refused(&desk, soft, &["--q", "s.safetensors", "another length", "allowed"]);
     let text = String::from_utf8_lossy(&file[8..]).into_owned();
@@ -269,16 +271,14 @@ fn outputs_that_cannot_be_written() {
     // The first output is good, the second is not: neither appears.
     let second = to("@new.npy") + " --lse-out @none/l.npy";
     refused(&desk, &second, &["--lse-out", "none/l.npy", "allowed"]);
-    let file = to("@w.safetensors#y").replace("@q.npy", "@w.safetensors#q");
-    let data = noise(1, 320);
-    let view = safetensors::tensor::TensorView::new(
-        safetensors::Dtype::F32,
-        vec![2, 4, 5, 8],
-        bytemuck::cast_slice(&data),
+    std::fs::write(desk.path("w.safetensors"), b"neither tensors nor empty").unwrap();
+    refused(
+        &desk,
+        &to("@w.safetensors#y"),
+        &["--out", "w.safetensors", "cannot be kept", "remove it", "allowed"],
     );
-    std::fs::write(desk.path("w.safetensors"), safetensors::serialize([("q", view.unwrap())], None).unwrap())
-        .unwrap();
-    refused(&desk, &file, &["--out", "--q reads it", "allowed"]);
+    refused(&desk, &to("@z.safetensors#__metadata__"), &["--out", "__metadata__", "allowed: another name"]);
+    refused(&desk, &to("@z.npz#y"), &["--out", "z.npz#y", "allowed: path.npy or path.safetensors#name"]);
     let twice = format!("{} --lse-out @z.safetensors#y", to("@z.safetensors#y"));
     refused(&desk, &twice, &["--lse-out", "--out writes the same", "allowed"]);
     let mut permissions = std::fs::metadata(desk.path("y.npy")).unwrap().permissions();

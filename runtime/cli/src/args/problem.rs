@@ -24,7 +24,7 @@ const ALIGNMENTS: [(&str, Alignment); 2] =
 /// The tensors and the semantics of a problem.
 #[derive(Args, Debug, Clone)]
 pub struct ProblemArgs {
-    /// Queries: path.npy (f32, f16) or path.safetensors#name (f32, f16, bf16)
+    /// Queries: path.npy, path.npz#name (f32, f16, f64) or path.safetensors#name (f32, f16, bf16, f64)
     #[arg(long, value_name = FILE)]
     pub q: Option<Source>,
     /// Keys
@@ -58,8 +58,8 @@ pub struct ProblemArgs {
     /// s <- X tanh(s / X), before masks; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool (true = attend) or float (added), broadcast over [batch, heads, q, k] from the right, so that a padding
-    /// mask is [batch, 1, 1, k]. Keys beyond its last axis are not attended
+    /// bool or uint8 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
+    /// right, so that a padding mask is [batch, 1, 1, k]. Keys beyond its last axis are not attended
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
     /// int64 [batch]: valid keys of each sequence
@@ -92,17 +92,5 @@ impl ProblemArgs {
             Operand::Mask => self.mask.as_ref(),
             _ => None,
         }
-    }
-
-    /// Every file that is read, with its flag.
-    #[must_use]
-    pub fn sources(&self) -> Vec<(&'static str, &Source)> {
-        let tensors = Operand::ALL.into_iter().map(|operand| (operand.argument(), self.source(operand)));
-        let lengths = [
-            ("kv-lens", self.kv_lens.as_ref()),
-            ("cu-seqlens-q", self.cu_seqlens_q.as_ref()),
-            ("cu-seqlens-k", self.cu_seqlens_k.as_ref()),
-        ];
-        tensors.chain(lengths).filter_map(|(argument, source)| Some((argument, source?))).collect()
     }
 }

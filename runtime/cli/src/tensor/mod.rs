@@ -1,17 +1,20 @@
-//! Tensors in files: `.npy`, and `.safetensors` with the name of a tensor.
+//! Tensors in files: `.npy`, and `.npz` and `.safetensors` with the name of a tensor.
 //!
-//! The parsers ([`npy::parse`], [`safetensors::parse`]) take bytes and return a [`Parsed`]: type, shape and a
-//! slice of exactly as many bytes as the shape takes. They trust nothing in a file and never panic.
-//! [`Tensor::load`] maps a file, parses it and keeps the map. It copies only data whose address does not fit
-//! their type. [`output`] writes.
+//! [`read`] takes the bytes of a file to a tensor in memory. The parsers of the formats ([`npy`], [`npz`],
+//! [`safetensors`]) trust nothing in a file, never panic, and hold little more in memory than the tensor.
+//! [`Tensor::load`] opens a file, reads it, and notices when it changes. [`output`] writes.
 
+mod contents;
+mod file;
 mod load;
 pub mod npy;
+pub mod npz;
 pub mod output;
 pub mod safetensors;
 mod source;
 mod stored;
 
-pub use load::{Accept, Tensor};
-pub use source::Source;
-pub use stored::{Parsed, Stored};
+pub use contents::{Accept, Contents, Data, read};
+pub use load::Tensor;
+pub use source::{Format, Source};
+pub use stored::{Fault, Header, Stored};

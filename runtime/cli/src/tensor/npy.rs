@@ -9,11 +9,11 @@
 //! allocates as many bytes as the length field names and multiplies the shape without a check, so a malformed
 //! file ends the process.
 
-use super::stored::{Parsed, Stored, byte_length};
+use super::stored::{Fault, Header, Stored, byte_length};
 use crate::error::TensorError;
 use npyz::{Endianness, TypeChar, TypeStr, WriterBuilder};
 use py_literal::Value;
-use std::io::Write;
+use std::io::{self, Read, Write};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -27,38 +27,50 @@ fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
     TensorError::Format { format: ".npy", found: found.into(), allowed }
 }
 
-/// Parses a whole file.
+/// Reads the header of a file of `length` bytes. `reader` stands at the elements then.
 ///
 /// # Errors
 /// Anything but a little-endian tensor of a known type in C order whose elements fill its shape exactly.
-pub fn parse(bytes: &[u8]) -> Result<Parsed<'_>, TensorError> {
-    let Some(rest) = bytes.strip_prefix(MAGIC) else {
-        let found = if bytes.len() < MAGIC.len() { "too short" } else { "no magic number" };
-        return Err(format(found, "a file that starts with \\x93NUMPY"));
-    };
+pub fn header(reader: &mut (impl Read + ?Sized), length: u64) -> Result<Header, Fault> {
+    // What the file had when it was opened counts: a read that ends early is a failure of its own.
+    let mut left = length;
+    let magic: [u8; MAGIC.len()] = bytes(reader, &mut left)
+        .ok_or_else(|| format("too short", "a file that starts with \\x93NUMPY"))??;
+    if magic != *MAGIC {
+        return Err(format("no magic number", "a file that starts with \\x93NUMPY").into());
+    }
     let truncated = || format("truncated header", "a complete header");
-    let (length, rest) = match rest {
-        [1, 0, a, b, rest @ ..] => (usize::from(u16::from_le_bytes([*a, *b])), rest),
-        [2 | 3, 0, a, b, c, d, rest @ ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, rest),
-        [1..=3, 0, ..] | [] | [_] => return Err(truncated()),
-        [major, minor, ..] => {
-            return Err(format(format!("version {major}.{minor}"), "versions 1.0, 2.0 and 3.0"));
+    let size = match bytes(reader, &mut left).ok_or_else(truncated)?? {
+        [1, 0] => u32::from(u16::from_le_bytes(bytes(reader, &mut left).ok_or_else(truncated)??)),
+        [2 | 3, 0] => u32::from_le_bytes(bytes(reader, &mut left).ok_or_else(truncated)??),
+        [major, minor] => {
+            return Err(format(format!("version {major}.{minor}"), "versions 1.0, 2.0 and 3.0").into());
         }
     };
-    if length > MAX_HEADER {
-        return Err(format(format!("a header of {length} bytes"), "at most 10000 bytes"));
+    if size as usize > MAX_HEADER {
+        return Err(format(format!("a header of {size} bytes"), "at most 10000 bytes").into());
     }
-    let (header, payload) = rest.split_at_checked(length).ok_or_else(truncated)?;
-    let (dtype, shape, fortran) = parse_header(header)?;
+    left = left.checked_sub(u64::from(size)).ok_or_else(truncated)?;
+    let mut text = vec![0; size as usize];
+    reader.read_exact(&mut text)?;
+    let (dtype, shape, fortran) = parse_header(&text)?;
     let (shape, needed) = byte_length(dtype, &shape)?;
     // Both orders are the same bytes without elements, and with at most one axis longer than one.
     if fortran && needed > 0 && shape.iter().filter(|&&n| n > 1).count() > 1 {
-        return Err(TensorError::FortranOrder);
+        return Err(TensorError::FortranOrder.into());
     }
-    if payload.len() != needed {
-        return Err(TensorError::Length { found: payload.len(), needed, shape, dtype: dtype.name() });
+    if left != needed as u64 {
+        let found = usize::try_from(left).unwrap_or(usize::MAX);
+        return Err(TensorError::Length { found, needed, shape, dtype: dtype.name() }.into());
     }
-    Ok(Parsed { dtype, shape, bytes: payload })
+    Ok(Header { dtype, shape, bytes: needed })
+}
+
+/// The next `N` of the `left` bytes; none if there are fewer.
+fn bytes<const N: usize>(reader: &mut (impl Read + ?Sized), left: &mut u64) -> Option<io::Result<[u8; N]>> {
+    *left = left.checked_sub(N as u64)?;
+    let mut bytes = [0; N];
+    Some(reader.read_exact(&mut bytes).map(|()| bytes))
 }
 
 fn parse_header(header: &[u8]) -> Result<(Stored, Vec<u64>, bool), TensorError> {
@@ -120,13 +132,15 @@ fn guard(text: &str) -> Result<(), TensorError> {
     Ok(())
 }
 
-const TYPES: &str = "little-endian <f4, <f2, |b1, <i8, <i4";
+const TYPES: &str = "little-endian <f4, <f2, <f8, |b1, |u1, <i8, <i4";
 
 fn parse_type(descr: &str) -> Result<Stored, TensorError> {
     let unknown = || TensorError::Type { found: format!("'{}'", descr.escape_debug()), allowed: TYPES };
     let parsed: TypeStr = descr.parse().map_err(|_| unknown())?;
     match (parsed.endianness(), parsed.type_char(), parsed.size_field()) {
         (_, TypeChar::Bool, 1) => Ok(Stored::Bool),
+        (_, TypeChar::Uint, 1) => Ok(Stored::U8),
+        (Endianness::Little, TypeChar::Float, 8) => Ok(Stored::F64),
         (Endianness::Little, TypeChar::Float, 4) => Ok(Stored::F32),
         (Endianness::Little, TypeChar::Float, 2) => Ok(Stored::F16),
         (Endianness::Little, TypeChar::Int, 8) => Ok(Stored::I64),
@@ -139,27 +153,29 @@ fn parse_type(descr: &str) -> Result<Stored, TensorError> {
     }
 }
 
-/// Writes a tensor: the header, then `bytes` as they are.
+/// Writes the header of a tensor whose elements follow as they are.
 ///
 /// # Errors
 /// What the writer reports, and a type that the format does not have.
-pub fn write(writer: impl Write, dtype: Stored, shape: &[usize], bytes: &[u8]) -> std::io::Result<()> {
+pub fn write_header(writer: impl Write, dtype: Stored, shape: &[usize]) -> io::Result<()> {
     let descr = match dtype {
+        Stored::F64 => "<f8",
         Stored::F32 => "<f4",
         Stored::F16 => "<f2",
         Stored::Bool => "|b1",
+        Stored::U8 => "|u1",
         Stored::I32 => "<i4",
         Stored::I64 => "<i8",
-        Stored::Bf16 => return Err(std::io::Error::other(".npy has no bf16")),
+        Stored::Bf16 => return Err(io::Error::other(".npy has no bf16")),
     };
-    let descr: TypeStr = descr.parse().map_err(std::io::Error::other)?;
+    let descr: TypeStr = descr.parse().map_err(io::Error::other)?;
     let shape: Vec<u64> = shape.iter().map(|&n| n as u64).collect();
-    let mut writer = npyz::WriteOptions::new_header_only()
+    npyz::WriteOptions::new_header_only()
         .dtype(npyz::DType::new_scalar(descr))
         .shape(&shape)
         .writer(writer)
         .write_header_only()?;
-    writer.write_all(bytes)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -179,16 +195,27 @@ mod tests {
         format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}")
     }
 
+    /// The header of a whole file, and what follows it.
+    fn parse(mut file: &[u8]) -> Result<(Header, &[u8]), TensorError> {
+        let length = file.len() as u64;
+        match header(&mut file, length) {
+            Ok(header) => Ok((header, file)),
+            Err(Fault::Content(error)) => Err(error),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let data: Vec<f32> = (0..24).map(|x| x as f32).collect();
+        let data: Vec<u8> = (0..96).collect();
         for shape in [&[24][..], &[2, 3, 4], &[1, 2, 3, 4]] {
             let mut bytes = Vec::new();
-            write(&mut bytes, Stored::F32, shape, bytemuck::cast_slice(&data)).unwrap();
-            let parsed = parse(&bytes).unwrap();
-            assert_eq!((parsed.dtype, &parsed.shape[..]), (Stored::F32, shape));
-            assert_eq!(parsed.bytes, bytemuck::cast_slice::<f32, u8>(&data));
-            assert_eq!((bytes.len() - parsed.bytes.len()) % 64, 0);
+            write_header(&mut bytes, Stored::F32, shape).unwrap();
+            assert_eq!(bytes.len() % 64, 0);
+            bytes.extend(&data);
+            let (header, rest) = parse(&bytes).unwrap();
+            assert_eq!((header.dtype, &header.shape[..], header.bytes), (Stored::F32, shape, 96));
+            assert_eq!(rest, data);
         }
     }
 
@@ -201,13 +228,21 @@ mod tests {
             bytes.extend(&(header.len() as u32).to_le_bytes()[..length]);
             bytes.extend(header.as_bytes());
             bytes.extend([0; 16]);
-            assert_eq!(parse(&bytes).unwrap().shape, [2], "{major}");
+            assert_eq!(parse(&bytes).unwrap().0.shape, [2], "{major}");
         }
-        for (descr, stored) in
-            [("<f4", Stored::F32), ("<f2", Stored::F16), ("|b1", Stored::Bool), ("<i4", Stored::I32)]
-        {
+        for (descr, stored) in [
+            ("<f8", Stored::F64),
+            ("<f4", Stored::F32),
+            ("<f2", Stored::F16),
+            ("|b1", Stored::Bool),
+            ("|u1", Stored::U8),
+            ("<i4", Stored::I32),
+        ] {
             let bytes = file(&plain(descr, "False", "()"), &[0; 8][..stored.size()]);
-            assert_eq!(parse(&bytes).unwrap().dtype, stored);
+            assert_eq!(parse(&bytes).unwrap().0.dtype, stored);
+            let mut written = Vec::new();
+            write_header(&mut written, stored, &[]).unwrap();
+            assert!(written.windows(3).any(|three| three == descr.as_bytes()), "{descr}");
         }
     }
 
@@ -225,7 +260,7 @@ mod tests {
         refused(&plain("<f4", "False", "(99999999999999999999,)"), &twelve, "integers");
         refused(&plain("<f4", "False", "(-3,)"), &twelve, "'-'");
         refused(&plain(">f4", "False", "(3,)"), &twelve, "big-endian");
-        refused(&plain("<f8", "False", "(1,)"), &twelve, "'<f8'");
+        refused(&plain("<c8", "False", "(1,)"), &twelve, "'<c8'");
         refused(&plain("|O", "False", "(1,)"), &twelve, "'|O'");
         refused(&plain("<f4", "0", "(3,)"), &twelve, "boolean");
         refused(&plain("<f4", "True", "(3, 1, 2)"), &[0; 24], "Fortran");
@@ -258,11 +293,8 @@ mod tests {
             for byte in 0..=255 {
                 let mut bad = good.clone();
                 bad[at] = byte;
-                if let Ok(parsed) = parse(&bad) {
-                    assert_eq!(
-                        parsed.bytes.len(),
-                        parsed.shape.iter().product::<usize>() * parsed.dtype.size()
-                    );
+                if let Ok((header, rest)) = parse(&bad) {
+                    assert_eq!(rest.len(), header.shape.iter().product::<usize>() * header.dtype.size());
                 }
             }
         }

@@ -1,23 +1,25 @@
 //! Outputs: no file appears or changes before all outputs of a call are complete.
 //!
 //! [`Writer::add`] is called for every output before anything is computed. It checks that the target can be
-//! written and makes a temporary file in the same folder. [`Writer::commit`] writes all temporary files and then
-//! renames them, so a reader sees either the old file or the whole new one. A target that exists and is not a
-//! regular file, such as `/dev/null`, is written directly.
+//! written and makes a temporary file in the same folder, with the mode and owner of the file that it replaces.
+//! [`Writer::commit`] writes all temporary files and then renames them, so a reader sees either the old file or the
+//! whole new one. A target that exists and is not a regular file, such as `/dev/null`, is written directly.
 //!
-//! An output may replace an input: inputs are mapped, and the map keeps the contents that a rename replaces.
-//! A `.safetensors` file that is an input is refused: the new file would hold the outputs alone, and the other
-//! tensors would be lost.
+//! An output may replace an input: inputs are in memory when outputs are written. An output in a `.safetensors` file
+//! that exists takes the place of the tensor of its name; the other tensors and the file's metadata are kept.
 
-use super::source::Source;
-use super::stored::Stored;
-use super::{npy, safetensors};
+use super::file::InputFile;
+use super::npy;
+use super::safetensors::{self, Directory};
+use super::source::{Format, Source};
+use super::stored::{Fault, Stored};
 use crate::error::Error;
 use crate::memory::Buffer;
-use std::fs::{File, Permissions};
-use std::io::{self, BufWriter, Write};
+use crate::temporary::{self, Temporary};
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// A tensor to write.
 #[derive(Clone, Debug)]
@@ -37,16 +39,15 @@ pub enum Output {
     Archive(Vec<(&'static str, Content)>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Npy,
-    Npz,
-    Safetensors,
+enum Sink {
+    Replace(Temporary),
+    Direct(File),
 }
 
-enum Sink {
-    Replace(NamedTempFile),
-    Direct(File),
+/// A file whose tensors are kept.
+struct Kept {
+    file: InputFile,
+    directory: Directory,
 }
 
 struct Target {
@@ -54,6 +55,8 @@ struct Target {
     path: PathBuf,
     sink: Sink,
     format: Format,
+    /// What the file holds before it is replaced; `.safetensors` only.
+    kept: Option<Kept>,
     /// Tensor name and index of the output.
     members: Vec<(String, usize)>,
 }
@@ -66,35 +69,24 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Prepares the next output, a tensor. `inputs` are the tensors that the call reads.
+    /// Prepares the next output, a tensor.
     ///
     /// # Errors
     /// A path that cannot be written, an extension other than `.npy` or `.safetensors#name`, a name or a file
-    /// of another output.
-    pub fn add(
-        &mut self,
-        argument: &'static str,
-        source: &Source,
-        inputs: &[(&'static str, &Source)],
-    ) -> Result<(), Error> {
-        let (format, name) = match &source.name {
-            Some(name) => (Format::Safetensors, name.clone()),
-            None => (Format::Npy, String::new()),
-        };
-        self.target(argument, &source.path, format, name, inputs)
+    /// of another output, a `.safetensors` file whose tensors cannot be kept.
+    pub fn add(&mut self, argument: &'static str, source: &Source) -> Result<(), Error> {
+        if source.format == Format::Npz {
+            return Err(extension(argument, source.to_string(), Format::Npy));
+        }
+        self.target(argument, &source.path, source.format, source.name.clone().unwrap_or_default())
     }
 
     /// Prepares the next output, an archive.
     ///
     /// # Errors
     /// As [`Writer::add`]; the extension is `.npz`.
-    pub fn add_archive(
-        &mut self,
-        argument: &'static str,
-        path: &Path,
-        inputs: &[(&'static str, &Source)],
-    ) -> Result<(), Error> {
-        self.target(argument, path, Format::Npz, String::new(), inputs)
+    pub fn add_archive(&mut self, argument: &'static str, path: &Path) -> Result<(), Error> {
+        self.target(argument, path, Format::Npz, String::new())
     }
 
     fn target(
@@ -103,52 +95,13 @@ impl Writer {
         path: &Path,
         format: Format,
         name: String,
-        inputs: &[(&'static str, &Source)],
     ) -> Result<(), Error> {
         let refuse = |reason: String| Error::Target { argument, path: path.to_path_buf(), reason };
         let index = self.count;
-        // A link is followed: its target is replaced, not the link.
-        let existing = match std::fs::canonicalize(path) {
-            Ok(path) => Some(path),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(refuse(e.to_string())),
-        };
-        let resolved = match &existing {
-            Some(path) => path.clone(),
-            None => {
-                let Some(file) = path.file_name() else { return Err(refuse("names no file".into())) };
-                let folder = std::fs::canonicalize(folder(path)).map_err(|e| refuse(e.to_string()))?;
-                folder.join(file)
-            }
-        };
-        let metadata = existing.as_deref().map(std::fs::metadata).transpose();
-        let metadata = metadata.map_err(|e| refuse(e.to_string()))?;
-        let regular = metadata.as_ref().is_none_or(std::fs::Metadata::is_file);
-        if regular {
-            let extension = match format {
-                Format::Npy => "npy",
-                Format::Npz => "npz",
-                Format::Safetensors => "safetensors",
-            };
-            if path.extension().is_none_or(|e| e != extension) {
-                let allowed = match format {
-                    Format::Npz => "path.npz",
-                    _ => "path.npy or path.safetensors#name",
-                };
-                return Err(Error::Argument {
-                    argument,
-                    found: path.display().to_string(),
-                    allowed: allowed.into(),
-                });
-            }
-            if format == Format::Safetensors {
-                for (input, source) in inputs {
-                    if std::fs::canonicalize(&source.path).is_ok_and(|p| p == resolved) {
-                        return Err(refuse(format!(
-                            "--{input} reads it and its other tensors would be lost"
-                        )));
-                    }
-                }
+        let (resolved, metadata) = resolve(path).map_err(|e| refuse(e.to_string()))?;
+        if metadata.as_ref().is_none_or(Metadata::is_file) {
+            if !path.to_string_lossy().ends_with(format.extension()) {
+                return Err(extension(argument, path.display().to_string(), format));
             }
             if let Some(same) = self.targets.iter_mut().find(|t| t.path == resolved) {
                 if format != Format::Safetensors || same.members.iter().any(|(other, _)| *other == name) {
@@ -159,15 +112,26 @@ impl Writer {
                 return Ok(());
             }
         }
+        let mut kept = None;
         let sink = match metadata {
             Some(m) if m.is_dir() => return Err(refuse("a folder".into())),
             Some(m) if !m.is_file() => {
                 Sink::Direct(File::options().write(true).open(path).map_err(|e| refuse(e.to_string()))?)
             }
             Some(m) if m.permissions().readonly() => return Err(refuse("read-only".into())),
-            _ => Sink::Replace(temporary(folder(&resolved)).map_err(|e| refuse(e.to_string()))?),
+            existing => {
+                // An empty file holds nothing to keep.
+                if format == Format::Safetensors && existing.as_ref().is_some_and(|m| m.len() > 0) {
+                    kept = Some(keep(&resolved).map_err(|e| {
+                        refuse(format!("the tensors that it holds cannot be kept ({e}); remove it first"))
+                    })?);
+                }
+                let made = Temporary::new(folder(&resolved), existing.as_ref());
+                Sink::Replace(made.map_err(|e| refuse(e.to_string()))?)
+            }
         };
-        self.targets.push(Target { argument, path: resolved, sink, format, members: vec![(name, index)] });
+        let members = vec![(name, index)];
+        self.targets.push(Target { argument, path: resolved, sink, format, kept, members });
         self.count += 1;
         Ok(())
     }
@@ -176,29 +140,73 @@ impl Writer {
     /// renames all files to their names.
     ///
     /// # Errors
-    /// A failure of the file system, and outputs of another kind than were prepared. Unless a rename fails, no
-    /// file has changed.
-    pub fn commit(self, outputs: Vec<Output>) -> Result<(), Error> {
-        let mut files = Vec::new();
-        for target in self.targets {
-            let Target { argument, path, mut sink, format, members } = target;
-            let written = match &mut sink {
-                Sink::Replace(file) => write(file.as_file_mut(), format, &members, &outputs)
-                    .and_then(|()| file.as_file().sync_data()),
-                Sink::Direct(file) => write(file, format, &members, &outputs),
+    /// A failure of the file system, outputs of another kind than were prepared, and a file to keep tensors of that
+    /// has changed. Unless a rename fails, no file has changed.
+    pub fn commit(self, outputs: &[Output]) -> Result<(), Error> {
+        for Target { argument, path, sink, format, kept, members } in &self.targets {
+            let write = |file: &File| write(file, *format, members, kept.as_ref(), outputs);
+            let written = match sink {
+                Sink::Replace(temporary) => temporary.fill(write),
+                Sink::Direct(file) => write(file),
             };
-            match written {
-                Ok(()) => files.push((argument, path, sink)),
-                Err(source) => return Err(Error::Write { argument, path, source }),
+            // A kept file that changes may also end early.
+            if kept.as_ref().is_some_and(|kept| !kept.file.unchanged()) {
+                return Err(Error::Changed { argument, path: path.clone() });
+            }
+            written.map_err(|source| Error::Write { argument, path: path.clone(), source })?;
+        }
+        let (mut files, mut names) = (Vec::new(), Vec::new());
+        for Target { argument, path, sink, .. } in self.targets {
+            if let Sink::Replace(temporary) = sink {
+                files.push(temporary);
+                names.push((argument, path));
             }
         }
-        for (argument, path, sink) in files {
-            if let Sink::Replace(file) = sink {
-                file.persist(&path).map_err(|e| Error::Write { argument, path, source: e.error })?;
-            }
-        }
-        Ok(())
+        let failed = |at: usize, source| {
+            let (argument, path) = names[at].clone();
+            Error::Write { argument, path, source }
+        };
+        let paths = names.iter().map(|(_, path)| path.as_path());
+        temporary::replace(files.into_iter().zip(paths)).map_err(|(at, source)| failed(at, source))?;
+        // A rename is in the folder. Folders are few: each is written to the device once.
+        let folders: BTreeMap<&Path, usize> =
+            names.iter().enumerate().map(|(at, (_, path))| (folder(path), at)).collect();
+        folders.into_iter().try_for_each(|(folder, at)| sync(folder).map_err(|source| failed(at, source)))
     }
+}
+
+fn extension(argument: &'static str, found: String, format: Format) -> Error {
+    let allowed = match format {
+        Format::Npz => "path.npz",
+        _ => "path.npy or path.safetensors#name",
+    };
+    Error::Argument { argument, found, allowed: allowed.into() }
+}
+
+/// The path of the file that `path` stands for, and what is known about the file if there is one. A link is followed,
+/// also to a file that is not there yet: what is written is the file, not the link.
+fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
+    let mut path = path.to_path_buf();
+    // As many links in a row as Linux follows.
+    for _ in 0..40 {
+        match std::fs::canonicalize(&path) {
+            Ok(resolved) => {
+                let metadata = std::fs::metadata(&resolved)?;
+                return Ok((resolved, Some(metadata)));
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        match std::fs::read_link(&path) {
+            // Of an absolute target only the target is left.
+            Ok(target) => path = folder(&path).join(target),
+            Err(_) => {
+                let file = path.file_name().ok_or_else(|| io::Error::other("names no file"))?;
+                return Ok((std::fs::canonicalize(folder(&path))?.join(file), None));
+            }
+        }
+    }
+    Err(io::Error::other("too many links"))
 }
 
 fn folder(path: &Path) -> &Path {
@@ -208,16 +216,41 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".elsa-").suffix(".part");
-    // The permissions of an ordinary new file, before the process's mask. The default is for secrets.
-    #[cfg(unix)]
-    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
-    builder.tempfile_in(folder)
+/// Waits until the names in `folder` are on the device, where the file system can tell.
+fn sync(folder: &Path) -> io::Result<()> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // A folder that may be written but not read, and file systems that sync no folders.
+        Err(e)
+            if matches!(
+                e.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            log::debug!("{}: not synced: {e}", folder.display());
+            Ok(())
+        }
+        done => done,
+    }
 }
 
-fn write(file: &mut File, format: Format, members: &[(String, usize)], outputs: &[Output]) -> io::Result<()> {
+/// Opens the `.safetensors` file at `path` to keep its tensors.
+fn keep(path: &Path) -> Result<Kept, String> {
+    let file = InputFile::open(path).map_err(|e| e.to_string())?;
+    let directory = Directory::read(&mut file.reader(), file.length()).map_err(|fault| match fault {
+        Fault::Content(error) => error.to_string(),
+        Fault::Io(error) => error.to_string(),
+        Fault::Memory(bytes) => format!("{bytes} bytes of memory were refused"),
+    })?;
+    Ok(Kept { file, directory })
+}
+
+fn write(
+    file: &File,
+    format: Format,
+    members: &[(String, usize)],
+    kept: Option<&Kept>,
+    outputs: &[Output],
+) -> io::Result<()> {
     let mut writer = BufWriter::new(file);
     match format {
         Format::Npy => match members.first().and_then(|(_, index)| outputs.get(*index)) {
@@ -232,7 +265,8 @@ fn write(file: &mut File, format: Format, members: &[(String, usize)], outputs: 
                 };
                 tensors.push((name.as_str(), stored(&tensor.data), &tensor.shape[..], tensor.data.bytes()));
             }
-            writer.write_all(&safetensors::serialize(&tensors)?)?;
+            let kept = kept.map(|kept| (&kept.directory, kept.file.reader()));
+            safetensors::write(&mut writer, kept, &tensors)?;
         }
         Format::Npz => match members.first().and_then(|(_, index)| outputs.get(*index)) {
             Some(Output::Archive(arrays)) => write_npz(&mut writer, arrays)?,
@@ -247,14 +281,17 @@ fn stored(data: &Buffer) -> Stored {
     data.elements().dtype().into()
 }
 
-fn write_npy(writer: impl Write, tensor: &Content) -> io::Result<()> {
+fn write_npy(writer: &mut impl Write, tensor: &Content) -> io::Result<()> {
     match &tensor.data {
         // The format has no bf16. f32 holds it exactly.
         Buffer::Bf16(x) => {
-            let widened: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
-            npy::write(writer, Stored::F32, &tensor.shape, bytemuck::cast_slice(&widened))
+            npy::write_header(&mut *writer, Stored::F32, &tensor.shape)?;
+            x.iter().try_for_each(|x| writer.write_all(&x.to_f32().to_le_bytes()))
         }
-        data => npy::write(writer, stored(data), &tensor.shape, data.bytes()),
+        data => {
+            npy::write_header(&mut *writer, stored(data), &tensor.shape)?;
+            writer.write_all(data.bytes())
+        }
     }
 }
 

@@ -1,132 +1,361 @@
 //! The `.safetensors` format: eight bytes with the length of a JSON header, the header, the elements.
 //!
-//! The library reads and checks. It refuses offsets that leave gaps, overlap or do not end with the file, and
-//! shapes that do not fit their bytes.
+//! The library checks what a header says. It refuses offsets that leave gaps or overlap, and shapes that do not
+//! fit their bytes. Its own reader and writer are not used: the one takes memory of many times the header and the
+//! whole file as a slice, the other holds the whole file in memory.
 
-use super::stored::{Parsed, Stored, byte_length};
+use super::source::METADATA;
+use super::stored::{Fault, Header, Stored, byte_length, listed};
 use crate::error::TensorError;
-use ::safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
+use ::safetensors::tensor::{Dtype, Metadata, SafeTensorError, TensorInfo};
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use std::fmt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Parses a whole file and returns the tensor called `name`.
-///
-/// # Errors
-/// A malformed file, a name that it does not hold, and a type that no argument takes.
-pub fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<Parsed<'a>, TensorError> {
-    offsets_lie_within(bytes)?;
-    let file = SafeTensors::deserialize(bytes).map_err(|e| TensorError::Format {
-        format: ".safetensors",
-        found: describe(&e),
-        allowed: "a header whose offsets and shapes are those of the data",
-    })?;
-    let tensor = file.tensor(name).map_err(|_| {
-        let mut names = file.names();
-        names.sort_unstable();
-        let more = if names.len() > 8 { ", ..." } else { "" };
-        names.truncate(8);
-        TensorError::Name { name: name.into(), allowed: format!("{}{more}", names.join(", ")) }
-    })?;
-    let dtype = match tensor.dtype() {
-        Dtype::F32 => Stored::F32,
-        Dtype::F16 => Stored::F16,
-        Dtype::BF16 => Stored::Bf16,
-        Dtype::BOOL => Stored::Bool,
-        Dtype::I32 => Stored::I32,
-        Dtype::I64 => Stored::I64,
-        other => {
-            return Err(TensorError::Type {
-                found: format!("{other:?}"),
-                allowed: "F32, F16, BF16, BOOL, I64, I32",
-            });
-        }
-    };
-    let sizes: Vec<u64> = tensor.shape().iter().map(|&n| n as u64).collect();
-    let (shape, needed) = byte_length(dtype, &sizes)?;
-    let data = tensor.data();
-    if data.len() != needed {
-        return Err(TensorError::Length { found: data.len(), needed, shape, dtype: dtype.name() });
-    }
-    Ok(Parsed { dtype, shape, bytes: data })
+/// The longest header that is read or written, in bytes. That of a model with a thousand tensors has about
+/// 100,000.
+pub const MAX_HEADER: usize = 10_000_000;
+
+/// Bytes that hold the length of the header.
+const LENGTH: u64 = 8;
+
+fn format(found: impl Into<String>, allowed: &'static str) -> TensorError {
+    TensorError::Format { format: ".safetensors", found: found.into(), allowed }
 }
 
-/// Refuses offsets beyond the end of the file. The library adds the last offset to the length of the header
-/// without a check, which panics in builds with overflow checks.
-fn offsets_lie_within(bytes: &[u8]) -> Result<(), TensorError> {
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else { return Ok(()) };
-    let header = usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|n| rest.get(..n));
-    // The library refuses headers that are missing or are not JSON.
-    let Some(Ok(serde_json::Value::Object(entries))) = header.map(serde_json::from_slice) else {
-        return Ok(());
-    };
-    for (name, entry) in &entries {
-        let offsets = entry.get("data_offsets").and_then(serde_json::Value::as_array);
-        if offsets.into_iter().flatten().any(|x| x.as_u64().is_none_or(|x| x > bytes.len() as u64)) {
-            return Err(TensorError::Format {
-                format: ".safetensors",
-                found: format!("offsets of '{name}' beyond the end of the file"),
-                allowed: "offsets within the file",
-            });
+/// The header of a file.
+#[derive(Debug)]
+pub struct Directory {
+    /// Text about the file, as JSON.
+    text: Option<Box<RawValue>>,
+    tensors: Metadata,
+    /// Where the elements start in the file.
+    start: u64,
+}
+
+impl Directory {
+    /// Reads the header of a file of `length` bytes.
+    ///
+    /// # Errors
+    /// A malformed or too long header, and elements that are not those of a file of this length.
+    pub fn read(reader: &mut impl Read, length: u64) -> Result<Directory, Fault> {
+        const ALLOWED: &str = "a header whose offsets and shapes are those of the data";
+        if length < LENGTH {
+            return Err(format("too short", ALLOWED).into());
         }
+        let mut size = [0; LENGTH as usize];
+        reader.read_exact(&mut size)?;
+        let size = u64::from_le_bytes(size);
+        if size > length - LENGTH {
+            return Err(format("a header longer than the file", ALLOWED).into());
+        }
+        let size = match usize::try_from(size) {
+            Ok(size) if size <= MAX_HEADER => size,
+            _ => return Err(format(format!("a header of {size} bytes"), "at most 10000000 bytes").into()),
+        };
+        let mut header = vec![0; size];
+        reader.read_exact(&mut header)?;
+        let refused = |found: String| format(found, ALLOWED);
+        let Entries { text, mut tensors } = serde_json::from_slice(&header)
+            .map_err(|_| refused("a header that is not the JSON of tensors".into()))?;
+        drop(header);
+        tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        if let Some([(name, _), _]) = tensors.array_windows().find(|[(a, _), (b, _)]| a == b) {
+            return Err(refused(format!("'{name}' twice")).into());
+        }
+        tensors.sort_by_key(|(_, info)| info.data_offsets);
+        let tensors = Metadata::new(None, tensors).map_err(|e| refused(describe(&e)))?;
+        let start = LENGTH + size as u64;
+        if (tensors.data_len() as u64).checked_add(start) != Some(length) {
+            return Err(refused("data of another length than the header gives".into()).into());
+        }
+        Ok(Directory { text, tensors, start })
     }
-    Ok(())
+
+    /// The tensor called `name`, and where its elements start in the file.
+    ///
+    /// # Errors
+    /// A name that the file does not hold, and a type that no argument takes.
+    pub fn find(&self, name: &str) -> Result<(Header, u64), TensorError> {
+        let info = self.tensors.info(name).ok_or_else(|| TensorError::Name {
+            name: name.into(),
+            allowed: listed(self.tensors.offset_keys()),
+        })?;
+        let dtype = match info.dtype {
+            Dtype::F64 => Stored::F64,
+            Dtype::F32 => Stored::F32,
+            Dtype::F16 => Stored::F16,
+            Dtype::BF16 => Stored::Bf16,
+            Dtype::BOOL => Stored::Bool,
+            Dtype::U8 => Stored::U8,
+            Dtype::I32 => Stored::I32,
+            Dtype::I64 => Stored::I64,
+            other => {
+                let allowed = "F32, F16, BF16, F64, BOOL, U8, I64, I32";
+                return Err(TensorError::Type { found: format!("{other:?}"), allowed });
+            }
+        };
+        let sizes: Vec<u64> = info.shape.iter().map(|&n| n as u64).collect();
+        let (shape, bytes) = byte_length(dtype, &sizes)?;
+        Ok((Header { dtype, shape, bytes }, self.start + info.data_offsets.0 as u64))
+    }
 }
 
 fn describe(error: &SafeTensorError) -> String {
     use SafeTensorError as E;
     match error {
-        E::HeaderTooSmall => "too short".into(),
-        E::HeaderTooLarge | E::InvalidHeaderLength => "a header longer than the file".into(),
-        E::InvalidHeader(_) => "a header that is not text".into(),
-        E::InvalidHeaderStart | E::InvalidHeaderDeserialization(_) | E::JsonError(_) => {
-            "a header that is not the JSON of tensors".into()
-        }
         E::InvalidOffset(name) => format!("offsets of '{name}' that leave a gap or overlap"),
-        E::TensorInvalidInfo | E::InvalidTensorView(..) | E::MisalignedSlice => {
-            "a shape that does not fit its bytes".into()
-        }
-        E::MetadataIncompleteBuffer => "data of another length than the header gives".into(),
+        E::TensorInvalidInfo | E::MisalignedSlice => "a shape that does not fit its bytes".into(),
         E::ValidationOverflow => "a shape that overflows".into(),
-        other => format!("{other:?}"),
+        other => other.to_string(),
     }
 }
 
-/// The bytes of a file that holds `tensors`: name, type, shape, elements.
+/// The JSON of a header. Reading it takes memory in proportion to its tensors; the library's type keeps the whole
+/// JSON beside them.
+struct Entries {
+    text: Option<Box<RawValue>>,
+    tensors: Vec<(String, TensorInfo)>,
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of tensors")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Entries { text: None, tensors: Vec::new() };
+                while let Some(name) = map.next_key::<String>()? {
+                    if name != METADATA {
+                        entries.tensors.push((name, map.next_value()?));
+                        continue;
+                    }
+                    let text: Box<RawValue> = map.next_value()?;
+                    let checked: Option<Texts> =
+                        serde_json::from_str(text.get()).map_err(A::Error::custom)?;
+                    if checked.is_some() && entries.text.replace(text).is_some() {
+                        return Err(A::Error::duplicate_field(METADATA));
+                    }
+                }
+                Ok(entries)
+            }
+        }
+        deserializer.deserialize_map(Visit)
+    }
+}
+
+/// A map of text to text, which is checked and not kept.
+struct Texts;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
+        struct Visit;
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Texts;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of text to text")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                while map.next_entry::<IgnoredAny, String>()?.is_some() {}
+                Ok(Texts)
+            }
+        }
+        deserializer.deserialize_map(Visit)
+    }
+}
+
+/// A tensor to write: name, type, shape, elements.
+pub type Named<'a> = (&'a str, Stored, &'a [usize], &'a [u8]);
+
+/// Where the elements of a tensor come from.
+enum Origin<'a> {
+    Memory(&'a [u8]),
+    /// The offset in the file that is kept.
+    File(u64),
+}
+
+/// Writes a file that holds `tensors`, and those of `kept` that have other names, with the text of `kept`.
 ///
 /// # Errors
-/// What the library reports.
-pub fn serialize(tensors: &[(&str, Stored, &[usize], &[u8])]) -> std::io::Result<Vec<u8>> {
-    let views = tensors
-        .iter()
-        .map(|&(name, dtype, shape, bytes)| {
-            let dtype = match dtype {
-                Stored::F32 => Dtype::F32,
-                Stored::F16 => Dtype::F16,
-                Stored::Bf16 => Dtype::BF16,
-                Stored::Bool => Dtype::BOOL,
-                Stored::I32 => Dtype::I32,
-                Stored::I64 => Dtype::I64,
-            };
-            TensorView::new(dtype, shape.to_vec(), bytes).map(|view| (name, view))
+/// What writing and reading report, a kept file that ends early, and a header above [`MAX_HEADER`].
+pub fn write<R: Read + Seek>(
+    writer: &mut impl Write,
+    kept: Option<(&Directory, R)>,
+    tensors: &[Named<'_>],
+) -> io::Result<()> {
+    let (kept, mut file) = kept.unzip();
+    let old = kept.into_iter().flat_map(|directory| {
+        let names = directory.tensors.offset_keys().into_iter();
+        names.filter_map(|name| {
+            let info = directory.tensors.info(&name)?.clone();
+            let from = Origin::File(directory.start + info.data_offsets.0 as u64);
+            Some((name, info, from))
         })
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| std::io::Error::other(format!("{e:?}")))?;
-    ::safetensors::serialize(views, None).map_err(|e| std::io::Error::other(format!("{e:?}")))
+    });
+    let old = old.filter(|(name, ..)| tensors.iter().all(|(new, ..)| new != name));
+    let new = tensors.iter().map(|&(name, dtype, shape, bytes)| {
+        let info =
+            TensorInfo { dtype: file_type(dtype), shape: shape.to_vec(), data_offsets: (0, bytes.len()) };
+        (name.to_string(), info, Origin::Memory(bytes))
+    });
+    let mut all: Vec<(String, TensorInfo, Origin<'_>)> = old.chain(new).collect();
+    // Large types first, so that all are aligned.
+    all.sort_by(|(a, x, _), (b, y, _)| y.dtype.cmp(&x.dtype).then_with(|| a.cmp(b)));
+    let mut end = 0;
+    for (_, info, _) in &mut all {
+        let bytes = info.data_offsets.1 - info.data_offsets.0;
+        info.data_offsets = (end, end + bytes);
+        end += bytes;
+    }
+    let text = kept.and_then(|directory| directory.text.as_deref());
+    let mut header = serde_json::to_vec(&Written { text, tensors: &all })?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() > MAX_HEADER {
+        return Err(io::Error::other(format!("a header of {} bytes; allowed: {MAX_HEADER}", header.len())));
+    }
+    writer.write_all(&(header.len() as u64).to_le_bytes())?;
+    writer.write_all(&header)?;
+    for (_, info, from) in &all {
+        let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
+        match (from, &mut file) {
+            (Origin::Memory(bytes), _) => writer.write_all(bytes)?,
+            (Origin::File(start), Some(file)) => {
+                file.seek(SeekFrom::Start(*start))?;
+                if io::copy(&mut file.take(bytes), writer)? < bytes {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            (Origin::File(_), None) => {}
+        }
+    }
+    Ok(())
+}
+
+fn file_type(dtype: Stored) -> Dtype {
+    match dtype {
+        Stored::F64 => Dtype::F64,
+        Stored::F32 => Dtype::F32,
+        Stored::F16 => Dtype::F16,
+        Stored::Bf16 => Dtype::BF16,
+        Stored::Bool => Dtype::BOOL,
+        Stored::U8 => Dtype::U8,
+        Stored::I32 => Dtype::I32,
+        Stored::I64 => Dtype::I64,
+    }
+}
+
+/// A header to write.
+struct Written<'a> {
+    text: Option<&'a RawValue>,
+    tensors: &'a [(String, TensorInfo, Origin<'a>)],
+}
+
+impl Serialize for Written<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Some(text) = self.text {
+            map.serialize_entry(METADATA, text)?;
+        }
+        for (name, info, _) in self.tensors {
+            map.serialize_entry(name, info)?;
+        }
+        map.end()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::safetensors::SafeTensors;
+    use std::io::Cursor;
+
+    fn open(bytes: &[u8]) -> Result<Directory, TensorError> {
+        match Directory::read(&mut &bytes[..], bytes.len() as u64) {
+            Ok(directory) => Ok(directory),
+            Err(Fault::Content(error)) => Err(error),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// The tensor of a whole file, and its bytes.
+    fn parse<'a>(bytes: &'a [u8], name: &str) -> Result<(Header, &'a [u8]), TensorError> {
+        let (header, start) = open(bytes)?.find(name)?;
+        let data = &bytes[start as usize..][..header.bytes];
+        Ok((header, data))
+    }
+
+    fn written(tensors: &[Named<'_>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write::<Cursor<Vec<u8>>>(&mut bytes, None, tensors).unwrap();
+        bytes
+    }
 
     fn good() -> Vec<u8> {
-        let (a, b) = ([1u8, 0, 1], [9u8; 16]);
-        serialize(&[("mask", Stored::Bool, &[3], &a), ("q", Stored::Bf16, &[2, 4], &b)]).unwrap()
+        written(&[("mask", Stored::Bool, &[3], &[1, 0, 1]), ("q", Stored::Bf16, &[2, 4], &[9; 16])])
+    }
+
+    fn file(header: &str, payload: &[u8]) -> Vec<u8> {
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), payload].concat()
     }
 
     #[test]
     fn what_is_written_is_read() {
         let bytes = good();
-        let q = parse(&bytes, "q").unwrap();
-        assert_eq!((q.dtype, &q.shape[..], q.bytes), (Stored::Bf16, &[2, 4][..], &[9u8; 16][..]));
-        assert_eq!(parse(&bytes, "mask").unwrap().bytes, [1, 0, 1]);
+        let (header, data) = parse(&bytes, "q").unwrap();
+        assert_eq!((header.dtype, &header.shape[..], data), (Stored::Bf16, &[2, 4][..], &[9u8; 16][..]));
+        assert_eq!(parse(&bytes, "mask").unwrap().1, [1, 0, 1]);
+        // The library reads the same.
+        let read = SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(
+            (read.tensor("q").unwrap().dtype(), read.tensor("q").unwrap().shape()),
+            (Dtype::BF16, &[2, 4][..])
+        );
+        assert_eq!(read.tensor("mask").unwrap().data(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn tensors_with_other_names_are_kept_with_the_text() {
+        let header = concat!(
+            r#"{"a":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]},"#,
+            r#""__metadata__":{"z":"1","a":"\u00e9 \"x\""},"#,
+            r#""old":{"dtype":"I16","shape":[2,1],"data_offsets":[3,7]},"#,
+            r#""none":{"dtype":"F32","shape":[0,4],"data_offsets":[7,7]}}"#
+        );
+        let before = file(header, &[1, 2, 3, 4, 5, 6, 7]);
+        let directory = open(&before).unwrap();
+        let new: &[Named<'_>] = &[("old", Stored::F32, &[1], &[8; 4]), ("new", Stored::I64, &[], &[9; 8])];
+        let mut after = Vec::new();
+        write(&mut after, Some((&directory, Cursor::new(&before))), new).unwrap();
+        let read = SafeTensors::deserialize(&after).unwrap();
+        let tensor = |name: &str| {
+            let view = read.tensor(name).unwrap();
+            (view.dtype(), view.shape().to_vec(), view.data().to_vec())
+        };
+        assert_eq!(read.len(), 4);
+        assert_eq!(tensor("a"), (Dtype::F8_E4M3, vec![3], vec![1, 2, 3]));
+        assert_eq!(tensor("none"), (Dtype::F32, vec![0, 4], vec![]));
+        assert_eq!(tensor("old"), (Dtype::F32, vec![1], vec![8; 4]));
+        assert_eq!(tensor("new"), (Dtype::I64, vec![], vec![9; 8]));
+        let (_, header) = SafeTensors::read_metadata(&after).unwrap();
+        let text = header.metadata().clone().unwrap();
+        assert_eq!((text.len(), &text["z"][..], &text["a"][..]), (2, "1", "é \"x\""));
+        // A file that has lost its end since its header was read.
+        let short = Cursor::new(&before[..before.len() - 1]);
+        let error = write(&mut Vec::new(), Some((&directory, short)), &new[..1]);
+        assert!(error.is_ok(), "its end is replaced");
+        let short = Cursor::new(&before[..before.len() - 5]);
+        let error = write(&mut Vec::new(), Some((&directory, short)), &new[..1]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
@@ -137,12 +366,6 @@ mod tests {
 
     #[test]
     fn lies_are_refused() {
-        let file = |header: &str, payload: &[u8]| {
-            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-            bytes.extend(header.as_bytes());
-            bytes.extend(payload);
-            bytes
-        };
         let entry = |shape: &str, offsets: &str| {
             format!(r#"{{"q":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}}}"#)
         };
@@ -159,8 +382,24 @@ mod tests {
             let error = parse(&file(&entry(shape, offsets), &vec![0; payload]), "q").unwrap_err().to_string();
             assert!(error.contains("allowed") && !error.contains('\n'), "{error}");
         }
-        let double = entry("[1]", "[0,8]").replace("F32", "F64");
-        assert!(parse(&file(&double, &[0; 8]), "q").unwrap_err().to_string().contains("type F64"));
+        let complex = entry("[1]", "[0,8]").replace("F32", "C64");
+        assert!(parse(&file(&complex, &[0; 8]), "q").unwrap_err().to_string().contains("type C64"));
+        let empty = entry("[0]", "[0,0]");
+        let twice = format!("{},{}", &empty[..empty.len() - 1], &empty[1..]);
+        assert!(open(&file(&twice, &[])).unwrap_err().to_string().contains("'q' twice"), "{twice}");
+        for text in ["3", "[]", r#"{"a":1}"#, r#"{"a":{}}"#] {
+            let bad = format!(r#"{{"__metadata__":{text}}}"#);
+            assert!(open(&file(&bad, &[])).is_err(), "{bad}");
+        }
+        assert!(open(&file(r#"{"__metadata__":null}"#, &[])).unwrap().text.is_none());
+    }
+
+    #[test]
+    fn headers_beyond_the_limit_are_refused() {
+        let header = format!("{{}}{}", " ".repeat(MAX_HEADER - 2));
+        assert!(open(&file(&header, &[])).is_ok());
+        let error = open(&file(&(header + " "), &[])).unwrap_err().to_string();
+        assert!(error.contains("a header of 10000001 bytes; allowed: at most 10000000"), "{error}");
     }
 
     #[test]
@@ -176,11 +415,8 @@ mod tests {
             for byte in 0..=255 {
                 let mut bad = good.clone();
                 bad[at] = byte;
-                if let Ok(parsed) = parse(&bad, "q") {
-                    assert_eq!(
-                        parsed.bytes.len(),
-                        parsed.shape.iter().product::<usize>() * parsed.dtype.size()
-                    );
+                if let Ok((header, data)) = parse(&bad, "q") {
+                    assert_eq!(data.len(), header.shape.iter().product::<usize>() * header.dtype.size());
                 }
             }
         }

@@ -1,11 +1,14 @@
-//! Element types and tensors as files hold them.
+//! Element types and headers of tensors as files hold them, and why a tensor is not read.
 
 use crate::error::TensorError;
 use elsa_core::dtype::DType;
+use std::io;
 
 /// The element type of a tensor in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
+    /// IEEE 754 binary64.
+    F64,
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary16.
@@ -14,6 +17,8 @@ pub enum Stored {
     Bf16,
     /// One byte. Zero is false.
     Bool,
+    /// Unsigned integers of 8 bits.
+    U8,
     /// Signed integers of 32 bits.
     I32,
     /// Signed integers of 64 bits.
@@ -25,34 +30,25 @@ impl Stored {
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            Stored::Bool => 1,
+            Stored::Bool | Stored::U8 => 1,
             Stored::F16 | Stored::Bf16 => 2,
             Stored::F32 | Stored::I32 => 4,
-            Stored::I64 => 8,
+            Stored::F64 | Stored::I64 => 8,
         }
     }
 
-    /// `f32`, `f16`, `bf16`, `bool`, `i32` or `i64`.
+    /// `f64`, `f32`, `f16`, `bf16`, `bool`, `u8`, `i32` or `i64`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Stored::F64 => "f64",
             Stored::F32 => DType::F32.name(),
             Stored::F16 => DType::F16.name(),
             Stored::Bf16 => DType::Bf16.name(),
             Stored::Bool => "bool",
+            Stored::U8 => "u8",
             Stored::I32 => "i32",
             Stored::I64 => "i64",
-        }
-    }
-
-    /// The same type in attention, unless the elements are integers or booleans.
-    #[must_use]
-    pub const fn float(self) -> Option<DType> {
-        match self {
-            Stored::F32 => Some(DType::F32),
-            Stored::F16 => Some(DType::F16),
-            Stored::Bf16 => Some(DType::Bf16),
-            _ => None,
         }
     }
 }
@@ -67,15 +63,38 @@ impl From<DType> for Stored {
     }
 }
 
-/// A parsed tensor: its type, its shape, and exactly the bytes of its elements, little-endian in C order.
+/// What a file says about a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parsed<'a> {
+pub struct Header {
     /// Element type.
     pub dtype: Stored,
     /// Sizes of the axes.
     pub shape: Vec<usize>,
-    /// `product(shape) · dtype.size()` bytes.
-    pub bytes: &'a [u8],
+    /// Bytes of its elements, `product(shape) · dtype.size()`: little-endian, in C order.
+    pub bytes: usize,
+}
+
+/// Why a tensor was not read.
+#[derive(Debug)]
+pub enum Fault {
+    /// What the file holds is not what was asked for.
+    Content(TensorError),
+    /// The file could not be read, or ended early.
+    Io(io::Error),
+    /// The system refused this many bytes of memory.
+    Memory(usize),
+}
+
+impl From<TensorError> for Fault {
+    fn from(error: TensorError) -> Fault {
+        Fault::Content(error)
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Io(error)
+    }
 }
 
 /// The axes of `shape` and the bytes of its elements, unless either overflows.
@@ -92,4 +111,12 @@ pub(super) fn byte_length(dtype: Stored, shape: &[u64]) -> Result<(Vec<usize>, u
         }
         _ => Err(overflow()),
     }
+}
+
+/// Names in order, the first eight of them.
+pub(super) fn listed(mut names: Vec<String>) -> String {
+    names.sort_unstable();
+    let more = if names.len() > 8 { ", ..." } else { "" };
+    names.truncate(8);
+    format!("{}{more}", names.join(", "))
 }

@@ -115,6 +115,7 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         None => {
             let job = Job::load(&args.problem, [false, false])?;
             show("given", &job.problem, job.inputs()?)?;
+            job.unchanged()?;
         }
     }
     if failed.is_empty() { Ok(()) } else { Err(Error::Verification(failed.join("; "))) }

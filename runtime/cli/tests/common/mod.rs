@@ -2,7 +2,8 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// The command, with arguments, that runs programs of this architecture on a machine of another; none on a machine
 /// of this one. Cargo runs the tests themselves with the same variable.
@@ -30,8 +31,16 @@ pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
 /// As `elsa`, with variables of the environment.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let words = tool();
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
+    Command::new(&words[0]).args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
+}
+
+/// Waits until `what` holds.
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A temporary folder, and calls of the tool with files in it.
@@ -46,12 +55,26 @@ impl Desk {
         self.0.path().join(name)
     }
 
+    fn words(&self, line: &str) -> Vec<String> {
+        let folder = self.0.path().to_str().unwrap();
+        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect()
+    }
+
     /// Calls the tool; `@name` stands for the file of that name in the folder.
     pub fn call(&self, line: &str) -> Output {
-        let folder = self.0.path().to_str().unwrap();
-        let args: Vec<String> =
-            line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
-        elsa(&args)
+        elsa(&self.words(line))
+    }
+
+    /// Starts the tool as `call` does, from a shell that has done `first`.
+    pub fn start(&self, first: &str, line: &str) -> Child {
+        Command::new("sh")
+            .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
+            .args(tool())
+            .args(self.words(line))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     /// As `call`, and requires success. Returns the standard output.

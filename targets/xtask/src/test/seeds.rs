@@ -4,6 +4,7 @@
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "npy" => cut(npy()),
+        "npz" => cut(npz()),
         "safetensors" => cut(safetensors()),
         _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
     }
@@ -64,6 +65,52 @@ fn npy() -> Vec<Vec<u8>> {
     files
 }
 
+/// Archives of one and two stored members, with lengths in the directory and, for some, after the data.
+fn npz() -> Vec<Vec<u8>> {
+    let members = npy();
+    let archive = |members: &[(&str, &[u8])], streamed: bool| {
+        let (mut file, mut directory) = (Vec::new(), Vec::new());
+        for (name, data) in members {
+            let start = file.len() as u32;
+            let sizes = [crc32(data), data.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
+            let (flags, known) = if streamed { ([8, 0], [0; 12].to_vec()) } else { ([0, 0], sizes.clone()) };
+            let length = (name.len() as u16).to_le_bytes();
+            file.extend(
+                [b"PK\x03\x04\x14\0", &flags[..], &[0; 6], &known, &length, &[0; 2], name.as_bytes()]
+                    .concat(),
+            );
+            file.extend(*data);
+            if streamed {
+                file.extend([b"PK\x07\x08", &sizes[..]].concat());
+            }
+            directory
+                .extend([b"PK\x01\x02\x14\0\x14\0", &flags[..], &[0; 6], &sizes, &length, &[0; 12]].concat());
+            directory.extend([&start.to_le_bytes()[..], name.as_bytes()].concat());
+        }
+        let start = (file.len() as u32).to_le_bytes();
+        let (size, count) = ((directory.len() as u32).to_le_bytes(), (members.len() as u16).to_le_bytes());
+        file.extend(directory);
+        file.extend([b"PK\x05\x06\0\0\0\0", &count[..], &count, &size, &start, &[0; 2]].concat());
+        file
+    };
+    let mut files = Vec::new();
+    for streamed in [false, true] {
+        files.extend(members.iter().map(|data| archive(&[("q.npy", &data[..])], streamed)));
+        files.push(archive(&[("k.npy", &members[1]), ("q", &members[0])], streamed));
+    }
+    files
+}
+
+/// The checksum of zip archives.
+fn crc32(data: &[u8]) -> u32 {
+    !data.iter().fold(!0, |sum, byte| {
+        (0..8).fold(
+            sum ^ u32::from(*byte),
+            |sum, _| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 },
+        )
+    })
+}
+
 fn safetensors() -> Vec<Vec<u8>> {
     let headers = [
         (r#"{"q":{"dtype":"F32","shape":[1,2,3,4],"data_offsets":[0,96]}}"#, 96),
@@ -95,7 +142,7 @@ mod tests {
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "safetensors"] {
+        for target in ["problem", "npy", "npz", "safetensors"] {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();
@@ -110,6 +157,8 @@ mod tests {
         let length = usize::from(u16::from_le_bytes([seed[8], seed[9]]));
         assert_eq!((10 + length) % 64, 0);
         assert_eq!(seed.len() - 10 - length, 192);
+        // The check value of the polynomial.
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
         let seed = &safetensors()[0];
         assert_eq!(seed[8], b'{');
         assert_eq!(seed[8 + usize::from(seed[0]) - 1], b'}');

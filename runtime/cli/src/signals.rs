@@ -1,0 +1,54 @@
+//! Signals that end the tool: the temporary files go first.
+
+use crate::temporary;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+use signal_hook::{flag, low_level};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Signals that end the tool.
+const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+/// Starts to wait for signals. One that ends the tool removes its temporary files and then does what it does by
+/// default, so the caller sees a tool that the signal ended. One that the caller has told the tool to ignore stays
+/// ignored. A file that outgrows the limit of the process is an error of the write.
+///
+/// # Errors
+/// A thread or a handler that the system refuses.
+pub fn watch() -> io::Result<()> {
+    // A handler that does nothing is enough for the write to fail.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
+    let mut signals = Signals::new(ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            temporary::remove_all(|| {
+                if let Err(e) = low_level::emulate_default_handler(signal) {
+                    log::warn!("signal {signal}: {e}");
+                }
+            });
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).stack_size(1 << 17).spawn(wait)?;
+    Ok(())
+}
+
+/// The set of ignored signals of a status file of Linux, bit 0 for signal 1; empty where the file has none.
+fn ignored(status: &str) -> u64 {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert_eq!(ignored(status), 1 << (SIGHUP - 1) | 1 << (signal_hook::consts::SIGPIPE - 1));
+        assert_eq!(ignored(""), 0);
+    }
+}

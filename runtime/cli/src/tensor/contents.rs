@@ -1,0 +1,246 @@
+//! Elements of a tensor, read from a file into memory of their own.
+//!
+//! [`read`] is the one way from the bytes of a file to a tensor. It trusts nothing in a file and never panics.
+//! Elements go straight from the file to the memory that they stay in, aligned to their type: the file may
+//! be changed or truncated meanwhile, which would end a process that has mapped it.
+
+use super::source::Format;
+use super::stored::{Fault, Header, Stored};
+use super::{npy, npz, safetensors};
+use crate::error::TensorError;
+use crate::memory::Buffer;
+use bytemuck::{Pod, Zeroable};
+use std::io::{Read, Seek};
+
+/// Element types that an argument takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// f32, f16, bf16, f64.
+    Float,
+    /// bool, u8, f32, f16, bf16, f64.
+    Mask,
+    /// i64, i32.
+    Lengths,
+}
+
+impl Accept {
+    fn takes(self, dtype: Stored) -> bool {
+        let float = matches!(dtype, Stored::F64 | Stored::F32 | Stored::F16 | Stored::Bf16);
+        match self {
+            Accept::Float => float,
+            Accept::Mask => float || matches!(dtype, Stored::Bool | Stored::U8),
+            Accept::Lengths => matches!(dtype, Stored::I64 | Stored::I32),
+        }
+    }
+
+    const fn allowed(self) -> &'static str {
+        match self {
+            Accept::Float => "f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Mask => "bool, u8, f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Lengths => "i64, i32, little-endian",
+        }
+    }
+
+    /// `fault` with the types of this argument in place of those of the format.
+    pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
+        match fault {
+            TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
+            other => other,
+        }
+    }
+}
+
+/// Elements in memory.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// Floating-point numbers. Those of f64 have been rounded to f32.
+    Float(Buffer),
+    /// Booleans, one byte each; zero is false.
+    Bool(Vec<u8>),
+    /// Integers, widened to 64 bits.
+    Integer(Vec<i64>),
+}
+
+/// A tensor in memory.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    /// The element type in the file.
+    pub stored: Stored,
+    /// Sizes of the axes.
+    pub shape: Vec<usize>,
+    /// The elements, as many as the shape takes.
+    pub data: Data,
+    /// How many finite f64 values are beyond the range of f32, and have become infinite.
+    pub overflows: usize,
+}
+
+/// Reads the tensor `name` of a file of `length` bytes, which `file` reads from its start. An `.npy` file has one
+/// tensor, without a name.
+///
+/// # Errors
+/// A malformed file, a name that it does not hold, a type that `accept` does not take, a failing read, memory that
+/// the system refuses.
+pub fn read(
+    mut file: impl Read + Seek,
+    length: u64,
+    format: Format,
+    name: Option<&str>,
+    accept: Accept,
+) -> Result<Contents, Fault> {
+    let name = name.unwrap_or_default();
+    match format {
+        Format::Npy => {
+            let header = npy::header(&mut file, length)?;
+            elements(&mut file, header, accept)
+        }
+        Format::Npz => npz::member(file, length, name, |member, length| {
+            let header = npy::header(member, length)?;
+            elements(member, header, accept)
+        }),
+        Format::Safetensors => {
+            let directory = safetensors::Directory::read(&mut file, length)?;
+            let (header, start) = directory.find(name)?;
+            file.seek(std::io::SeekFrom::Start(start))?;
+            elements(&mut file, header, accept)
+        }
+    }
+}
+
+fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
+    let Header { dtype: stored, shape, bytes } = header;
+    if !accept.takes(stored) {
+        let found = stored.name().into();
+        return Err(TensorError::Type { found, allowed: accept.allowed() }.into());
+    }
+    let count = bytes / stored.size();
+    let mut overflows = 0;
+    let data = match stored {
+        Stored::F32 => Data::Float(Buffer::F32(same(reader, count)?)),
+        Stored::F16 => Data::Float(Buffer::F16(same(reader, count)?)),
+        Stored::Bf16 => Data::Float(Buffer::Bf16(same(reader, count)?)),
+        Stored::F64 => Data::Float(Buffer::F32(convert(reader, count, |x: f64| {
+            let rounded = x as f32;
+            overflows += usize::from(x.is_finite() && !rounded.is_finite());
+            rounded
+        })?)),
+        Stored::Bool | Stored::U8 => Data::Bool(same(reader, count)?),
+        Stored::I64 => Data::Integer(same(reader, count)?),
+        Stored::I32 => Data::Integer(convert(reader, count, |x: i32| i64::from(x))?),
+    };
+    Ok(Contents { stored, shape, data, overflows })
+}
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 18;
+
+fn reserved<T>(count: usize) -> Result<Vec<T>, Fault> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(count).map_err(|_| Fault::Memory(count.saturating_mul(size_of::<T>())))?;
+    Ok(data)
+}
+
+/// `count` elements as they lie in the file.
+fn same<T: Pod>(reader: &mut dyn Read, count: usize) -> Result<Vec<T>, Fault> {
+    let mut data: Vec<T> = reserved(count)?;
+    while data.len() < count {
+        let start = data.len();
+        data.resize(count.min(start + CHUNK / size_of::<T>()), T::zeroed());
+        reader.read_exact(bytemuck::cast_slice_mut(&mut data[start..]))?;
+    }
+    Ok(data)
+}
+
+/// `count` elements, each converted. The file's own elements are in memory a chunk at a time.
+fn convert<S: Pod, T>(
+    reader: &mut dyn Read,
+    count: usize,
+    mut each: impl FnMut(S) -> T,
+) -> Result<Vec<T>, Fault> {
+    let mut data: Vec<T> = reserved(count)?;
+    let mut chunk: Vec<S> = vec![Zeroable::zeroed(); count.min(CHUNK / size_of::<S>())];
+    while data.len() < count {
+        let now = chunk.len().min(count - data.len());
+        reader.read_exact(bytemuck::cast_slice_mut(&mut chunk[..now]))?;
+        data.extend(chunk[..now].iter().map(|&x| each(x)));
+    }
+    Ok(data)
+}
+
+// Elements are the bytes of the file.
+#[cfg(target_endian = "big")]
+compile_error!("tensor files are little-endian; allowed: little-endian machines");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    fn file<T: Pod>(dtype: Stored, data: &[T]) -> Vec<u8> {
+        let mut file = Vec::new();
+        npy::write_header(&mut file, dtype, &[data.len()]).unwrap();
+        file.extend(bytemuck::cast_slice::<T, u8>(data));
+        file
+    }
+
+    fn load(file: &[u8], accept: Accept) -> Result<Contents, Fault> {
+        read(Cursor::new(file), file.len() as u64, Format::Npy, None, accept)
+    }
+
+    /// More elements than a chunk, and not a multiple of it.
+    const MANY: usize = CHUNK / 4 * 2 + 77;
+
+    #[test]
+    fn f64_is_rounded_to_nearest_and_overflow_is_counted() {
+        let mut data: Vec<f64> = (0..MANY).map(|i| 1.0 + i as f64 * 1e-9).collect();
+        (data[3], data[4], data[5], data[6]) = (1e300, f64::NEG_INFINITY, -3.5e38, f64::NAN);
+        let contents = load(&file(Stored::F64, &data), Accept::Float).unwrap();
+        assert_eq!((contents.stored, contents.overflows), (Stored::F64, 2));
+        let Data::Float(Buffer::F32(x)) = contents.data else { panic!() };
+        assert_eq!(x.len(), MANY);
+        for (x, y) in x.iter().zip(&data) {
+            assert!(*x == *y as f32 || y.is_nan() && x.is_nan(), "{x} {y}");
+        }
+    }
+
+    #[test]
+    fn every_chunk_lands_in_its_place() {
+        let data: Vec<f32> = (0..MANY).map(|i| i as f32).collect();
+        let Data::Float(Buffer::F32(x)) = load(&file(Stored::F32, &data), Accept::Float).unwrap().data else {
+            panic!()
+        };
+        assert_eq!(x, data);
+        let data: Vec<i32> = (0..MANY as i32).map(|i| i - 9).collect();
+        let Data::Integer(x) = load(&file(Stored::I32, &data), Accept::Lengths).unwrap().data else {
+            panic!()
+        };
+        assert!(x.iter().zip(&data).all(|(x, y)| *x == i64::from(*y)) && x.len() == MANY);
+    }
+
+    #[test]
+    fn a_file_that_ends_while_it_is_read_is_an_error() {
+        let whole = file(Stored::F32, &vec![1.0f32; MANY]);
+        for cut in [0, 5, 40, whole.len() / 2, whole.len() - 1] {
+            // The length is that of the file when it was opened.
+            let short = Cursor::new(&whole[..cut]);
+            let fault = read(short, whole.len() as u64, Format::Npy, None, Accept::Float).unwrap_err();
+            assert!(
+                matches!(&fault, Fault::Io(e) if e.kind() == std::io::ErrorKind::UnexpectedEof),
+                "{fault:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn arguments_take_their_own_types() {
+        let byte = file(Stored::U8, &[0u8, 2, 255]);
+        assert!(matches!(load(&byte, Accept::Mask).unwrap().data, Data::Bool(x) if x == [0, 2, 255]));
+        for (bytes, accept) in [
+            (byte, Accept::Float),
+            (file(Stored::I64, &[1i64]), Accept::Mask),
+            (file(Stored::F64, &[1f64]), Accept::Lengths),
+        ] {
+            let fault = load(&bytes, accept).unwrap_err();
+            assert!(matches!(fault, Fault::Content(TensorError::Type { .. })), "{fault:?}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What several fuzz targets require of the readers of tensor files.
+
+use elsa_edge::memory::Buffer;
+use elsa_edge::tensor::{Accept, Contents, Data, Fault, Format, read};
+use std::io::Cursor;
+
+/// Reads the tensor `name` of a file that holds `bytes`, for every kind of argument.
+///
+/// # Panics
+/// If it is neither a tensor with as many elements as its shape nor a typed error.
+pub fn reads(bytes: &[u8], format: Format, name: Option<&str>) {
+    for accept in [Accept::Float, Accept::Mask, Accept::Lengths] {
+        match read(Cursor::new(bytes), bytes.len() as u64, format, name, accept) {
+            Ok(Contents { shape, data, .. }) => {
+                let count = shape.iter().try_fold(1usize, |a, &n| a.checked_mul(n)).expect("a product");
+                let found = match data {
+                    Data::Float(Buffer::F32(x)) => x.len(),
+                    Data::Float(Buffer::F16(x)) => x.len(),
+                    Data::Float(Buffer::Bf16(x)) => x.len(),
+                    Data::Bool(x) => x.len(),
+                    Data::Integer(x) => x.len(),
+                };
+                assert_eq!(found, count);
+            }
+            Err(Fault::Content(error)) => assert!(error.to_string().contains("allowed: "), "{error}"),
+            Err(fault) => panic!("{fault:?}"),
+        }
+    }
+}
