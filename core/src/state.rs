@@ -468,6 +468,8 @@ mod tests {
 
     #[test]
     fn natural_references_beyond_f32_sums_stay_apart() {
+        // Miri interprets, and takes fewer.
+        let (step, least) = if cfg!(miri) { (1.7, 50) } else { (1.001, 1000) };
         let mut m = 1.5e9f32;
         let mut clamped = 0;
         while m < 3e38 {
@@ -479,9 +481,9 @@ mod tests {
                 assert!(gap.abs() > 56.0 && (gap > 0.0) == (sign > 0.0), "{m}: {gap}");
                 clamped += usize::from(f.max(1.0 / f) > 7.8e13);
             }
-            m *= 1.001;
+            m *= step;
         }
-        assert!(clamped > 1000, "{clamped}");
+        assert!(clamped > least, "{clamped}");
     }
 
     #[test]
