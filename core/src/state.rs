@@ -229,10 +229,10 @@ pub const MOST_ROUNDING: f64 = 32.0;
 /// for it. A reference that is not finite stays as it is, with factor one.
 ///
 /// The reference is rounded to f32, and the factor `exp(exact − rounded)` makes up for that: within a few roundings of
-/// one for ordinary references, up to `e^0.5` at 10^7, and [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in natural-log
-/// units `S exp(m)` is kept. Beyond, f32 references lie 128 and more apart, and no f32 sum could always make up for
-/// that: `S exp(m)` is then kept within the spacing of f32 at `m`, and `W / S` still entirely. States that meet there
-/// merge rightly all the same: either they had the same reference, and take on the same factor, or their
+/// one for ordinary references, up to `e^0.5` at 10^7, and [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in
+/// natural-log units `S exp(m)` is kept. Beyond, f32 references lie 128 and more apart, and no f32 sum could always
+/// make up for that: `m + log S` is then kept within the spacing of f32 at `m`, and `W / S` as everywhere. States that
+/// meet there merge rightly all the same: either they had the same reference, and take on the same factor, or their
 /// references differed by 128 or more, and the weaker one has at most `e^-56` of the weight that it has relative to its
 /// own reference.
 #[must_use]
