@@ -219,6 +219,39 @@ fn a_padded_layer_of_twelve_heads() {
     assert!(desk.read("y.npy").1.iter().any(|x| x.is_nan()));
 }
 
+/// Shapes and elements of m, S and W in `state.npz`.
+fn states(desk: &Desk) -> [(Vec<usize>, Vec<f32>); 3] {
+    let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
+    ["m", "S", "W"].map(|name| {
+        let mut bytes = Vec::new();
+        zip.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
+        common::read_f32(&bytes)
+    })
+}
+
+/// Scores of two keys in four rows: 3e7 and more, up to 3e22, of which the second key's is the largest, or both are.
+#[test]
+fn states_of_large_scores_hold_the_answer() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[4, 1], &[1.0, 30.0, 100.0, 1e15]);
+    desk.f32("v.npy", &[2, 2], &[3.0, -1.0, 5.0, 7.0]);
+    for (first, want) in [(3e7f32, [4.0f32, 3.0]), (2e7, [5.0, 7.0])] {
+        desk.f32("k.npy", &[2, 1], &[first, 3e7]);
+        desk.ok(&format!("{FILES} --scale 1 --lse-out @lse.npy --state-out @state.npz"));
+        let y = desk.read("y.npy").1;
+        assert!(y.iter().zip(want.repeat(4)).all(|(y, want)| (y - want).abs() < 1e-6), "{y:?}");
+        let [(_, m), (_, s), (_, w)] = states(&desk);
+        for (row, lse) in desk.read("lse.npy").1.into_iter().enumerate() {
+            let again = f64::from(m[row]) + f64::from(s[row]).ln();
+            assert!((again / f64::from(lse) - 1.0).abs() < 2e-7, "row {row}: {again}, {lse}");
+            for c in 0..2 {
+                let quotient = w[row * 2 + c] / s[row];
+                assert!((quotient - want[c]).abs() < 1e-5, "row {row}: {quotient}, not {}", want[c]);
+            }
+        }
+    }
+}
+
 #[test]
 fn log_sum_exp_and_state_are_those_of_the_rows() {
     let (desk, data) = desk(N);
@@ -228,13 +261,7 @@ fn log_sum_exp_and_state_are_those_of_the_rows() {
     let expected = attention(N, scale(N), views(&data), kept);
     let (shape, lse) = desk.read("lse.npy");
     assert_eq!(shape, [2, 4, 19]);
-    let mut zip = zip::ZipArchive::new(std::fs::File::open(desk.path("state.npz")).unwrap()).unwrap();
-    let mut array = |name: &str| {
-        let mut bytes = Vec::new();
-        zip.by_name(&format!("{name}.npy")).unwrap().read_to_end(&mut bytes).unwrap();
-        common::read_f32(&bytes)
-    };
-    let ((m_shape, m), (s_shape, s), (w_shape, w)) = (array("m"), array("S"), array("W"));
+    let [(m_shape, m), (s_shape, s), (w_shape, w)] = states(&desk);
     assert_eq!((m_shape, s_shape, w_shape), (vec![2, 4, 19], vec![2, 4, 19], vec![2, 4, 19, 16]));
     let (_, y) = desk.read("y.npy");
     for row in 0..2 * 4 * 19 {
