@@ -42,3 +42,17 @@ pub fn loaded(out: &mut impl Write, kernels: &[Loaded]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_has_a_line() {
+        let kernel = |name| Loaded { name, form: "ptx", ptx_isa: "6.5".into(), load_ms: 12.34 };
+        let mut out = Vec::new();
+        loaded(&mut out, &[kernel("first"), kernel("second")]).unwrap();
+        let line = |name| format!("loaded    {name} from ptx, PTX ISA 6.5, in 12.3 ms\n");
+        assert_eq!(String::from_utf8(out).unwrap(), line("first") + &line("second"));
+    }
+}

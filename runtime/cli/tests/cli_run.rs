@@ -431,6 +431,21 @@ fn no_queries_and_no_keys() {
 }
 
 #[test]
+fn outputs_of_one_file_and_of_another_are_each_their_own() {
+    let (desk, _) = desk(N);
+    desk.ok(&format!("{FILES} --lse-out @lse.npy --state-out @s.npz"));
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @all.safetensors#y --lse-out @all.safetensors#lse \
+         --state-out @again.npz");
+    assert!(std::fs::read(desk.path("s.npz")).unwrap() == std::fs::read(desk.path("again.npz")).unwrap());
+    let all = std::fs::read(desk.path("all.safetensors")).unwrap();
+    let all = safetensors::SafeTensors::deserialize(&all).unwrap();
+    for (name, file) in [("y", "y.npy"), ("lse", "lse.npy")] {
+        let bytes: Vec<u8> = desk.read(file).1.iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert!(all.tensor(name).unwrap().data() == bytes, "{name}");
+    }
+}
+
+#[test]
 fn an_output_may_replace_an_input() {
     let (desk, _) = desk(N);
     desk.ok(FILES);
