@@ -175,7 +175,7 @@ pub struct elsa_plan_options {
     /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
     pub budget: usize,
     /// Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-    /// such a sum leaves the range of f16.
+    /// such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
     pub half_scores: i32,
 }
 
@@ -192,6 +192,9 @@ pub struct elsa_view {
 
 /// A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
 /// leaves the rest unattended.
+///
+/// A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
+/// they count as that, and a row that they mask wholly is the mean of its values.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_mask {
@@ -205,6 +208,11 @@ pub struct elsa_mask {
 
 /// A problem: shapes, masks and scale. elsa_problem_init writes plain attention; the views of q, k, v and out must be
 /// set.
+///
+/// The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
+/// finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
+/// 1.1e38, the number of keys times 2^8 max |v| below 3.4e38; beyond, a row is infinite or NaN. |scale| log2(e) is at
+/// most 2^64.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct elsa_problem {

@@ -33,8 +33,10 @@ Files are little-endian and in C order; numpy.ascontiguousarray brings an array 
 in one .safetensors file, in and out: an output replaces the tensor of its name and keeps the others, with the file's
 metadata. .npy has no bf16: such outputs go there as f32. Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded
 to f32, and a notice says so.
-Values must leave room for sums: attention overflows where keys * 2^8 * max |v| exceeds the range of f32. On a GPU head
-sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
+The range is that of f32: weights are exact down to 2^-126 of a row's largest and zero below; scores and queries times
+the scale must stay below 1.1e38, keys * 2^8 * max |v| below 3.4e38, and beyond a row is infinite or NaN. Finite masks
+count as at least -1.18e38; a row that is masked wholly by finite numbers is the mean of its values, by -inf it is zero.
+On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the reader
 of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the variables of

@@ -18,7 +18,8 @@ pub struct PlanOptions {
     /// Whether a GPU may sum short chains of f16 products in f16, if it has a kernel for that. The scores of f16
     /// inputs are then faster and less accurate, as the certificate's
     /// [`half_chain`](elsa_core::attention::certificate::Executed::half_chain) states, and a sum beyond the range
-    /// of f16 makes its row NaN. Inputs of other types are unaffected.
+    /// of f16 makes its row NaN. Bits then also depend on whether the rows of keys and values lie at multiples of 16
+    /// bytes. Inputs of other types are unaffected.
     pub half_scores: bool,
 }
 

@@ -34,7 +34,7 @@ pub struct EngineArgs {
         value_parser = one_of(BLOCK_SIZES.map(|block| (block.to_string(), block))))]
     pub block: Option<usize>,
     /// Let a GPU sum short chains of products of f16 inputs in f16. This is faster and less exact; `elsa verify`
-    /// reports by how much. A warning says where it has no effect
+    /// reports by how much. Bits then also depend on the alignment of keys and values. A warning says where it has no effect
     #[arg(long)]
     pub half_scores: bool,
 }
