@@ -8,6 +8,7 @@ use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = 1024;
@@ -218,8 +219,11 @@ impl Engine {
     }
 }
 
-/// Logs once per process that there is no GPU. This is not an error, because none was requested.
+/// Logs once per process that there is no GPU. This is not an error, because none was requested. A log sink may create
+/// an engine, so nothing is held while it is called.
 fn log_absence_once(reason: &DeviceError) {
-    static LOGGED: std::sync::Once = std::sync::Once::new();
-    LOGGED.call_once(|| log::info!("no GPU: {reason}"));
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
+        log::info!("no GPU: {reason}");
+    }
 }

@@ -86,6 +86,11 @@ pub enum DeviceError {
         /// The failed call.
         source: Box<DeviceError>,
     },
+    /// The process is a child, made by `fork`, of the one that initialized the driver. A driver does not work there.
+    #[error(
+        "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
+    )]
+    Forked,
     /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
     #[error("the device's context was lost to an earlier error")]
     Lost,
@@ -280,6 +285,7 @@ mod tests {
             DeviceError::Ordinal { found: 3, count: 1 },
             DeviceError::TooOld { device: "Nano".into(), major: 5, minor: 3 },
             DeviceError::NoContext,
+            DeviceError::Forked,
         ] {
             assert!(e.to_string().contains("; allowed: "), "{e}");
         }

@@ -17,9 +17,12 @@
 //!    notifies.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Pool::run`] does not return before every
 //!    worker has finished with it. Nothing is allocated per job.
-//! 5. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//! 5. *A child of `fork` has no workers.* It has the caller alone, which then computes alone and takes none of the
+//!    locks that a thread of the parent may have held.
+//! 6. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
 
+use super::process::Process;
 use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -60,8 +63,11 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// A pool of standing threads. Dropping it ends them.
+/// A pool of standing threads. Dropping it ends them. In a child of the process that made it, the caller is its only
+/// thread.
 pub struct Pool {
+    /// Where the threads are.
+    process: Process,
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
     turn: Mutex<()>,
@@ -114,7 +120,8 @@ impl Pool {
             done: Condvar::new(),
             closing: AtomicBool::new(false),
         });
-        let mut pool = Pool { shared, handles: Vec::new(), turn: Mutex::new(()) };
+        let process = Process::current();
+        let mut pool = Pool { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let spawned =
@@ -132,7 +139,7 @@ impl Pool {
 
     /// Number of threads, including the caller's.
     pub fn threads(&self) -> usize {
-        self.handles.len() + 1
+        if self.process.is_current() { self.handles.len() + 1 } else { 1 }
     }
 
     /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
@@ -141,6 +148,9 @@ impl Pool {
     /// # Errors
     /// Returns an error if a call panicked.
     pub fn run(&self, workers: usize, task: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
+        if !self.process.is_current() {
+            return catch_unwind(AssertUnwindSafe(|| task(0))).map_err(|_| RunError::Panicked);
+        }
         let workers = workers.clamp(1, self.threads());
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
@@ -211,6 +221,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // Neither waited for nor detached: in this process the threads do not exist.
+            std::mem::forget(std::mem::take(&mut self.handles));
+            return;
+        }
         self.shared.closing.store(true, Ordering::Release);
         {
             let mut job = lock(&self.shared.job);

@@ -1,0 +1,199 @@
+//! Lost contexts and reused memory, through the stand-in driver: plans of different sizes share an engine and a
+//! workspace, and a context is lost between any two of their calls. Every call gives the right answer, on the GPU or on
+//! the CPU, and none is refused.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::dtype::ElementsMut;
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, Workspace};
+use elsa_tests::cases::{Case, Data, Params};
+use elsa_tests::standin::{child, folder, is_child, said};
+
+fn engine() -> Engine {
+    let fallback =
+        if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
+    let backend = Some(Backend::Cuda);
+    Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
+}
+
+/// Divided keys: the workspace holds partial states.
+fn large() -> Case {
+    Params { heads: 2, kv_heads: 1, ..Params::plain(40, 1500, 24, 24) }.build("large")
+}
+
+/// Few keys and a table of sequences: the workspace holds little else.
+fn small() -> Case {
+    Params { batch: 3, lengths: true, pad: 3, ..Params::plain(5, 9, 8, 8) }.build("small")
+}
+
+fn verdict(case: &Case, output: &Data, lse: Option<&[f32]>) -> String {
+    match case.naive().check(output, lse, 2000) {
+        Ok(_) => "right".into(),
+        Err(e) => format!("WRONG, {e}"),
+    }
+}
+
+/// What a call does: its back end and whether the answer is right, or its error.
+fn call(plan: &Plan, case: &Case, workspace: &mut Workspace) -> String {
+    let mut buffers = case.buffers();
+    let mut bound = match plan.bind(case.inputs(), buffers.outputs(), workspace) {
+        Ok(bound) => bound,
+        Err(e) => return format!("bind error {e}"),
+    };
+    // A bound plan that runs twice prepares again what the first run has lost.
+    let first = bound.run().map(|report| report.backend);
+    let second = bound.run();
+    drop(bound);
+    match (first, second) {
+        (Ok(first), Ok(report)) => {
+            format!("{first} then {} {}", report.backend, verdict(case, &buffers.output, Some(&buffers.lse)))
+        }
+        (Err(e), _) | (_, Err(e)) => format!("run error {e}"),
+    }
+}
+
+/// In a child: calls of two plans in one workspace, in turns, and a third that has its own.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn sharing() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let engine = engine();
+    // The large problem alone has neither a table of sequences nor room for three of them.
+    let both = Params { batch: 3, lengths: true, ..large().params }.build("both");
+    let cases = [small(), large(), both];
+    let plans =
+        cases.each_ref().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap());
+    assert!(plans[..2].iter().all(|plan| plan.workspace_bytes() < plans[2].workspace_bytes()));
+    let mut shared = plans[2].workspace().unwrap();
+    let mut own = plans[0].workspace().unwrap();
+    for _ in 0..2 {
+        for (plan, case) in plans.iter().zip(&cases) {
+            println!("call: {} {}", case.name, call(plan, case, &mut shared));
+        }
+        println!("call: own {}", call(&plans[0], &cases[0], &mut own));
+    }
+    println!("end: {}", engine.loaded_kernels().len());
+}
+
+/// In a child: runs on what an earlier run has left on the device. The output is in memory that the device uses in
+/// place, so a resident run shows its answer.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn resident() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let engine = engine();
+    let case = large();
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut output = engine.host_buffer::<f32>(case.spec.output.extent()).unwrap();
+    for staged in [true, false] {
+        for round in 0..4 {
+            output.fill(f32::NAN);
+            let mut buffers = case.buffers();
+            let mut outputs = buffers.outputs();
+            outputs.output = ElementsMut::F32(&mut output);
+            let mut bound = plan.bind(case.inputs(), outputs, &mut workspace).unwrap();
+            let mut report = None;
+            if staged {
+                report = Some(bound.run());
+            }
+            for _ in 0..round {
+                report = Some(bound.run_resident());
+            }
+            drop(bound);
+            let Some(report) = report else { continue };
+            match report {
+                Ok(report) => {
+                    let answer = verdict(&case, &Data::F32(output.to_vec()), None);
+                    println!("call: {} {answer}", report.backend);
+                }
+                Err(e) => println!("call: error {e}"),
+            }
+        }
+    }
+    println!("end: {}", engine.threads());
+}
+
+fn scene(test: &str, fault: &str, fail: bool) -> Vec<String> {
+    let mut variables = vec![("ELSA_STANDIN_FAIL", fault)];
+    if fail {
+        variables.push(("ELSA_TEST_FAIL", "1"));
+    }
+    let output = child(test, &folder(), &variables);
+    let calls = said(&output, "call");
+    assert!(
+        output.status.success() && said(&output, "end").len() == 1 && !calls.is_empty(),
+        "{fault}: {}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    calls
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
+    let calls = scene("sharing", "", false);
+    assert!(calls.len() == 8 && calls.iter().all(|call| call.ends_with("cuda then cuda right")), "{calls:?}");
+    // Every launch in turn loses the context. The run that it belongs to is the CPU's, and all others the GPU's.
+    for launch in [1, 2, 3, 6, 9, 14, 20] {
+        let calls = scene("sharing", &format!("cuLaunchKernel:{launch}:700"), false);
+        assert_eq!(calls.len(), 8);
+        assert!(calls.iter().all(|call| call.ends_with(" right")), "launch {launch}: {calls:#?}");
+        let runs = calls.iter().flat_map(|call| call.split(' ').filter(|word| *word == "cuda")).count();
+        assert_eq!(runs, 15, "launch {launch}: {calls:#?}");
+    }
+    // Both contexts are lost.
+    let calls = scene("sharing", "cuLaunchKernel:3:700,cuLaunchKernel:9:719", false);
+    assert!(calls.iter().all(|call| call.ends_with(" right")), "{calls:#?}");
+    assert!(!calls[7].contains("cuda"), "{calls:#?}");
+}
+
+/// After a context is lost, the memory of its successor is not all there: the call that needs it is the CPU's, and the
+/// next one tries again.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn what_cannot_be_allocated_anew_is_tried_again() {
+    let lost = "cuLaunchKernel:5:702";
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let variables = [("ELSA_STANDIN_FAIL", lost), ("ELSA_STANDIN_LOG", log.path().to_str().unwrap())];
+    assert!(child("sharing", &folder(), &variables).status.success());
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let (before, after) = log.split_once("cuLaunchKernel 702\n").unwrap();
+    for name in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuModuleLoadDataEx"] {
+        let count = |log: &str| log.lines().filter(|line| *line == format!("{name} 0")).count();
+        let (first, last) = (count(before) + 1, count(before) + count(after));
+        assert!(first <= last, "{name}: nothing is made anew");
+        for call in (first..=last).take(4) {
+            let fault = format!("{lost},{name}:{call}:2");
+            let calls = scene("sharing", &fault, false);
+            assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
+            assert!(calls[6].ends_with("cuda then cuda right"), "{fault}: {calls:#?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
+    let calls = scene("resident", "", false);
+    assert!(calls.len() == 7 && calls.iter().all(|call| call == "cuda right"), "{calls:?}");
+    for launch in [1, 3, 5, 8, 17] {
+        let fault = format!("cuLaunchKernel:{launch}:700");
+        let calls = scene("resident", &fault, false);
+        assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
+        // Without a fallback, an error or a right answer.
+        let calls = scene("resident", &fault, true);
+        let fine = |call: &String| call.ends_with(" right") || call.starts_with("error");
+        assert!(calls.iter().all(fine), "{fault}: {calls:#?}");
+    }
+}
