@@ -186,6 +186,8 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
             let fault = format!("{lost},{name}:{call}:2");
             let calls = scene("sharing", &fault, false);
             assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
+            // The last run of the second call, and all of a later one.
+            assert!(calls[1].ends_with(" cuda right"), "{fault}: {calls:#?}");
             assert!(calls[6].ends_with(ALL_ON_THE_GPU), "{fault}: {calls:#?}");
         }
     }
