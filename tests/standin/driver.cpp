@@ -75,6 +75,8 @@ const std::map<int, const char*> NAMES = {
     {209, "ERROR_NO_BINARY_FOR_GPU"},
     {214, "ERROR_ECC_UNCORRECTABLE"},
     {218, "ERROR_INVALID_PTX"},
+    {220, "ERROR_NVLINK_UNCORRECTABLE"},
+    {226, "ERROR_CONTAINED"},
     {400, "ERROR_INVALID_HANDLE"},
     {500, "ERROR_NOT_FOUND"},
     {600, "ERROR_NOT_READY"},
@@ -83,16 +85,28 @@ const std::map<int, const char*> NAMES = {
     {702, "ERROR_LAUNCH_TIMEOUT"},
     {708, "ERROR_PRIMARY_CONTEXT_ACTIVE"},
     {709, "ERROR_CONTEXT_IS_DESTROYED"},
+    {710, "ERROR_ASSERT"},
     {712, "ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
     {713, "ERROR_HOST_MEMORY_NOT_REGISTERED"},
+    {714, "ERROR_HARDWARE_STACK_ERROR"},
+    {715, "ERROR_ILLEGAL_INSTRUCTION"},
     {716, "ERROR_MISALIGNED_ADDRESS"},
+    {717, "ERROR_INVALID_ADDRESS_SPACE"},
+    {718, "ERROR_INVALID_PC"},
     {719, "ERROR_LAUNCH_FAILED"},
+    {720, "ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
+    {721, "ERROR_TENSOR_MEMORY_LEAK"},
     {801, "ERROR_NOT_SUPPORTED"},
+    {810, "ERROR_MPS_CLIENT_TERMINATED"},
+    {911, "ERROR_EXTERNAL_DEVICE"},
     {999, "ERROR_UNKNOWN"},
 };
 
 // After these a context can only be destroyed.
-bool is_sticky(int code) { return code == 214 || code == 700 || code == 702 || (code >= 714 && code <= 719); }
+bool is_sticky(int code) {
+  static const std::set<int> STICKY = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911};
+  return STICKY.count(code) != 0;
+}
 
 constexpr int DRIVER_VERSION = 10020;
 constexpr int PTX_VERSION = 65;

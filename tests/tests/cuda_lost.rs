@@ -83,6 +83,23 @@ fn sharing() {
     println!("end: {}", engine.loaded_kernels().len());
 }
 
+/// In a child: two calls of one plan.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn twice() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let (engine, case) = (engine(), small());
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    for _ in 0..2 {
+        println!("call: {}", call(&plan, &case, &mut workspace));
+    }
+    println!("end: {}", engine.threads());
+}
+
 /// In a child: runs on what an earlier run has left on the device, while another plan of the engine runs, too. The
 /// output is in memory that the device uses in place, so a resident run shows its answer.
 #[test]
@@ -164,6 +181,31 @@ fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
     let calls = scene("sharing", "cuLaunchKernel:3:700,cuLaunchKernel:12:719", false);
     assert!(calls.iter().all(|call| call.ends_with(" right")), "{calls:#?}");
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
+}
+
+/// After a code that loses the context there is a new one; after any other the context stays. Either way the next run is
+/// the GPU's.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
+    // What the driver's documentation says of each code, besides those after which it is unknown.
+    let lost = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911];
+    let unknown = [4, 201, 709, 999];
+    let kept = [1, 2, 400, 701, 708, 711, 712, 713, 720, 801];
+    for (codes, contexts) in [(&lost[..], 1), (&unknown[..], 1), (&kept[..], 0)] {
+        for code in codes {
+            let log = tempfile::NamedTempFile::new().unwrap();
+            let fault = format!("cuLaunchKernel:1:{code}");
+            let variables =
+                [("ELSA_STANDIN_FAIL", &*fault), ("ELSA_STANDIN_LOG", log.path().to_str().unwrap())];
+            let output = child("twice", &folder(), &variables);
+            let calls = said(&output, "call");
+            assert!(calls.len() == 2 && calls[0].ends_with(" cuda cuda right"), "{code}: {calls:?}");
+            assert!(!calls[0].starts_with("cuda") && calls[1] == "cuda cuda cuda right", "{code}: {calls:?}");
+            let log = std::fs::read_to_string(log.path()).unwrap();
+            assert_eq!(log.matches("cuCtxCreate_v2 0").count(), contexts, "{code}");
+        }
+    }
 }
 
 /// After a context is lost, the memory of its successor is not all there: the call that needs it is the CPU's, and the
