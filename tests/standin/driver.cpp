@@ -12,6 +12,8 @@
 // Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
 // DEVICE_OFFSET.
 //
+// In a child that fork has made of the process that called it first, every call returns NOT_INITIALIZED.
+//
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
 //                                       context keeps codes after which it is lost
@@ -184,6 +186,7 @@ struct Fault {
 struct Driver {
   std::recursive_mutex mutex;
   bool configured = false, initialized = false;
+  pid_t process = 0;  // that called first: in its children the driver does not work
   std::vector<Fault> faults;
   std::map<std::string, uint64_t> calls;
   std::string device;
@@ -228,6 +231,7 @@ std::string variable(const char* name) {
 
 void configure(Driver& d) {
   d.configured = true;
+  d.process = getpid();
   d.device = variable("ELSA_STANDIN_DEVICE");
   static const std::set<std::string> DEVICES = {"", "none", "old", "new", "large"};
   if (DEVICES.count(d.device) == 0) {
@@ -279,7 +283,7 @@ template <class Body> int api(const char* name, Needs needs, const Body& body) {
   if (!d.configured) configure(d);
   const uint64_t number = ++d.calls[name];
   const auto result = [&]() -> int {
-    if (needs >= INIT && !d.initialized) return NOT_INITIALIZED;
+    if (d.process != getpid() || (needs >= INIT && !d.initialized)) return NOT_INITIALIZED;
     if (needs == CONTEXT) {
       if (current() == nullptr) return INVALID_CONTEXT;
       if (!current()->live) return CONTEXT_IS_DESTROYED;

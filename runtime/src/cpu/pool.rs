@@ -320,4 +320,47 @@ mod tests {
         });
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
     }
+
+    /// The child has none of the threads, and another thread of its parent is in a call of the pool.
+    #[cfg(all(unix, not(miri)))]
+    #[test]
+    fn a_child_of_fork_computes_alone() {
+        let (pool, idle) = (Pool::new(3).unwrap(), Pool::new(2).unwrap());
+        let (busy, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let wait = |_| {
+                    busy.store(true, Ordering::Release);
+                    while !over.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                };
+                pool.run(2, &wait).unwrap();
+            });
+            while !busy.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator
+            // of use.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the alarm ends a child that hangs.
+                unsafe { libc::alarm(10) };
+                let calls = AtomicUsize::new(0);
+                let done = pool.divide(3, 7, &|worker, _| {
+                    calls.fetch_add(1 + worker, Ordering::Relaxed);
+                });
+                drop(idle);
+                let good = done.is_ok() && calls.into_inner() == 7 && pool.threads() == 1;
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!good)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for that child; an integer to write to.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            over.store(true, Ordering::Release);
+            assert!(child > 0 && ended == child && status == 0, "child {child}, status {status:#x}");
+        });
+        assert_eq!(pool.threads(), 3);
+    }
 }
