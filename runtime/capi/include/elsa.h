@@ -44,7 +44,9 @@ typedef uint32_t elsa_log_level;
 
 /*
  Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
- Any thread may call it. It must return, and must not call elsa_log_set.
+ Any thread may call it, and several at once. It must return. It may call any function: elsa_log_set and calls with a
+ workspace that is at work return ELSA_STATUS_BUSY, and what the functions have to say is not logged. It must not wait
+ for a thread that calls elsa_log_set.
  */
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
@@ -935,11 +937,12 @@ elsa_status elsa_partial(elsa_plan plan,
 /*
  Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
  is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
- own and waits; the default stream of the device is (void *)1. There is no fallback.
+ own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
+ calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
+ computes on the CPU is ELSA_STATUS_UNSUPPORTED.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed, and the
- workspace is used by no other call until it was waited for.
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
  */
 elsa_status elsa_run_device(elsa_plan plan,
                             elsa_workspace workspace,

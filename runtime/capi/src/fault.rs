@@ -62,7 +62,8 @@ fn device(e: &DeviceError) -> elsa_status {
         | DeviceError::Symbol { .. }
         | DeviceError::TooOld { .. }
         | DeviceError::NoKernel { .. }
-        | DeviceError::NoContext => ELSA_STATUS_UNSUPPORTED,
+        | DeviceError::NoContext
+        | DeviceError::Forked => ELSA_STATUS_UNSUPPORTED,
         DeviceError::Ordinal { .. } => ELSA_STATUS_ARGUMENT,
         _ => ELSA_STATUS_DEVICE,
     }

@@ -24,6 +24,8 @@
 
 use super::process::Process;
 use crate::error::{EngineError, RunError};
+#[cfg(unix)]
+use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -223,7 +225,8 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if !self.process.is_current() {
             // Neither waited for nor detached: in this process the threads do not exist.
-            std::mem::forget(std::mem::take(&mut self.handles));
+            #[cfg(unix)]
+            self.handles.drain(..).for_each(|handle| drop(handle.into_pthread_t()));
             return;
         }
         self.shared.closing.store(true, Ordering::Release);
