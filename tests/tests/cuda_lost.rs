@@ -9,6 +9,8 @@ use elsa_core::dtype::ElementsMut;
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanOptions, RunError, Workspace};
 use elsa_tests::cases::{Case, Data, Params};
 use elsa_tests::standin::{child, folder, is_child, said};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 fn engine() -> Engine {
     let fallback =
@@ -96,6 +98,43 @@ fn twice() {
     let mut workspace = plan.workspace().unwrap();
     for _ in 0..2 {
         println!("call: {}", call(&plan, &case, &mut workspace));
+    }
+    println!("end: {}", engine.threads());
+}
+
+/// Has another thread use the engine for every message, and waits for that thread.
+struct Nosy(OnceLock<Engine>);
+
+static NOSY: Nosy = Nosy(OnceLock::new());
+
+impl log::Log for Nosy {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+    fn log(&self, record: &log::Record<'_>) {
+        let Some(engine) = self.0.get() else { return };
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(engine.loaded_kernels().len()));
+        let answer = wait.recv_timeout(Duration::from_secs(5));
+        println!("call: {} {}", record.args(), if answer.is_ok() { "right" } else { "DEADLOCK" });
+    }
+    fn flush(&self) {}
+}
+
+/// In a child: a log sink that waits for another user of the engine.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn logging() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    log::set_logger(&NOSY).unwrap();
+    log::set_max_level(log::LevelFilter::Trace);
+    let engine = NOSY.0.get_or_init(engine);
+    for case in [small(), large()] {
+        let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+        println!("call: {}", call(&plan, &case, &mut plan.workspace().unwrap()));
     }
     println!("end: {}", engine.threads());
 }
@@ -205,6 +244,23 @@ fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
             let log = std::fs::read_to_string(log.path()).unwrap();
             assert_eq!(log.matches("cuCtxCreate_v2 0").count(), contexts, "{code}");
         }
+    }
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_log_sink_may_wait_for_another_thread() {
+    let replaced = "a new context takes the place of the one that was lost right";
+    for (fault, told) in [
+        ("", "kernel "),
+        ("cuLaunchKernel:1:700", replaced),
+        ("cuLaunchKernel:1:700,cuCtxCreate_v2:1:2", "the CPU computes: "),
+        ("cuModuleLoadDataEx:1:218", "the CPU computes: module "),
+        ("cuStreamSynchronize:2:710,cuModuleLoadDataEx:4:2", replaced),
+    ] {
+        let calls = scene("logging", fault, false);
+        assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
+        assert!(calls.iter().any(|call| call.starts_with(told)), "{fault}: {calls:#?}");
     }
 }
 
