@@ -103,16 +103,16 @@ fn twice() {
 }
 
 /// Has another thread use the engine for every message, and waits for that thread.
-struct Nosy(OnceLock<Engine>);
+struct Nosy;
 
-static NOSY: Nosy = Nosy(OnceLock::new());
+static WATCHED: OnceLock<Engine> = OnceLock::new();
 
 impl log::Log for Nosy {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         true
     }
     fn log(&self, record: &log::Record<'_>) {
-        let Some(engine) = self.0.get() else { return };
+        let Some(engine) = WATCHED.get() else { return };
         let (done, wait) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(engine.loaded_kernels().len()));
         let answer = wait.recv_timeout(Duration::from_secs(5));
@@ -129,9 +129,9 @@ fn logging() {
         return;
     }
     println!();
-    log::set_logger(&NOSY).unwrap();
+    log::set_logger(&Nosy).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    let engine = NOSY.0.get_or_init(engine);
+    let engine = WATCHED.get_or_init(engine);
     for case in [small(), large()] {
         let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
         println!("call: {}", call(&plan, &case, &mut plan.workspace().unwrap()));

@@ -226,7 +226,9 @@ impl Drop for Pool {
         if !self.process.is_current() {
             // Neither waited for nor detached: in this process the threads do not exist.
             #[cfg(unix)]
-            self.handles.drain(..).for_each(|handle| drop(handle.into_pthread_t()));
+            for handle in self.handles.drain(..) {
+                let _ = handle.into_pthread_t();
+            }
             return;
         }
         self.shared.closing.store(true, Ordering::Release);
