@@ -255,7 +255,7 @@ fn a_log_sink_may_wait_for_another_thread() {
         ("", "kernel "),
         ("cuLaunchKernel:1:700", replaced),
         ("cuLaunchKernel:1:700,cuCtxCreate_v2:1:2", "the CPU computes: "),
-        ("cuModuleLoadDataEx:1:218", "the CPU computes: module "),
+        ("cuModuleLoadDataEx:1:218", "the CPU computes: backend: cuda: module "),
         ("cuStreamSynchronize:2:710,cuModuleLoadDataEx:4:2", replaced),
     ] {
         let calls = scene("logging", fault, false);
