@@ -13,8 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 fn engine() -> Engine {
-    let fallback =
-        if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
+    let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
     let backend = Some(Backend::Cuda);
     Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
 }
@@ -71,8 +70,7 @@ fn sharing() {
     // The large problem alone has neither a table of sequences nor room for three of them.
     let both = Params { batch: 3, lengths: true, ..large().params }.build("both");
     let cases = [small(), large(), both];
-    let plans =
-        cases.each_ref().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap());
+    let plans = cases.each_ref().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap());
     assert!(plans[..2].iter().all(|plan| plan.workspace_bytes() < plans[2].workspace_bytes()));
     let mut shared = plans[2].workspace().unwrap();
     let mut own = plans[0].workspace().unwrap();

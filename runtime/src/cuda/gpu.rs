@@ -166,7 +166,8 @@ impl Gpu {
         }
         state.second = true;
         let context = self.device.fresh()?;
-        let lost = (std::mem::take(&mut state.functions), std::mem::replace(&mut state.context, context.clone()));
+        let lost =
+            (std::mem::take(&mut state.functions), std::mem::replace(&mut state.context, context.clone()));
         drop(state);
         drop(lost);
         log::info!("a new context takes the place of the one that was lost");

@@ -50,7 +50,17 @@ impl<'a> HostCall<'a> {
     ) -> Result<HostCall<'a>, DeviceError> {
         workspace.revive()?;
         let (placed, launch) = prepare(plan, problem, &lengths, &tensors, workspace)?;
-        Ok(HostCall { plan, problem, lengths, tensors, workspace, placed, launch, prepared: true, staged: false })
+        Ok(HostCall {
+            plan,
+            problem,
+            lengths,
+            tensors,
+            workspace,
+            placed,
+            launch,
+            prepared: true,
+            staged: false,
+        })
     }
 
     /// Number of blocks of threads of the attention kernel.
