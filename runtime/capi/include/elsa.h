@@ -826,10 +826,16 @@ elsa_status elsa_view_init(elsa_layout layout,
 
  Any number of threads may use it. On the CPU they take turns.
 
+ In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
+ where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
+ the child creates has threads of its own, but no GPU if the parent has used one. At the fork no other thread of the
+ parent may be in a call of this library.
+
  # Safety
  *read*, *write*.
  */
-elsa_status elsa_engine_create(const elsa_engine_options *options, elsa_engine *engine);
+elsa_status elsa_engine_create(const elsa_engine_options *options,
+                               elsa_engine *engine);
 
 /*
  Writes the back end that computes, one of ELSA_BACKEND_*, and the number of CPU threads.
@@ -893,7 +899,7 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 
 /*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
- alignment. It is cleared. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
+ alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
  the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
