@@ -275,7 +275,7 @@ impl Plan {
             return Err(PlanError::Room { found, needed });
         }
         // SAFETY: *lent*.
-        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, needed)? };
+        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
         Ok(Workspace(Memory::Cpu(workspace)))
     }
 }
