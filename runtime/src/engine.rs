@@ -8,6 +8,7 @@ use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
 use elsa_core::profile::{DeviceProfile, InstructionSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Largest number of threads of an engine.
 pub(crate) const MAX_THREADS: usize = 1024;
@@ -38,6 +39,14 @@ pub struct EngineOptions {
 
 /// A back end with its workers. Clones share them. Calls from several threads take turns on the CPU and run
 /// concurrently on a GPU.
+///
+/// In a child of `fork` an engine of the parent computes on the CPU, on the calling thread alone and with the same bits;
+/// with [`Fallback::Fail`] a call of a GPU's plan is [`DeviceError::Forked`]. An engine that the child creates has
+/// threads of its own, but no GPU if the parent has used one. Page-locked memory of the parent
+/// ([`Engine::host_buffer`]) must not be used there. At the fork no other thread of the parent may be creating or
+/// dropping engines, plans and workspaces.
+///
+/// Messages of the `log` crate are written while no lock is held, so a log sink may use the engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -218,8 +227,11 @@ impl Engine {
     }
 }
 
-/// Logs once per process that there is no GPU. This is not an error, because none was requested.
+/// Logs once per process that there is no GPU. This is not an error, because none was requested. A log sink may create
+/// an engine, so nothing is held while it is called.
 fn log_absence_once(reason: &DeviceError) {
-    static LOGGED: std::sync::Once = std::sync::Once::new();
-    LOGGED.call_once(|| log::info!("no GPU: {reason}"));
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
+        log::info!("no GPU: {reason}");
+    }
 }

@@ -86,6 +86,11 @@ pub enum DeviceError {
         /// The failed call.
         source: Box<DeviceError>,
     },
+    /// The process is a child, made by `fork`, of the one that initialized the driver. A driver does not work there.
+    #[error(
+        "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
+    )]
+    Forked,
     /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
     #[error("the device's context was lost to an earlier error")]
     Lost,
@@ -101,8 +106,28 @@ pub enum PlanError {
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
+    /// The caller's memory for a workspace is null.
+    #[error("workspace: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
+    Null {
+        /// The given size in bytes.
+        found: usize,
+        /// Number of bytes that the plan needs.
+        needed: usize,
+    },
+    /// The caller's memory for a workspace does not end within the address space.
+    #[error(
+        "workspace: {found} bytes from {address:#x}; allowed: bytes that end within the address space, of which {needed} are used"
+    )]
+    Extent {
+        /// The given size in bytes.
+        found: usize,
+        /// The given address.
+        address: usize,
+        /// Number of bytes that the plan needs.
+        needed: usize,
+    },
     /// The caller's memory is too short for a workspace.
-    #[error("workspace: {found} bytes; allowed: at least {needed}, not null")]
+    #[error("workspace: {found} bytes; allowed: at least {needed}")]
     Room {
         /// Size of the memory in bytes.
         found: usize,
@@ -280,6 +305,7 @@ mod tests {
             DeviceError::Ordinal { found: 3, count: 1 },
             DeviceError::TooOld { device: "Nano".into(), major: 5, minor: 3 },
             DeviceError::NoContext,
+            DeviceError::Forked,
         ] {
             assert!(e.to_string().contains("; allowed: "), "{e}");
         }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -168,15 +169,23 @@ void packed_qkv(const elsa::engine &engine) {
             CHECK(plan->workspace_in(memory.data(), bytes).status().code() == ELSA_STATUS_UNSUPPORTED);
             break;
         }
-        std::vector<unsigned char> memory(bytes + shift, 0xff);
+        std::vector<unsigned char> memory(bytes + shift + 5, 0xff);
         CHECK(plan->workspace_in(memory.data() + shift, bytes - 1).status().code() == ELSA_STATUS_ARGUMENT);
-        CHECK(plan->workspace_in(nullptr, bytes).status().code() == ELSA_STATUS_ARGUMENT);
+        CHECK(plan->workspace_in(nullptr, bytes + 77).status().code() == ELSA_STATUS_ARGUMENT);
+        CHECK(std::strstr(elsa_last_error(), std::to_string(bytes + 77).c_str()) != nullptr);
+        // More than memory can be.
+        for (const std::size_t most : {SIZE_MAX, SIZE_MAX / 2 + 1, SIZE_MAX - shift}) {
+            CHECK(plan->workspace_in(memory.data() + shift, most).status().code() == ELSA_STATUS_ARGUMENT);
+            CHECK(std::strstr(elsa_last_error(), "address space") != nullptr);
+        }
         CHECK(memory[shift] == 0xff);
-        elsa::result<elsa::workspace> own = plan->workspace_in(memory.data() + shift, bytes);
+        elsa::result<elsa::workspace> own = plan->workspace_in(memory.data() + shift, bytes + 5);
         CHECK(own.ok());
         std::fill(out.begin(), out.end(), 0.0f);
         CHECK(plan->run(*own, in, to).ok());
         CHECK(std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
+        // What the plan does not need is left alone.
+        for (std::size_t i = 0; i < 5; i++) CHECK(memory[shift + bytes + i] == 0xff);
     }
     const elsa::result<elsa_certificate> certificate = plan->certificate();
     CHECK(certificate.ok() && certificate.value().keys == tokens && certificate.value().published_bound > 0);

@@ -12,6 +12,8 @@
 // Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
 // DEVICE_OFFSET.
 //
+// In a child that fork has made of the process that called it first, every call returns NOT_INITIALIZED.
+//
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
 //                                       context keeps codes after which it is lost
@@ -75,6 +77,8 @@ const std::map<int, const char*> NAMES = {
     {209, "ERROR_NO_BINARY_FOR_GPU"},
     {214, "ERROR_ECC_UNCORRECTABLE"},
     {218, "ERROR_INVALID_PTX"},
+    {220, "ERROR_NVLINK_UNCORRECTABLE"},
+    {226, "ERROR_CONTAINED"},
     {400, "ERROR_INVALID_HANDLE"},
     {500, "ERROR_NOT_FOUND"},
     {600, "ERROR_NOT_READY"},
@@ -83,16 +87,28 @@ const std::map<int, const char*> NAMES = {
     {702, "ERROR_LAUNCH_TIMEOUT"},
     {708, "ERROR_PRIMARY_CONTEXT_ACTIVE"},
     {709, "ERROR_CONTEXT_IS_DESTROYED"},
+    {710, "ERROR_ASSERT"},
     {712, "ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
     {713, "ERROR_HOST_MEMORY_NOT_REGISTERED"},
+    {714, "ERROR_HARDWARE_STACK_ERROR"},
+    {715, "ERROR_ILLEGAL_INSTRUCTION"},
     {716, "ERROR_MISALIGNED_ADDRESS"},
+    {717, "ERROR_INVALID_ADDRESS_SPACE"},
+    {718, "ERROR_INVALID_PC"},
     {719, "ERROR_LAUNCH_FAILED"},
+    {720, "ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
+    {721, "ERROR_TENSOR_MEMORY_LEAK"},
     {801, "ERROR_NOT_SUPPORTED"},
+    {810, "ERROR_MPS_CLIENT_TERMINATED"},
+    {911, "ERROR_EXTERNAL_DEVICE"},
     {999, "ERROR_UNKNOWN"},
 };
 
 // After these a context can only be destroyed.
-bool is_sticky(int code) { return code == 214 || code == 700 || code == 702 || (code >= 714 && code <= 719); }
+bool is_sticky(int code) {
+  static const std::set<int> STICKY = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911};
+  return STICKY.count(code) != 0;
+}
 
 constexpr int DRIVER_VERSION = 10020;
 constexpr int PTX_VERSION = 65;
@@ -170,6 +186,7 @@ struct Fault {
 struct Driver {
   std::recursive_mutex mutex;
   bool configured = false, initialized = false;
+  pid_t process = 0;  // that called first: in its children the driver does not work
   std::vector<Fault> faults;
   std::map<std::string, uint64_t> calls;
   std::string device;
@@ -214,6 +231,7 @@ std::string variable(const char* name) {
 
 void configure(Driver& d) {
   d.configured = true;
+  d.process = getpid();
   d.device = variable("ELSA_STANDIN_DEVICE");
   static const std::set<std::string> DEVICES = {"", "none", "old", "new", "large"};
   if (DEVICES.count(d.device) == 0) {
@@ -265,7 +283,7 @@ template <class Body> int api(const char* name, Needs needs, const Body& body) {
   if (!d.configured) configure(d);
   const uint64_t number = ++d.calls[name];
   const auto result = [&]() -> int {
-    if (needs >= INIT && !d.initialized) return NOT_INITIALIZED;
+    if (d.process != getpid() || (needs >= INIT && !d.initialized)) return NOT_INITIALIZED;
     if (needs == CONTEXT) {
       if (current() == nullptr) return INVALID_CONTEXT;
       if (!current()->live) return CONTEXT_IS_DESTROYED;

@@ -44,7 +44,9 @@ typedef uint32_t elsa_log_level;
 
 /*
  Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
- Any thread may call it. It must return, and must not call elsa_log_set.
+ Any thread may call it, and several at once. It must return. It may call any function: elsa_log_set and calls with a
+ workspace that is at work return ELSA_STATUS_BUSY, and what the functions have to say is not logged. It must not wait
+ for a thread that calls elsa_log_set.
  */
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
@@ -829,10 +831,16 @@ elsa_status elsa_view_init(elsa_layout layout,
 
  Any number of threads may use it. On the CPU they take turns.
 
+ In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
+ where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
+ the child creates has threads of its own, but no GPU if the parent has used one. At the fork no other thread of the
+ parent may be in a call of this library.
+
  # Safety
  *read*, *write*.
  */
-elsa_status elsa_engine_create(const elsa_engine_options *options, elsa_engine *engine);
+elsa_status elsa_engine_create(const elsa_engine_options *options,
+                               elsa_engine *engine);
 
 /*
  Writes the back end that computes, one of ELSA_BACKEND_*, and the number of CPU threads.
@@ -896,7 +904,7 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 
 /*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
- alignment. It is cleared. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
+ alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
  the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
@@ -940,11 +948,12 @@ elsa_status elsa_partial(elsa_plan plan,
 /*
  Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
  is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
- own and waits; the default stream of the device is (void *)1. There is no fallback.
+ own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
+ calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
+ computes on the CPU is ELSA_STATUS_UNSUPPORTED.
 
  # Safety
- *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed, and the
- workspace is used by no other call until it was waited for.
+ *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
  */
 elsa_status elsa_run_device(elsa_plan plan,
                             elsa_workspace workspace,

@@ -13,6 +13,11 @@ pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 ///
 /// Any number of threads may use it. On the CPU they take turns.
 ///
+/// In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
+/// where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
+/// the child creates has threads of its own, but no GPU if the parent has used one. At the fork no other thread of the
+/// parent may be in a call of this library.
+///
 /// # Safety
 /// *read*, *write*.
 #[unsafe(no_mangle)]

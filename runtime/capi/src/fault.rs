@@ -62,7 +62,8 @@ fn device(e: &DeviceError) -> elsa_status {
         | DeviceError::Symbol { .. }
         | DeviceError::TooOld { .. }
         | DeviceError::NoKernel { .. }
-        | DeviceError::NoContext => ELSA_STATUS_UNSUPPORTED,
+        | DeviceError::NoContext
+        | DeviceError::Forked => ELSA_STATUS_UNSUPPORTED,
         DeviceError::Ordinal { .. } => ELSA_STATUS_ARGUMENT,
         _ => ELSA_STATUS_DEVICE,
     }
@@ -87,7 +88,9 @@ impl From<PlanError> for Fault {
             PlanError::Refused(Refused::Block { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
-            PlanError::Room { .. } => ELSA_STATUS_ARGUMENT,
+            PlanError::Null { .. } | PlanError::Extent { .. } | PlanError::Room { .. } => {
+                ELSA_STATUS_ARGUMENT
+            }
             PlanError::OnDevice => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };

@@ -6,13 +6,15 @@ use crate::types::*;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::cell::Cell;
 use std::ffi::c_void;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Where messages go: the callback of elsa_log_set with its user pointer.
-#[derive(Clone, Copy)]
+/// Where messages go: the callback of elsa_log_set with its user pointer. Every call of it that is under way holds a
+/// reference.
 struct Sink {
     callback: unsafe extern "C" fn(*mut c_void, elsa_log_level, *const std::ffi::c_char),
     user: *mut c_void,
+    /// The process that set it.
+    process: u32,
 }
 
 // SAFETY: *callback* of elsa_log_set: any thread may call it with its pointer.
@@ -23,7 +25,15 @@ unsafe impl Sync for Sink {}
 /// The logger of the process, which forwards to [`SINK`].
 struct Forward;
 
-static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+/// Held only to copy, drop or replace the reference, never while the callback runs: a message waits for no callback, and
+/// a callback for no message.
+static SINK: Mutex<Option<Arc<Sink>>> = Mutex::new(None);
+/// Signalled when a call of the callback has returned.
+static RETURNED: Condvar = Condvar::new();
+
+fn sink() -> MutexGuard<'static, Option<Arc<Sink>>> {
+    SINK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 thread_local! {
     /// Whether this thread is in the callback, whose own messages are dropped.
@@ -49,13 +59,17 @@ impl Log for Forward {
             return;
         }
         let text: Text<1024> = Text::of(record.args());
-        // Held while the callback runs: once elsa_log_set has returned, the old one is not running.
-        let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sink) = *sink {
+        let current = sink().clone();
+        if let Some(current) = current {
             let _ = WITHIN.try_with(|within| within.set(true));
-            // SAFETY: *callback* of elsa_log_set; the text ends in a zero byte and lives as long as the call.
-            unsafe { (sink.callback)(sink.user, level(record.level()), text.as_ptr()) };
+            // SAFETY: *callback* of elsa_log_set, which waits for the reference that is held here; the text ends in a
+            // zero byte and lives as long as the call.
+            unsafe { (current.callback)(current.user, level(record.level()), text.as_ptr()) };
             let _ = WITHIN.try_with(|within| within.set(false));
+            let held = sink();
+            drop(current);
+            drop(held);
+            RETURNED.notify_all();
         }
     }
 
@@ -86,9 +100,16 @@ unsafe fn set(most: elsa_log_level, callback: elsa_log_callback, user: *mut c_vo
             &"elsa_log_set: the process has another logger of Rust; allowed: none",
         ));
     }
-    let mut sink = SINK.write().unwrap_or_else(PoisonError::into_inner);
-    *sink = callback.map(|callback| Sink { callback, user });
-    log::set_max_level(if callback.is_some() { filter } else { LevelFilter::Off });
+    let process = std::process::id();
+    let new = callback.map(|callback| Arc::new(Sink { callback, user, process }));
+    let mut held = sink();
+    log::set_max_level(if new.is_some() { filter } else { LevelFilter::Off });
+    // Calls that a parent of this process had under way at a fork never return here.
+    if let Some(old) = std::mem::replace(&mut *held, new).filter(|old| old.process == process) {
+        while Arc::strong_count(&old) > 1 {
+            held = RETURNED.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
     Ok(())
 }
 

@@ -93,11 +93,12 @@ pub unsafe extern "C" fn elsa_partial(
 
 /// Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
 /// is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
-/// own and waits; the default stream of the device is (void *)1. There is no fallback.
+/// own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
+/// calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
+/// computes on the CPU is ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety
-/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed, and the
-/// workspace is used by no other call until it was waited for.
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_run_device(
     plan: elsa_plan,
@@ -118,10 +119,11 @@ pub unsafe extern "C" fn elsa_run_device(
             let own = stream.is_null();
             let stream = (!own).then(|| RawStream::new(stream));
             let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace)?;
-            let done = bound.run()?;
-            if own {
-                bound.wait()?;
-            }
+            let done = bound.run();
+            // A run that fails may have enqueued a part of its work.
+            let waited = if own { bound.wait() } else { Ok(()) };
+            let done = done?;
+            waited?;
             put_optional(report, report_of(&plan, &done));
         }
         Ok(())

@@ -427,6 +427,8 @@ pub struct elsa_certificate {
 }
 
 /// Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
-/// Any thread may call it. It must return, and must not call elsa_log_set.
+/// Any thread may call it, and several at once. It must return. It may call any function: elsa_log_set and calls with a
+/// workspace that is at work return ELSA_STATUS_BUSY, and what the functions have to say is not logged. It must not wait
+/// for a thread that calls elsa_log_set.
 pub type elsa_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: elsa_log_level, message: *const c_char)>;

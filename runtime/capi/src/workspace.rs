@@ -44,7 +44,7 @@ pub unsafe extern "C" fn elsa_workspace_create(
 }
 
 /// Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
-/// alignment. It is cleared. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
+/// alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
 /// the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
 ///
 /// # Safety

@@ -157,7 +157,8 @@ impl Plan {
     }
 
     /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
-    /// the workspace if that is `None`, and do not wait for it. There is no fallback, because the CPU cannot read
+    /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and in
+    /// any stream, take place after that work. There is no fallback, because the CPU cannot read
     /// device memory.
     ///
     /// # Errors
@@ -210,9 +211,10 @@ impl Bound<'_> {
         self.compute(false)
     }
 
-    /// Like [`Bound::run`], except that a GPU reuses the inputs that the run before left in its memory, and leaves
-    /// the outputs there. It measures a pipeline whose tensors live on the device. On the CPU it is the same as
-    /// `run`.
+    /// Like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied to
+    /// its memory, and leaves the outputs there. Inputs that are not there, because no such run succeeded or because
+    /// the device lost its memory, are copied. It measures a pipeline whose tensors live on the device. On the CPU it
+    /// is the same as `run`.
     ///
     /// # Errors
     /// The same as [`Bound::run`].
@@ -236,7 +238,8 @@ impl Bound<'_> {
             }
         };
         cpu.run(self.engine.pool())?;
-        Ok(Report { backend: Backend::Cpu(self.engine.cpu()), workers: cpu.workers(), fallback })
+        let workers = cpu.workers().min(self.engine.threads());
+        Ok(Report { backend: Backend::Cpu(self.engine.cpu()), workers, fallback })
     }
 }
 

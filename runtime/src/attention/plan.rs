@@ -252,10 +252,11 @@ impl Plan {
     }
 
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
-    /// The memory is set to zero. Apart from it, only small tables are allocated.
+    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone. Apart
+    /// from the memory, only small tables are allocated.
     ///
     /// # Errors
-    /// Returns an error if the memory is null or too short, if the plan computes on a GPU, or if the tables cannot
+    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a GPU, or if the tables cannot
     /// be allocated.
     ///
     /// # Safety
@@ -263,8 +264,15 @@ impl Plan {
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace, PlanError> {
         let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
         let needed = self.workspace_bytes();
-        if memory.is_null() || bytes < needed {
-            return Err(PlanError::Room { found: if memory.is_null() { 0 } else { bytes }, needed });
+        let (found, address) = (bytes, memory.addr());
+        if memory.is_null() {
+            return Err(PlanError::Null { found, needed });
+        }
+        if bytes > isize::MAX as usize || address.checked_add(bytes).is_none() {
+            return Err(PlanError::Extent { found, address, needed });
+        }
+        if bytes < needed {
+            return Err(PlanError::Room { found, needed });
         }
         // SAFETY: *lent*.
         let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };

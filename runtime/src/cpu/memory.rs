@@ -29,8 +29,8 @@ impl Memory {
         Some(Memory(Values::Owned(values)))
     }
 
-    /// Takes the caller's memory, of any alignment, and sets it to zero. Returns `None` if it is null or has room
-    /// for fewer than `len` values.
+    /// Takes `len` values of the caller's memory, from the first aligned address on, and sets them to zero. The rest is
+    /// left alone. Returns `None` if the memory is null or has room for fewer.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the value is dropped.
@@ -41,10 +41,10 @@ impl Memory {
             return None;
         }
         let data = memory.wrapping_add(skip).cast::<f32>();
-        // SAFETY: `found` values from the first aligned one on lie in the memory (*lent*). Zero bytes are f32
-        // zeros.
-        unsafe { data.write_bytes(0, found) };
-        Some(Memory(Values::Lent { data, len: found }))
+        // SAFETY: no more than `found` values from the first aligned one on lie in the memory (*lent*). Zero bytes are
+        // f32 zeros.
+        unsafe { data.write_bytes(0, len) };
+        Some(Memory(Values::Lent { data, len }))
     }
 
     /// Number of values.

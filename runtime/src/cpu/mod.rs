@@ -1,6 +1,7 @@
-//! The CPU: its description, its pool of threads, and working memory.
+//! The CPU: its description, its processes and threads, and working memory.
 
 pub mod detect;
 pub mod float;
 pub mod memory;
 pub mod pool;
+pub mod process;

@@ -19,11 +19,16 @@
 //!    worker has finished with it. Nothing is allocated per job.
 //! 5. *One floating-point environment.* Every worker, the caller included, computes in the default one
 //!    ([`float`]), so that bits do not depend on who computes what.
-//! 6. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//! 6. *A child of `fork` has no workers.* It has the caller alone, which then computes alone and takes none of the
+//!    locks that a thread of the parent may have held.
+//! 7. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
 
 use super::float;
+use super::process::Process;
 use crate::error::{EngineError, RunError};
+#[cfg(unix)]
+use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -63,8 +68,11 @@ struct Shared {
     closing: AtomicBool,
 }
 
-/// A pool of standing threads. Dropping it ends them.
+/// A pool of standing threads. Dropping it ends them. In a child of the process that made it, the caller is its only
+/// thread.
 pub struct Pool {
+    /// Where the threads are.
+    process: Process,
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
     turn: Mutex<()>,
@@ -117,7 +125,8 @@ impl Pool {
             done: Condvar::new(),
             closing: AtomicBool::new(false),
         });
-        let mut pool = Pool { shared, handles: Vec::new(), turn: Mutex::new(()) };
+        let process = Process::current();
+        let mut pool = Pool { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
         for index in 1..threads {
             let shared = Arc::clone(&pool.shared);
             let spawned =
@@ -135,7 +144,7 @@ impl Pool {
 
     /// Number of threads, including the caller's.
     pub fn threads(&self) -> usize {
-        self.handles.len() + 1
+        if self.process.is_current() { self.handles.len() + 1 } else { 1 }
     }
 
     /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
@@ -144,6 +153,10 @@ impl Pool {
     /// # Errors
     /// Returns an error if a call panicked.
     pub fn run(&self, workers: usize, task: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
+        if !self.process.is_current() {
+            return catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))))
+                .map_err(|_| RunError::Panicked);
+        }
         let workers = workers.clamp(1, self.threads());
         let _turn = lock(&self.turn);
         let shared = &*self.shared;
@@ -214,6 +227,14 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // Neither waited for nor detached: in this process the threads do not exist.
+            #[cfg(unix)]
+            for handle in self.handles.drain(..) {
+                let _ = handle.into_pthread_t();
+            }
+            return;
+        }
         self.shared.closing.store(true, Ordering::Release);
         {
             let mut job = lock(&self.shared.job);
@@ -308,5 +329,48 @@ mod tests {
             }
         });
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
+    }
+
+    /// The child has none of the threads, and another thread of its parent is in a call of the pool.
+    #[cfg(all(unix, not(miri)))]
+    #[test]
+    fn a_child_of_fork_computes_alone() {
+        let (pool, idle) = (Pool::new(3).unwrap(), Pool::new(2).unwrap());
+        let (busy, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let wait = |_| {
+                    busy.store(true, Ordering::Release);
+                    while !over.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                };
+                pool.run(2, &wait).unwrap();
+            });
+            while !busy.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            // SAFETY: the child uses memory of its own and ends without returning; the C library keeps its allocator
+            // of use.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: the alarm ends a child that hangs.
+                unsafe { libc::alarm(10) };
+                let calls = AtomicUsize::new(0);
+                let done = pool.divide(3, 7, &|worker, _| {
+                    calls.fetch_add(1 + worker, Ordering::Relaxed);
+                });
+                drop(idle);
+                let good = done.is_ok() && calls.into_inner() == 7 && pool.threads() == 1;
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!good)) };
+            }
+            let mut status = 0;
+            // SAFETY: waits for that child; an integer to write to.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            over.store(true, Ordering::Release);
+            assert!(child > 0 && ended == child && status == 0, "child {child}, status {status:#x}");
+        });
+        assert_eq!(pool.threads(), 3);
     }
 }

@@ -137,32 +137,41 @@ impl Gpu {
         &self.info.profile
     }
 
+    /// Takes the lock. Nothing is logged while it is held, neither here nor by a drop: a log sink may call this library.
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements that change it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, if `context` is in use.
+    fn state_of(&self, context: &Arc<Context>) -> Result<MutexGuard<'_, State>, DeviceError> {
+        context.usable()?;
+        let state = self.state();
+        if Arc::ptr_eq(&state.context, context) { Ok(state) } else { Err(DeviceError::Lost) }
+    }
+
     /// The context. A lost context is replaced once.
     ///
     /// # Errors
-    /// Returns the error that the driver reports, or [`DeviceError::Lost`] if a second context is lost.
+    /// Returns the error that the driver reports, [`DeviceError::Lost`] if a second context is lost, or
+    /// [`DeviceError::Forked`] in a child of the process that opened the device.
     pub fn context(&self) -> Result<Arc<Context>, DeviceError> {
+        self.device.driver().usable()?;
         let mut state = self.state();
-        if state.context.is_lost() {
-            if state.second {
-                return Err(DeviceError::Lost);
-            }
-            state.second = true;
-            state.functions.clear();
-            state.context = self.device.fresh()?;
-            log::info!("a new context takes the place of the one that was lost");
+        if !state.context.is_lost() {
+            return Ok(state.context.clone());
         }
-        Ok(state.context.clone())
-    }
-
-    /// Whether `context` is the one in use.
-    pub fn owns(&self, context: &Arc<Context>) -> bool {
-        Arc::ptr_eq(&self.state().context, context)
+        if state.second {
+            return Err(DeviceError::Lost);
+        }
+        state.second = true;
+        let context = self.device.fresh()?;
+        let lost =
+            (std::mem::take(&mut state.functions), std::mem::replace(&mut state.context, context.clone()));
+        drop(state);
+        drop(lost);
+        log::info!("a new context takes the place of the one that was lost");
+        Ok(context)
     }
 
     /// Returns a kernel, and loads it into `context` if that has not been done.
@@ -174,20 +183,20 @@ impl Gpu {
         context: &Arc<Context>,
         kernel: &'static GpuKernel,
     ) -> Result<Function, DeviceError> {
-        let mut state = self.state();
-        let ours = Arc::ptr_eq(&state.context, context);
-        if !ours {
-            return Err(DeviceError::Lost);
+        if let Some(function) = find(&*self.state_of(context)?, kernel) {
+            return Ok(function);
         }
-        if let Some((function, _)) = state.functions.iter().find(|(_, loaded)| loaded.name == kernel.name) {
-            return Ok(function.clone());
-        }
+        // Another thread may load it at the same time. The first to finish is kept.
         let start = Instant::now();
         let isa = isa(kernel.ptx);
         let (module, form) = self.module(context, kernel, &isa)?;
         let function = Arc::new(module).function(kernel.name)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         log::debug!("kernel {} from {form}, PTX ISA {isa}, in {ms:.1} ms", kernel.name);
+        let mut state = self.state_of(context)?;
+        if let Some(first) = find(&state, kernel) {
+            return Ok(first);
+        }
         state.functions.push((function.clone(), LoadedKernel { name: kernel.name, form, isa, ms }));
         Ok(function)
     }
@@ -227,6 +236,9 @@ impl Gpu {
 
     /// The kernels loaded so far.
     pub fn loaded(&self) -> Vec<LoadedKernel> {
+        if self.device.driver().usable().is_err() {
+            return Vec::new();
+        }
         self.state().functions.iter().map(|(_, loaded)| loaded.clone()).collect()
     }
 
@@ -238,6 +250,12 @@ impl Gpu {
             log::warn!("the CPU computes: {reason}");
         }
     }
+}
+
+/// A kernel that has been loaded.
+fn find(state: &State, kernel: &GpuKernel) -> Option<Function> {
+    let mut functions = state.functions.iter();
+    functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())
 }
 
 /// The version that a PTX text declares.

@@ -105,9 +105,10 @@ pub fn choose<'a>(
     // Group size: leave at least eight tasks per worker, and keep queries and states in half of L2.
     let balanced = match workers {
         1 => usize::MAX,
-        _ => (tiles.saturating_mul(heads) / (8 * workers)).max(1),
+        _ => (tiles.saturating_mul(heads) / workers.saturating_mul(8)).max(1),
     };
-    let tile_bytes = (choice.head_dim + choice.levels() * (choice.value_dim + 2)) * choice.width() * 4;
+    let states = choice.levels().saturating_mul(choice.value_dim + 2);
+    let tile_bytes = choice.head_dim.saturating_add(states).saturating_mul(choice.width() * 4);
     let fitting = (device.l2 / 2 / tile_bytes).max(1);
     // If blocks are copied, more tiles share the copy.
     let preferred =
@@ -120,13 +121,28 @@ pub fn choose<'a>(
             None => Err(ChooseError::Memory { needed: usize::MAX }),
         };
     };
+    let fits = |choice: &CpuChoice| size(choice).is_some_and(|needed| needed <= budget);
     loop {
         match size(&choice) {
             Some(needed) if needed <= budget => return Ok(choice),
             _ if choice.group > 1 => choice.group = choice.group.div_ceil(2),
-            _ if choice.workers > 1 => choice.workers -= 1,
+            _ if choice.workers > 1 => choice.workers = fewer_workers(&choice, fits),
             _ if choice.vectors > 1 => choice.vectors -= 1,
             needed => return Err(ChooseError::Budget { needed: needed.unwrap_or(usize::MAX), budget }),
         }
     }
+}
+
+/// The most workers, fewer than those of `choice`, with which the choice fits; 1 if there are none. The size grows with
+/// the number of workers.
+fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize {
+    let (mut few, mut many) = (1, choice.workers);
+    while many - few > 1 {
+        let workers = usize::midpoint(few, many);
+        match fits(&CpuChoice { workers, ..*choice }) {
+            true => few = workers,
+            false => many = workers,
+        }
+    }
+    few
 }

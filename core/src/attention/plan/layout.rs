@@ -170,7 +170,8 @@ impl WorkspaceLayout {
         layout.total = all.at;
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
-        (!all.overflow).then_some(layout)
+        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(layout.tables)?;
+        (!all.overflow && bytes <= isize::MAX as usize).then_some(layout)
     }
 
     /// The labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the

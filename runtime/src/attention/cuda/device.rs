@@ -113,7 +113,7 @@ impl<'a> DeviceCall<'a> {
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
         inputs.lengths.check(problem)?;
-        workspace.revive(plan, problem)?;
+        workspace.revive()?;
         let context = workspace.context.clone();
         let entered = context.enter()?;
         let given = addresses(inputs, outputs);
@@ -146,7 +146,7 @@ impl<'a> DeviceCall<'a> {
         self.launch.attention_blocks()
     }
 
-    /// Enqueues the computation.
+    /// Enqueues the computation, after what earlier runs in the workspace have left pending in any stream.
     ///
     /// # Safety
     /// The bound tensors stay allocated until the stream has been waited for.
@@ -156,6 +156,7 @@ impl<'a> DeviceCall<'a> {
     pub unsafe fn run(&mut self) -> Result<(), DeviceError> {
         let context = self.workspace.context.clone();
         let entered = context.enter()?;
+        self.workspace.pending.precede(&entered, self.stream)?;
         // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function; pending work is
         // waited for before the workspace is freed.
         let enqueued = unsafe { self.launch.enqueue(&entered, self.stream, self.workspace) };

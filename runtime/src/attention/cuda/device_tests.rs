@@ -4,7 +4,7 @@
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
-    PlanOptions,
+    PlanOptions, Workspace,
 };
 use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -118,12 +118,63 @@ fn bits(x: &[f32]) -> Vec<u32> {
 }
 
 fn by_host(plan: &Plan, host: &[Vec<f32>; 3]) -> Vec<f32> {
+    by_host_in(plan, host, Lengths::default(), &mut plan.workspace().unwrap())
+}
+
+fn by_host_in(
+    plan: &Plan,
+    host: &[Vec<f32>; 3],
+    lengths: Lengths<'_>,
+    workspace: &mut Workspace,
+) -> Vec<f32> {
     let mut y = vec![f32::NAN; HEADS * QUERIES * D];
-    let inputs = Inputs::new(Elements::F32(&host[0]), Elements::F32(&host[1]), Elements::F32(&host[2]));
-    let mut workspace = plan.workspace().unwrap();
+    let mut inputs = Inputs::new(Elements::F32(&host[0]), Elements::F32(&host[1]), Elements::F32(&host[2]));
+    inputs.lengths = lengths;
     let outputs = Outputs::new(ElementsMut::F32(&mut y));
-    plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+    plan.bind(inputs, outputs, workspace).unwrap().run().unwrap();
     y
+}
+
+/// Enqueues a run of the plan and does not wait for it.
+fn enqueue(plan: &Plan, fixture: &Fixture, lengths: Lengths<'_>, workspace: &mut Workspace) {
+    let inputs = DeviceInputs { lengths, ..fixture.inputs() };
+    let stream = Some(fixture.stream.raw());
+    // SAFETY: the fixture outlives the waits of the tests, and nobody else uses its tensors.
+    let bound = unsafe { plan.bind_device(&inputs, &fixture.outputs(), stream, workspace) };
+    // SAFETY: as above.
+    unsafe { bound.unwrap().run() }.unwrap();
+}
+
+/// What runs share is their table of sequences, so each has lengths of its own.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn runs_that_share_a_workspace_take_place_one_after_the_other() {
+    let engine = engine();
+    let context = context(&engine);
+    let problem = Spec { key_lengths: true, ..*problem(QUERIES).spec() }.check().unwrap();
+    let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+    let lengths = [[KEYS as i64], [17], [150]];
+    let [a, b, c] = lengths.each_ref().map(|keys| Lengths { keys: Some(keys), ..Lengths::default() });
+    let (first, second) = (Fixture::new(&context), Fixture::new(&context));
+    let host = &first.host;
+    let want = [a, b, c].map(|keys| bits(&by_host_in(&plan, host, keys, &mut plan.workspace().unwrap())));
+    assert!(want[0] != want[1] && want[1] != want[2]);
+    let wait = |fixture: &Fixture| fixture.stream.raw().synchronize(&context.enter().unwrap()).unwrap();
+
+    // On device tensors in two streams, the later of which is waited for first; then on host tensors.
+    let mut workspace = plan.workspace().unwrap();
+    enqueue(&plan, &first, a, &mut workspace);
+    enqueue(&plan, &second, b, &mut workspace);
+    wait(&second);
+    assert_eq!(bits(&second.read(&context)), want[1]);
+    assert_eq!(bits(&first.read(&context)), want[0]);
+    enqueue(&plan, &first, b, &mut workspace);
+    assert_eq!(bits(&by_host_in(&plan, host, c, &mut workspace)), want[2]);
+    assert_eq!(bits(&first.read(&context)), want[1]);
+    // A workspace that is dropped, or closed, waits.
+    enqueue(&plan, &first, c, &mut workspace);
+    workspace.close().unwrap();
+    assert_eq!(bits(&first.read(&context)), want[2]);
 }
 
 #[test]

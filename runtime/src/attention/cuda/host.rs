@@ -21,6 +21,10 @@ pub struct HostCall<'a> {
     workspace: &'a mut GpuWorkspace,
     placed: Operands<Placed>,
     launch: Launch,
+    /// Whether `placed` and `launch` are those of the workspace's context.
+    prepared: bool,
+    /// Whether the staging holds the inputs.
+    staged: bool,
 }
 
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
@@ -44,9 +48,19 @@ impl<'a> HostCall<'a> {
         tensors: HostTensors<'a>,
         workspace: &'a mut GpuWorkspace,
     ) -> Result<HostCall<'a>, DeviceError> {
-        workspace.revive(plan, problem)?;
+        workspace.revive()?;
         let (placed, launch) = prepare(plan, problem, &lengths, &tensors, workspace)?;
-        Ok(HostCall { plan, problem, lengths, tensors, workspace, placed, launch })
+        Ok(HostCall {
+            plan,
+            problem,
+            lengths,
+            tensors,
+            workspace,
+            placed,
+            launch,
+            prepared: true,
+            staged: false,
+        })
     }
 
     /// Number of blocks of threads of the attention kernel.
@@ -54,32 +68,47 @@ impl<'a> HostCall<'a> {
         self.launch.attention_blocks()
     }
 
-    /// Computes the outputs and waits for them. With `resident` the inputs of the run before are reused, and the
-    /// outputs stay on the device.
+    /// Computes the outputs and waits for them, and for what earlier runs in the workspace have left pending. With
+    /// `resident` the inputs that an earlier run of this call has staged are reused, and outputs in the staging stay
+    /// there. Inputs are staged in any case if none has, or if the device's memory was lost since.
     ///
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
     /// tensors any longer.
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
-        if self.workspace.context.is_lost() {
-            self.workspace.revive(self.plan, self.problem)?;
+        if self.workspace.revive()? {
+            (self.prepared, self.staged) = (false, false);
+        }
+        if !self.prepared {
             (self.placed, self.launch) =
                 prepare(self.plan, self.problem, &self.lengths, &self.tensors, self.workspace)?;
+            self.prepared = true;
         }
         let context = self.workspace.context.clone();
         let entered = context.enter()?;
         let stream = self.workspace.stream.raw();
-        let done = self.enqueue(&entered, stream, resident);
+        let reused = resident && self.staged;
+        self.staged = false;
+        let done = self.enqueue(&entered, stream, reused, resident);
         // Enqueued work must not touch the caller's memory after this call.
         let waited = stream.synchronize(&entered);
         done?;
         waited?;
+        self.staged = true;
         if resident { Ok(()) } else { self.fill_gaps(&entered, stream) }
     }
 
-    fn enqueue(&self, entered: &Entered<'_>, stream: RawStream, resident: bool) -> Result<(), DeviceError> {
-        let copied = || self.placed.iter().filter(|(_, tensor)| !resident && !tensor.mapped);
-        for (_, tensor) in copied().filter(|(operand, _)| !operand.is_written()) {
+    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
+    fn enqueue(
+        &self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        reused: bool,
+        resident: bool,
+    ) -> Result<(), DeviceError> {
+        self.workspace.pending.precede(entered, stream)?;
+        let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
+        for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
@@ -87,7 +116,7 @@ impl<'a> HostCall<'a> {
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
-        let written = copied().filter(|(operand, _)| operand.is_written());
+        let written = copied().filter(|(operand, _)| !resident && operand.is_written());
         for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
             // SAFETY: as for the inputs; nobody else uses the outputs.
             unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };

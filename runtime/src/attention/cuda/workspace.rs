@@ -2,6 +2,7 @@
 
 use super::plan::GpuPlan;
 use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
+use crate::cuda::gpu::Gpu;
 use crate::error::{BindError, DeviceError};
 use elsa_core::attention::plan::SEQUENCE_BYTES;
 use elsa_core::attention::{Operand, Operands, Problem};
@@ -46,7 +47,9 @@ impl GpuPlan {
     /// Returns an error if memory is not available, or if the device fails.
     pub fn workspace(&self, problem: &Problem) -> Result<GpuWorkspace, DeviceError> {
         let context = self.gpu.context()?;
-        let mut workspace = GpuWorkspace::new(self, &context, problem)?;
+        let (scratch, table) = (self.layout.bytes, self.layout.sequences.len);
+        let mut workspace = GpuWorkspace::new(&self.gpu, &context, scratch, table)?;
+        workspace.reserve_bounce(problem)?;
         if !self.gpu.profile().integrated {
             workspace.reserve_staging(problem)?;
         }
@@ -61,6 +64,8 @@ impl GpuPlan {
 pub struct GpuWorkspace {
     /// Work that runs on device tensors have enqueued.
     pub pending: Pending,
+    /// The device of the engine that created the workspace.
+    gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
     /// Partial states and the table of sequences, at the offsets of the plan's layout.
@@ -89,13 +94,26 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream. Even if this fails, work is assumed to be pending.
+    /// Marks the end of the work in the stream. If that fails, waits for the stream.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn mark(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        self.busy = true;
-        self.done.record(entered, stream)
+        let marked = self.done.record(entered, stream);
+        self.busy = marked.is_ok();
+        if marked.is_err() {
+            // Nothing marks the end of the work, so it must not be left pending.
+            stream.synchronize(entered)?;
+        }
+        marked
+    }
+
+    /// Has the stream wait for the pending work before it does anything that is enqueued from here on.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn precede(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        if self.busy { self.done.precede(entered, stream) } else { Ok(()) }
     }
 
     /// Waits for the pending work.
@@ -103,7 +121,7 @@ impl Pending {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
-        if std::mem::take(&mut self.busy) && !self.context.is_lost() {
+        if std::mem::take(&mut self.busy) && self.context.usable().is_ok() {
             let entered = self.context.enter()?;
             self.done.synchronize(&entered)?;
         }
@@ -120,25 +138,22 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Allocates what every run needs, without staging.
-    ///
-    /// # Errors
-    /// Returns an error if memory is not available, or if the device fails.
-    pub fn new(
-        plan: &GpuPlan,
+    /// Allocates what every run needs: `scratch` bytes on the device, and `table` bytes for the table of sequences.
+    fn new(
+        gpu: &Arc<Gpu>,
         context: &Arc<Context>,
-        problem: &Problem,
+        scratch: usize,
+        table: usize,
     ) -> Result<GpuWorkspace, DeviceError> {
-        let mut bounce = Vec::new();
-        reserve_bounce(&mut bounce, problem)?;
         Ok(GpuWorkspace {
+            gpu: gpu.clone(),
             stream: Stream::new(context)?,
-            scratch: DeviceBuffer::new(context, plan.layout.bytes)?,
+            scratch: DeviceBuffer::new(context, scratch)?,
             state_partials: None,
             staging: None,
             states: None,
-            table: PinnedBuffer::new(context, plan.layout.sequences.len)?,
-            bounce,
+            table: PinnedBuffer::new(context, table)?,
+            bounce: Vec::new(),
             uploaded: Event::new(context)?,
             pending: Pending { context: context.clone(), done: Event::new(context)?, busy: false },
             context: context.clone(),
@@ -153,23 +168,26 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.staging, Staging::bytes_of(problem))
     }
 
-    /// Replaces a workspace whose context was lost by one in a new context.
+    /// Replaces a workspace whose context was lost by one in a new context. It is as large as the lost one, so that
+    /// every plan that it served can use it. Returns whether it was replaced; it then holds no tensors.
     ///
     /// # Errors
-    /// Returns an error if a context is lost a second time, or if the device fails.
-    pub fn revive(&mut self, plan: &GpuPlan, problem: &Problem) -> Result<(), DeviceError> {
-        if self.context.is_lost() {
-            *self = GpuWorkspace::new(plan, &plan.gpu.context()?, problem)?;
+    /// Returns an error if a context is lost a second time, if memory is not available, or if the device fails.
+    pub fn revive(&mut self) -> Result<bool, DeviceError> {
+        let lost = self.context.is_lost();
+        if lost {
+            let context = self.gpu.context()?;
+            *self = GpuWorkspace::new(&self.gpu, &context, self.scratch.bytes(), self.table.bytes())?;
         }
-        Ok(())
+        Ok(lost)
     }
 
-    /// Checks that the workspace is large enough for the plan and belongs to the context of the plan's device.
+    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
     pub fn check(&self, plan: &GpuPlan, problem: &Problem) -> Result<(), BindError> {
-        if !self.context.is_lost() && !plan.gpu.owns(&self.context) {
+        if !Arc::ptr_eq(&self.gpu, &plan.gpu) {
             return Err(BindError::Foreign);
         }
         let (found, needed) = (self.scratch.bytes(), plan.layout.bytes);
@@ -185,7 +203,16 @@ impl GpuWorkspace {
     /// # Errors
     /// Returns an error if memory is not available.
     pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
-        reserve_bounce(&mut self.bounce, problem)
+        let bounce = &mut self.bounce;
+        let with_gaps = Operand::ALL.into_iter().filter(|operand| operand.is_written());
+        let memories = with_gaps.filter_map(|operand| problem.memory(operand));
+        let bytes = memories.filter(|memory| memory.gaps().is_some()).map(|memory| memory.bytes()).max();
+        let bytes = bytes.unwrap_or(0);
+        if bounce.len() < bytes {
+            bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
+            bounce.resize(bytes, 0);
+        }
+        Ok(())
     }
 
     /// Allocates states on the device, unless they are allocated already: references `[rows]`, sums `[rows]` and
@@ -198,11 +225,15 @@ impl GpuWorkspace {
         reserve(&self.context, &mut self.states, bytes)
     }
 
-    /// Allocates partial states of undivided keys, unless they are allocated already.
+    /// Allocates partial states of undivided keys, unless they are allocated already. Waits for pending work if that
+    /// may use smaller ones.
     ///
     /// # Errors
-    /// Returns an error if memory is not available.
+    /// Returns an error if memory is not available, or if the device fails.
     pub fn reserve_state_partials(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        if self.state_partials.as_ref().is_some_and(|partials| partials.bytes() < bytes) {
+            self.pending.wait()?;
+        }
         reserve(&self.context, &mut self.state_partials, bytes)
     }
 
@@ -227,18 +258,6 @@ impl GpuWorkspace {
         closed.extend([uploaded.close(), stream.close()]);
         closed.into_iter().collect()
     }
-}
-
-fn reserve_bounce(bounce: &mut Vec<u8>, problem: &Problem) -> Result<(), DeviceError> {
-    let with_gaps = Operand::ALL.into_iter().filter(|operand| operand.is_written());
-    let memories = with_gaps.filter_map(|operand| problem.memory(operand));
-    let bytes = memories.filter(|memory| memory.gaps().is_some()).map(|memory| memory.bytes()).max();
-    let bytes = bytes.unwrap_or(0);
-    if bounce.len() < bytes {
-        bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
-        bounce.resize(bytes, 0);
-    }
-    Ok(())
 }
 
 fn reserve(

@@ -70,6 +70,7 @@ api! {
     cuStreamDestroy_v2(CUstream);
     cuStreamSynchronize(CUstream);
     cuStreamGetCtx(CUstream, *mut CUcontext);
+    cuStreamWaitEvent(CUstream, CUevent, c_uint);
     cuEventCreate(*mut CUevent, c_uint);
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
@@ -79,8 +80,11 @@ api! {
 /// The error codes of the driver that are treated specially.
 pub mod code {
     pub const OUT_OF_MEMORY: u32 = 2;
-    /// Codes after which a context is unusable.
-    pub const STICKY: [u32; 14] = [4, 201, 214, 220, 700, 702, 709, 714, 715, 716, 717, 718, 719, 999];
+    /// Codes after which a context is unusable. The driver's header says of most that all further work returns the
+    /// same error. It does not say so of a driver that shuts down (4), a context that is invalid (201) or destroyed
+    /// (709), errors of memory and links that cannot be corrected (214, 220), and an unknown error (999).
+    pub const STICKY: [u32; 19] =
+        [4, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999];
 }
 
 /// Attributes of devices. A driver of CUDA 10.2 knows all of them.

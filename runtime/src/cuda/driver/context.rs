@@ -22,7 +22,7 @@ impl Device {
         Ok(Context::new(self, raw, Origin::Primary))
     }
 
-    /// Creates a new context.
+    /// Creates a new context. Logs nothing.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -31,12 +31,16 @@ impl Device {
         // SAFETY: *room*: `raw` holds a handle.
         let code = unsafe { (self.driver.api.cuCtxCreate_v2)(&raw mut raw, CONTEXT_BLOCKING, self.raw) };
         self.driver.check("cuCtxCreate_v2", code)?;
-        let context = Context::new(self, raw, Origin::Own);
         // The new context is current. Popping it restores the thread's previous one.
         // SAFETY: *room*: `popped` holds a handle.
         let code = unsafe { (self.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
-        self.driver.check("cuCtxPopCurrent_v2", code)?;
-        Ok(context)
+        if let Err(e) = self.driver.check("cuCtxPopCurrent_v2", code) {
+            // Destroying a context pops it, too. If this fails as well, there is no other way to release it.
+            // SAFETY: *handle*: created above, and given to nobody.
+            let _ = unsafe { (self.driver.api.cuCtxDestroy_v2)(raw) };
+            return Err(e);
+        }
+        Ok(Context::new(self, raw, Origin::Own))
     }
 
     /// The calling thread's current context, and its device.
@@ -94,6 +98,16 @@ impl Context {
         self.lost.load(Ordering::Acquire)
     }
 
+    /// Checks that the context may be passed to the driver.
+    ///
+    /// # Errors
+    /// Returns [`DeviceError::Lost`] if it is lost, or [`DeviceError::Forked`] in a child of the process that created
+    /// it.
+    pub fn usable(&self) -> Result<(), DeviceError> {
+        self.device.driver.usable()?;
+        if self.is_lost() { Err(DeviceError::Lost) } else { Ok(()) }
+    }
+
     pub(super) fn api(&self) -> &'static Api {
         self.device.driver.api
     }
@@ -109,11 +123,9 @@ impl Context {
     /// Makes the context current for this thread, until the returned value is dropped.
     ///
     /// # Errors
-    /// Returns [`DeviceError::Lost`] if the context is lost, or the error that the driver reports.
+    /// Returns the errors of [`Context::usable`], or the error that the driver reports.
     pub fn enter(&self) -> Result<Entered<'_>, DeviceError> {
-        if self.is_lost() {
-            return Err(DeviceError::Lost);
-        }
+        self.usable()?;
         // SAFETY: *handle*: only dropping `self` releases it.
         self.check("cuCtxPushCurrent_v2", unsafe { (self.api().cuCtxPushCurrent_v2)(self.raw) })?;
         Ok(Entered { context: self, thread: PhantomData })
@@ -122,6 +134,9 @@ impl Context {
     /// Releases the context. No resource of it may be left.
     fn release(&self) -> Result<(), DeviceError> {
         let driver = self.device.driver;
+        if driver.usable().is_err() {
+            return Ok(());
+        }
         match self.origin {
             // SAFETY: *handle*: created by `Device::fresh`, destroyed once.
             Origin::Own => driver.check("cuCtxDestroy_v2", unsafe { (driver.api.cuCtxDestroy_v2)(self.raw) }),
@@ -158,6 +173,9 @@ pub struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if self.context.device.driver.usable().is_err() {
+            return;
+        }
         let mut popped = ptr::null_mut();
         // SAFETY: *room*: `popped` holds a handle. `enter` pushed the context on this thread.
         let code = unsafe { (self.context.api().cuCtxPopCurrent_v2)(&raw mut popped) };

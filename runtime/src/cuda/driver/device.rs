@@ -1,6 +1,7 @@
 //! The driver, and the devices that it finds.
 
 use super::api::{Api, CAPABILITY, attribute};
+use crate::cpu::process::Process;
 use crate::error::DeviceError;
 use cudarc::driver::sys::CUdevice;
 use elsa_core::profile::GpuProfile;
@@ -14,6 +15,8 @@ pub struct Driver {
     pub(super) api: &'static Api,
     /// CUDA version of the driver, as `1000 · major + 10 · minor`.
     version: i32,
+    /// The process that has initialized the driver.
+    process: Process,
 }
 
 impl std::fmt::Debug for Driver {
@@ -26,13 +29,18 @@ impl Driver {
     /// Opens the library, looks up every function, and initializes the driver.
     ///
     /// # Errors
-    /// Returns an error if the library or a function is missing, or if the driver cannot be initialized.
+    /// Returns an error if the library or a function is missing, if the driver cannot be initialized, or if a parent
+    /// of this process has initialized it before a fork.
     pub fn open() -> Result<Driver, DeviceError> {
         static API: OnceLock<Result<Api, DeviceError>> = OnceLock::new();
         let api = API.get_or_init(Api::load).as_ref().map_err(Clone::clone)?;
-        let mut driver = Driver { api, version: 0 };
+        static INITIALIZED: OnceLock<Process> = OnceLock::new();
+        let process = INITIALIZED.get().copied().unwrap_or_else(Process::current);
+        let mut driver = Driver { api, version: 0, process };
+        driver.usable()?;
         // SAFETY: *signatures*.
         driver.check("cuInit", unsafe { (api.cuInit)(0) })?;
+        INITIALIZED.get_or_init(|| process);
         let mut version = 0;
         // SAFETY: *room*: an integer.
         driver.check("cuDriverGetVersion", unsafe { (api.cuDriverGetVersion)(&raw mut version) })?;
@@ -44,6 +52,14 @@ impl Driver {
     pub fn version(self) -> (u32, u32) {
         let version = self.version.max(0).unsigned_abs();
         (version / 1000, version % 1000 / 10)
+    }
+
+    /// Checks that this process has initialized the driver. A child of `fork` must not call the driver of its parent.
+    ///
+    /// # Errors
+    /// Returns [`DeviceError::Forked`] in such a child.
+    pub fn usable(self) -> Result<(), DeviceError> {
+        if self.process.is_current() { Ok(()) } else { Err(DeviceError::Forked) }
     }
 
     pub(super) fn check(self, call: &'static str, code: u32) -> Result<(), DeviceError> {

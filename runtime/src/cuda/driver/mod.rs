@@ -11,7 +11,9 @@
 //!    `Entered` as proof, and dropping it restores the thread's previous context.
 //! 4. *A context can be lost*, after an error from which the driver cannot recover. No resource of a lost context
 //!    is passed to the driver again; the driver frees its memory with the context.
-//! 5. *Resources of a workspace have a `close`* that returns the driver's error. Dropping them does the same and
+//! 5. *A context belongs to one process.* In a child of `fork` nothing is passed to the driver of the parent; every
+//!    use is [`DeviceError::Forked`](crate::DeviceError::Forked), and nothing is freed.
+//! 6. *Resources of a workspace have a `close`* that returns the driver's error. Dropping them does the same and
 //!    logs the error.
 //!
 //! # Contract

@@ -7,7 +7,7 @@ macro_rules! resource {
         impl $name {
             fn free(&mut self) -> Result<(), DeviceError> {
                 let Some(handle) = self.$field.take() else { return Ok(()) };
-                if self.context.is_lost() {
+                if self.context.usable().is_err() {
                     return Ok(());
                 }
                 let entered = self.context.enter()?;

@@ -195,6 +195,17 @@ impl Event {
         entered.check("cuEventRecord", code)
     }
 
+    /// Has the stream wait for the event before it does anything that is enqueued from here on. The caller does not
+    /// wait. An event that has not been recorded counts as done.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn precede(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        // SAFETY: *handle* of both, *current*.
+        let code = unsafe { (entered.context.api().cuStreamWaitEvent)(stream.0, self.handle(), 0) };
+        entered.check("cuStreamWaitEvent", code)
+    }
+
     /// Waits until the work before the event is done. An event that has not been recorded counts as done.
     ///
     /// # Errors

@@ -3,11 +3,14 @@
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
 //! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
 //! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
-//! request. Each program ends with the number of its checks. The README's quick start of C++ is followed, too.
+//! request; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number
+//! of its checks. The README's quick start of C++ is followed, too.
 
+use super::cargo::with_standin;
 use super::readme;
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
+use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -19,7 +22,18 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 3] = [("plain.c", ""), ("whole.cpp", ""), ("whole.cpp", "-DELSA_THROW")];
+const PROGRAMS: [(&str, &str); 5] =
+    [("plain.c", ""), ("fork.c", ""), ("logs.c", ""), ("whole.cpp", ""), ("whole.cpp", "-DELSA_THROW")];
+/// Programs that run through the stand-in driver, and the faults of the driver.
+const ON_A_GPU: [(&str, &str); 7] = [
+    ("device.c", ""),
+    ("plain.c", ""),
+    ("plain.c", "cuLaunchKernel:1:700"),
+    ("fork.c", ""),
+    ("fork.c", "cuLaunchKernel:1:700"),
+    ("logs.c", ""),
+    ("logs.c", "cuLaunchKernel:1:700"),
+];
 
 /// The stage `capi`.
 pub fn capi(tree: &Tree) -> Ran {
@@ -45,10 +59,22 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
             if compile(tree, ran, source, clang, &dist, &link, &program) {
                 checks(ran, source, Run::new(tree, "").arg(&program));
                 if clang && flags.is_empty() {
-                    let valgrind = "valgrind --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite";
-                    checks(ran, &format!("{source} under valgrind"), Run::new(tree, valgrind).arg(&program));
+                    // A child of fork has lost what belonged to its parent's threads.
+                    let leaks = if source == "fork.c" { "no" } else { "full" };
+                    let valgrind = format!(
+                        "valgrind --quiet --error-exitcode=9 --leak-check={leaks} --errors-for-leak-kinds=definite"
+                    );
+                    checks(ran, &format!("{source} under valgrind"), Run::new(tree, &valgrind).arg(&program));
                 }
             }
+        }
+    }
+    let driver = standin::build(tree, Variant::Plain)?;
+    for (source, fault) in ON_A_GPU {
+        let program = home.join(format!("{source}-standin"));
+        if compile(tree, ran, source, false, &dist, &format!("-O1 {archive} {BESIDE}"), &program) {
+            let run = with_standin(Run::new(tree, "").arg(&program), &driver).env("ELSA_STANDIN_FAIL", fault);
+            checks(ran, &format!("{source} through the stand-in driver"), run);
         }
     }
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {

@@ -1,0 +1,309 @@
+/* elsa_run_device, through a driver of the test's own: the stand-in, which does the work of a stream only once something
+   waits for it. Right answers, the caller's stream, the null stream and the default one; and everything that is refused. */
+#define _POSIX_C_SOURCE 200809L
+#include "common.h"
+
+#include <dlfcn.h>
+
+typedef unsigned long long address;
+
+/* What is used of the driver, by its own names. */
+static int (*cuDevicePrimaryCtxRetain)(void **, int);
+static int (*cuDevicePrimaryCtxRelease)(int);
+static int (*cuCtxCreate)(void **, unsigned, int);
+static int (*cuCtxDestroy)(void *);
+static int (*cuCtxPushCurrent)(void *);
+static int (*cuCtxPopCurrent)(void **);
+static int (*cuMemAlloc)(address *, size_t);
+static int (*cuMemFree)(address);
+static int (*cuMemcpyHtoD)(address, const void *, size_t);
+static int (*cuMemcpyDtoH)(void *, address, size_t);
+static int (*cuStreamCreate)(void **, unsigned);
+static int (*cuStreamDestroy)(void *);
+static int (*cuStreamSynchronize)(void *);
+
+static void find(void *library, const char *name, void *function) {
+    void *found = dlsym(library, name);
+    CHECK(found != NULL);
+    memcpy(function, &found, sizeof found);
+}
+
+static void open_driver(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*cuInit)(unsigned);
+    CHECK(library != NULL);
+    find(library, "cuInit", &cuInit);
+    find(library, "cuDevicePrimaryCtxRetain", &cuDevicePrimaryCtxRetain);
+    find(library, "cuDevicePrimaryCtxRelease", &cuDevicePrimaryCtxRelease);
+    find(library, "cuCtxCreate_v2", &cuCtxCreate);
+    find(library, "cuCtxDestroy_v2", &cuCtxDestroy);
+    find(library, "cuCtxPushCurrent_v2", &cuCtxPushCurrent);
+    find(library, "cuCtxPopCurrent_v2", &cuCtxPopCurrent);
+    find(library, "cuMemAlloc_v2", &cuMemAlloc);
+    find(library, "cuMemFree_v2", &cuMemFree);
+    find(library, "cuMemcpyHtoD_v2", &cuMemcpyHtoD);
+    find(library, "cuMemcpyDtoH_v2", &cuMemcpyDtoH);
+    find(library, "cuStreamCreate", &cuStreamCreate);
+    find(library, "cuStreamDestroy_v2", &cuStreamDestroy);
+    find(library, "cuStreamSynchronize", &cuStreamSynchronize);
+    CHECK(cuInit(0) == 0);
+}
+
+/* Tensors in memory of the device. */
+typedef struct {
+    address q, k, v, out, lse;
+} tensors;
+
+#define LSE (H * N * sizeof(float))
+
+static address upload(const void *from, size_t bytes) {
+    address to = 0;
+    CHECK(cuMemAlloc(&to, bytes) == 0 && cuMemcpyHtoD(to, from, bytes) == 0);
+    return to;
+}
+
+static tensors upload_all(void) {
+    tensors t;
+    t.q = upload(q, sizeof q);
+    t.k = upload(k, sizeof k);
+    t.v = upload(v, sizeof v);
+    memset(out, 0xff, sizeof out);
+    t.out = upload(out, sizeof out);
+    t.lse = upload(out, LSE);
+    return t;
+}
+
+static void free_all(const tensors *t) {
+    CHECK(cuMemFree(t->q) == 0 && cuMemFree(t->k) == 0 && cuMemFree(t->v) == 0);
+    CHECK(cuMemFree(t->out) == 0 && cuMemFree(t->lse) == 0);
+}
+
+/* The call on these tensors. */
+static call on(const call *c, const tensors *t) {
+    call d = *c;
+    d.in.q.data = (const void *)(size_t)t->q;
+    d.in.k.data = (const void *)(size_t)t->k;
+    d.in.v.data = (const void *)(size_t)t->v;
+    d.to.out.data = (void *)(size_t)t->out;
+    d.to.lse.data = (void *)(size_t)t->lse;
+    d.to.lse.bytes = LSE;
+    return d;
+}
+
+static elsa_status run(const call *c, void *stream, elsa_report *report) {
+    return elsa_run_device(c->plan, c->room, &c->in, &c->to, stream, report);
+}
+
+/* The output as it is at this moment: the copy waits for the default stream alone. */
+static double download(const tensors *t) {
+    CHECK(cuMemcpyDtoH(out, t->out, sizeof out) == 0);
+    return error();
+}
+
+static double lse_error(const tensors *t) {
+    float lse[H * N];
+    double worst = 0;
+    size_t row, j, c;
+    CHECK(cuMemcpyDtoH(lse, t->lse, LSE) == 0);
+    for (row = 0; row < H * N; row++) {
+        double sum = 0, e;
+        for (j = 0; j < N; j++) {
+            double s = 0;
+            for (c = 0; c < D; c++) s += (double)q[row * D + c] * k[(row / N * N + j) * D + c];
+            sum += exp(s / sqrt((double)D));
+        }
+        e = fabs(log(sum) - lse[row]);
+        if (!(e <= worst)) worst = e;
+    }
+    return worst;
+}
+
+/* The third launch fails, which is that of the attention, and leaves the present keys under way: with a null stream the
+   call waits for them all the same. */
+static void a_call_that_fails_waits(elsa_engine engine) {
+    call c = make(engine), d;
+    tensors t = upload_all();
+    float present[COUNT];
+    const address present_k = upload(out, sizeof out), present_v = upload(out, sizeof out);
+    end(&c);
+    c.problem.has_present = 1;
+    c.problem.present_k = c.problem.present_v = c.problem.k;
+    OK(elsa_plan_create(engine, &c.problem, NULL, &c.plan));
+    OK(elsa_workspace_create(c.plan, &c.room));
+    d = on(&c, &t);
+    d.to.present_k.data = (void *)(size_t)present_k;
+    d.to.present_v.data = (void *)(size_t)present_v;
+    d.to.present_k.bytes = d.to.present_v.bytes = sizeof out;
+    CHECK(run(&d, NULL, NULL) == ELSA_STATUS_DEVICE);
+    CHECK(strstr(elsa_last_error(), "cuLaunchKernel") != NULL);
+    CHECK(cuMemcpyDtoH(present, present_k, sizeof present) == 0);
+    CHECK(memcmp(present, k, sizeof present) == 0);
+    CHECK(!(download(&t) < 1e-5));
+    OK(run(&d, NULL, NULL));
+    CHECK(cuMemcpyDtoH(present, present_v, sizeof present) == 0);
+    CHECK(memcmp(present, v, sizeof present) == 0);
+    CHECK(download(&t) < 1e-5);
+    free_all(&t);
+    CHECK(cuMemFree(present_k) == 0 && cuMemFree(present_v) == 0);
+    end(&d);
+}
+
+static void streams(elsa_engine engine) {
+    call c = make(engine);
+    void *stream = NULL, *later = NULL;
+    elsa_report report;
+    tensors t[3];
+    call d[3];
+    int i;
+    for (i = 0; i < 3; i++) {
+        t[i] = upload_all();
+        d[i] = on(&c, &t[i]);
+    }
+    /* Streams that do not wait for the default one. */
+    CHECK(cuStreamCreate(&stream, 1) == 0 && cuStreamCreate(&later, 1) == 0);
+    /* The caller's stream: enqueued and not waited for. */
+    OK(run(&d[0], stream, &report));
+    CHECK(report.backend == ELSA_BACKEND_CUDA && !report.fallback && report.workers > 0 && report.kernel[0] != 0);
+    CHECK(!(download(&t[0]) < 1e-5));
+    CHECK(cuStreamSynchronize(stream) == 0);
+    CHECK(download(&t[0]) < 1e-5);
+    CHECK(lse_error(&t[0]) < 1e-5);
+    /* No stream: done when the call returns. */
+    OK(run(&d[1], NULL, NULL));
+    CHECK(download(&t[1]) < 1e-5);
+    CHECK(lse_error(&t[1]) < 1e-5);
+    /* The default stream. */
+    OK(run(&d[2], (void *)1, NULL));
+    CHECK(download(&t[2]) < 1e-5);
+    free_all(&t[1]);
+    /* A later call in the same workspace comes after what was not waited for, on the device and on the host. */
+    t[1] = upload_all();
+    d[1] = on(&c, &t[1]);
+    OK(run(&d[1], stream, NULL));
+    OK(run(&d[0], later, NULL));
+    CHECK(cuStreamSynchronize(later) == 0);
+    CHECK(download(&t[0]) < 1e-5 && download(&t[1]) < 1e-5);
+    free_all(&t[2]);
+    t[2] = upload_all();
+    d[2] = on(&c, &t[2]);
+    OK(run(&d[2], stream, NULL));
+    OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
+    CHECK(error() < 1e-5);
+    CHECK(download(&t[2]) < 1e-5);
+    /* Destroying a workspace waits for what is enqueued. */
+    free_all(&t[1]);
+    t[1] = upload_all();
+    d[1] = on(&c, &t[1]);
+    OK(run(&d[1], stream, NULL));
+    end(&c);
+    CHECK(download(&t[1]) < 1e-5);
+    for (i = 0; i < 3; i++) free_all(&t[i]);
+    CHECK(cuStreamDestroy(stream) == 0 && cuStreamDestroy(later) == 0);
+}
+
+static void refused(const call *c, void *stream, elsa_status status, const char *part) {
+    CHECK(run(c, stream, NULL) == status);
+    CHECK(strstr(elsa_last_error(), part) != NULL);
+}
+
+static void refusals(elsa_engine engine) {
+    const elsa_status argument = ELSA_STATUS_ARGUMENT;
+    call c = make(engine), d, bad, other;
+    tensors t = upload_all();
+    elsa_engine cpu;
+    elsa_engine_options options;
+    void *foreign = NULL, *popped = NULL, *stream = NULL;
+    address memory = 0, freed = upload(q, sizeof q), brief = upload(q, sizeof q / 2);
+    d = on(&c, &t);
+    CHECK(cuMemFree(freed) == 0);
+
+    /* Pointers. */
+    bad = d;
+    bad.in.q.data = NULL;
+    refused(&bad, NULL, argument, "q: null");
+    bad.in.q.data = q;
+    refused(&bad, NULL, argument, "q: address");
+    bad.in.q.data = (const void *)(size_t)freed;
+    refused(&bad, NULL, argument, "q: address");
+    bad.in.q.data = (const void *)(size_t)(t.q + 2);
+    refused(&bad, NULL, argument, "q: address");
+    /* As many bytes as it says are not there. */
+    bad.in.q.data = (const void *)(size_t)brief;
+    refused(&bad, NULL, argument, "q: ");
+    bad.in.q.data = (const void *)(size_t)(t.q + 4);
+    refused(&bad, NULL, argument, "q: ");
+    bad = d;
+    bad.in.k.bytes -= 4;
+    refused(&bad, NULL, argument, "k: ");
+    bad = d;
+    bad.to.out.data = out;
+    refused(&bad, NULL, argument, "out: address");
+    bad.to.out.data = (void *)(size_t)t.v;
+    refused(&bad, NULL, argument, "overlap");
+    bad = d;
+    bad.in.mask = bad.in.q;
+    refused(&bad, NULL, argument, "mask");
+    CHECK(elsa_run_device(c.plan, c.room, NULL, &d.to, NULL, NULL) == argument);
+    CHECK(elsa_run_device(c.plan, c.room, &d.in, NULL, NULL, NULL) == argument);
+
+    /* Another context: its memory and its stream. */
+    CHECK(cuCtxCreate(&foreign, 0, 0) == 0);
+    memory = upload(q, sizeof q);
+    CHECK(cuStreamCreate(&stream, 0) == 0);
+    bad = d;
+    bad.in.q.data = (const void *)(size_t)memory;
+    refused(&bad, NULL, argument, "q: address");
+    refused(&d, stream, argument, "stream: ");
+    CHECK(cuStreamDestroy(stream) == 0 && cuMemFree(memory) == 0);
+    CHECK(cuCtxPopCurrent(&popped) == 0 && popped == foreign && cuCtxDestroy(foreign) == 0);
+
+    /* A plan and a workspace of the CPU, and a device that is not there. */
+    OK(elsa_engine_options_init(&options));
+    options.backend = ELSA_BACKEND_SCALAR;
+    OK(elsa_engine_create(&options, &cpu));
+    other = make(cpu);
+    bad = d;
+    bad.plan = other.plan;
+    refused(&bad, NULL, ELSA_STATUS_UNSUPPORTED, "backend: scalar");
+    bad = d;
+    bad.room = other.room;
+    refused(&bad, NULL, argument, "workspace: ");
+    end(&other);
+    refused(&bad, NULL, ELSA_STATUS_HANDLE, "workspace");
+    OK(elsa_engine_destroy(cpu));
+    options.backend = ELSA_BACKEND_CUDA;
+    options.fallback = ELSA_FALLBACK_FAIL;
+    options.cuda_device = 7;
+    CHECK(elsa_engine_create(&options, &cpu) == argument);
+    CHECK(strstr(elsa_last_error(), "device: 7") != NULL);
+
+    /* None of it has written anything, and the call is still possible. */
+    CHECK(!(download(&t) < 1e-5));
+    OK(run(&d, NULL, NULL));
+    CHECK(download(&t) < 1e-5);
+    free_all(&t);
+    CHECK(cuMemFree(brief) == 0);
+    end(&c);
+}
+
+int main(void) {
+    elsa_engine engine;
+    elsa_engine_options options;
+    void *context = NULL, *popped = NULL;
+    /* Read when the driver is first called. */
+    CHECK(setenv("ELSA_STANDIN_FAIL", "cuLaunchKernel:3:1", 1) == 0);
+    open_driver();
+    fill_all();
+    OK(elsa_engine_options_init(&options));
+    options.backend = ELSA_BACKEND_CUDA;
+    options.fallback = ELSA_FALLBACK_FAIL;
+    OK(elsa_engine_create(&options, &engine));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxPushCurrent(context) == 0);
+    a_call_that_fails_waits(engine);
+    streams(engine);
+    refusals(engine);
+    CHECK(cuCtxPopCurrent(&popped) == 0 && cuDevicePrimaryCtxRelease(0) == 0);
+    OK(elsa_engine_destroy(engine));
+    printf("%d checks\n", checks);
+    return 0;
+}
