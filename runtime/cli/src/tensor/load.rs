@@ -41,6 +41,12 @@ impl Tensor {
         Ok(Tensor { argument, file, contents })
     }
 
+    /// The element type in the file.
+    #[must_use]
+    pub fn dtype(&self) -> Stored {
+        self.contents.stored
+    }
+
     /// Sizes of the axes.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
