@@ -75,7 +75,8 @@ impl Distance {
 }
 
 /// The larger of two; NaN when either is NaN.
-fn larger(a: f64, b: f64) -> f64 {
+#[must_use]
+pub fn larger(a: f64, b: f64) -> f64 {
     if b > a || b.is_nan() { b } else { a }
 }
 

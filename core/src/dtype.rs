@@ -42,6 +42,16 @@ impl DType {
             DType::Bf16 => 3.906_25e-3,
         }
     }
+
+    /// Half of the smallest positive number: the most by which a result in the subnormal range is rounded.
+    #[must_use]
+    pub const fn subnormal_roundoff(self) -> f64 {
+        match self {
+            DType::F32 => 7.006_492_321_624_085e-46,
+            DType::F16 => 2.980_232_238_769_531_3e-8,
+            DType::Bf16 => 4.591_774_807_899_561e-41,
+        }
+    }
 }
 
 impl core::fmt::Display for DType {

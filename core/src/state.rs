@@ -26,7 +26,9 @@
 //!    the one test for it.
 //! 4. **NaN poisons.** A NaN score makes `S` and `W` NaN; no maximum can swallow that.
 //! 5. **A factor below `2^-126` is zero**: it would push its side out of the range of normal f32 values.
-//! 6. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
+//! 6. **Zeros are positive.** A sum that is zero may be `−0`, depending on which keys of weight zero were added to it.
+//!    What leaves the library is `+0` ([`State::finish`], [`NaturalState::w`]).
+//! 7. **The definition divides, kernels multiply.** [`State::finish`] divides every element of `W` by `S` and
 //!    rounds once, as befits a definition. A CPU kernel divides once per row and multiplies by `1 / S`: a
 //!    vector division takes as long as several products, and a row has as many elements as the head size of
 //!    values. That rounds twice, which the error bound counts for every kernel.
@@ -35,7 +37,8 @@
 //! independent rows in the kernels, so that both execute this text.
 //!
 //! Outside the library references are in natural-log units: [`natural_reference`] and [`NaturalState`] convert
-//! to them, [`binary_reference`] converts back.
+//! to them. States merge there, too, by [`NaturalMerge`]: a reference in natural-log units is no whole number in base-2
+//! units, and a way back would have to round it.
 
 use crate::monoid::Monoid;
 use core::f64::consts::LN_2;
@@ -44,10 +47,10 @@ use core::f64::consts::LN_2;
 /// at most `2^HEADROOM`, which leaves the rest of the exponent range to the values.
 pub const HEADROOM: f32 = 8.0;
 
-/// The least exponent of a weight relative to the reference: an attended key whose score lies further below
-/// counts as `2^WEIGHT_FLOOR`. It keeps weights, and their products with ordinary values, out of the
-/// subnormal range, where x86 cores stall. What it adds to a row is at most `2^WEIGHT_FLOOR · Σ|v_j|`.
-pub const WEIGHT_FLOOR: f32 = -100.0;
+/// The least exponent of a weight relative to the reference: the end of the normal f32 range. An attended key whose
+/// score lies further below weighs nothing, or at most its exact weight where a kernel's exponential reaches further.
+/// Its value still poisons the row where it is NaN or infinite.
+pub const WEIGHT_FLOOR: f32 = -126.0;
 
 /// What the laws of the state require of a number: an `f32`, or a vector whose lanes are independent rows.
 pub trait Number: Copy {
@@ -203,8 +206,7 @@ impl<W: AsRef<[f32]>> State<W> {
 
 /// Whether a state with reference `m` and sum `s` is empty: its reference is `−∞` and its sum is not NaN.
 ///
-/// A kernel's row whose attended scores are all `−∞` keeps the reference `−∞` although its sum is not zero, and
-/// counts as empty. A NaN in the sum is a poisoned state, which is not empty.
+/// A row whose attended scores are all `−∞` counts as empty. A NaN in the sum is a poisoned state, which is not empty.
 #[must_use]
 pub fn is_empty(m: f32, s: f32) -> bool {
     m == f32::NEG_INFINITY && !s.is_nan()
@@ -220,30 +222,28 @@ pub fn log_sum_exp(m: f32, s: f64) -> f32 {
     (f64::from(m) * LN_2 + libm::log(s)) as f32
 }
 
+/// The largest magnitude of the exponent by which the factor of [`natural_reference`] makes up for a rounding. References
+/// below `2^30` in natural-log units stay within it, because f32 values there lie at most 64 apart.
+pub const MOST_ROUNDING: f64 = 32.0;
+
 /// The reference `m` of a state (in base-2 units) in natural-log units, and the factor that its `S` and `W` take on
-/// for it: the reference is rounded to f32, and the factor, within a few roundings of one for ordinary references,
-/// makes up for that. A reference that is not finite stays as it is, with factor one.
+/// for it. A reference that is not finite stays as it is, with factor one.
+///
+/// The reference is rounded to f32, and the factor `exp(exact − rounded)` makes up for that: within a few roundings of
+/// one for ordinary references, up to `e^0.5` at 10^7, and [`MOST_ROUNDING`] bounds its exponent. Below `2^30` in natural-log
+/// units `S exp(m)` is kept. Beyond, f32 references lie 128 and more apart, and no f32 sum could always make up for
+/// that: `S exp(m)` is then kept within the spacing of f32 at `m`, and `W / S` still entirely. States that meet there
+/// merge rightly all the same: either they had the same reference, and take on the same factor, or their
+/// references differed by 128 or more, and the weaker one has at most `e^-56` of the weight that it has relative to its
+/// own reference.
 #[must_use]
 pub fn natural_reference(m: f32) -> (f32, f64) {
     if !m.is_finite() {
         return (m, 1.0);
     }
-    let exact = f64::from(m) * LN_2;
-    let rounded = exact as f32;
-    (rounded, libm::exp(exact - f64::from(rounded)))
-}
-
-/// The inverse of [`natural_reference`]: the whole reference in base-2 units nearest to `m` (in natural-log units),
-/// and the factor `exp(m − m' ln 2)`, between `2^-1/2` and `2^1/2`, that `S` and `W` take on for it. A reference that
-/// is not finite stays as it is, with factor one.
-#[must_use]
-pub fn binary_reference(m: f32) -> (f32, f64) {
-    if !m.is_finite() {
-        return (m, 1.0);
-    }
-    let exact = f64::from(m);
-    let whole = libm::rint(exact / LN_2);
-    (whole as f32, libm::exp(exact - whole * LN_2))
+    let rounded = (f64::from(m) * LN_2) as f32;
+    let rest = libm::fma(f64::from(m), LN_2, -f64::from(rounded));
+    (rounded, libm::exp(rest.clamp(-MOST_ROUNDING, MOST_ROUNDING)))
 }
 
 /// A state in natural-log units, as it leaves the library. Its weighted sums are converted one by one, by
@@ -275,7 +275,65 @@ impl NaturalState {
     /// The element `w` of the weighted sums in natural-log units; zero for the empty state, whatever `w` is.
     #[must_use]
     pub fn w(&self, w: f32) -> f32 {
-        self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32)
+        self.factor.map_or(0.0, |factor| (f64::from(w) * factor) as f32 + 0.0)
+    }
+}
+
+/// The merge of two states in natural-log units, as they come back to the library:
+///
+/// ```text
+/// m = max(m_a, m_b)    S = S_a exp(m_a − m) + S_b exp(m_b − m)    W likewise
+/// ```
+///
+/// The differences of the references are exact, everything else is computed in f64, and `S` and each element of `W` are
+/// rounded once, to f32. Where one state is empty the other one is returned bit for bit, and two empty states
+/// merge to `(−∞, 0, 0)`; an empty state's `W` counts for nothing, whatever it holds. Between states with keys a reference
+/// of `+∞` or NaN poisons `S`, as a NaN in either `S` does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NaturalMerge {
+    /// Reference of the merged state; `−∞` for the empty state.
+    pub m: f32,
+    /// Sum of the weights; zero for the empty state.
+    pub s: f32,
+    sides: Sides,
+}
+
+/// The states that have keys, and what their weighted sums are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sides {
+    Neither,
+    Earlier,
+    Later,
+    Both { earlier: f64, later: f64 },
+}
+
+impl NaturalMerge {
+    /// Of the references and sums `(m, S)` of the earlier and the later state.
+    #[must_use]
+    pub fn of((ma, sa): (f32, f32), (mb, sb): (f32, f32)) -> NaturalMerge {
+        match (is_empty(ma, sa), is_empty(mb, sb)) {
+            (true, true) => NaturalMerge { m: f32::NEG_INFINITY, s: 0.0, sides: Sides::Neither },
+            (false, true) => NaturalMerge { m: ma, s: sa, sides: Sides::Earlier },
+            (true, false) => NaturalMerge { m: mb, s: sb, sides: Sides::Later },
+            (false, false) => {
+                let m = ma.larger(mb);
+                let factor = |from: f32| libm::exp(f64::from(from) - f64::from(m));
+                let sides = Sides::Both { earlier: factor(ma), later: factor(mb) };
+                let merge = NaturalMerge { m, s: 0.0, sides };
+                NaturalMerge { s: merge.w(sa, sb), ..merge }
+            }
+        }
+    }
+
+    /// The merge of the elements `a` (earlier) and `b` (later) of the weighted sums.
+    #[must_use]
+    pub fn w(&self, a: f32, b: f32) -> f32 {
+        match self.sides {
+            Sides::Neither => 0.0,
+            Sides::Earlier => a,
+            Sides::Later => b,
+            Sides::Both { earlier, later } => (f64::from(a) * earlier + f64::from(b) * later) as f32,
+        }
     }
 }
 
@@ -322,24 +380,24 @@ impl<W: AsRef<[f32]> + AsMut<[f32]>> State<W> {
     }
 
     /// Divides `W` by `S`, which makes it the output row: zeros for the empty state, NaN when poisoned. Each element
-    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 6 explains.
+    /// is rounded once; kernels multiply by `1 / S` instead, as the module's reason 7 explains.
     pub fn finish(&mut self) {
         if self.is_empty() {
             self.w.as_mut().fill(0.0);
         } else {
             for w in self.w.as_mut() {
-                *w /= self.s;
+                *w = *w / self.s + 0.0;
             }
         }
     }
 }
 
-/// The weight `2^(score − m)` of an attended key, not below `2^WEIGHT_FLOOR`; NaN stays NaN.
+/// The weight `2^(score − m)` of an attended key; zero below `2^WEIGHT_FLOOR`; NaN stays NaN.
 #[inline]
 #[must_use]
 pub fn weight(score: f32, m: f32) -> f32 {
     let x = score - m;
-    libm::exp2f(if x < WEIGHT_FLOOR { WEIGHT_FLOOR } else { x })
+    if x < WEIGHT_FLOOR { 0.0 } else { libm::exp2f(x) }
 }
 
 #[cfg(test)]
@@ -390,30 +448,70 @@ mod tests {
         assert!(y.w[0].is_nan());
     }
 
-    #[test]
-    fn natural_reference_keeps_the_sum() {
-        for m in [0.0f32, 1.0, -7.0, 513.0, 123_456.0, f32::NEG_INFINITY] {
-            let (n, f) = natural_reference(m);
-            let (s, e) = (3.25f32, core::f64::consts::LN_2 * f64::from(m));
-            let back = f64::from(n) + libm::log(f64::from(s) * f);
-            assert!(m.is_infinite() || (back - (e + libm::log(f64::from(s)))).abs() < 2e-7, "{m}");
-        }
+    /// The reference `m` in natural-log units in parts: what f32 holds, and what is left, exactly.
+    fn left(m: f32) -> f64 {
+        let rounded = (f64::from(m) * LN_2) as f32;
+        libm::fma(f64::from(m), LN_2, -f64::from(rounded)) + f64::from(m) * 2.319_046_813_846_3e-17
     }
 
     #[test]
-    fn binary_reference_is_the_way_back() {
-        for m in [0.0f32, 1.0, -7.0, 513.0, 123_456.0] {
+    fn natural_reference_keeps_the_sum() {
+        let ordinary = [0.0f32, 1.0, -7.0, 513.0, 123_456.0];
+        let large = [16_777_218.0f32, -28_853_902.0, 1.0e8, -987_654_272.0, 1.549e9];
+        for m in ordinary.into_iter().chain(large) {
             let (n, f) = natural_reference(m);
-            let (back, g) = binary_reference(n);
-            assert_eq!(back, m);
-            assert!((f * g - 1.0).abs() < 1e-10 * f64::from(m.abs() + 1.0), "{m}: {f} {g}");
+            assert_eq!(n, (f64::from(m) * LN_2) as f32);
+            let off = (libm::log(f) - left(m)).abs();
+            assert!(off <= 1e-16 + 2.5e-17 * f64::from(m.abs()), "{m}: {off:e}");
         }
-        for m in [0.1f32, -3.7, 88.0, -5000.3] {
-            let (whole, f) = binary_reference(m);
-            assert!(whole.fract() == 0.0 && (0.707..1.415).contains(&f), "{m}: {whole} {f}");
-            assert!((f64::from(whole) * LN_2 + libm::log(f) - f64::from(m)).abs() < 1e-12, "{m}");
+        assert_eq!(natural_reference(f32::NEG_INFINITY), (f32::NEG_INFINITY, 1.0));
+    }
+
+    #[test]
+    fn natural_references_beyond_f32_sums_stay_apart() {
+        let mut m = 1.5e9f32;
+        let mut clamped = 0;
+        while m < 3e38 {
+            for sign in [-1.0, 1.0] {
+                let ((a, f), (b, g)) = (natural_reference(sign * m), natural_reference(sign * m.next_up()));
+                let e = f64::exp(MOST_ROUNDING) * 1.000_001;
+                assert!(f <= e && g <= e && f >= 1.0 / e && g >= 1.0 / e, "{m}: {f} {g}");
+                let gap = f64::from(b) - f64::from(a) + libm::log(g / f);
+                assert!(gap.abs() > 56.0 && (gap > 0.0) == (sign > 0.0), "{m}: {gap}");
+                clamped += usize::from(f.max(1.0 / f) > 7.8e13);
+            }
+            m *= 1.001;
         }
-        assert_eq!(binary_reference(f32::NEG_INFINITY), (f32::NEG_INFINITY, 1.0));
+        assert!(clamped > 1000, "{clamped}");
+    }
+
+    #[test]
+    fn natural_states_merge_in_their_own_units() {
+        // At 2^24 ln 2 and beyond whole references in base-2 units lie two apart, those in natural-log units one.
+        let merge = NaturalMerge::of((2.0e7, 1.5), (2.0e7 + 2.0, 0.25));
+        let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
+        assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));
+        assert_eq!(merge.w(3.0, 0.0), (3.0 * weaker / 1.5) as f32);
+        // Sums of equal references are added, however large.
+        for m in [0.0, -5.0e8, 1.0e9, 3.0e38] {
+            let merge = NaturalMerge::of((m, 0.5), (m, 0.75));
+            assert_eq!((merge.m, merge.s, merge.w(1.0, -4.0)), (m, 1.25, -3.0));
+        }
+        // What has no key counts for nothing; what is poisoned poisons.
+        let (none, nan) = ((f32::NEG_INFINITY, 4.0), (f32::NEG_INFINITY, f32::NAN));
+        let empty = NaturalMerge::of(none, none);
+        assert_eq!((empty.m, empty.s, empty.w(f32::NAN, 7.0)), (f32::NEG_INFINITY, 0.0, 0.0));
+        let (left, right) = (NaturalMerge::of((0.1, 0.3), none), NaturalMerge::of(none, (0.1, 0.3)));
+        assert_eq!((left.m, left.s, left.w(0.7, f32::NAN)), (0.1, 0.3, 0.7));
+        assert_eq!((right.m, right.s, right.w(f32::NAN, 0.7)), (0.1, 0.3, 0.7));
+        for poison in [nan, (f32::NAN, 1.0), (f32::INFINITY, 1.0), (3.0, f32::NAN)] {
+            for other in [(0.1, 0.3), poison] {
+                assert!(
+                    NaturalMerge::of(poison, other).s.is_nan() && NaturalMerge::of(other, poison).s.is_nan()
+                );
+            }
+            assert!(NaturalMerge::of(poison, none).s.is_nan() || poison.1 == 1.0);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! features of the entry point that it is inlined into; a closure in between would not be inlined and would
 //! lose them, so the micro-kernels use none.
 
-use elsa_core::state::{Number, WEIGHT_FLOOR};
+use elsa_core::state::Number;
 
 /// Most lanes of a vector of any instruction set.
 pub const MAX_LANES: usize = 16;
@@ -140,10 +140,9 @@ pub trait Lanes: Number {
     /// Whether a lane of `self` exceeds that of `other`.
     fn any_greater(self, other: Self) -> bool;
 
-    /// The weight `WEIGHT_SCALE · 2^self` of an attended key; below [`WEIGHT_FLOOR`], that of the floor.
-    #[inline(always)]
+    /// The weight `WEIGHT_SCALE · 2^self` of a key. At `−∞`, where the key is masked, and wherever its exponent is not
+    /// that of a normal number, it is zero, or at least not larger than it should be: see
+    /// [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR). NaN stays NaN. `self` is at most 126.
     #[must_use]
-    fn weight(self, isa: Self::Isa) -> Self {
-        self.at_least(Self::splat(isa, WEIGHT_FLOOR)).exp2()
-    }
+    fn weight(self) -> Self;
 }

@@ -1,5 +1,8 @@
 //! The table of GPU kernels against the modules and the manifest that `cargo xtask ptx` writes.
 
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::collections::BTreeSet;
@@ -40,6 +43,35 @@ fn the_table_agrees_with_the_manifest() {
             assert_eq!(takes[what].as_u64(), Some(ours as u64), "{}: {what}", kernel.name);
         }
     }
+}
+
+/// The arguments by which the source of a kernel instantiates its template.
+fn instance(kernel: &GpuKernel) -> (String, Vec<String>) {
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention").join(format!("{}.cu", kernel.name));
+    let text = std::fs::read_to_string(file).unwrap();
+    let line = text.lines().find(|line| line.starts_with("ATTEN")).expect("an instance");
+    let (name, arguments) = line.strip_suffix(')').and_then(|line| line.split_once('(')).unwrap();
+    (name.into(), arguments.split(", ").map(String::from).collect())
+}
+
+#[test]
+fn sums_are_those_of_the_sources() {
+    for kernel in GPU_KERNELS {
+        let Some(spec) = kernel.attention() else { continue };
+        let (template, arguments) = instance(kernel);
+        let number = |i: usize| arguments[i].parse::<usize>().unwrap();
+        let summation = match &*template {
+            // name, elements, D, warps, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, ..: a lane has TN columns.
+            "ATTENTION" => Summation::Tiles { columns: number(5), flush: number(11) * spec.keys },
+            // name, 16-bit elements, D, ..: a row takes a lane for four dims, at most 32 of the 128 lanes.
+            "ATTEND_ROWS" => Summation::Groups { groups: 128 / (number(2) / 4).min(32), flush: 256 },
+            _ => panic!("{}: {template}", kernel.name),
+        };
+        assert_eq!((spec.head_dim, spec.summation), (number(2), summation), "{}", kernel.name);
+    }
+    let rows = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda/attention/rows.cuh"));
+    assert!(rows.unwrap().contains("FLUSH = 256 / KEYS,"), "rows.cuh flushes after another number of keys");
 }
 
 #[test]

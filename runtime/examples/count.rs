@@ -63,7 +63,8 @@ fn main() -> Result<(), Failure> {
             let row = (head * 7 + n / 2) % n;
             reference::row(&problem, &inputs(), 0, head, row, &mut truth);
             for (a, b) in y[(head * n + row) * d..].iter().zip(&truth) {
-                if (f64::from(*a) - b).abs().is_nan() || (f64::from(*a) - b).abs() > TOLERANCE {
+                let error = (f64::from(*a) - b).abs();
+                if error.is_nan() || error > TOLERANCE {
                     return Err(format!("{text}: head {head}, row {row}: {a}, but {b} in f64").into());
                 }
             }

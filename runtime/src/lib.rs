@@ -41,6 +41,7 @@ pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use backend::{Backend, UnknownBackend};
+pub use cpu::float::in_default as in_default_float_environment;
 pub use cuda::driver::RawStream;
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};

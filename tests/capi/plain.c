@@ -46,7 +46,7 @@ static double error(void) {
             }
             for (c = 0; c < D; c++) {
                 double e = fabs(y[c] / sum - out[(h * N + i) * D + c]);
-                if (!(e <= worst)) worst = e;
+                if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
             }
         }
     return worst;

@@ -101,8 +101,18 @@ double distance(const elsa_problem &p, const std::vector<double> &want, const Re
             for (std::size_t c = 0; c < p.out.shape[3]; c++) {
                 const double w = want[(h * p.out.shape[2] + i) * p.out.shape[3] + c];
                 const double d = std::fabs(static_cast<double>(out(p.out, h, i, c)) - w);
-                if (!(d <= worst)) worst = d;
+                if (!(d <= worst)) worst = d == d ? d : HUGE_VAL;
             }
+    return worst;
+}
+
+// The largest difference of two rows of numbers; infinite where one is no number.
+double distance(const std::vector<float> &a, const std::vector<float> &b) {
+    double worst = 0;
+    for (std::size_t i = 0; i < a.size(); i++) {
+        const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+        if (!(d <= worst)) worst = d == d ? d : HUGE_VAL;
+    }
     return worst;
 }
 
@@ -255,10 +265,18 @@ void sixteen_bits(const elsa::engine &engine) {
     }
 }
 
-// The states of two disjoint sets of keys merge into the state of all.
-void parts(const elsa::engine &engine) {
+// The states of two disjoint sets of keys merge into the state of all. Scores lie about `centre`, a few values of f32
+// apart where it is large.
+void parts(const elsa::engine &engine, float centre) {
     const std::size_t tokens = 40, keys = 70, cut = 27, dim = 16;
-    const std::vector<float> q = noise(tokens * dim, 6), k = noise(keys * dim, 7), v = noise(keys * dim, 8);
+    std::vector<float> q = noise(tokens * dim, 6), k = noise(keys * dim, 7);
+    const std::vector<float> v = noise(keys * dim, 8);
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < tokens && centre != 0; i++) q[i * dim] = i % 2 ? 4.0f : 3.0f;
+    for (std::size_t j = 0; j < keys && centre != 0; j++) {
+        k[j * dim] = centre;
+        for (std::size_t up = j * 5 % 7; up > 0; up--) k[j * dim] = std::nextafter(k[j * dim], infinity);
+    }
     std::vector<float> m[3], s[3], w[3], out(tokens * dim), whole(tokens * dim), lse(tokens);
     for (int part = 0; part < 3; part++) {
         m[part].resize(tokens);
@@ -292,13 +310,10 @@ void parts(const elsa::engine &engine) {
     CHECK(elsa_states_merge(tokens, dim, &a, &b, &merged) == ELSA_STATUS_OK);
     const elsa_states_in both = {mm.data(), ss.data(), ww.data()};
     CHECK(elsa_states_finish(tokens, dim, &both, out.data(), lse.data()) == ELSA_STATUS_OK);
-    double worst = 0;
-    for (std::size_t i = 0; i < out.size(); i++)
-        worst = std::fmax(worst, std::fabs(static_cast<double>(out[i]) - static_cast<double>(whole[i])));
-    CHECK(worst < 2e-6);
+    CHECK(distance(out, whole) < 2e-6);
     for (std::size_t i = 0; i < tokens; i++) {
         const double want = static_cast<double>(m[2][i]) + std::log(static_cast<double>(s[2][i]));
-        CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5);
+        CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5 + 2e-7 * std::fabs(want));
     }
     // A state without keys changes nothing.
     const std::vector<float> none_m(tokens, -std::numeric_limits<float>::infinity()), none_s(tokens, 0.0f),
@@ -309,11 +324,41 @@ void parts(const elsa::engine &engine) {
     CHECK(elsa_states_merge(tokens, dim, &both, &none, &same) == ELSA_STATUS_OK);
     const elsa_states_in third = {m2.data(), s2.data(), w2.data()};
     CHECK(elsa_states_finish(tokens, dim, &third, again.data(), nullptr) == ELSA_STATUS_OK);
-    worst = 0;
-    for (std::size_t i = 0; i < out.size(); i++)
-        worst = std::fmax(worst, std::fabs(static_cast<double>(out[i]) - static_cast<double>(again[i])));
-    CHECK(worst < 1e-6);
+    CHECK(distance(out, again) < 1e-6);
     CHECK(elsa_states_merge(tokens, dim, &a, nullptr, &merged) == ELSA_STATUS_ARGUMENT);
+}
+
+// States that a caller has written: references that differ by a few values of f32, at any magnitude.
+void written_states() {
+    const float infinity = std::numeric_limits<float>::infinity();
+    const float references[] = {0.0f, -700.5f, 2e7f, -2e7f, 1e9f, -3e9f, 1e30f};
+    for (const float ma : references)
+        for (int up = 0; up < 4; up++) {
+            float mb = ma;
+            for (int i = 0; i < up; i++) mb = std::nextafter(mb, infinity);
+            const float sa = 1.5f, sb = 0.25f, wa[2] = {3, -1}, wb[2] = {0.5f, 8};
+            const elsa_states_in a = {&ma, &sa, wa}, b = {&mb, &sb, wb};
+            float m = 0, s = 0, w[2] = {0, 0}, out[2] = {0, 0}, lse = 0;
+            const elsa_states_out to = {&m, &s, w};
+            CHECK(elsa_states_merge(1, 2, &a, &b, &to) == ELSA_STATUS_OK);
+            const elsa_states_in merged = {&m, &s, w};
+            CHECK(elsa_states_finish(1, 2, &merged, out, &lse) == ELSA_STATUS_OK);
+            const double weaker = std::exp(static_cast<double>(ma) - static_cast<double>(mb));
+            const double sum = 1.5 * weaker + 0.25;
+            for (int i = 0; i < 2; i++) {
+                const double y = (static_cast<double>(wa[i]) * weaker + static_cast<double>(wb[i])) / sum;
+                CHECK(std::fabs(static_cast<double>(out[i]) - y) <= 3e-7 * (1 + std::fabs(y)));
+            }
+            const double want = static_cast<double>(mb) + std::log(sum);
+            CHECK(m == mb && std::fabs(static_cast<double>(lse) - want) <= 1e-6 + 1e-7 * std::fabs(want));
+        }
+    // What stands beside no key does not come out.
+    const float none = -infinity, zero = 0, five = 5, nan = std::numeric_limits<float>::quiet_NaN();
+    const elsa_states_in a = {&none, &zero, &nan}, b = {&none, &five, &nan};
+    float m = 0, s = 1, w = 1;
+    const elsa_states_out to = {&m, &s, &w};
+    CHECK(elsa_states_merge(1, 1, &a, &b, &to) == ELSA_STATUS_OK);
+    CHECK(m == none && s == 0 && w == 0);
 }
 
 // Threads share an engine and a plan, each with a workspace of its own; one workspace serves one call at a time.
@@ -424,7 +469,9 @@ int main() {
     packed_qkv(engine);
     flags(engine);
     sixteen_bits(engine);
-    parts(engine);
+    // Scores near 2e7, -2e7, 1e9 and 3e9 as well as small ones.
+    for (const float centre : {0.0f, 2e7f, -2e7f, 1e9f, 3e9f}) parts(engine, centre);
+    written_states();
     threads(engine);
     refusals(engine);
     gpu();

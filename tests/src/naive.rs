@@ -17,9 +17,12 @@ pub struct Answer {
     pub lse: Vec<f64>,
     /// `Σ p_j |v_j|`, laid out as `y`.
     pub spread: Vec<f64>,
-    /// `Σ |v_j|` over the attended keys, laid out as `y`.
-    pub mass: Vec<f64>,
-    /// Of every row, the largest `|scale| Σ_x |q_x k_x| + |mask|` over its attended keys.
+    /// `Σ p_j |v_j|` over the keys whose weight may be lost, with the largest probability that they can have; laid out
+    /// as `y`.
+    pub lost: Vec<f64>,
+    /// Of every row, the sum of those probabilities.
+    pub lost_weight: Vec<f64>,
+    /// Of every row, the largest `|scale| Σ_x |q_x k_x| + |mask|` over its other attended keys.
     pub size: Vec<f64>,
     /// Keys that every row attends.
     pub attended: Vec<usize>,
@@ -47,7 +50,8 @@ pub fn attention(case: &Case) -> Answer {
         y: vec![0.0; extent],
         lse: vec![f64::NAN; rows],
         spread: vec![0.0; extent],
-        mass: vec![0.0; extent],
+        lost: vec![0.0; extent],
+        lost_weight: vec![0.0; rows],
         size: vec![0.0; rows],
         attended: vec![0; rows],
         half_chain: 0,
@@ -72,8 +76,7 @@ pub fn attention(case: &Case) -> Answer {
             for i in 0..nq {
                 let query = spec.query.row(b, h, q0 + i);
                 // Keys, scores and the sums of magnitudes behind them.
-                let mut keys: Vec<(usize, f64)> = Vec::new();
-                let mut size = 0.0f64;
+                let mut keys: Vec<(usize, f64, f64)> = Vec::new();
                 let mut attended = 0;
                 for j in 0..nk {
                     if j >= valid || !near_diagonal(case, i, j, past, nq, valid) {
@@ -94,16 +97,14 @@ pub fn attention(case: &Case) -> Answer {
                     }
                     attended += 1;
                     if score + bias != f64::NEG_INFINITY {
-                        keys.push((j, score + bias));
                         // The soft cap of an infinity is exact.
                         let exact = cap != 0.0 && magnitude.is_infinite();
                         let scaled = if exact { cap.abs() } else { magnitude * scale.abs() };
-                        size = size.max(scaled + bias.abs());
+                        keys.push((j, score + bias, scaled + bias.abs()));
                     }
                 }
                 let at = (b * heads + h) * tokens + q0 + i;
                 answer.attended[at] = attended;
-                answer.size[at] = size;
                 if keys.is_empty() {
                     answer.lse[at] = f64::NEG_INFINITY;
                     continue;
@@ -116,20 +117,40 @@ pub fn attention(case: &Case) -> Answer {
                 };
                 let weights: Vec<f64> = keys.iter().map(|k| (k.1 - max).exp()).collect();
                 let sum: f64 = weights.iter().sum();
-                answer.lse[at] = max + sum.ln();
+                let lse = max + sum.ln();
+                answer.lse[at] = lse;
+                let lost: Vec<Option<f64>> = keys.iter().map(|k| lost(k.1 - lse, k.2)).collect();
+                for (key, lost) in keys.iter().zip(&lost) {
+                    answer.lost_weight[at] += lost.unwrap_or(0.0);
+                    if lost.is_none() {
+                        answer.size[at] = answer.size[at].max(key.2);
+                    }
+                }
                 let to = spec.output.row(b, h, q0 + i);
                 for x in 0..dv {
-                    for (w, (j, _)) in weights.iter().zip(&keys) {
+                    for ((w, (j, ..)), lost) in weights.iter().zip(&keys).zip(&lost) {
                         let v = element(past_value, &spec.value, &case.v, *j, x);
                         answer.y[to + x] += w * v / sum;
                         answer.spread[to + x] += w * v.abs() / sum;
-                        answer.mass[to + x] += v.abs();
+                        answer.lost[to + x] += lost.unwrap_or(0.0) * v.abs();
                     }
                 }
             }
         }
     }
     answer
+}
+
+/// A weight whose probability is below `exp(LOST)`, `2^-117`, may count as zero: it is below `2^-126` of a reference that
+/// lies at most `2^8` below the largest weight, and the sum of weights is at least `2^-1/2` of that reference.
+const LOST: f64 = -117.0 * std::f64::consts::LN_2;
+
+/// The largest probability that a key with logarithm of the probability `ln_p` and a score of magnitude `size` can have
+/// in a computation, if that is so small that the key may be lost. A score is off by at most 1 % of its
+/// magnitude, also where products are summed in f16.
+fn lost(ln_p: f64, size: f64) -> Option<f64> {
+    let most = ln_p + 0.02 * size;
+    (most < LOST).then(|| most.exp())
 }
 
 impl Case {
@@ -214,8 +235,8 @@ impl Answer {
     /// First-order analysis. A score is off by at most `δ = (d + 16) u · size`: `d` roundings of the dot
     /// product, and those of scale, soft cap, mask and change of base. Weights are then off by a factor
     /// `exp(±δ)(1 ± 8u)`, and quotients of sums by `exp(2δ) (1 + 2 (additions + 8) u)`, relative to
-    /// `Σ p|v|`. Weights far below the largest may count as `2^-100` of a reference that lies within `2^9`
-    /// of it, and products may underflow by `2^-150` each. The output is rounded to its own type.
+    /// `Σ p|v|`. Weights far below the largest may be lost, and products may underflow by `2^-150` each. The output is
+    /// rounded to its own type.
     ///
     /// A chain of `c` products in f16 adds `c 2^-11 / (1 - c 2^-11) · size` to `δ`, and `2^-25` for each product
     /// in case a sum is subnormal.
@@ -224,14 +245,14 @@ impl Answer {
         let index = self.index(at, x);
         let growth = self.relative(at, additions);
         let n = self.attended[at] as f64;
-        let floor = 2f64.powi(-91) * self.mass[index] + n * 2f64.powi(-141);
+        let lost = self.lost[index] + n * 2f64.powi(-141);
         let y = self.y[index].abs();
         let unit = self.dtype.unit_roundoff();
         let subnormal = match self.dtype {
             DType::F16 => 2f64.powi(-25),
             _ => 0.0,
         };
-        let computed = growth * self.spread[index] + floor;
+        let computed = growth * self.spread[index] + lost;
         computed + unit * (y + computed) + subnormal
     }
 
@@ -239,7 +260,10 @@ impl Answer {
     #[must_use]
     pub fn tolerance_lse(&self, at: usize, additions: usize) -> f64 {
         let n = self.attended[at] as f64;
-        self.relative(at, additions) + n * 2f64.powi(-91) + 2.0 * U * self.lse[at].abs()
+        self.relative(at, additions)
+            + self.lost_weight[at]
+            + n * 2f64.powi(-117)
+            + 2.0 * U * self.lse[at].abs()
     }
 
     fn relative(&self, at: usize, additions: usize) -> f64 {
@@ -250,7 +274,13 @@ impl Answer {
         (2.0 * delta).exp_m1() + (2.0 * delta).exp() * 2.0 * (additions as f64 + 8.0) * U
     }
 
-    fn index(&self, at: usize, x: usize) -> usize {
+    /// Elements of a row of the output.
+    pub(crate) fn dim(&self) -> usize {
+        self.output.dim()
+    }
+
+    /// Where element `x` of row `at` (of `[batch, heads, queries]`) lies in the output.
+    pub(crate) fn index(&self, at: usize, x: usize) -> usize {
         let [_, heads, tokens, _] = self.output.shape();
         let (b, h, t) = (at / (heads * tokens), at / tokens % heads, at % tokens);
         self.output.row(b, h, t) + x

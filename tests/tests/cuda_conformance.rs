@@ -5,12 +5,13 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::attention::MaskKind;
-use elsa_core::attention::plan::GpuKernelSpec;
+use elsa_core::attention::plan::{GpuKernelSpec, Summation};
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
+use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
 
 fn engine() -> Engine {
@@ -190,5 +191,40 @@ proptest! {
         if let Err(e) = check(&engine(), &case, lse) {
             prop_assert!(false, "{}", e);
         }
+    }
+}
+
+/// The roundings on the path of a key are as many as the certificate counts, for kernels of tiles and of few rows, and
+/// with as many splits as the device asks for.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn the_longest_path_is_the_one_that_is_counted() {
+    let engine = engine();
+    for (queries, keys) in [(1, 16_384), (20, 16_384), (20, 1000), (300, 16_384)] {
+        let probe = Probe::new(&engine, queries, keys, Method::Elsa);
+        let choice = *probe.plan().gpu_choice().unwrap();
+        let (splits, chunk, tile) = (choice.splits, choice.chunk.min(keys), choice.kernel.keys);
+        let tree = powers(chunk, splits);
+        let (w, s) = match choice.kernel.summation {
+            // Key 0 is the first of its chain; a lane has every `lanes`th key of a tile.
+            Summation::Tiles { columns, flush } => {
+                let lanes = tile / columns;
+                let w = [multiples(1, flush.min(chunk)), multiples(flush, chunk), tree.clone()].concat();
+                let s = [multiples(lanes, tile), multiples(tile, chunk), powers(1, lanes), tree].concat();
+                (w, s)
+            }
+            // Group 0 has every `groups`th key.
+            Summation::Groups { groups, flush } => {
+                let (own, chain) = (groups * flush, multiples(groups, (groups * flush).min(chunk)));
+                ([chain, multiples(own, chunk), powers(1, groups), tree].concat(), Vec::new())
+            }
+        };
+        let found = [(probe.of_values(&w), w.len()), (probe.of_weights(&s), s.len())];
+        println!("{}: {splits} splits, {found:?}", probe.plan().kernel());
+        for (measured, by_hand) in found {
+            let off = (measured - by_hand as f64).abs();
+            assert!(off <= SLACK, "{}: {measured} for {by_hand}", probe.plan().kernel());
+        }
+        assert_eq!(probe.counted(), w.len().max(s.len()), "{}", probe.plan().kernel());
     }
 }

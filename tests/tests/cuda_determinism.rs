@@ -31,10 +31,16 @@ fn run(engine: &Engine, case: &Case, budget: Option<usize>) -> Buffers {
     buffers
 }
 
-/// Bits of output and log-sum-exp. A NaN is one whatever its payload.
+/// Bits of output, log-sum-exp and states. A NaN is one whatever its payload.
 fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
-    b.lse.iter().map(|x| of(*x)).chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
+    let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
+    rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
+}
+
+/// Panics unless the buffers hold the answer to the case: bits that are the same are not yet that.
+fn check(case: &Case, b: &Buffers) {
+    case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
 }
 
 #[test]
@@ -42,14 +48,18 @@ fn bits(b: &Buffers) -> Vec<u32> {
 fn repeats_change_no_bit() {
     let engine = engine();
     for case in hard_cases() {
-        let want = bits(&run(&engine, &case, None));
+        let first = run(&engine, &case, None);
+        check(&case, &first);
+        let want = bits(&first);
         for _ in 0..2 {
             assert_eq!(bits(&run(&engine, &case, None)), want, "{case:?}");
         }
     }
     let long =
         Params { heads: 3, kv_heads: 1, dtype: DType::F16, ..Params::plain(300, 1300, 64, 64) }.build("long");
-    let want = bits(&run(&engine, &long, None));
+    let first = run(&engine, &long, None);
+    check(&long, &first);
+    let want = bits(&first);
     for _ in 0..10 {
         assert_eq!(bits(&run(&engine, &long, None)), want);
     }
@@ -86,9 +96,17 @@ fn the_batch_changes_no_bit() {
                         "{batch} sequences from {from}, element {i}, {queries} queries"
                     );
                 }
+                check(&part, &alone);
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                 let rows = 2 * queries;
-                let lse = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                assert_eq!(lse(&all.lse[from * rows..(from + batch) * rows]), lse(&alone.lse));
+                for (all, alone, dim) in [
+                    (&all.lse, &alone.lse, 1),
+                    (&all.m, &alone.m, 1),
+                    (&all.s, &alone.s, 1),
+                    (&all.w, &alone.w, d),
+                ] {
+                    assert_eq!(bits(&all[from * rows * dim..(from + batch) * rows * dim]), bits(alone));
+                }
             }
         }
     }

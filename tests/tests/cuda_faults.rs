@@ -61,7 +61,7 @@ fn calls() -> BTreeMap<String, usize> {
 }
 
 fn judge(case: &Case, buffers: &Buffers) -> String {
-    match case.naive().check(&buffers.output, Some(&buffers.lse), 600) {
+    match case.naive().check_all(buffers, 600) {
         Ok(_) => "right".into(),
         Err(e) => format!("WRONG, {e}"),
     }

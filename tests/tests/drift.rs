@@ -62,6 +62,14 @@ fn divergence_at_its_ends_and_never_negative() {
         let got = row(&[(a, b)], &[]).metrics().js;
         assert!((got - want).abs() < 1e-16 + 1e-13 * want, "{d}: {got:e} {want:e}");
     }
+    // The series of close probabilities is as accurate as f64, up to where it ends.
+    for d in [0.01f64, 0.03, 0.0499] {
+        let (a, b) = ((1.0 + d) / 2.0, (1.0 - d) / 2.0);
+        let series = |k: i32| (a - b).powi(2 * k) / f64::from(k * (2 * k - 1));
+        let want = 0.25 * (1..20).rev().map(series).sum::<f64>();
+        let got = row(&[(a, b)], &[]).metrics().js;
+        assert!((got / want - 1.0).abs() < 1.5e-15, "{d}: {got:e} {want:e}");
+    }
     let mut random = Random::new(5);
     for _ in 0..2000 {
         let p: Vec<f64> = (0..9).map(|_| random.unit()).collect();
@@ -87,9 +95,21 @@ fn argmax_and_ties() {
     // Two equal computed maxima: the first counts.
     assert_eq!(count(&[(0.5, 0.5), (0.5, 0.5)]), (0.0, 0.0));
     assert_eq!(count(&[(0.5, 0.49), (0.5, 0.51)]), (1.0, 1.0));
+    let far = row(&[(0.1, 0.1), (0.2, 0.2), (0.5, 0.1), (0.2, 0.6)], &[]);
+    assert_eq!((far.computed_argmax(), far.reference_argmax()), (2, 3));
+    // One row of three differs from the first of equal maxima.
+    let mut drift = Drift::new();
+    for p in [[(0.4, 0.6), (0.6, 0.4)], [(0.6, 0.6), (0.4, 0.4)], [(0.6, 0.6), (0.4, 0.4)]] {
+        drift.finish_row(&row(&p, &[]));
+    }
+    let all = drift.metrics().unwrap();
+    assert!(close(all.argmax, 1.0 / 3.0) && close(all.argmax_strict, 1.0 / 3.0), "{all:?}");
     // Rows without keys agree.
     assert_eq!(count(&[(0.0, 0.0), (0.0, 0.0)]), (0.0, 0.0));
     assert_eq!(count(&[]), (0.0, 0.0));
+    // Nothing differs from nothing.
+    let nothing = row(&[(0.0, 0.0)], &[(0.0, 0.0)]).metrics();
+    assert_eq!((nothing.rel_l2_p, nothing.rel_l2_y, nothing.js), (0.0, 0.0, 0.0));
     // A row that should be empty and is not.
     let leak = row(&[(0.0, 0.0), (1.0, 0.0)], &[(3.0, 0.0)]).metrics();
     assert_eq!((leak.max_abs_p, leak.rel_l2_p, leak.rel_l2_y), (1.0, f64::INFINITY, f64::INFINITY));

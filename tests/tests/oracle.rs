@@ -5,6 +5,7 @@
 
 use elsa_core::attention::reference;
 use elsa_core::attention::{Alignment, Window};
+use elsa_core::drift::larger;
 use elsa_tests::cases::{Case, MaskData, Params, any_case, hard_cases};
 use proptest::prelude::*;
 
@@ -94,7 +95,7 @@ fn agrees_on_hard_cases() {
 
 fn largest_difference(a: &Case, b: &Case) -> f64 {
     let (a, b) = (oracle(a), oracle(b));
-    a.y.iter().zip(&b.y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+    a.y.iter().zip(&b.y).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
 }
 
 /// A change of the problem that must show in the answer.

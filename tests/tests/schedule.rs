@@ -5,8 +5,25 @@
 
 use elsa_core::attention::reference::attends;
 use elsa_core::attention::schedule::{Coverage, Tiling, coverage, fill_bias};
+use elsa_core::attention::{Inputs, Problem, Sequence};
 use elsa_tests::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;
+
+/// What the mask adds to the score of a key, in base-2 units.
+fn added(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: &Sequence,
+    head: usize,
+    i: usize,
+    j: usize,
+) -> f64 {
+    let mask = problem.spec().mask.as_ref().zip(inputs.mask);
+    mask.map_or(0.0, |(view, data)| {
+        let at = view.row(sequence.batch, head, i).index(j);
+        f64::from(data.bias(at)) * std::f64::consts::LOG2_E
+    })
+}
 
 /// Checks all tiles of `lanes · vectors` rows and blocks of `block` keys. Returns how many were skipped, full and
 /// partial.
@@ -54,6 +71,14 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
                                     !attended(i, j),
                                     "{case:?} row {i} key {j}"
                                 );
+                                if !attended(i, j) {
+                                    continue;
+                                }
+                                // NaN and infinities as they are.
+                                let want = added(&problem, &inputs, &sequence, head, i, j);
+                                let exact = b.is_nan() && want.is_nan() || f64::from(b) == want;
+                                let near = (f64::from(b) - want).abs() <= 2e-7 * want.abs();
+                                assert!(exact || near, "{case:?} row {i} key {j}: {b}, not {want}");
                             }
                         }
                     }

@@ -75,7 +75,7 @@ fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) 
 }
 
 fn check(engine: &Engine, case: &Case, buffers: &Buffers) {
-    let share = case.naive().check(&buffers.output, Some(&buffers.lse), 1024);
+    let share = case.naive().check_all(buffers, 1024);
     assert!(share.is_ok(), "{} {case:?}: {share:?}", engine.kernel());
     if let (Some(got), Some(want)) = (&buffers.present, case.naive_present()) {
         for (got, want) in [(&got.0, &want.0), (&got.1, &want.1)] {

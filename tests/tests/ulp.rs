@@ -193,6 +193,7 @@ fn check_gives_the_worst_pair() {
     assert!(mixed.check(DType::F32, [(1.0005, 1.0), (1e-4, 0.0)]).is_ok());
     assert!(mixed.check(DType::F32, [(1.002, 1.0)]).is_err());
     assert!(Tolerance::absolute(1e-3).check(DType::F32, [(1001.0, 1000.0)]).is_err());
+    assert!(Tolerance::absolute(1.5).check(DType::F32, [(1001.0, 1000.0)]).is_ok());
     assert!(Tolerance::relative(1e-2).check(DType::F32, [(1001.0, 1000.0)]).is_ok());
     assert!(Tolerance::relative(1e-4).check(DType::F32, [(-1001.0, -1000.0)]).is_err());
     assert!(Tolerance::NONE.check(DType::F32, [(1.0 + step, 1.0)]).is_err());
@@ -202,6 +203,9 @@ fn check_gives_the_worst_pair() {
     // NaN after a finite offender stays the worst, whatever comes later.
     let worst =
         Tolerance::ulps(1.0).check(DType::F32, [(2.0, 1.0), (f32::NAN, 1.0), (3.0, 1.0)]).unwrap_err();
+    assert_eq!(worst.index, 1);
+    // Of equal offenders the first.
+    let worst = Tolerance::NONE.check(DType::F32, [(1.0, 1.0), (2.0, 1.0), (2.0, 1.0)]).unwrap_err();
     assert_eq!(worst.index, 1);
     let none = Tolerance::ulps(1.0).check(DType::F32, []).unwrap();
     assert_eq!((none.count, none.worst), (0, None));

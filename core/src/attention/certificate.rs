@@ -29,7 +29,8 @@ pub struct Executed {
     pub segment_blocks: usize,
     /// Number of merges on the longest path through the merge tree.
     pub merge_depth: usize,
-    /// Number of additions on the longest path from a key to the output, including those of the merges.
+    /// Largest number of additions between the weight of a key and either sum, `S` or `W`, including those of the
+    /// merges.
     pub additions: usize,
     /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,

@@ -181,7 +181,8 @@ fn covers(
 
 /// Buffers for the state `(m, S, W)` of every row, in natural-log units: `S = Σ exp(s_j − m)` and
 /// `W = Σ exp(s_j − m) v_j`. The reference `m` lies near the largest score; every reference yields the same
-/// `W / S`.
+/// `W / S`. What holds for references of `2^30` and beyond is said at
+/// [`natural_reference`](crate::state::natural_reference).
 #[derive(Debug)]
 pub struct StateOut<'a> {
     /// References `m`, `[batch, heads, queries]`; `−∞` for a row that attends no key.

@@ -3,12 +3,18 @@
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
 
+/// The largest magnitude of a finite element of an additive mask, in natural-log units: `2^127 ln 2`, rounded down. A
+/// finite element beyond it, such as the least f32 value, counts as that. In base-2 units it stays finite, and so does
+/// its sum with any score below `2^127`.
+pub const MASK_LIMIT: f32 = 1.179_328_7e38;
+
 /// The meaning of a mask's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskKind {
     /// One byte per element; non-zero means attended.
     Bool,
-    /// The element is added to the score, in natural-log units; `−∞` means not attended.
+    /// The element is added to the score, in natural-log units; `−∞` means not attended. Finite elements count as at
+    /// most [`MASK_LIMIT`] in magnitude.
     Additive(DType),
 }
 
@@ -76,7 +82,7 @@ impl MaskElements<'_> {
     }
 
     /// What the element at `index` adds to a score, in natural-log units: 0 or `−∞` for a boolean mask, the
-    /// element itself for an additive one.
+    /// element itself for an additive one, limited by [`MASK_LIMIT`] if it is finite.
     ///
     /// # Panics
     /// Panics if `index` is not below `len`.
@@ -91,9 +97,15 @@ impl MaskElements<'_> {
                     f32::NEG_INFINITY
                 }
             }
-            MaskElements::Additive(x) => x.get(index),
+            MaskElements::Additive(x) => limited(x.get(index)),
         }
     }
+}
+
+/// A mask's element, limited by [`MASK_LIMIT`] if it is finite.
+#[inline]
+fn limited(x: f32) -> f32 {
+    if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x }
 }
 
 /// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast.

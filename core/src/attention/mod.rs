@@ -19,10 +19,7 @@
 //! A score that arithmetic makes `−∞`, because a query or a key is infinite, has weight zero. If the value of that
 //! key holds a NaN or an infinity, the row is unspecified.
 //!
-//! Scores are f32 values in base-2 units (multiplied by `log2 e`), and sums are accumulated before the division. A
-//! row is therefore finite only if `|s_j| < 2.3e38`, likewise every partial sum of `q_i · k_j`, and if
-//! `keys · 2^8 · max |v_j| < 3.4e38`. Beyond these limits a row may hold infinities and NaN, and scores below
-//! `−2.3e38` count as `−∞`.
+//! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!
 //! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
 //! interval per row, [`Sequence::range`]; only the mask is read per key.
@@ -52,7 +49,7 @@ pub mod schedule;
 mod sequence;
 
 pub use data::{Inputs, Outputs, StateOut};
-pub use mask::{MaskElements, MaskKind, MaskRow, MaskView};
+pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};
 pub use operands::{Operand, Operands};
-pub use problem::{Memory, Problem, Spec};
+pub use problem::{LARGEST_FACTOR, Memory, Problem, Spec};
 pub use sequence::{Alignment, Lengths, Sequence, Window};

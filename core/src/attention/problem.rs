@@ -8,8 +8,23 @@ use crate::dtype::DType;
 use crate::view::View;
 use core::f64::consts::LOG2_E;
 
+/// The largest `|scale| log2 e`, or `|scale| / X` with a soft cap `X`: `2^64`.
+pub const LARGEST_FACTOR: f32 = 1.844_674_4e19;
+
 /// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from plain
 /// attention, and call [`Spec::check`] to obtain a [`Problem`].
+///
+/// # Range
+///
+/// Scores are sums of f32 products `(q_x · scale · log2 e) · k_x`, in base-2 units. They are as exact as the error
+/// bound says where every `q_x · scale · log2 e`, every product and every sum on the way stays below `2^127` in
+/// magnitude; for that it is enough that `|q_x| · max(1, |scale|)` and `|scale| Σ |q_x k_x|` stay below `1.1e38`.
+/// Beyond, a score overflows: `+∞` makes the row NaN, and a key with the score `−∞` counts as not attended. A scale
+/// whose product with `log2 e` exceeds [`LARGEST_FACTOR`] is refused, because it leaves the queries too little of the
+/// range. Finite elements of an additive mask count as at most [`MASK_LIMIT`](super::MASK_LIMIT).
+///
+/// Weights are exact down to `2^-126` of a row's reference and zero below ([`crate::state::WEIGHT_FLOOR`]). Weighted
+/// sums are in f32 and divided at the end, so a row is finite where `2^8 Σ |v_j|` stays below `3.4e38`.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Element type of query, key, value, output, past and present.
@@ -174,19 +189,20 @@ impl Spec {
             None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
         };
         let problem = Problem { spec: Spec { softcap, scale: Some(scale), ..self }, scale, past, keys };
-        // The factors of queries and of capped scores must be normal f32 values, or they lose precision.
+        // The factors of queries and of capped scores must be normal f32 values, or they lose precision; and that of
+        // queries must leave them room.
         let (factor, after) = problem.score_factors();
-        let factor_holds = factor.is_normal() || scale == 0.0;
+        let factor_holds = (factor.is_normal() && factor.abs() <= LARGEST_FACTOR) || scale == 0.0;
         match softcap {
             Some(found) if !(factor_holds && after.is_normal()) => Err(E::Number {
                 argument: "softcap",
                 found,
-                allowed: "0 (off) or X with X log2(e) and scale / X normal f32 values",
+                allowed: "0 (off) or X with X log2(e) and scale / X normal f32 values, the latter at most 2^64",
             }),
             None if !factor_holds => Err(E::Number {
                 argument: "scale",
                 found: scale,
-                allowed: "0, or a number that times log2(e) is a normal f32 value",
+                allowed: "0, or a number that times log2(e) is a normal f32 value of at most 2^64",
             }),
             _ => Ok(problem),
         }

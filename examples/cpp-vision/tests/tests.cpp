@@ -132,7 +132,8 @@ void areas() {
                 sum += a * picture.grey[i];
                 area += a;
             }
-            worst = std::max(worst, std::abs(sum / area / 255.0 - double(cells[cell])));
+            const double error = std::abs(sum / area / 255.0 - double(cells[cell]));
+            if (error > worst || std::isnan(error)) worst = error;
         }
         // Three roundings: the sum, and two divisions.
         check(worst <= 2e-7, "areas of " + std::to_string(size[0]) + " x " + std::to_string(size[1]));

@@ -4,6 +4,7 @@
 
 mod common;
 
+use elsa_core::drift::larger;
 use elsa_robot::model::Model;
 use elsa_robot::source::{Folder, Next, Source};
 use elsa_runtime::{EngineOptions, backends};
@@ -71,9 +72,9 @@ fn scores_are_those_of_pytorch_on_every_back_end() {
             assert!(!class.fallback && class.backend == present.backend);
             assert_eq!(class.class as u64, wanted.class, "{}", wanted.file);
             right += u64::from(wanted.class == wanted.label);
-            let largest = wanted.scores.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            let largest = wanted.scores.iter().fold(0.0, |m, x| larger(m, x.abs()));
             for (score, wanted) in model.scores().iter().zip(&wanted.scores) {
-                worst = worst.max((f64::from(*score) - wanted).abs() / largest);
+                worst = larger(worst, (f64::from(*score) - wanted).abs() / largest);
             }
         }
         println!("{}: {right} of {} right, scores within {worst:e}", present.backend, recorded.len());

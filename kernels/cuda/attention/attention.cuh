@@ -32,8 +32,8 @@
 //     output row or the partial state. A lane owns what it accesses there.
 //  9. Masks, ranges and the soft cap are a separate pass over the scores of an edge. It walks the columns by rotating
 //     registers, which keeps it small. A key that is not attended gets the score -inf by selection, and weighs zero; an
-//     attended key weighs at least 2^WEIGHT_FLOOR. Where a stage of values holds a NaN or an infinity, its product
-//     skips weights of zero.
+//     attended key whose weight is zero weighs negative zero. Where a stage of values holds a NaN or an infinity, its
+//     product skips positive zeros.
 // 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
 //     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
 //     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32

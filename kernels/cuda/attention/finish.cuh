@@ -22,9 +22,9 @@ INLINE void write_output4(const Call& call, Address row, int first, f4 x, int dt
 }
 
 // Writes W / S to columns first .. first + 3 of an output row, zero for an empty state. Each column is divided: the
-// product of W with 1 / S would round twice.
+// product of W with 1 / S would round twice. Zeros are positive.
 INLINE void write_quotient4(const Call& call, Address row, int first, f4 w, float s, bool empty, int dtype) {
   f4 y;
-  UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s;
+  UNROLL for (int i = 0; i < 4; i++) y[i] = empty ? 0.f : w[i] / s + 0.f;
   write_output4(call, row, first, y, dtype);
 }

@@ -32,7 +32,7 @@ INLINE void write_scalars(const Call& call, long long row, float m, float s, int
   NO_UNROLL for (int x = lane * 4; x < call.value_dim; x += lanes * 4)
     NO_UNROLL for (int e = x; e < min_of(x + 4, call.value_dim); e++) {
       const Address a = call.state_w + (row * call.value_dim + e) * 4;
-      write_f32(a, (float)((double)read_f32(a) * natural.factor));
+      write_f32(a, (float)((double)read_f32(a) * natural.factor) + 0.f);
     }
 }
 

@@ -16,7 +16,7 @@
 //    to the weight. Weights come back to all lanes through shared memory.
 // 4. Every FLUSH rounds the sums are added to outer sums: a rounding error grows with the length of its chain.
 // 5. At the end the states of the groups meet in shared memory and merge in a balanced tree, a warp for each row.
-// 6. A weight of zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat
+// 6. A weight of positive zero is a masked key, and its value is ignored: it may be NaN. Rows past the last one repeat
 //    it and are not written.
 #pragma once
 
@@ -172,11 +172,10 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
           outer[r][h] = outer[r][h] * factors[r];
         }
     }
-    const float below = x - m;
-    const float weight = x == NEG_INF ? 0.f : exp2_fast(below < WEIGHT_FLOOR ? WEIGHT_FLOOR : below);
+    const float weight = signed_weight(x, m);
     inner_sum += weight;
     store_shared_f(own_weight, weight);
-    if (any_of_warp(weight == 0.f)) {
+    if (any_of_warp(is_absent(weight))) {
       sync_warp();
       NO_UNROLL for (int u = 0; u < KEYS; u++) {  // the next value becomes the first
         const f4 weights = load_shared(group_weights + u * 16);
@@ -186,7 +185,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
           UNROLL for (int r = 0; r < ROWS; r++)
             UNROLL for (int e = 0; e < 4; e++) {
               const float y = __builtin_fmaf(weights[r], v[e], inner[r][h][e]);
-              inner[r][h][e] = weights[r] == 0.f ? inner[r][h][e] : y;
+              inner[r][h][e] = is_absent(weights[r]) ? inner[r][h][e] : y;
             }
         }
       }

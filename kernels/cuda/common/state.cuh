@@ -7,8 +7,8 @@
 
 #include "math.cuh"
 
-constexpr float HEADROOM = 8.f;         // a score this far above the reference moves it
-constexpr float WEIGHT_FLOOR = -100.f;  // an attended key weighs at least two to this power
+constexpr float HEADROOM = 8.f;  // a score this far above the reference moves it
+constexpr double MOST_ROUNDING = 32.;  // the natural reference is made up for by a factor of at most e to this power
 constexpr float NO_KEY = -3.40282346638528859812e38f;  // -FLT_MAX, a whole number
 
 // 2^(from - to) for whole numbers from <= to; zero where `from` is -inf, and below 2^-126.
@@ -38,16 +38,23 @@ INLINE bool state_is_empty(float m, float s) { return m == NEG_INF && s == 0.f; 
 // The score above which reference m moves.
 INLINE float limit_of(float m) { return m + HEADROOM; }
 
-// Raises reference m to the whole number nearest to the score `top`, if that is larger. Returns the factor by which S
-// and W are multiplied.
+// Raises reference m to the whole number nearest to the largest score `top` of its row, where that exceeds the limit.
+// Returns the factor by which S and W are multiplied. A row's references depend on its own scores alone.
 INLINE float raise(float& m, float top) {
-  const float to = max2(__builtin_rintf(top), m), scale = factor(m, to);
+  const float to = top > limit_of(m) ? __builtin_rintf(top) : m, scale = factor(m, to);
   m = to;
   return scale;
 }
 
-// A score, but at least `low`; the score of a key that is not attended stays -inf.
-INLINE float floored(float x, float low) { return x < low && x != NEG_INF ? low : x; }
+// The weight of a score beside reference m: zero below 2^-126. Where the key is attended, that zero is negative, so that
+// a positive zero marks a key that is not.
+INLINE float signed_weight(float x, float m) {
+  const float y = exp2_fast(x - m);
+  return y == 0.f && x != NEG_INF ? -0.f : y;
+}
+
+// Whether a weight is that of a key that is not attended.
+INLINE bool is_absent(float weight) { return bits_of(weight) == 0; }
 
 // The reference in memory of a state with reference m inside a kernel; `empty`: the state is that of no keys.
 INLINE float stored_reference(float m, bool empty) { return m != NO_KEY ? m : empty ? NEG_INF : 0.f; }
@@ -58,7 +65,8 @@ INLINE float log_sum_exp(float m, float s) {
   return (float)((double)m * LN2 + natural_log((double)s));
 }
 
-// The reference in natural units, and the factor by which S and W are multiplied for it.
+// The reference in natural units, and the factor by which S and W are multiplied for it. The factor makes up for the
+// rounding of the reference, entirely below 2^30, where f32 values lie at most 64 apart.
 struct NaturalReference {
   float m;
   double factor;
@@ -67,7 +75,8 @@ struct NaturalReference {
 INLINE NaturalReference natural_reference(float m) {
   const bool finite = m - m == 0.f;
   if (!finite) return NaturalReference{m, 1.};
-  const double exact = (double)m * LN2;
-  const float rounded = (float)exact;
-  return NaturalReference{rounded, natural_exp(exact - (double)rounded)};
+  const float rounded = (float)((double)m * LN2);
+  const double rest = __builtin_fma((double)m, LN2, -(double)rounded);
+  const double within = rest > MOST_ROUNDING ? MOST_ROUNDING : rest < -MOST_ROUNDING ? -MOST_ROUNDING : rest;
+  return NaturalReference{rounded, natural_exp(within)};
 }

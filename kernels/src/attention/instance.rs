@@ -37,6 +37,7 @@ macro_rules! attention {
                 most_queries: usize::MAX,
                 weight_scale: $lanes::WEIGHT_SCALE,
                 chain: product::CHAIN,
+                weight_sums: 1,
                 exp2_relative: $exp2,
                 fused: $fused,
             },
@@ -55,6 +56,7 @@ macro_rules! attention {
                 group: 4,
                 keys: KeyLayout::Rows,
                 most_queries: $lanes::N.div_ceil(4),
+                weight_sums: $lanes::N,
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],
@@ -89,7 +91,7 @@ macro_rules! entries {
                 fn merge(earlier: &Sums, later: &Sums, value_dim: usize) = <$ops>::merge;
                 fn finish(sums: &Sums, value_dim: usize) = <$ops>::finish;
                 fn scores(tile: &Tile, block: &Block, dst: *mut f32) = <$ops>::scores;
-                fn softmax(p: *mut f32, count: usize, sums: &Sums, masked: bool) = <$ops>::softmax;
+                fn softmax(p: *mut f32, count: usize, sums: &Sums) = <$ops>::softmax;
                 fn accumulate(tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) = <$ops>::accumulate;
             }
         }

@@ -87,7 +87,8 @@ pub trait TileOps {
     /// - The clauses of [`Sums`] for both, all initialised, and `value_dim`.
     unsafe fn merge(isa: Self::Isa, earlier: &Sums, later: &Sums, value_dim: usize);
 
-    /// Divides `W` by `S` in place, as `W · (1 / S)`: zeros where no key was seen, NaN where poisoned.
+    /// Divides `W` by `S` in place, as `W · (1 / S)`: zeros where no key was seen, NaN where poisoned. A zero in `W`
+    /// becomes `+0`.
     ///
     /// # Safety
     /// - The clauses of [`Sums`], all initialised, for `value_dim`.
@@ -102,14 +103,13 @@ pub trait TileOps {
     unsafe fn scores(isa: Self::Isa, tile: &Tile, block: &Block, dst: *mut f32);
 
     /// The softmax of whole materialised rows, but for its normalisation: finds the largest of `count` scores of each
-    /// row at `p`, makes them weights in place, and writes references and sums. With `masked` there may be scores of
-    /// `−∞`.
+    /// row at `p`, makes them weights in place, and writes references and sums. A score of `−∞` weighs nothing.
     ///
     /// # Safety
     /// - `count · width` values are readable and writable at `p`. Where a tile is one row, `count` is rounded up to a
     ///   multiple of 16, and what lies past the scores is `−∞`.
     /// - The clauses of [`Sums`] for `m` and `s`.
-    unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums, masked: bool);
+    unsafe fn softmax(isa: Self::Isa, p: *mut f32, count: usize, sums: &Sums);
 
     /// Adds the block's values, weighted by the weights at `p`, to the weighted sums, or writes them when `first`.
     ///
@@ -134,7 +134,7 @@ pub struct Entries {
     /// [`TileOps::scores`].
     pub scores: unsafe fn(&Tile, &Block, *mut f32),
     /// [`TileOps::softmax`].
-    pub softmax: unsafe fn(*mut f32, usize, &Sums, bool),
+    pub softmax: unsafe fn(*mut f32, usize, &Sums),
     /// [`TileOps::accumulate`].
     pub accumulate: unsafe fn(&Tile, &Block, *const f32, &Sums, bool),
 }

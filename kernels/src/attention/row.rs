@@ -18,6 +18,7 @@
 
 use super::kernel::{Block, Sums, Tile, TileOps};
 use super::modify::{biased, capped, is_plain};
+use super::softmax::finite;
 use crate::lanes::{Lanes, MAX_LANES};
 use crate::product::CHAIN;
 use core::marker::PhantomData;
@@ -181,7 +182,7 @@ unsafe fn raise<L: Lanes>(
     }
 }
 
-/// Turns `count` scores at `p` into weights in place and returns their sum. A score of `−∞` becomes zero.
+/// Turns `count` scores at `p` into weights in place and returns their sum.
 ///
 /// # Safety
 /// - `count` values, rounded up to a multiple of `N`, are readable and writable at `p`, one at `m`.
@@ -192,17 +193,25 @@ unsafe fn weigh<L: Lanes>(isa: L::Isa, p: *mut f32, count: usize, m: *const f32)
     let mut j = 0;
     // SAFETY: vectors end within the rounded count (clause).
     unsafe {
-        // Where no key was seen the differences are NaN, but no score is present either.
-        let reference = L::splat(isa, m.read());
+        let reference = finite(isa, L::splat(isa, m.read()));
         while j < count {
-            let s = L::load(isa, p.add(j));
-            let e = s.if_present(s.minus(reference).weight(isa), zero);
-            e.store(p.add(j));
-            sum = sum.plus(e);
+            let weight = L::load(isa, p.add(j)).minus(reference).weight();
+            weight.store(p.add(j));
+            sum = sum.plus(weight);
             j += L::N;
         }
     }
     sum.lane_sum()
+}
+
+/// Whether the bias masks key `j`, which then adds nothing, whatever its value holds.
+///
+/// # Safety
+/// - The clauses of [`Block`] for one row; `j` is below its count.
+#[inline(always)]
+unsafe fn is_masked(block: &Block, j: usize) -> bool {
+    // SAFETY: a bias that is not null covers key `j` (clauses).
+    unsafe { !block.bias.is_null() && block.bias.add(j).read() == f32::NEG_INFINITY }
 }
 
 /// Adds the weighted values of `S` vectors of dims from `x` on.
@@ -222,12 +231,10 @@ unsafe fn strip<L: Lanes, const S: usize>(
     // SAFETY: key `j` of the block has the dims of the strip (clause).
     unsafe {
         for j in 0..block.count {
-            let weight = p.add(j).read();
-            // A masked key adds nothing, whatever its value holds.
-            if !block.bias.is_null() && weight == 0.0 {
+            if is_masked(block, j) {
                 continue;
             }
-            let weight = L::splat(isa, weight);
+            let weight = L::splat(isa, p.add(j).read());
             let row = block.values.add(j * block.value_stride + x);
             for i in 0..S {
                 acc[i] = L::load(isa, row.add(i * L::N)).mul_add(weight, acc[i]);
@@ -273,9 +280,8 @@ unsafe fn add<L: Lanes>(
         while x < value_dim {
             let mut acc = 0.0;
             for j in 0..block.count {
-                let weight = p.add(j).read();
-                if block.bias.is_null() || weight != 0.0 {
-                    acc += weight * block.values.add(j * block.value_stride + x).read();
+                if !is_masked(block, j) {
+                    acc += p.add(j).read() * block.values.add(j * block.value_stride + x).read();
                 }
             }
             let at = w.add(x);
@@ -332,10 +338,11 @@ impl<L: Lanes> TileOps for OneRow<L> {
         // SAFETY: one reference, one sum, `value_dim` weighted sums (clause).
         unsafe {
             let (m, s) = (sums.m.read(), sums.s.read());
-            let inverse = 1.0 / s;
+            // Without a key all sums are zero, and so is the product, unless a NaN among the scores is in S.
+            let inverse = if m == f32::NEG_INFINITY { s } else { 1.0 / s };
             for x in 0..value_dim {
                 let at = sums.w.add(x);
-                at.write(if m == f32::NEG_INFINITY { s * 0.0 } else { at.read() * inverse });
+                at.write(at.read() * inverse + 0.0);
             }
         }
     }
@@ -347,7 +354,7 @@ impl<L: Lanes> TileOps for OneRow<L> {
     }
 
     #[inline(always)]
-    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums, _masked: bool) {
+    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
         // SAFETY: the same clauses; with a value size of zero no weighted sum is touched.
         unsafe {
             raise::<L>(isa, p, count, sums, 0, true);

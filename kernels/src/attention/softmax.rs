@@ -9,17 +9,18 @@
 //!    largest scores with the references skips everything else ([`raise`]).
 //! 2. *A row stands alone.* Where one row of a tile must move, the others are multiplied by one, so that a row gets
 //!    the same bits whatever its neighbours are.
-//! 3. *Weights have a floor*, [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR), so that an exact zero marks a masked
-//!    key. Only blocks with a bias pay for the selection ([`weigh`]).
+//! 3. *Masks cost nothing here.* The weight of a `−∞` score is zero by the arithmetic of [`Lanes::weight`], like that of
+//!    a key too far below the reference. Which of both it is only matters where a value is not finite, and there the
+//!    bias tells ([`super::values`]).
 
 use super::kernel::Sums;
 use crate::lanes::Lanes;
 use elsa_core::state::{HEADROOM, Merge, limit, raised};
 
 /// The reference to subtract: that of the state, or the lowest finite one where no key was seen, so that
-/// the weight of a `−∞` score is the floor and not NaN.
+/// the weight of a `−∞` score is zero and not NaN.
 #[inline(always)]
-fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
+pub fn finite<L: Lanes>(isa: L::Isa, m: L) -> L {
     let lowest = L::splat(isa, f32::MIN);
     m.if_present(m, lowest)
 }
@@ -67,34 +68,7 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
     }
 }
 
-/// One key of [`weigh`].
-///
-/// # Safety
-/// - `V · N` values are readable and writable at `at`.
-#[inline(always)]
-unsafe fn weigh_key<L: Lanes, const V: usize, const MASKED: bool>(
-    isa: L::Isa,
-    at: *mut f32,
-    reference: &[L; V],
-    sum: &mut [L; V],
-) {
-    // SAFETY: vector `v` of `V` (clause).
-    unsafe {
-        let mut s = [L::load(isa, at); V];
-        for v in 1..V {
-            s[v] = L::load(isa, at.add(v * L::N));
-        }
-        for v in 0..V {
-            let weight = s[v].minus(reference[v]).weight(isa);
-            let e = if MASKED { s[v].if_present(weight, L::splat(isa, 0.0)) } else { weight };
-            e.store(at.add(v * L::N));
-            sum[v] = sum[v].plus(e);
-        }
-    }
-}
-
-/// Turns the scores of `count` keys at `p` into weights in place and returns their sums. With `masked`, a score of
-/// `−∞` becomes an exact zero; attended weights are never zero.
+/// Turns the scores of `count` keys at `p` into weights in place and returns their sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
@@ -104,23 +78,25 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
     p: *mut f32,
     count: usize,
     m: *const f32,
-    masked: bool,
 ) -> [L; V] {
     let zero = L::splat(isa, 0.0);
     let mut sum = [zero; V];
     let mut reference = [zero; V];
-    // SAFETY: key `i` of `count` keys of a tile (clause).
+    // SAFETY: vector `v` of key `i` of `count` keys of a tile (clause).
     unsafe {
         for v in 0..V {
             reference[v] = finite(isa, L::load(isa, m.add(v * L::N)));
         }
-        if masked {
-            for i in 0..count {
-                weigh_key::<L, V, true>(isa, p.add(i * V * L::N), &reference, &mut sum);
+        for i in 0..count {
+            let at = p.add(i * V * L::N);
+            let mut s = [L::load(isa, at); V];
+            for v in 1..V {
+                s[v] = L::load(isa, at.add(v * L::N));
             }
-        } else {
-            for i in 0..count {
-                weigh_key::<L, V, false>(isa, p.add(i * V * L::N), &reference, &mut sum);
+            for v in 0..V {
+                let weight = s[v].minus(reference[v]).weight();
+                weight.store(at.add(v * L::N));
+                sum[v] = sum[v].plus(weight);
             }
         }
     }
@@ -134,13 +110,7 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
 /// - `count · width` values are readable and writable at `p`.
 /// - The clauses of [`Sums`] for `m` and `s`, and `V` vectors.
 #[inline(always)]
-pub unsafe fn softmax<L: Lanes, const V: usize>(
-    isa: L::Isa,
-    p: *mut f32,
-    count: usize,
-    sums: &Sums,
-    masked: bool,
-) {
+pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
     // SAFETY: key `i` of `count` keys of a tile, vector `v` of references and sums (clauses).
     unsafe {
@@ -150,7 +120,7 @@ pub unsafe fn softmax<L: Lanes, const V: usize>(
             }
         }
         raise::<L, V>(isa, sums, 0, &top, true);
-        let sum = weigh::<L, V>(isa, p, count, sums.m, masked);
+        let sum = weigh::<L, V>(isa, p, count, sums.m);
         for v in 0..V {
             sum[v].store(sums.s.add(v * L::N));
         }

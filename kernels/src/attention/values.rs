@@ -9,7 +9,8 @@
 //! 2. *Strips of four at the end.* The head size is a multiple of four; where `R` does not divide it, the last one or
 //!    two strips have four dims.
 //! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only where its value is
-//!    finite. Where a masked block holds a value that is not, a slow sum leaves out the keys of weight zero.
+//!    finite. Where a block with a bias holds a value that is not, a slow sum leaves out the keys that the bias masks.
+//!    An attended key that weighs nothing stays in, and its NaN or infinity poisons the row.
 
 use super::kernel::Block;
 use crate::lanes::Lanes;
@@ -131,11 +132,11 @@ pub unsafe fn all_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize)
     rest == 0.0 && !bad.any_greater(zero)
 }
 
-/// As [`add`], but a row takes a key's value only where its weight is not zero, so that a masked NaN or
-/// infinity does not reach it. One dim at a time: this runs only on blocks that hold such a value.
+/// As [`add`], but a row takes a key's value only where the bias is not `−∞`, so that a masked NaN or infinity does not
+/// reach it. One dim at a time: this runs only on blocks that hold such a value.
 ///
 /// # Safety
-/// - As for [`add`].
+/// - As for [`add`]; the bias is not null.
 #[inline(always)]
 pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
     isa: L::Isa,
@@ -154,9 +155,8 @@ pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
                 for i in 0..block.count {
                     let weight = L::load(isa, p.add((i * V + v) * L::N));
                     let value = L::splat(isa, block.values.add(i * block.value_stride + x).read());
-                    let more = weight.mul_add(value, acc);
-                    // Attended weights are positive, or NaN, which the sum passes on.
-                    acc = weight.if_greater(zero, more, acc.plus(weight));
+                    let bias = L::load(isa, block.bias.add((i * V + v) * L::N));
+                    acc = bias.if_present(weight.mul_add(value, acc), acc);
                 }
                 let at = w.add((x * V + v) * L::N);
                 let c = if first { acc } else { L::load(isa, at).plus(acc) };

@@ -17,12 +17,11 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn step(isa: L::Isa, tile: &Tile, block: &Block, sums: &Sums, first: bool) {
         let p = tile.weights;
-        let masked = !block.bias.is_null();
         // SAFETY: weights have room for the block rounded up to R (clause of `Tile`); the rest is handed on.
         unsafe {
             let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
             softmax::raise::<L, V>(isa, sums, tile.value_dim, &top, first);
-            let sum = softmax::weigh::<L, V>(isa, p, block.count, sums.m, masked);
+            let sum = softmax::weigh::<L, V>(isa, p, block.count, sums.m);
             for v in 0..V {
                 let at = sums.s.add(v * L::N);
                 let s = if first { sum[v] } else { L::load(isa, at).plus(sum[v]) };
@@ -60,22 +59,21 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
             unsafe {
                 let m = L::load(isa, sums.m.add(v * L::N));
                 let s = L::load(isa, sums.s.add(v * L::N));
-                let inverse = one.over(s);
-                // Without a key the weighted sums count for nothing, but a NaN among the scores stays in S.
-                let nothing = s.times(zero);
+                // Without a key all sums are zero, and so is the product, unless a NaN among the scores is in S.
+                let inverse = m.if_present(one.over(s), s);
                 let row = V * L::N;
                 let mut at = sums.w.add(v * L::N);
                 for _ in 0..value_dim / 4 {
                     for i in 0..4 {
                         let at = at.add(i * row);
-                        m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
+                        L::load(isa, at).mul_add(inverse, zero).store(at);
                     }
                     // The last iteration may leave the allocation.
                     at = at.wrapping_add(4 * row);
                 }
                 for i in 0..value_dim % 4 {
                     let at = at.add(i * row);
-                    m.if_present(L::load(isa, at).times(inverse), nothing).store(at);
+                    L::load(isa, at).mul_add(inverse, zero).store(at);
                 }
             }
         }
@@ -88,9 +86,9 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     }
 
     #[inline(always)]
-    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums, masked: bool) {
+    unsafe fn softmax(isa: L::Isa, p: *mut f32, count: usize, sums: &Sums) {
         // SAFETY: the same clauses.
-        unsafe { softmax::softmax::<L, V>(isa, p, count, sums, masked) }
+        unsafe { softmax::softmax::<L, V>(isa, p, count, sums) }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The AVX2 vector.
 
-use crate::exp2::exp2_horner;
+use crate::exp2::{ZERO_AT, exp2_horner};
 use crate::isa::Avx2;
 use crate::lanes::Lanes;
 use core::arch::x86_64::*;
@@ -147,6 +147,10 @@ impl Lanes for Eight {
     #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, self.isa(), power_from_low_bits)
+    }
+    #[inline(always)]
+    fn weight(self) -> Self {
+        self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

@@ -4,7 +4,7 @@ use crate::exp2::EXP2_FLOOR;
 use crate::isa::Avx512;
 use crate::lanes::Lanes;
 use core::arch::x86_64::*;
-use elsa_core::state::Number;
+use elsa_core::state::{Number, WEIGHT_FLOOR};
 
 /// Sixteen lanes.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +157,14 @@ impl Lanes for Sixteen {
         p = p.mul_add(r, Self::splat(isa, c[1]));
         p = p.mul_add(r, Self::splat(isa, c[0]));
         Sixteen(op!(_mm512_scalef_ps(p.0, self.0)))
+    }
+    #[inline(always)]
+    fn weight(self) -> Self {
+        // VSCALEFPS would go on into the subnormal numbers.
+        Sixteen(op!({
+            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(WEIGHT_FLOOR));
+            _mm512_maskz_mov_ps(kept, self.exp2().0)
+        }))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

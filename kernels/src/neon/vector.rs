@@ -6,6 +6,9 @@ use crate::lanes::Lanes;
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
+/// Where [`Lanes::exp2`] saturates at zero: the exponents of all its polynomials are above zero and below 200.
+const ZERO_AT: f32 = -200.0;
+
 /// Four lanes.
 #[derive(Clone, Copy, Debug)]
 pub struct Four(float32x4_t);
@@ -201,8 +204,13 @@ impl Lanes for Four {
         let p = r2.mul_add(r2.mul_add(high, middle), low);
         // FCVTZS puts the whole number where the exponent is, so that adding the bits multiplies by the power of two.
         // It makes zero of NaN, and so a NaN stays one.
+        // The sum saturates at zero, whose bits are those of the number.
         let power = op!(vcvtq_n_s32_f32::<23>(whole.0));
-        Four(op!(vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p.0), power))))
+        Four(op!(vreinterpretq_f32_u32(vsqaddq_u32(vreinterpretq_u32_f32(p.0), power))))
+    }
+    #[inline(always)]
+    fn weight(self) -> Self {
+        self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

@@ -1,6 +1,6 @@
 //! The scalar vector.
 
-use crate::exp2::exp2_horner;
+use crate::exp2::{ZERO_AT, exp2_horner};
 use crate::isa::Scalar;
 use crate::lanes::Lanes;
 use elsa_core::state::Number;
@@ -129,6 +129,10 @@ impl Lanes for One {
     #[inline(always)]
     fn exp2(self) -> Self {
         exp2_horner!(self, Scalar::new(), |t: One| One(f32::from_bits(t.0.to_bits() << 23)))
+    }
+    #[inline(always)]
+    fn weight(self) -> Self {
+        self.at_least(One(ZERO_AT)).exp2()
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

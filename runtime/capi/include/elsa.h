@@ -457,6 +457,11 @@ typedef struct {
   /*
    References m of the states, f32 [batch, heads, queries], in natural-log units. The three arrays of the states
    are given together or not at all.
+
+   m is rounded to f32, and S and W carry a factor that makes up for it: near one below 1e6, and between exp(-32) and
+   exp(32) at any m. Where |m| is below 2^30, S exp(m) is the sum of exp(s_j); beyond, values of f32 lie 128 and more
+   apart, and m + log S is that sum's logarithm within their spacing. W / S is the output and elsa_states_merge
+   weighs states rightly at any m, as long as W with that factor stays in the range of f32.
    */
   elsa_output state_m;
   /*
@@ -980,8 +985,14 @@ elsa_status elsa_bound_destroy(elsa_bound bound);
  Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
  the inputs, whole; otherwise nothing overlaps.
 
- Where one state has no key, the other is returned bit for bit. Otherwise references become whole numbers in base-2
- units; S and W are rounded once by each conversion of units (there and back), and once by the addition.
+ The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
+ the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
+ bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
+ nothing, whatever it holds. A NaN in S poisons the merged S, and so does a reference of NaN or plus infinity where
+ both states have keys.
+
+ The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
+ states or more may differ by roundings from one order or bracketing to another, and from the state of all keys.
 
  # Safety
  *read*, *write*: m and s for rows f32 values, w for rows * dim.

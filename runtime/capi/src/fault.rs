@@ -4,7 +4,7 @@ use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
+use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError, in_default_float_environment};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::fmt;
@@ -123,8 +123,10 @@ thread_local! {
     pub(crate) static PANIC_NEXT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Runs the body of a function of the ABI. Panics end here, and the message of a failure is kept for [`last`].
+/// Runs the body of a function of the ABI, in the default floating-point environment. Panics end here, and the message
+/// of a failure is kept for [`last`].
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> elsa_status {
+    let body = || in_default_float_environment(body);
     let caught = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(feature = "inject")]
         if PANIC_NEXT.try_with(std::cell::Cell::take).unwrap_or(false) {

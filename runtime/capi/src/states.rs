@@ -1,17 +1,10 @@
-//! States of rows in memory of the host: merged by the law of [`elsa_core::state`].
-//!
-//! A caller's references are in natural-log units; the law takes whole numbers in base-2 units. [`binary_reference`]
-//! converts one way, [`natural_reference`] the other. An output may be an input: a row is read before it is written,
-//! element by element.
+//! States of rows in memory of the host: merged by [`NaturalMerge`], in the natural-log units in which a caller holds
+//! them. An output may be an input: a row is read before it is written, element by element.
 
 use crate::fault::{Fault, call};
 use crate::pointer::get;
 use crate::types::{elsa_states_in, elsa_states_out, elsa_status};
-use elsa_core::state::{Merge, binary_reference, is_empty, natural_reference};
-
-fn times(x: f32, factor: f64) -> f32 {
-    (f64::from(x) * factor) as f32
-}
+use elsa_core::state::{NaturalMerge, is_empty};
 
 /// Checks an array of f32 values. Returns its first address and the one past its end, or `None` without elements.
 fn span(argument: &str, address: usize, count: usize) -> Result<Option<(usize, usize)>, Fault> {
@@ -61,19 +54,6 @@ fn apart(
     Ok(())
 }
 
-/// A merged row, and how its weighted sums are made.
-struct Row {
-    m: f32,
-    s: f32,
-    weigh: Weigh,
-}
-
-enum Weigh {
-    Earlier,
-    Later,
-    Both { merge: Merge<f32>, fa: f64, fb: f64, back: f64 },
-}
-
 /// # Safety
 /// The arrays of `earlier` and `later` are readable, those of `merged` writable, for `rows` f32 values and `w` for
 /// `rows * dim`, and nobody else uses `merged`.
@@ -110,29 +90,11 @@ unsafe fn merge(
         // SAFETY: row < rows, and the clause of this function; the checks above found the arrays aligned and apart.
         let (ma, sa, mb, sb) =
             unsafe { (*earlier.m.add(row), *earlier.s.add(row), *later.m.add(row), *later.s.add(row)) };
-        let joined = match (is_empty(ma, sa), is_empty(mb, sb)) {
-            (true, _) => Row { m: mb, s: sb, weigh: Weigh::Later },
-            (_, true) => Row { m: ma, s: sa, weigh: Weigh::Earlier },
-            _ => {
-                let ((a, fa), (b, fb)) = (binary_reference(ma), binary_reference(mb));
-                let merge = Merge::of(a, b);
-                let (m, back) = natural_reference(merge.m);
-                let s = times(merge.apply(times(sa, fa), times(sb, fb)), back);
-                Row { m, s, weigh: Weigh::Both { merge, fa, fb, back } }
-            }
-        };
+        let joined = NaturalMerge::of((ma, sa), (mb, sb));
         // SAFETY: row * dim + i < rows * dim, and as above.
         unsafe {
             for i in row * dim..row * dim + dim {
-                let w = match joined.weigh {
-                    Weigh::Earlier => *earlier.w.add(i),
-                    Weigh::Later => *later.w.add(i),
-                    Weigh::Both { merge, fa, fb, back } => {
-                        let (x, y) = (*earlier.w.add(i), *later.w.add(i));
-                        times(merge.apply(times(x, fa), times(y, fb)), back)
-                    }
-                };
-                *merged.w.add(i) = w;
+                *merged.w.add(i) = joined.w(*earlier.w.add(i), *later.w.add(i));
             }
             *merged.m.add(row) = joined.m;
             *merged.s.add(row) = joined.s;
@@ -187,8 +149,14 @@ unsafe fn finish(
 /// Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
 /// the inputs, whole; otherwise nothing overlaps.
 ///
-/// Where one state has no key, the other is returned bit for bit. Otherwise references become whole numbers in base-2
-/// units; S and W are rounded once by each conversion of units (there and back), and once by the addition.
+/// The merged m is the larger of the two, S = S_a exp(m_a - m) + S_b exp(m_b - m), and W likewise: computed in f64 from
+/// the exact difference of the references, and rounded once to f32. Where one state has no key, the other is returned
+/// bit for bit; where neither has, the merged state is (minus infinity, 0, 0). The W of a state with no key counts for
+/// nothing, whatever it holds. A NaN in S poisons the merged S, and so does a reference of NaN or plus infinity where
+/// both states have keys.
+///
+/// The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
+/// states or more may differ by roundings from one order or bracketing to another, and from the state of all keys.
 ///
 /// # Safety
 /// *read*, *write*: m and s for rows f32 values, w for rows * dim.

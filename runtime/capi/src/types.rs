@@ -316,6 +316,11 @@ pub struct elsa_outputs {
     pub lse: elsa_output,
     /// References m of the states, f32 [batch, heads, queries], in natural-log units. The three arrays of the states
     /// are given together or not at all.
+    ///
+    /// m is rounded to f32, and S and W carry a factor that makes up for it: near one below 1e6, and between exp(-32) and
+    /// exp(32) at any m. Where |m| is below 2^30, S exp(m) is the sum of exp(s_j); beyond, values of f32 lie 128 and more
+    /// apart, and m + log S is that sum's logarithm within their spacing. W / S is the output and elsa_states_merge
+    /// weighs states rightly at any m, as long as W with that factor stays in the range of f32.
     pub state_m: elsa_output,
     /// Sums S = sum_j exp(s_j - m), f32 [batch, heads, queries].
     pub state_s: elsa_output,

@@ -9,9 +9,20 @@ use crate::warmup::WarmupArgs;
 use crate::{bench, info, run, verify, warmup};
 use clap::{Parser, Subcommand};
 
+/// The text below the commands.
+const HELP: &str = "\
+Environment:
+  ELSA_BACKEND  the back end where --backend is auto: scalar, neon, avx2, avx512, cuda
+  ELSA_LOG      how much is logged on standard error: error, warn (the default), info, debug, or off; for one module,
+                elsa_runtime=debug
+
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed;
+4 verification failed; 141 the reader of standard output has closed it, as with elsa bench | head -1.
+Arguments are UTF-8. Run on little-endian machines only.";
+
 /// Exact softmax attention: run it, verify it, measure it.
 #[derive(Parser, Debug)]
-#[command(name = "elsa", version, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "elsa", version, arg_required_else_help = true, after_help = HELP)]
 pub struct Cli {
     /// The command.
     #[command(subcommand)]

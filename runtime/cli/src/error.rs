@@ -3,7 +3,7 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// Exit status when the request was wrong.
@@ -12,6 +12,9 @@ pub const REQUEST: u8 = 2;
 pub const SYSTEM: u8 = 3;
 /// Exit status when verification failed.
 pub const VERIFICATION: u8 = 4;
+/// Exit status when the reader of standard output has closed it: that of a process that SIGPIPE ends, as a shell
+/// reports it.
+pub const CLOSED: u8 = 141;
 
 /// Why a file is not a tensor that an argument can take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,10 +68,10 @@ pub enum TensorError {
         allowed: String,
     },
     /// A rank that the argument does not have.
-    #[error("rank {found}; allowed: {allowed}")]
+    #[error("rank {}, shape {shape:?}; allowed: {allowed}", shape.len())]
     Rank {
-        /// The rank of the tensor.
-        found: usize,
+        /// The shape of the tensor.
+        shape: Vec<usize>,
         /// What is allowed.
         allowed: &'static str,
     },
@@ -126,9 +129,19 @@ pub enum Error {
         /// The cause.
         reason: String,
     },
-    /// Tensors that are not a valid problem. Its text starts with the argument.
+    /// Numbers that are not a valid problem. Its text starts with the argument.
     #[error("--{0}")]
     Problem(#[from] ArgumentError),
+    /// Tensors of files that are not a valid problem. The text of `fault` starts with the argument.
+    #[error("--{fault}{advice} ({files})")]
+    Tensors {
+        /// What is wrong with them.
+        fault: ArgumentError,
+        /// The next step, after a semicolon, or nothing.
+        advice: String,
+        /// The tensors that disagree: flag, file, type and shape of each.
+        files: String,
+    },
     /// An engine that is not available. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
@@ -171,7 +184,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer.
+    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer, 141 for a
+    /// standard output that its reader has closed.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -179,6 +193,7 @@ impl Error {
             | Error::Tensor { .. }
             | Error::Target { .. }
             | Error::Problem(_)
+            | Error::Tensors { .. }
             | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
             | Error::Engine(
                 EngineError::BackendAbsent { .. }
@@ -203,8 +218,11 @@ impl Error {
                 | ErrorKind::IsADirectory
                 | ErrorKind::NotADirectory
                 | ErrorKind::WouldBlock => REQUEST,
+                // Links that lead to themselves, a kind that the library does not name.
+                _ if source.raw_os_error() == Some(libc::ELOOP) => REQUEST,
                 _ => SYSTEM,
             },
+            Error::Print(source) if source.kind() == ErrorKind::BrokenPipe => CLOSED,
             Error::Verification(_) => VERIFICATION,
             _ => SYSTEM,
         }
@@ -215,6 +233,11 @@ impl Error {
     pub fn line(&self) -> String {
         one_line(&self.to_string())
     }
+}
+
+/// Prints `line` on standard error. A standard error that fails is ignored: there is no other place to say so.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "elsa: {line}");
 }
 
 /// `text` with control characters escaped, so that it prints on one line.
@@ -246,6 +269,8 @@ mod tests {
         assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
         assert_eq!(Error::Changed { argument: "q", path: "q.npy".into() }.status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
+        let print = |kind: ErrorKind| Error::Print(kind.into());
+        assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
     }
 
     #[test]

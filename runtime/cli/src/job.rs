@@ -1,7 +1,8 @@
 //! From flags and files to a problem and its inputs.
 
-use crate::args::ProblemArgs;
-use crate::error::{Error, TensorError, one_line};
+use crate::args::{FILE_IS, ProblemArgs};
+use crate::error::{Error, TensorError, one_line, say};
+use crate::files::Files;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Lengths, MaskView, Operand, Operands, Problem, Spec};
@@ -39,7 +40,31 @@ impl Job {
             loaded.push((source.clone(), accept, Rc::clone(&tensor)));
             Ok(Some(tensor))
         })?;
-        let lengths = Lists::load(args)?;
+        let mut files = Files::default();
+        for (operand, tensor) in tensors.iter() {
+            if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
+                files.add(operand.argument(), &source.to_string(), tensor.dtype().name(), tensor.shape());
+            }
+        }
+        let lengths = Lists::load(args, &mut files)?;
+        let job = Job::of(args, present, tensors, lengths, &files).map_err(|fault| match fault {
+            Error::Problem(fault) => files.explain(fault),
+            other => other,
+        })?;
+        for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
+            say(&one_line(&notice));
+        }
+        Ok(job)
+    }
+
+    /// The job of tensors that are loaded. `files` describes them in messages.
+    fn of(
+        args: &ProblemArgs,
+        present: [bool; 2],
+        tensors: Tensors,
+        lengths: Lists,
+        files: &Files,
+    ) -> Result<Job, Error> {
         let packed = lengths.sequences()?;
         let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
         let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
@@ -57,7 +82,7 @@ impl Job {
                 return Err(Error::Argument {
                     argument,
                     found: given.to_string(),
-                    allowed: format!("{}, as {of} has", view.heads()),
+                    allowed: format!("{}, as {of} has ({})", view.heads(), files.of(of).unwrap_or_default()),
                 });
             }
         }
@@ -113,11 +138,9 @@ impl Job {
         shapes[Operand::Output] = out;
         shapes[Operand::PresentKey] = present_k;
         shapes[Operand::PresentValue] = present_v;
-        let job = Job { problem: spec.check()?, tensors, lengths, shapes };
+        let problem = spec.check().map_err(|fault| files.explain_spec(fault, &spec))?;
+        let job = Job { problem, tensors, lengths, shapes };
         job.inputs()?.check(&job.problem)?;
-        for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
-            eprintln!("elsa: {}", one_line(&notice));
-        }
         Ok(job)
     }
 
@@ -151,11 +174,7 @@ impl Job {
 }
 
 fn missing(operand: Operand) -> Error {
-    Error::Argument {
-        argument: operand.argument(),
-        found: "missing".into(),
-        allowed: "path.npy, path.npz#name or path.safetensors#name".into(),
-    }
+    Error::Argument { argument: operand.argument(), found: "missing".into(), allowed: FILE_IS.into() }
 }
 
 fn not_float(operand: Operand) -> Error {
@@ -170,13 +189,13 @@ struct Lists {
 }
 
 impl Lists {
-    fn load(args: &ProblemArgs) -> Result<Lists, Error> {
-        let list = |argument, source: &Option<Source>| -> Result<Option<Tensor>, Error> {
+    fn load(args: &ProblemArgs, files: &mut Files) -> Result<Lists, Error> {
+        let mut list = |argument, source: &Option<Source>| -> Result<Option<Tensor>, Error> {
             let Some(source) = source else { return Ok(None) };
             let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-            let found = tensor.shape().len();
-            if found != 1 {
-                let fault = TensorError::Rank { found, allowed: "1" };
+            files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
+            if tensor.shape().len() != 1 {
+                let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
                 return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
             }
             Ok(Some(tensor))
@@ -214,7 +233,8 @@ impl Lists {
 /// The layout of the views. Packed tensors are `[total, heads, dim]`, which is bnhd without a batch, or
 /// `[total, heads · dim]`.
 fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3]) -> Result<Layout, Error> {
-    if args.layout == Layout::Bnc && args.heads.is_none() {
+    let given = args.layout.unwrap_or(Layout::Bhnd);
+    if given == Layout::Bnc && args.heads.is_none() {
         return Err(Error::Argument {
             argument: "heads",
             found: "missing".into(),
@@ -222,9 +242,16 @@ fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3
         });
     }
     if !packed {
-        return Ok(args.layout);
+        return Ok(given);
     }
-    let (layout, rank, allowed) = match args.layout {
+    if args.layout == Some(Layout::Bhnd) {
+        return Err(Error::Argument {
+            argument: "layout",
+            found: "bhnd with --cu-seqlens-q".into(),
+            allowed: "bnhd, which packed tensors have without the flag, or bnc".into(),
+        });
+    }
+    let (layout, rank, allowed) = match given {
         Layout::Bnc => (Layout::Bnc, 2, "2 (tokens, heads*dim), with --cu-seqlens-q"),
         _ => (Layout::Bnhd, 3, "3 (tokens, heads, dim), with --cu-seqlens-q"),
     };

@@ -14,13 +14,15 @@
 //! [`command`] to the commands, from these to what they share, and never back.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
-//! request was wrong; 3 the device or the system failed; 4 verification failed.
+//! request was wrong; 3 the device or the system failed; 4 verification failed; 141 the reader of standard output
+//! has closed it. A process that is started without a standard output has the null device in its place.
 #![forbid(unsafe_code)]
 
 pub mod args;
 pub mod bench;
 pub mod command;
 pub mod error;
+mod files;
 pub mod info;
 pub mod job;
 pub mod machine;
@@ -36,59 +38,41 @@ pub mod shape;
 pub mod signals;
 mod temporary;
 pub mod tensor;
+mod usage;
 pub mod verify;
 pub mod warmup;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use command::Cli;
-use error::Error;
+use error::{Error, say};
 use std::ffi::OsString;
+use std::io::Write;
 
 /// Runs the tool with the given arguments, the first being its name, and returns its exit status.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli,
-        Err(e) => return usage(&e),
-    };
-    match cli.command.run() {
-        Ok(()) => 0,
-        // The reader of a pipe has closed it.
-        Err(Error::Print(e)) if e.kind() == std::io::ErrorKind::BrokenPipe => 0,
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let done = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.command.run(),
+        Err(e) if !e.use_stderr() => e.print().map_err(Error::Print),
+        Err(e) if e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // The status reports what is wrong, even where this text cannot be printed.
+            let _ = e.print();
+            return error::REQUEST;
+        }
         Err(e) => {
-            eprintln!("elsa: {}", e.line());
-            e.status()
+            say(&error::one_line(&usage::line(&e, &arguments)));
+            return error::REQUEST;
         }
-    }
-}
-
-/// Prints help if it was requested, and one line if the command line is wrong. Returns the exit status.
-fn usage(e: &clap::Error) -> u8 {
-    match e.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            if e.print().is_ok() {
-                0
-            } else {
-                error::SYSTEM
+    };
+    match done.and_then(|()| Ok(std::io::stdout().flush()?)) {
+        Ok(()) => 0,
+        Err(e) => {
+            let status = e.status();
+            if status != error::CLOSED {
+                say(&e.line());
             }
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", e.render());
-            error::REQUEST
-        }
-        _ => {
-            let text = e.render().to_string();
-            // The first paragraph. Tips and usage follow it.
-            let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-            let line = lines.join(" ");
-            let line = line.strip_prefix("error: ").unwrap_or(&line);
-            // "[possible values: a, b]" takes the form of the tool's other messages.
-            let line = match line.split_once(" [possible values: ") {
-                Some((found, values)) => format!("{found}; allowed: {}", values.trim_end_matches(']')),
-                None => line.to_string(),
-            };
-            eprintln!("elsa: {}", error::one_line(&line));
-            error::REQUEST
+            status
         }
     }
 }

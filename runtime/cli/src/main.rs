@@ -11,8 +11,8 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
-    if let Err(e) = elsa_cli::signals::watch() {
+    if let Err(e) = elsa_edge::signals::watch() {
         log::warn!("signals may leave temporary files behind: {e}");
     }
-    elsa_cli::main(std::env::args_os()).into()
+    elsa_edge::main(std::env::args_os()).into()
 }

@@ -2,15 +2,15 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ProblemArgs};
-use crate::error::{Error, one_line};
+use crate::args::{EngineArgs, FILE, ProblemArgs, warn_without_half_scores};
+use crate::error::{Error, one_line, say};
 use crate::job::Job;
 use crate::memory::{Buffer, zeros};
 use crate::progress;
 use crate::report;
 use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
-use clap::Args;
+use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Outputs, StateOut};
 use serde::Serialize;
 use std::io::Write;
@@ -19,15 +19,36 @@ use std::time::Instant;
 
 /// The text below the flags.
 const HELP: &str = "\
-Several tensors may lie in one .safetensors file, in and out: --q in.safetensors#q ... --out out.safetensors#y.
-An output replaces the tensor of its name in a .safetensors file and keeps the others, with the file's metadata.
-Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded to f32, and a notice says so.
+Examples:
+  elsa run --q q.npy --k k.npy --v v.npy --out y.npy
+  elsa run --q q.npy --k k.npy --v v.npy --out y.npy --causal=top-left --window 128,0 --lse-out lse.npy
+  elsa run --q q.npy --k k.npy --v v.npy --out y.npy --mask padding.npy --threads 2 --budget 4MiB --json
+  elsa run --q new-q.npy --k new-k.npy --v new-v.npy --past-k k.npy --past-v v.npy --present-k all-k.npy \
+--present-v all-v.npy --causal --out y.npy
+  elsa run --q in.safetensors#q --k in.safetensors#k --v in.safetensors#v --out out.safetensors#y --layout bnc --heads 12
+  elsa run --q packed.npy --k packed.npy --v packed.npy --cu-seqlens-q bounds.npy --cu-seqlens-k bounds.npy --out y.npy
+Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
+
+Files are little-endian and in C order; numpy.ascontiguousarray brings an array into C order. Several tensors may lie
+in one .safetensors file, in and out: an output replaces the tensor of its name and keeps the others, with the file's
+metadata. Inputs may also lie in .npz files: --q in.npz#q. f64 is rounded to f32, and a notice says so. .npy has no
+bf16: such outputs go there as f32.
+Values must leave room for sums: attention overflows where keys * 2^8 * max |v| exceeds the range of f32. On a GPU head
+sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
-Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the reader
+of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the variables of
+the environment.";
+
+/// A flag without which the command cannot run.
+fn required(flag: Arg) -> Arg {
+    flag.required(true)
+}
 
 /// `elsa run`.
 #[derive(Args, Debug)]
-#[command(override_usage = "elsa run --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]", after_help = HELP)]
+#[command(override_usage = "elsa run --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]", after_help = HELP,
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct RunArgs {
     /// The problem.
     #[command(flatten)]
@@ -44,7 +65,8 @@ pub struct RunArgs {
     /// Write the log-sum-exp of each row, f32 [batch, heads, queries]
     #[arg(long, value_name = FILE)]
     pub lse_out: Option<Source>,
-    /// Write the state of each row as .npz: m, S, W, in natural-log units
+    /// Write the state of each row as .npz: m, S, W, in natural-log units. W / S is the answer at any m; S exp(m) is the
+    /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
     /// What computes.
@@ -113,7 +135,9 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = args.engine.engine()?;
-    let plan = engine.plan(&problem, &args.engine.plan_options())?;
+    let options = args.engine.plan_options();
+    let plan = engine.plan(&problem, &options)?;
+    warn_without_half_scores(&options, &plan);
     let writer = args.writer()?;
 
     let dtype = problem.spec().dtype;
@@ -193,15 +217,15 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
         };
         report::json(&mut stdout, &report)?;
     } else {
-        eprintln!(
-            "elsa: wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {} threads, {} bytes of workspace)",
+        say(&format!(
+            "wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {} threads, {} bytes of workspace)",
             one_line(&args.out.to_string()),
             job.shapes[Operand::Output],
             done.backend,
             kernel,
             engine.threads(),
             plan.workspace_bytes()
-        );
+        ));
     }
     Ok(())
 }

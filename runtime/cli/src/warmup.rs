@@ -1,19 +1,20 @@
 //! `elsa warmup`: GPU kernels loaded ahead of the first frame.
 
-use crate::args::EngineArgs;
 use crate::args::values::dtype;
+use crate::args::{EngineArgs, warn_without_half_scores};
 use crate::error::{Error, one_line};
 use crate::report::{self, Loaded};
 use crate::shape::Shape;
 use clap::Args;
 use elsa_core::dtype::DType;
+use elsa_runtime::Backend;
 use serde::Serialize;
 use std::io::Write;
 
 /// The text below the flags.
 const HELP: &str = "\
 The driver keeps what it compiles in its cache on disk, so that later processes load it in less time. On the CPU
-there is nothing to load.";
+nothing needs loading. --dtype, --budget, --block and --half-scores describe the plans of shapes, and need --shape.";
 
 /// `elsa warmup`.
 #[derive(Args, Debug)]
@@ -22,9 +23,9 @@ pub struct WarmupArgs {
     /// A shape whose kernels are loaded; may be repeated [default: all kernels]
     #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true)]
     pub shape: Vec<Shape>,
-    /// Element type of the shapes
-    #[arg(long, default_value_t = DType::F32, value_parser = dtype())]
-    pub dtype: DType,
+    /// Element type of the shapes [default: f32]
+    #[arg(long, value_parser = dtype())]
+    pub dtype: Option<DType>,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -47,13 +48,29 @@ struct Warmup {
 /// # Errors
 /// An engine that is not available, and kernels that the driver refuses.
 pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
+    if args.shape.is_empty() {
+        let EngineArgs { budget, block, half_scores, .. } = args.engine;
+        for (given, argument) in [
+            (args.dtype.is_some(), "dtype"),
+            (budget.is_some(), "budget"),
+            (block.is_some(), "block"),
+            (half_scores, "half-scores"),
+        ] {
+            if given {
+                let found = "given without --shape".into();
+                return Err(Error::Argument { argument, found, allowed: "with --shape".into() });
+            }
+        }
+    }
     let engine = args.engine.engine()?;
+    let options = args.engine.plan_options();
     let mut fallback = engine.absence().map(ToString::to_string);
     if args.shape.is_empty() {
         engine.load_kernels()?;
     }
     for shape in &args.shape {
-        let plan = engine.plan(&shape.problem(args.dtype)?, &args.engine.plan_options())?;
+        let plan = engine.plan(&shape.problem(args.dtype.unwrap_or(DType::F32))?, &options)?;
+        warn_without_half_scores(&options, &plan);
         fallback = fallback.or_else(|| plan.refusal().map(ToString::to_string));
     }
     let loaded: Vec<Loaded> = engine.loaded_kernels().into_iter().map(Loaded::from).collect();
@@ -65,6 +82,9 @@ pub fn warmup(args: &WarmupArgs) -> Result<(), Error> {
     writeln!(out, "backend   {}", warmup.backend)?;
     if let Some(reason) = &warmup.fallback {
         writeln!(out, "fallback  {}", one_line(reason))?;
+    }
+    if engine.backend() != Backend::Cuda {
+        writeln!(out, "loaded    nothing: the kernels of the CPU are part of the program")?;
     }
     Ok(report::loaded(&mut out, &warmup.loaded)?)
 }

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
+use elsa_core::drift::larger;
 use half::{bf16, f16};
 use serde_json::Value;
 use std::io::Read;
@@ -312,7 +313,7 @@ fn packed_sequences_do_not_see_each_other() {
             });
             let found = part(&y, q0, lq);
             let worst = found.iter().zip(&expected.y).map(|(a, b)| (f64::from(*a) - b).abs());
-            assert!(worst.fold(0.0, f64::max) < 1e-6, "{flags} {lq} {lk}");
+            assert!(worst.fold(0.0, larger) < 1e-6, "{flags} {lq} {lk}");
             (q0, k0) = (q0 + lq, k0 + lk);
         }
     }
@@ -487,6 +488,33 @@ fn a_gpu_that_is_not_there_is_replaced_or_refused() {
     let plain: serde_json::Value =
         serde_json::from_str(&desk.ok(&format!("{FILES} --backend scalar --json"))).unwrap();
     assert!(plain["fallback"].is_null(), "{plain}");
+}
+
+/// What only the CPU or only a GPU heeds is reported on the other. The stage `cuda` of the tests runs this with a GPU.
+#[test]
+fn flags_of_the_other_processor_are_reported() {
+    let (desk, _) = desk(N);
+    let text = String::from_utf8(elsa(&["warmup", "--shape", "1,1,4,4,4"]).stdout).unwrap();
+    let on_gpu = text.starts_with("backend   cuda");
+    let said = |line: &str| {
+        let output = desk.call(line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (flags, warning, expected) in [
+        ("--half-scores", "--half-scores has no effect", true),
+        ("--block 128", "--block has no effect", on_gpu),
+        ("--device 0", "--device has no effect", !on_gpu),
+        ("--threads 1", "has no effect", false),
+    ] {
+        let (status, said) = said(&format!("{FILES} {flags}"));
+        assert_eq!((status, said.contains(warning)), (Some(0), expected), "{flags}: {said}");
+    }
+    let data: Vec<f16> = noise(9, 64 * 64).into_iter().map(f16::from_f32).collect();
+    desk.npy("h.npy", "<f2", &[64, 64], bytemuck::cast_slice(&data));
+    let (status, halves) = said("run --q @h.npy --k @h.npy --v @h.npy --out @y.npy --half-scores");
+    assert_eq!((status, halves.contains("has no effect")), (Some(0), !on_gpu), "{halves}");
+    let (status, both) = said("bench --shape 1,1,4,4,4 --seconds 0.01 --method both");
+    assert_eq!(status, Some(if on_gpu { 2 } else { 0 }), "{both}");
 }
 
 /// `elsa warmup` loads every kernel, or those of the given shapes. On the CPU there is nothing to load.

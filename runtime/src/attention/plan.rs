@@ -203,7 +203,7 @@ impl Plan {
     #[must_use]
     pub fn certificate_of(&self, backend: Backend) -> Certificate {
         let executed = match self.of(backend) {
-            DevicePlan::Cpu(cpu) => cpu.executed(&self.problem),
+            DevicePlan::Cpu(cpu) => cpu.executed(),
             DevicePlan::Gpu(gpu) => gpu.executed(),
         };
         Certificate::new(self.problem.spec().dtype, self.problem.keys(), executed)

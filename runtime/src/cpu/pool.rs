@@ -17,9 +17,12 @@
 //!    notifies.
 //! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Pool::run`] does not return before every
 //!    worker has finished with it. Nothing is allocated per job.
-//! 5. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//! 5. *One floating-point environment.* Every worker, the caller included, computes in the default one
+//!    ([`float`]), so that bits do not depend on who computes what.
+//! 6. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
 
+use super::float;
 use crate::error::{EngineError, RunError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -164,7 +167,7 @@ impl Pool {
             shared.generation.store(generation, Ordering::Release);
             shared.start.notify_all();
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| task(0)));
+        let mine = catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))));
         if workers > 1 {
             self.wait();
         }
@@ -229,6 +232,7 @@ impl Drop for Pool {
 
 /// The loop of a worker, until the pool closes.
 fn work(shared: &Shared, index: usize) {
+    float::set_default();
     let mut seen = 0;
     loop {
         spin(|| shared.generation.load(Ordering::Acquire) != seen);

@@ -48,7 +48,7 @@ int main(void)
         return 1;
     }
     for (i = 0; i < TOKENS * DIM; i++)
-        if (fabsf(out[i] - 2.0f) > 1e-6f) {
+        if (!(fabsf(out[i] - 2.0f) <= 1e-6f)) {
             fprintf(stderr, "element %d is %g\n", i, (double)out[i]);
             return 1;
         }

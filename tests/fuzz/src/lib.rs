@@ -1,7 +1,7 @@
 //! What several fuzz targets require of the readers of tensor files.
 
-use elsa_cli::memory::Buffer;
-use elsa_cli::tensor::{Accept, Contents, Data, Fault, Format, read};
+use elsa_edge::memory::Buffer;
+use elsa_edge::tensor::{Accept, Contents, Data, Fault, Format, read};
 use std::io::Cursor;
 
 /// Reads the tensor `name` of a file that holds `bytes`, for every kind of argument.

@@ -33,17 +33,19 @@
 //!
 //! Since `Σ p_j (v_j − y) = 0`, the numerator of `ŷ − y` is `Σ p_j (b_j − 1)(v_j − y) + Σ p_j (a_j − b_j) v_j`.
 //! Let `D = Σ p_j F_j`; let `h = γ_3` for the final division and product, plus the unit roundoff of a 16-bit
-//! output type; and let `t` be the smallest normal number of the output type, for what underflows. Then
-//! [`Bounds::worst`] is
+//! output type; and let `t` be the smallest normal number of f32, `2^-126`, for what underflows, plus half of the
+//! smallest positive number of a 16-bit output type (`2^-25` of f16, `2^-134` of bf16), for outputs that are subnormal
+//! there. Then [`Bounds::worst`] is
 //!
 //! ```text
 //! |ŷ − y| ≤ (1 + h) [ Σ p_j F_j |v_j − y| + (γ_A + γ_(A+1)) Σ p_j (1 + E_j) |v_j| ] / (1 − D) + h |y| + t
 //! ```
 //!
-//! **Floor.** A weight is kept at or above `2^`[`WEIGHT_FLOOR`] relative to its reference, and is lost where a
-//! merge scales it below the normal numbers. Either changes a probability below `2^(WEIGHT_FLOOR + 1)` by at most
-//! that number, which then replaces a smaller `p_j F_j`. A key whose probability is zero in f64 is assumed to lie
-//! that far below the reference in the run too.
+//! **Lost weights.** A weight below `2^`[`WEIGHT_FLOOR`] relative to its reference counts as zero or is rounded as a
+//! subnormal number, and a state is lost where a merge scales it below the normal numbers. Such a weight is at most
+//! `2^(WEIGHT_FLOOR + HEADROOM)` relative to the reference, and the sum is at least `2^-1/2`. So a probability below
+//! `2^(WEIGHT_FLOOR + HEADROOM + 1)` may be lost: it changes by at most itself, and `F_j` is at least one. A key whose
+//! probability is zero in f64 is assumed to lie that far below the reference in the run too.
 //!
 //! There is no such bound relative to `‖y‖`, because values may cancel: the bound scales with `Σ p |v|`.
 //!
@@ -55,11 +57,11 @@
 //! `λ u` times the root of the sum of squared coefficients, except in a fraction `2 exp(−λ²/2)` of cases. The
 //! coefficients are `p_j (v_j − y)` times those of the score; for the additions of `W`, those of a tree of depth
 //! `A`, whose squares add up to at most `A (Σ p |v|)²`; and for `S` likewise `A y²`. Systematic errors, namely the
-//! approximation of exponential and tangent, the floor, and the rounding to a 16-bit type, are added at their
+//! approximation of exponential and tangent, lost weights, and the rounding to a 16-bit type, are added at their
 //! worst. [`Bounds::likely`] is
 //!
 //! ```text
-//! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + floor_j) |v_j − y| + u_out |y| + t
+//! λ u √( Σ p_j² (v_j − y)² σ_j² + (A + 1)(Σ p |v|)² + (A + 2) y² ) + Σ (8 (1 + X) u p_j + lost_j) |v_j − y| + u_out |y| + t
 //! σ_j² = (d + 6) M_j² + 5 b_j² + 2 (|ln p_j| + 6)²
 //! ```
 //!
@@ -82,12 +84,15 @@ pub const fn covers_exp2(relative: f64) -> bool {
     relative <= APPROXIMATION * U
 }
 
-/// The most that a sum of f16 values loses where it is subnormal, `2^-25`.
-const SUBNORMAL: f64 = 2.980_232_238_769_531_3e-8;
+/// The most that a sum of f16 values loses where it is subnormal.
+const SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
 
 /// Upper bound of the distance of a score above its reference, in natural-log units.
 const ABOVE: f64 = 6.0;
 const _: () = assert!(HEADROOM as f64 * core::f64::consts::LN_2 < ABOVE);
+
+/// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
+const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
 
 /// Fraction of components that may exceed [`Bounds::likely`] if its model holds.
 pub const UNLIKELY: f64 = 1e-9;
@@ -109,7 +114,7 @@ pub struct Arithmetic {
     pub head_dim: usize,
     /// Soft cap of the scores; zero if absent.
     pub softcap: f64,
-    /// Number of additions on the longest path from a key to the output, `A`.
+    /// Number of additions on the longest path of a weight into `S` or `W`, `A`.
     pub additions: usize,
     /// Element type of the output.
     pub dtype: DType,
@@ -126,7 +131,7 @@ pub struct Key {
     pub p: f64,
     /// Largest error of its score, `δ_j`, in natural-log units.
     pub delta: f64,
-    /// Largest change of its probability before renormalization: `p_j F_j`, or the floor.
+    /// Largest change of its probability before renormalization: `p_j F_j`.
     change: f64,
     /// `p_j (1 + E_j)`.
     raised: f64,
@@ -150,12 +155,8 @@ impl Arithmetic {
     /// Bounds the error of a key with probability `p`, `M_j = magnitude` and mask element `bias`.
     #[must_use]
     pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
-        let floor = if p < libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0) {
-            libm::exp2(f64::from(WEIGHT_FLOOR) + 1.0)
-        } else {
-            0.0
-        };
-        // A probability of zero in f64 stays below the floor; its distance is unknown and not needed.
+        let may_be_lost = if p < LOST { p } else { 0.0 };
+        // A probability of zero in f64 is lost; its distance is unknown and not needed.
         let distance = if p == 0.0 { 0.0 } else { libm::fabs(libm::log(p)) } + ABOVE;
         let dot = self.head_dim as f64 + 6.0;
         let approximation = APPROXIMATION * (1.0 + self.softcap);
@@ -174,10 +175,10 @@ impl Arithmetic {
         Key {
             p,
             delta,
-            change: if change < floor { floor } else { change },
-            raised: p * (1.0 + excess) + floor,
+            change: if change < may_be_lost { may_be_lost } else { change },
+            raised: p * (1.0 + excess),
             squares: p * p * variance,
-            systematic: U * approximation * p + floor,
+            systematic: U * approximation * p + may_be_lost,
         }
     }
 }
@@ -252,11 +253,11 @@ impl Row {
     #[must_use]
     pub fn bounds(&self, c: &Component) -> Bounds {
         let Arithmetic { additions, dtype, .. } = self.arithmetic;
-        let (output, tiny) = match dtype {
-            DType::F32 => (0.0, f64::from(f32::MIN_POSITIVE)),
-            DType::F16 => (dtype.unit_roundoff(), f64::from(half::f16::MIN_POSITIVE)),
-            DType::Bf16 => (dtype.unit_roundoff(), f64::from(half::bf16::MIN_POSITIVE)),
+        let (output, lost) = match dtype {
+            DType::F32 => (0.0, 0.0),
+            DType::F16 | DType::Bf16 => (dtype.unit_roundoff(), dtype.subnormal_roundoff()),
         };
+        let tiny = f64::from(f32::MIN_POSITIVE) + lost;
         let (a, y) = (additions as f64, c.y.abs());
         let last = gamma(3.0) + output * (1.0 + gamma(3.0));
         let numerator = c.change + (gamma(a) + gamma(a + 1.0)) * c.raised;
@@ -351,16 +352,23 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_replaces_what_is_smaller() {
-        let floor = libm::exp2(-99.0);
-        let above = bounds(PLAIN, &[(1.0, 0.0, 0.0), (2.0 * floor, 1.0, 1.0)]);
-        let below = bounds(PLAIN, &[(1.0, 0.0, 0.0), (0.0, 1.0, 1.0)]);
-        assert!(above.worst < floor / 1000.0, "{above:?}");
-        assert!(below.worst > floor && below.worst < 1.001 * floor, "{below:?}");
-        assert!(below.likely >= floor, "{below:?}");
+    fn a_lost_weight_is_off_by_itself() {
+        assert_eq!(LOST, libm::exp2(f64::from(WEIGHT_FLOOR + HEADROOM) + 1.0));
+        // Beside a value of zero, so that only the change of the small probability counts.
+        for (p, lost) in [(2.0 * LOST, false), (0.99 * LOST, true), (1e-87, true), (0.0, true)] {
+            let v = 1e33;
+            let found = bounds(PLAIN, &[(1.0, 0.0, 0.0), (p, 1.0, v)]);
+            let tiny = f64::from(f32::MIN_POSITIVE);
+            assert!(
+                if lost { found.worst >= p * v } else { found.worst < p * v / 1000.0 + tiny },
+                "{p}: {found:?}"
+            );
+            assert!(found.worst <= 1.001 * p * v + tiny, "{p}: {found:?}");
+            assert!(!lost || found.likely >= p * v, "{p}: {found:?}");
+        }
         // A key masked by an enormous negative number.
         let masked = PLAIN.key(0.0, 1.0, f64::from(f32::MIN));
-        assert_eq!((masked.change, masked.squares), (floor, 0.0));
+        assert_eq!((masked.change, masked.squares), (0.0, 0.0));
     }
 
     #[test]
@@ -384,6 +392,96 @@ mod tests {
         let lost =
             Arithmetic { half_chain: 16, ..PLAIN }.key(0.5, 0.0, 0.0).delta - PLAIN.key(0.5, 0.0, 0.0).delta;
         assert!((lost / (0.125 * 64.0 * SUBNORMAL) - 1.0).abs() < 1e-6, "{lost}");
+    }
+
+    /// The bounds by the formulas of the module, term by term, for keys `(p, M, b, v)` above the floor.
+    fn by_formula(a: Arithmetic, keys: &[(f64, f64, f64, f64)]) -> [f64; 2] {
+        let g = |k: usize| k as f64 * U / (1.0 - k as f64 * U);
+        let (d, x, s) = (a.head_dim, a.softcap, libm::fabs(a.scale));
+        let step = libm::exp2(-11.0);
+        let eta = a.half_chain as f64 * step / (1.0 - a.half_chain as f64 * step);
+        let lost = if a.half_chain > 0 { s * d as f64 * libm::exp2(-25.0) } else { 0.0 };
+        let y: f64 = keys.iter().map(|(p, _, _, v)| p * v).sum();
+        let (mut first, mut second, mut change, mut likely, mut systematic, mut spread) =
+            (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
+        for &(p, m, b, v) in keys {
+            let distance = libm::fabs(libm::log(p)) + 6.0;
+            let delta = g(d + 6) * m
+                + U * (5.0 * libm::fabs(b) + 2.0 * distance + 8.0 * (1.0 + x))
+                + eta * (1.0 + g(d + 6)) * m
+                + lost;
+            let e = libm::exp(delta) - 1.0;
+            let f = (1.0 + e) * (1.0 + g(a.additions)) - 1.0;
+            first += p * f * libm::fabs(v - y);
+            second += p * (1.0 + e) * libm::fabs(v);
+            change += p * f;
+            let halves = a.half_chain as f64 * (step / U) * (step / U) * m * m + (lost / U) * (lost / U);
+            let variance = (d as f64 + 6.0) * m * m + 5.0 * b * b + 2.0 * distance * distance + halves;
+            likely += p * p * (v - y) * (v - y) * variance;
+            systematic += 8.0 * (1.0 + x) * U * p * libm::fabs(v - y);
+            spread += p * libm::fabs(v);
+        }
+        let unit = if a.dtype == DType::F32 { 0.0 } else { a.dtype.unit_roundoff() };
+        let t = libm::exp2(-126.0) + if a.dtype == DType::F32 { 0.0 } else { a.dtype.subnormal_roundoff() };
+        let (h, y) = (g(3) + unit * (1.0 + g(3)), libm::fabs(y));
+        let sums = (first + (g(a.additions) + g(a.additions + 1)) * second) / (1.0 - change);
+        let roundings = a.additions as f64;
+        let squares = likely + (roundings + 1.0) * spread * spread + (roundings + 2.0) * y * y;
+        [(1.0 + h) * sums + h * y + t, LAMBDA * U * libm::sqrt(squares) + systematic + unit * y + t]
+    }
+
+    #[test]
+    fn the_bounds_are_the_formulas() {
+        let keys = [(0.5, 4.0, -0.75, 3.0), (0.3, 2.0, 0.5, -1.0), (0.2, 7.0, 0.0, 0.25)];
+        // Scores, masks, caps, sums and outputs take turns at being the largest term.
+        let large = keys.map(|(p, m, b, v)| (p, m, 1e5 * b, v));
+        let small = keys.map(|(p, m, b, v)| (p, 1e-3 * m, b, v));
+        let plain = Arithmetic { head_dim: 5, additions: 7, ..PLAIN };
+        for arithmetic in [
+            plain,
+            Arithmetic { additions: 4000, ..plain },
+            Arithmetic { softcap: 30.0, ..plain },
+            Arithmetic { head_dim: 900, ..plain },
+            Arithmetic { dtype: DType::F16, ..plain },
+            Arithmetic { dtype: DType::Bf16, ..plain },
+            Arithmetic { half_chain: 16, scale: -0.25, ..plain },
+            Arithmetic { half_chain: 1, scale: 800.0, ..plain },
+        ] {
+            for keys in [keys, large, small] {
+                let y = keys.iter().map(|(p, _, _, v)| p * v).sum();
+                let (mut row, mut component) = (Row::new(arithmetic), Component::new(y));
+                for (p, magnitude, bias, v) in keys {
+                    let key = arithmetic.key(p, magnitude, bias);
+                    row.absorb(&key);
+                    component.absorb(&key, v);
+                }
+                let found = row.bounds(&component);
+                let [worst, likely] = by_formula(arithmetic, &keys);
+                let near = |a: f64, b: f64| libm::fabs(a / b - 1.0) < 1e-7;
+                assert!(near(found.worst, worst), "{arithmetic:?}: {found:?} {worst:e}");
+                assert!(near(found.likely, likely.min(worst)), "{arithmetic:?}: {found:?} {likely:e}");
+            }
+        }
+    }
+
+    #[test]
+    fn weights_are_covered_up_to_the_error_of_the_exponential() {
+        assert!(covers_exp2(0.0) && covers_exp2(8.0 * U) && !covers_exp2(8.1 * U));
+    }
+
+    #[test]
+    fn subnormal_outputs_lose_half_of_their_least_number() {
+        let tiny = |dtype| bounds(Arithmetic { dtype, ..PLAIN }, &[]).worst;
+        let normal = f64::from(f32::MIN_POSITIVE);
+        assert_eq!(tiny(DType::F16), normal + libm::exp2(-25.0));
+        assert_eq!(tiny(DType::Bf16), normal + libm::exp2(-134.0));
+        for (dtype, smallest) in [
+            (DType::F32, f64::from(f32::from_bits(1))),
+            (DType::F16, half::f16::from_bits(1).to_f64()),
+            (DType::Bf16, half::bf16::from_bits(1).to_f64()),
+        ] {
+            assert_eq!(dtype.subnormal_roundoff(), smallest / 2.0, "{dtype}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::kernel::KernelSpec;
 use crate::attention::schedule::Tiling;
-use crate::scan::stack::MergeStack;
+use crate::scan::ceil_log2;
+use crate::scan::stack::{self, MergeStack};
 use core::fmt;
 
 /// The method that computes the output.
@@ -115,6 +116,27 @@ impl fmt::Display for ChooseError {
 
 impl core::error::Error for ChooseError {}
 
+/// The longest path from a key to the output that a run executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongestPath {
+    /// Number of merges of states on it, the tree over segments or splits.
+    pub merges: usize,
+    /// Largest number of additions between the weight of a key and either sum, `S` or `W`, including the merges. An
+    /// addition to zero is exact and does not count.
+    pub additions: usize,
+}
+
+/// Additions on the longest path through `keys` terms that are summed in chains of `chain`, one result after the
+/// other being added to a total.
+pub(super) fn chained(keys: usize, chain: usize) -> usize {
+    keys.min(chain).saturating_sub(1) + keys.div_ceil(chain.max(1)).saturating_sub(1)
+}
+
+/// Additions on the longest path through `keys` terms that are dealt out to `sums` sums, which a balanced tree adds up.
+pub(super) fn dealt(keys: usize, sums: usize) -> usize {
+    keys.div_ceil(sums.max(1)).saturating_sub(1) + ceil_log2(keys.min(sums))
+}
+
 /// The result of the CPU chooser: everything that is decided before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuChoice {
@@ -159,6 +181,27 @@ impl CpuChoice {
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
+    }
+
+    /// The merges and additions on the longest path.
+    ///
+    /// A block's weighted values are one chain, whose result is added to those of the blocks before it: of its segment,
+    /// or with [`Method::Math`] of all keys. Blocks, segments and merges treat `S` alike, except that method math sums
+    /// all weights of a row at once.
+    #[must_use]
+    pub fn longest_path(&self) -> LongestPath {
+        let [_, keys, _] = self.extent;
+        match self.method {
+            Method::Elsa => {
+                let merges = stack::depth(self.segments);
+                let segment = chained(keys.min(self.segment), self.block);
+                LongestPath { merges, additions: segment + merges }
+            }
+            Method::Math => {
+                let additions = chained(keys, self.block).max(dealt(keys, self.kernel.weight_sums));
+                LongestPath { merges: 0, additions }
+            }
+        }
     }
 
     /// The tiling of `rows` query rows.

@@ -24,11 +24,11 @@
 //! 6. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
 //!    is the only place that looks at the batch.
 
-use super::choice::ChooseError;
+use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
-use crate::scan::stack;
+use crate::scan::{ceil_log2, stack};
 
 /// The resources of an SM that a block of a GPU kernel occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,46 @@ pub struct GpuResources {
     pub shared: usize,
     /// Number of registers of a thread on sm_62.
     pub registers: usize,
+}
+
+/// How a GPU kernel adds up the keys of a split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summation {
+    /// One tile after the other. `W` runs down the keys; every `flush` keys it is added to memory, if that holds f32.
+    /// A lane adds up the weights of `columns` keys of a tile and adds the result to those of the tiles before; the
+    /// lanes of a row meet in a tree at the end.
+    Tiles {
+        /// Number of keys of a tile whose weights a lane adds up.
+        columns: usize,
+        /// Number of keys from one addition to memory to the next.
+        flush: usize,
+    },
+    /// Keys are dealt out to groups of lanes, each with a state of its own. A group adds its sums to outer sums in
+    /// registers every `flush` of its keys, and the states merge in a balanced tree.
+    Groups {
+        /// Number of groups.
+        groups: usize,
+        /// Number of a group's keys from one addition to the outer sums to the next.
+        flush: usize,
+    },
+}
+
+impl Summation {
+    /// Additions on the longest path of a weight into `S` or `W` over `keys` keys, in tiles of `tile` keys. `in_memory`
+    /// says whether memory holds `W` in f32.
+    fn additions(self, tile: usize, keys: usize, in_memory: bool) -> usize {
+        match self {
+            Summation::Tiles { columns, flush } => {
+                let w = chained(keys, if in_memory { flush } else { usize::MAX });
+                let lanes = tile / columns.max(1);
+                w.max(dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1))
+            }
+            // A lane adds up fewer weights than its group multiplies values.
+            Summation::Groups { groups, flush } => {
+                chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups))
+            }
+        }
+    }
 }
 
 /// A GPU attention kernel, as the chooser and the certificate see it. Names follow the grammar of
@@ -62,9 +102,8 @@ pub struct GpuKernelSpec {
     pub keys: usize,
     /// The resources that a block occupies.
     pub resources: GpuResources,
-    /// Number of keys in the longest chain of additions before its sums are added to those in memory; zero if
-    /// chains are not cut.
-    pub flush: usize,
+    /// How it adds up the keys of a split.
+    pub summation: Summation,
     /// Longest chain of multiply-adds in a score, for head sizes up to the kernel's.
     pub chain: usize,
     /// Largest relative error of a weight against `2^x`, as guaranteed by the instruction set.
@@ -151,20 +190,10 @@ pub struct GpuChoice {
     pub rows: usize,
     /// Number of entries of the table of sequences; zero if one entry serves every sequence.
     pub sequences: usize,
-    /// Whether a kernel that writes the output itself adds its sums to those in memory every
-    /// [`GpuKernelSpec::flush`] keys.
+    /// Whether the output is f32, so that a kernel that writes it itself can add to it ([`Summation::Tiles`]).
     flushes: bool,
     /// Number of keys of the longest sequence.
     keys: usize,
-}
-
-/// The longest path from a key to the output that a run executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LongestPath {
-    /// Number of merges of partial states on it.
-    pub merges: usize,
-    /// Number of additions on it, including those of the merges.
-    pub additions: usize,
 }
 
 impl GpuChoice {
@@ -179,14 +208,10 @@ impl GpuChoice {
     #[must_use]
     pub fn longest_path(&self, states: bool) -> LongestPath {
         let merges = stack::depth(self.splits);
-        let leaf = self.chunk.min(self.keys).max(1);
-        let chain = match self.flushes || self.divided() || states {
-            true if self.kernel.flush > 0 && self.kernel.flush < leaf => {
-                self.kernel.flush + leaf.div_ceil(self.kernel.flush)
-            }
-            _ => leaf,
-        };
-        LongestPath { merges, additions: chain + merges }
+        let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
+        let in_memory = self.flushes || self.divided() || states;
+        let split = summation.additions(tile, self.chunk.min(self.keys), in_memory);
+        LongestPath { merges, additions: split + merges }
     }
 }
 

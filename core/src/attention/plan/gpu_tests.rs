@@ -35,7 +35,7 @@ const fn spec(
         rows,
         keys: 64,
         resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
-        flush: 512,
+        summation: Summation::Tiles { columns: 8, flush: 512 },
         chain: head_dim,
         exp2_relative: 2.4e-7,
         half_chain: 0,
@@ -46,7 +46,10 @@ const ALL: usize = usize::MAX;
 const KERNELS: [GpuKernelSpec; 7] = [
     spec("wide", 256, false, ALL, 32),
     spec("d64", 64, false, ALL, 64),
-    spec("rows64", 64, false, 4, 4),
+    GpuKernelSpec {
+        summation: Summation::Groups { groups: 8, flush: 256 },
+        ..spec("rows64", 64, false, 4, 4)
+    },
     spec("d128", 128, false, ALL, 64),
     spec("half64", 64, true, ALL, 64),
     GpuKernelSpec { half_chain: 16, ..spec("halfhalf64", 64, true, ALL, 64) },
@@ -91,6 +94,9 @@ fn the_smallest_kernel_that_suffices() {
     assert_eq!(refused, Err(ChooseError::HeadSize { found: 257, max: 256 }));
     let refused = name(DType::F16, 100, [64, 129], false);
     assert_eq!(refused, Err(ChooseError::HeadSize { found: 129, max: 128 }));
+    let twins = [spec("first", 64, false, ALL, 64), spec("second", 64, false, ALL, 64)];
+    let small = problem(DType::F32, 1, 1, 100, 100, [64, 64]).check().unwrap();
+    assert_eq!(choose_gpu(&small, &H200, &twins, &GpuOptions::default()).unwrap().candidate, 0);
     let none = problem(DType::F32, 1, 1, 8, 8, [8, 8]).check().unwrap();
     assert_eq!(choose_gpu(&none, &H200, &[], &GpuOptions::default()), Err(ChooseError::NoKernel));
 }
@@ -145,6 +151,9 @@ fn splits_cover_the_keys_and_fill_the_device() {
     assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
     let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
     assert_eq!((short.splits, short.chunk), (8, 128));
+    // 264 blocks are as near to 176 as to 352, and more is better; 263 are nearer to one split of 177.
+    let splits = |h| plain(problem(DType::F32, 1, h, 64, 2048, [64, 64]), &H200).splits;
+    assert_eq!([splits(176), splits(177)], [2, 1]);
     // Two blocks for each SM.
     for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
         let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
@@ -196,6 +205,13 @@ fn causal_rows_have_short_blocks_and_splits() {
     // Undivided where the partial states of four splits would take too much memory.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
+    // Blocks that fill the device eight times, two on each SM, are evened out by their order; one block fewer is not.
+    let rows = |h| {
+        let mut spec = problem(DType::F32, 1, h, 4, 4096, [64, 64]);
+        spec.causal = Some(Alignment::BottomRight);
+        plain(spec, &H200).splits
+    };
+    assert_eq!([rows(8 * 264 - 1), rows(8 * 264)], [4, 1]);
     // The blocks fill a small device, and their order evens them out.
     assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
     assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);
@@ -283,21 +299,40 @@ fn what_32_bits_do_not_count_is_refused() {
     assert_eq!(axis(of(1, 1, 1, MAX_COUNT + 1)), Some("keys"));
     assert_eq!(axis(of(1, 1, MAX_COUNT + 1, 1)), Some("queries"));
     assert_eq!(axis(of(1 << 16, 1 << 15, 1, 1)), Some("rows"));
+    // Each of 2^27 rows has a block for each of hundreds of splits.
+    assert_eq!(axis(of(1 << 27, 1, 1, 1 << 16)), Some("blocks"));
 }
 
 #[test]
 fn depths_are_those_of_flush_and_tree() {
+    let path = |choice: &GpuChoice, states| choice.longest_path(states);
     let undivided = plain(problem(DType::F32, 1, 8, 4096, 4096, [64, 64]), &H200);
-    assert_eq!(undivided.longest_path(false), LongestPath { merges: 0, additions: 512 + 8 });
+    assert_eq!(path(&undivided, false), LongestPath { merges: 0, additions: 511 + 7 });
+    // Half-precision outputs hold no sums: one chain of products, unless states are written.
     let half = plain(problem(DType::F16, 1, 8, 4096, 4096, [64, 64]), &H200);
-    assert_eq!(half.longest_path(false), LongestPath { merges: 0, additions: 4096 });
-    assert_eq!(half.longest_path(true), LongestPath { merges: 0, additions: 512 + 8 });
-    let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
-    let leaf = decode.chunk;
-    assert_eq!(decode.longest_path(false).merges, 5);
-    assert_eq!(decode.longest_path(false).additions, 512 + leaf.div_ceil(512) + 5);
+    assert_eq!(path(&half, false), LongestPath { merges: 0, additions: 4095 });
+    assert_eq!(path(&half, true), LongestPath { merges: 0, additions: 511 + 7 });
     let short = plain(problem(DType::F32, 1, 32, 4096, 100, [64, 64]), &H200);
-    assert_eq!(short.longest_path(false), LongestPath { merges: 0, additions: 100 });
+    assert_eq!(path(&short, false), LongestPath { merges: 0, additions: 99 });
+    let none = plain(problem(DType::F32, 1, 32, 4096, 0, [64, 64]), &H200);
+    assert_eq!(path(&none, false), LongestPath { merges: 0, additions: 0 });
+    // Of many keys the weights are the longer path: eight of a tile in a lane, 1024 tiles, eight lanes.
+    let long = plain(problem(DType::F32, 1, 64, 4096, 65_536, [64, 64]), &H200);
+    assert_eq!((long.splits, long.longest_path(false).additions), (1, 7 + 1023 + 3));
+
+    let decode = plain(problem(DType::F32, 1, 8, 1, 65_536, [64, 64]), &H200);
+    assert_eq!((decode.kernel.name, decode.splits, decode.chunk), ("rows64", 32, 2048));
+    // 256 keys for each of eight groups, which merge, and so do the splits.
+    assert_eq!(path(&decode, false), LongestPath { merges: 5, additions: 255 + 3 + 5 });
+    let few = plain(problem(DType::F32, 1, 8, 1, 5, [64, 64]), &H200);
+    assert_eq!(path(&few, false), LongestPath { merges: 0, additions: 3 });
+}
+
+#[test]
+fn groups_flush_into_outer_sums() {
+    let groups = |keys| Summation::Groups { groups: 4, flush: 256 }.additions(64, keys, false);
+    // Below the flush, at it, one key beyond it, and far beyond.
+    assert_eq!([1, 4, 1024, 1025, 65_536].map(groups), [0, 2, 255 + 2, 255 + 1 + 2, 255 + 63 + 2]);
 }
 
 #[test]
@@ -307,4 +342,7 @@ fn blocks_that_an_sm_holds() {
     assert_eq!(GpuResources { shared: 8 << 10, ..k }.resident(&H200), 4);
     assert_eq!(GpuResources { shared: 0, registers: 32, ..k }.resident(&H200), 8);
     assert_eq!(GpuResources { registers: 255, threads: 512, ..k }.resident(&H200), 1);
+    // A device whose shared memory is not known has at least 64 KiB.
+    let unknown = GpuProfile { shared_per_sm: 0, ..H200 };
+    assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }

@@ -39,6 +39,9 @@ pub struct KernelSpec {
     pub weight_scale: f64,
     /// Longest chain of multiply-adds in a score.
     pub chain: usize,
+    /// Number of sums over which it deals out a row's weights before it adds those sums up in a tree. 1 where lanes
+    /// are rows.
+    pub weight_sums: usize,
     /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
     pub exp2_relative: f64,
     /// Whether a multiply-add rounds once (fused).

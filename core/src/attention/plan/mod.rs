@@ -6,11 +6,11 @@ mod gpu;
 mod kernel;
 mod layout;
 
-pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options};
+pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, LongestPath, MAX_TILES, Method, Options};
 pub use choose::choose;
 pub use gpu::{
-    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, LongestPath,
-    SEQUENCE_BYTES, choose_gpu,
+    ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,
+    Summation, choose_gpu,
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};

@@ -107,7 +107,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         } else {
           load_bias(raw, out, at);
           UNROLL for (int i = 0; i < TM; i++) {
-            const float bias = float_of_bits(raw[i]);
+            const float bias = limited(float_of_bits(raw[i]));
             out[i] = out[i] || bias == NEG_INF;
             x[i] = __builtin_fmaf(bias, LOG2E, x[i]);
           }
@@ -132,11 +132,10 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
           if (i < x.left) rescale(x, i, g, scale);
         }
       }
-      const float reference = m[0], low = partial ? reference + WEIGHT_FLOOR : NEG_INF;
+      const float reference = m[0];
       float y[TN], r = 0.f;
       UNROLL for (int j = 0; j < TN; j++) {
-        const float x = s[0][j];
-        y[j] = exp2_fast(floored(x, low) - reference);
+        y[j] = signed_weight(s[0][j], reference);
         r = j ? r + y[j] : y[j];
       }
       const float z = sum[0] + r;
@@ -155,8 +154,8 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       raise_references(mx, scale);
       if (flushed) rescale_rows(scale);
     }
-    if (partial) raise_low_scores();
-    take_weights();
+    if (partial) take_signed_weights();
+    else take_weights();
   }
 
   // The weighted sum: W += P V, UK keys at a time.

@@ -203,8 +203,8 @@ template <class S> struct Tiles {
   // weights.cuh: references, weights, S.
   INLINE void raise_references(const float (&mx)[TM], float (&scale)[TM]);
   INLINE void rescale_rows(float (&scale)[TM]);
-  INLINE void raise_low_scores();
   INLINE void take_weights();
+  INLINE void take_signed_weights();
   INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
 
   // values.cuh: W += P V.

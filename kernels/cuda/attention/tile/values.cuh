@@ -63,7 +63,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
       UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
     }
   };
-  if (EDGE && odd_values) {  // a key of weight zero is not attended: its value is ignored
+  if (EDGE && odd_values) {  // the value of a key that is not attended is ignored
     NO_UNROLL for (int key = 0; key < UK; key++) {
       const int f = weight_shift(key & (LANE_COLS - 1));
       UNROLL for (int h = 0; h < TM / 4; h++)
@@ -72,7 +72,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
       UNROLL for (int i = 0; i < TM; i++) {
         const float p = pa[0][i >> 2][i & 3];
         UNROLL for (int j = 0; j < AN; j++)
-          acc[i][j] = p != 0.f ? __builtin_fmaf(p, vb[0][j], acc[i][j]) : acc[i][j];
+          acc[i][j] = is_absent(p) ? acc[i][j] : __builtin_fmaf(p, vb[0][j], acc[i][j]);
       }
     }
     return;

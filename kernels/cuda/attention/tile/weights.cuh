@@ -22,16 +22,6 @@ template <class S> INLINE void Tiles<S>::rescale_rows(float (&scale)[TM]) {
   }
 }
 
-// Raises scores of attended keys so that they weigh at least 2^WEIGHT_FLOOR.
-template <class S> INLINE void Tiles<S>::raise_low_scores() {
-  NO_UNROLL for (int j = 0; j < TN; j++)
-    UNROLL for (int i = 0; i < TM; i++) {
-      const float low = m[i] + WEIGHT_FLOOR, x = s[i][0];
-      UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
-      s[i][TN - 1] = floored(x, low);
-    }
-}
-
 // Turns scores into weights and adds them to the sums.
 template <class S> INLINE void Tiles<S>::take_weights() {
   UNROLL for (int i = 0; i < TM; i++) {
@@ -40,6 +30,20 @@ template <class S> INLINE void Tiles<S>::take_weights() {
     UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
     sum[i] += r;
   }
+}
+
+// The same, with zeros that tell whether a key is attended. Column by column: the next column becomes the first.
+template <class S> INLINE void Tiles<S>::take_signed_weights() {
+  float r[TM];
+  UNROLL for (int i = 0; i < TM; i++) r[i] = 0.f;
+  NO_UNROLL for (int j = 0; j < TN; j++)
+    UNROLL for (int i = 0; i < TM; i++) {
+      const float y = signed_weight(s[i][0], m[i]);
+      UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
+      s[i][TN - 1] = y;
+      r[i] += y;
+    }
+  UNROLL for (int i = 0; i < TM; i++) sum[i] += r[i];
 }
 
 // Makes the second row the first one, and the first, with weights y, reference and sum z, the last.

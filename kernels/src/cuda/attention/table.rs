@@ -4,12 +4,12 @@
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::bound::rounding::covers_exp2;
-use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
+use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Summation};
 
 /// An attention kernel, with those of its facts that differ from the usual ones at the end.
 macro_rules! attention {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $most:expr, $most_plain:expr, $threads:literal x $rows:literal,
-     $shared:literal, $registers:literal, $flush:literal $(, $field:ident: $value:expr)*) => {
+     $shared:literal, $registers:literal, $summation:expr $(, $field:ident: $value:expr)*) => {
         kernel!($name, Role::Attention(GpuKernelSpec {
             $($field: $value,)*
             ..GpuKernelSpec {
@@ -21,7 +21,7 @@ macro_rules! attention {
                 rows: $rows,
                 keys: TILE,
                 resources: GpuResources { threads: $threads, shared: $shared, registers: $registers },
-                flush: $flush * TILE,
+                summation: $summation,
                 chain: $head_dim,
                 exp2_relative: EXP2_RELATIVE,
                 half_chain: 0,
@@ -34,7 +34,8 @@ macro_rules! attention {
 /// 128) in a lane, then over the lanes in a tree.
 macro_rules! rows {
     ($name:literal, $sixteen_bit:literal, $head_dim:literal, $shared:literal, $registers:literal) => {
-        attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers, 4,
+        attention!($name, $sixteen_bit, $head_dim, ROWS, ROWS, 128 x 4, $shared, $registers,
+            Summation::Groups { groups: if $head_dim < 128 { 512 / $head_dim } else { 4 }, flush: 256 },
             chain: if $head_dim > 128 { 8 + 5 } else { 4 + 5 })
     };
 }
@@ -51,6 +52,10 @@ macro_rules! helper {
 
 /// Keys of a tile.
 const TILE: usize = 64;
+/// The sums of a kernel whose lanes have `columns` score columns each and add to memory every `tiles` tiles.
+const fn tiles(columns: usize, tiles: usize) -> Summation {
+    Summation::Tiles { columns, flush: tiles * TILE }
+}
 /// The error bound that the PTX ISA states for `ex2.approx.ftz.f32`: 2^-22.
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 const _: () =
@@ -66,16 +71,16 @@ const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 217, 6),
-    attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 147, 4),
-    attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 245, 4),
-    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 191, 4),
-    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 227, 4),
-    attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 204, 4),
-    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 159, 4),
-    attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 188, 4, half_chain: 16),
-    attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 210, 4),
-    attention!("attention_b16_d256_q32k64__sm62_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 191, 4),
+    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 217, tiles(8, 6)),
+    attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 147, tiles(8, 4)),
+    attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 245, tiles(8, 4)),
+    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 191, tiles(8, 4)),
+    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 227, tiles(4, 4)),
+    attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 204, tiles(4, 4)),
+    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 159, tiles(8, 4)),
+    attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 188, tiles(8, 4), half_chain: 16),
+    attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 210, tiles(4, 4)),
+    attention!("attention_b16_d256_q32k64__sm62_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 191, tiles(4, 4)),
     rows!("attention_f32_d64_q4k64__sm62_exp2_approx", false, 64, 8960, 153),
     rows!("attention_f32_d128_q4k64__sm62_exp2_approx", false, 128, 8832, 153),
     rows!("attention_f32_d256_q4k64__sm62_exp2_approx", false, 256, 17024, 199),

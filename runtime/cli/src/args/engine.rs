@@ -4,7 +4,8 @@ use super::values::{bytes, one_of, ordinal, positive};
 use crate::error::Error;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
-use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, PlanOptions};
+use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions};
+use std::sync::Once;
 
 /// Values of `--fallback`. The first is the default.
 const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
@@ -15,24 +16,25 @@ pub struct EngineArgs {
     /// What computes. auto takes the environment variable ELSA_BACKEND if it is set, else the best that is present
     #[arg(long, default_value = BackendFlag::AUTO, value_parser = one_of(BackendFlag::values()))]
     pub backend: BackendFlag,
-    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails
+    /// If the GPU is missing or fails: the CPU finishes the call, or the call fails. fail needs a GPU: it is refused
+    /// where the CPU is requested or auto finds no GPU
     #[arg(long, default_value = FALLBACKS[0].0, value_parser = one_of(FALLBACKS))]
     pub fallback: Fallback,
-    /// Number of the GPU, as its driver counts
-    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = ordinal)]
-    pub device: usize,
-    /// Worker threads [default: all cores]
+    /// Number of the GPU, as its driver counts [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
+    pub device: Option<usize>,
+    /// Worker threads of the CPU, 1 to 1024 [default: all cores]. With a GPU they stand by for it
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
-    /// Hard limit of the workspace: bytes, or a number of KiB, MiB or GiB
+    /// Hard limit of the workspace of a call, besides its tensors: bytes, or a number of KiB, MiB or GiB
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes)]
     pub budget: Option<usize>,
-    /// Keys of a block
-    #[arg(long, default_value_t = PlanOptions::default().block,
+    /// Keys of a block on the CPU [default: 64]. A GPU has its own
+    #[arg(long, allow_negative_numbers = true,
         value_parser = one_of(BLOCK_SIZES.map(|block| (block.to_string(), block))))]
-    pub block: usize,
+    pub block: Option<usize>,
     /// Let a GPU sum short chains of products of f16 inputs in f16. This is faster and less exact; `elsa verify`
-    /// reports by how much
+    /// reports by how much. A warning says where it has no effect
     #[arg(long)]
     pub half_scores: bool,
 }
@@ -66,10 +68,11 @@ impl BackendFlag {
 }
 
 impl EngineArgs {
-    /// The requested engine.
+    /// The requested engine. Flags that it leaves without an effect are refused, or reported by a warning where the
+    /// answer is what was requested all the same.
     ///
     /// # Errors
-    /// A back end that is absent, a number of threads out of bounds.
+    /// A back end that is absent, a number of threads out of bounds, flags of a GPU without one.
     pub fn engine(&self) -> Result<Engine, Error> {
         let backend = match self.backend {
             BackendFlag::Auto => None,
@@ -85,23 +88,70 @@ impl EngineArgs {
                 allowed: allowed.collect::<Vec<_>>().join(", "),
             });
         }
+        if let Some(backend @ Backend::Cpu(_)) = backend
+            && let Some((_, argument)) = self.of_a_gpu().into_iter().find(|(given, _)| *given)
+        {
+            let found = format!("given with --backend {backend}");
+            return Err(Error::Argument { argument, found, allowed: "with --backend cuda or auto".into() });
+        }
         let options = EngineOptions {
             backend,
             threads: self.threads,
             fallback: self.fallback,
-            cuda: CudaOptions { device: self.device, ..CudaOptions::default() },
+            cuda: CudaOptions { device: self.device.unwrap_or_default(), ..CudaOptions::default() },
         };
-        Ok(Engine::new(&options)?)
+        let engine = Engine::new(&options)?;
+        let chosen = engine.backend();
+        if chosen == Backend::Cuda {
+            if self.block.is_some() {
+                log::warn!("--block has no effect on a GPU, only where the CPU takes its place");
+            }
+        } else {
+            // With an absence a GPU was named, and the CPU takes its place by request.
+            if self.fallback == Fallback::Fail && engine.absence().is_none() {
+                return Err(Error::Argument {
+                    argument: "fallback",
+                    found: format!("fail, and the back end is {chosen}"),
+                    allowed: "cpu, or a GPU; elsa info tells what this machine has".into(),
+                });
+            }
+            for (given, argument) in self.of_a_gpu() {
+                if given {
+                    log::warn!("--{argument} has no effect: the back end is {chosen}, not a GPU");
+                }
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Flags that only a GPU heeds: whether they are given, and their names.
+    fn of_a_gpu(&self) -> [(bool, &'static str); 3] {
+        [
+            (self.device.is_some(), "device"),
+            (self.half_scores, "half-scores"),
+            (self.fallback == Fallback::Fail, "fallback"),
+        ]
     }
 
     /// The requested options of a plan.
     #[must_use]
     pub fn plan_options(&self) -> PlanOptions {
         PlanOptions {
-            block: self.block,
+            block: self.block.unwrap_or(PlanOptions::default().block),
             budget: self.budget,
             half_scores: self.half_scores,
             ..PlanOptions::default()
         }
+    }
+}
+
+/// Warns once if `options` let a GPU sum in f16 and `plan` has no kernel that does.
+pub fn warn_without_half_scores(options: &PlanOptions, plan: &Plan) {
+    static WARNED: Once = Once::new();
+    let sums_in_f32 = plan.certificate_of(Backend::Cuda).executed.half_chain == 0;
+    if options.half_scores && plan.backend() == Backend::Cuda && sums_in_f32 {
+        WARNED.call_once(|| {
+            log::warn!("--half-scores has no effect: no kernel sums in f16 for this type and head size");
+        });
     }
 }

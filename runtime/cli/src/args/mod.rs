@@ -4,5 +4,5 @@ mod engine;
 mod problem;
 pub mod values;
 
-pub use engine::{BackendFlag, EngineArgs};
-pub use problem::{FILE, ProblemArgs};
+pub use engine::{BackendFlag, EngineArgs, warn_without_half_scores};
+pub use problem::{FILE, FILE_IS, ProblemArgs};

@@ -11,7 +11,10 @@ use elsa_core::view::Layout;
 /// The name of a file's place in help texts.
 pub const FILE: &str = "FILE";
 
-/// Orders of axes. The first is the default.
+/// What stands in that place.
+pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
+
+/// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
 
 /// Alignments of a causal mask. The last is that of a bare `--causal`.
@@ -31,9 +34,9 @@ pub struct ProblemArgs {
     #[arg(long, value_name = FILE)]
     pub v: Option<Source>,
     /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
-    /// heads, dim], bnc is [batch, tokens, heads*dim]
-    #[arg(long, default_value = LAYOUTS[0].0, value_parser = one_of(LAYOUTS))]
-    pub layout: Layout,
+    /// heads, dim], bnc is [batch, tokens, heads*dim] [default: bhnd, for packed tensors bnhd]
+    #[arg(long, value_parser = one_of(LAYOUTS))]
+    pub layout: Option<Layout>,
     /// Query heads; required by the layout bnc
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]
     pub heads: Option<usize>,
@@ -48,14 +51,15 @@ pub struct ProblemArgs {
     #[arg(long, value_name = "ALIGNMENT", num_args = 0..=1, require_equals = true,
         default_missing_value = ALIGNMENTS[1].0, value_parser = one_of(ALIGNMENTS))]
     pub causal: Option<Alignment>,
-    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open
+    /// Query i attends keys j with i + offset - L <= j <= i + offset + R; -1 is open. With --causal, no R reaches
+    /// beyond i + offset
     #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
     pub window: Option<Window>,
     /// s <- X tanh(s / X), before masks; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
-    /// bool or uint8 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the right. Keys beyond its
-    /// last axis are not attended
+    /// bool or uint8 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
+    /// right, so that a padding mask is [batch, 1, 1, k]. Keys beyond its last axis are not attended
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
     /// int64 [batch]: valid keys of each sequence

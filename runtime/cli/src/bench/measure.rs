@@ -1,5 +1,6 @@
 //! The measurement of one shape.
 
+use crate::args::warn_without_half_scores;
 use crate::error::Error;
 use crate::machine;
 use crate::memory::Buffer;
@@ -7,12 +8,14 @@ use crate::oracle::{Comparison, Oracle, Total};
 use crate::random::Random;
 use crate::rows::{for_rows, output_row, rows, sample};
 use crate::shape::Shape;
+use elsa_core::attention::plan::ChooseError;
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::drift::percentile;
 use elsa_core::dtype::{DType, Elements};
-use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanOptions};
+use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanError, PlanOptions};
 use serde::Serialize;
 use stats_alloc::INSTRUMENTED_SYSTEM;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 /// [`Method::Elsa`] in records and flags.
@@ -124,14 +127,16 @@ impl Contender<'_> {
     }
 }
 
-/// Measures `methods` on `shape` for about `seconds`; on a GPU only the method elsa. Returns each record with the
-/// comparison of its answer.
+/// Measures `methods` on `shape` for about `seconds`; on a GPU only the method elsa. `lenient`: of several methods,
+/// one beside the first is left out where the budget has no room for it. Returns each record with the comparison of
+/// its answer.
 ///
 /// # Errors
 /// Options that the engine refuses, and failures of the device or of memory.
 pub fn measure(
     engine: &Engine,
     methods: &[Method],
+    lenient: bool,
     options: &PlanOptions,
     dtype: DType,
     shape: Shape,
@@ -146,14 +151,33 @@ pub fn measure(
     let inputs = Inputs::new(query.elements(), key.elements(), value.elements());
 
     let on_gpu = engine.backend() == Backend::Cuda;
-    let methods: Vec<Method> =
-        methods.iter().copied().filter(|method| !on_gpu || *method == Method::Elsa).collect();
+    let methods = methods.iter().copied().filter(|method| !on_gpu || *method == Method::Elsa);
     let mut plans: Vec<Plan> = Vec::new();
-    let mut loading = Vec::new();
-    for &method in &methods {
+    let (mut planned, mut loading) = (Vec::new(), Vec::new());
+    for method in methods {
         let before = engine.loaded_kernels().len();
         let options = PlanOptions { method, ..*options };
-        plans.push(engine.plan(&problem, &options)?);
+        let plan = match engine.plan(&problem, &options) {
+            Err(PlanError::Refused(ChooseError::Budget { needed, .. })) if lenient && !plans.is_empty() => {
+                warn_without_room(method, shape, needed);
+                continue;
+            }
+            Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
+                return Err(Error::Argument {
+                    argument: "budget",
+                    found: format!("{budget} bytes"),
+                    allowed: format!(
+                        "at least {needed} for the method {} at {} keys",
+                        name(method),
+                        shape.keys
+                    ),
+                });
+            }
+            plan => plan?,
+        };
+        warn_without_half_scores(&options, &plan);
+        plans.push(plan);
+        planned.push(method);
         loading.push(engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>());
     }
     let mut workspaces = Vec::new();
@@ -229,7 +253,7 @@ pub fn measure(
                 what: "bench",
                 backend: backend.to_string(),
                 kernel: plans[i].kernel_of(backend),
-                method: if methods[i] == Method::Elsa { ELSA } else { MATH },
+                method: name(planned[i]),
                 dtype: dtype.name(),
                 batch: shape.batch,
                 heads: shape.heads,
@@ -264,6 +288,23 @@ pub fn measure(
         record.speedup_vs_math = math.map(|math| math / record.p50_ms);
     }
     Ok(records)
+}
+
+/// The name of a method in records and flags.
+fn name(method: Method) -> &'static str {
+    match method {
+        Method::Elsa => ELSA,
+        Method::Math => MATH,
+    }
+}
+
+/// Warns once that a method is left out.
+fn warn_without_room(method: Method, shape: Shape, needed: usize) {
+    static WARNED: Once = Once::new();
+    let (method, keys) = (name(method), shape.keys);
+    WARNED.call_once(|| {
+        log::warn!("--budget has no room for {method}: {needed} bytes at {keys} keys; where it has none, {method} is left out");
+    });
 }
 
 /// The number of elements whose bits differ.

@@ -35,9 +35,17 @@ impl Accept {
 
     const fn allowed(self) -> &'static str {
         match self {
-            Accept::Float => "f32, f16, f64 (bf16 in .safetensors)",
-            Accept::Mask => "bool, u8, f32, f16, f64 (bf16 in .safetensors)",
-            Accept::Lengths => "i64, i32",
+            Accept::Float => "f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Mask => "bool, u8, f32, f16, f64 (bf16 in .safetensors), little-endian",
+            Accept::Lengths => "i64, i32, little-endian",
+        }
+    }
+
+    /// `fault` with the types of this argument in place of those of the format.
+    pub(super) fn narrowed(self, fault: TensorError) -> TensorError {
+        match fault {
+            TensorError::Type { found, .. } => TensorError::Type { found, allowed: self.allowed() },
+            other => other,
         }
     }
 }

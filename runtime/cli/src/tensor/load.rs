@@ -34,7 +34,9 @@ impl Tensor {
             return Err(Error::Changed { argument, path: path() });
         }
         let contents = read.map_err(|fault| match fault {
-            Fault::Content(source) => Error::Tensor { argument, path: path(), source },
+            Fault::Content(source) => {
+                Error::Tensor { argument, path: path(), source: accept.narrowed(source) }
+            }
             Fault::Io(source) => unread(source),
             Fault::Memory(bytes) => Error::Memory { argument, bytes },
         })?;

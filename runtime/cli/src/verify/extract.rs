@@ -46,7 +46,7 @@ impl PRow {
             let (best, picked) = (row.drift.reference_argmax(), row.drift.computed_argmax());
             let gap = (oracle.p[best] / oracle.p[picked]).ln();
             let allowed = oracle.delta[best] + oracle.delta[picked] + 4.0 * u_out;
-            row.unexplained = gap.is_nan() || gap > allowed;
+            row.unexplained = gap.is_nan() || allowed.is_nan() || gap > allowed;
         }
         row
     }
@@ -222,6 +222,8 @@ mod tests {
         let p = [0.4 * gap.exp(), 0.4, 0.2];
         assert!(!judge(&p, &[0.4, 0.41, 0.2], 0.006).unexplained);
         assert!(judge(&p, &[0.4, 0.41, 0.2], 0.004).unexplained);
+        // A bound that is not a number explains nothing.
+        assert!(judge(&p, &[0.4, 0.41, 0.2], f64::NAN).unexplained);
         // NaN on one side is counted. On both sides it is the answer.
         let poisoned = [f64::NAN; 3];
         assert_eq!(judge(&p, &[f64::NAN, 0.4, 0.2], 0.0).not_finite, 1);

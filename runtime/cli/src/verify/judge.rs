@@ -1,14 +1,16 @@
 //! The verdict on one answer.
 
 use super::extract::Extraction;
+use crate::args::warn_without_half_scores;
 use crate::error::Error;
 use crate::memory::Buffer;
 use crate::oracle::{Comparison, Explained, Oracle, Total};
-use crate::rows::{for_rows, output_row, rows};
+use crate::rows::{RowId, for_rows, output_row, rows};
 use crate::{machine, progress};
-use elsa_core::attention::certificate::Certificate;
+use elsa_core::attention::certificate::{Certificate, Executed};
 use elsa_core::attention::{Inputs, Outputs, Problem};
-use elsa_core::drift::{Drift, Metrics, percentile};
+use elsa_core::drift::{Drift, Metrics, larger, percentile};
+use elsa_core::dtype::Elements;
 use elsa_runtime::{Engine, PlanOptions};
 use serde::{Serialize, Serializer};
 
@@ -120,6 +122,7 @@ pub fn judge(
 ) -> Result<Verdict, Error> {
     let spec = problem.spec();
     let plan = engine.plan(problem, options)?;
+    warn_without_half_scores(options, &plan);
     let mut output = Buffer::zeros("out", spec.dtype, spec.output.extent())?;
     let mut workspace = plan.workspace()?;
     let report = {
@@ -131,23 +134,8 @@ pub fn judge(
     let certificate = plan.certificate_of(report.backend);
     let executed = certificate.executed;
     let bar = progress::bar(all.len() as u64, oracle_seconds(problem, all.len()));
-    let found = output.elements();
-    let compared: Vec<(Comparison, f64)> = for_rows(
-        &all,
-        || Oracle::new(problem, inputs, &executed),
-        |oracle, row| {
-            oracle.row(row);
-            let at = output_row(problem, &inputs, row);
-            let comparison = Comparison::of(oracle, |c| f64::from(found.get(at + c)));
-            let relative = oracle.y.iter().enumerate().filter(|(_, y)| **y != 0.0 && y.is_finite());
-            let relative = relative.map(|(c, y)| ((f64::from(found.get(at + c)) - y) / y).abs());
-            (comparison, relative.fold(0.0, f64::max))
-        },
-        |n| bar.inc(n),
-    );
+    let (compared, y_max_rel) = compare(problem, inputs, &executed, &all, output.elements(), |n| bar.inc(n));
     bar.finish_and_clear();
-    let y_max_rel = compared.iter().map(|(_, x)| *x).fold(0.0, f64::max);
-    let compared: Vec<Comparison> = compared.into_iter().map(|(comparison, _)| comparison).collect();
     let y_rows: Vec<Metrics> = compared.iter().map(|row| row.drift.metrics()).collect();
     let total = Total::of(&compared);
     let (y_total, explained) = (total.drift.as_ref(), total.explained);
@@ -195,6 +183,33 @@ pub fn judge(
     })
 }
 
+/// Compares the rows `all` of an answer with the oracle's. Returns also the greatest `|δY| / |Y|` of a component whose
+/// reference is finite and not zero; NaN if one of them is NaN in the answer.
+fn compare(
+    problem: &Problem,
+    inputs: Inputs<'_>,
+    executed: &Executed,
+    all: &[RowId],
+    found: Elements<'_>,
+    done: impl Fn(u64) + Sync,
+) -> (Vec<Comparison>, f64) {
+    let compared: Vec<(Comparison, f64)> = for_rows(
+        all,
+        || Oracle::new(problem, inputs, executed),
+        |oracle, row| {
+            oracle.row(row);
+            let at = output_row(problem, &inputs, row);
+            let comparison = Comparison::of(oracle, |c| f64::from(found.get(at + c)));
+            let relative = oracle.y.iter().enumerate().filter(|(_, y)| **y != 0.0 && y.is_finite());
+            let relative = relative.map(|(c, y)| ((f64::from(found.get(at + c)) - y) / y).abs());
+            (comparison, relative.fold(0.0, larger))
+        },
+        done,
+    );
+    let largest = compared.iter().map(|(_, x)| *x).fold(0.0, larger);
+    (compared.into_iter().map(|(comparison, _)| comparison).collect(), largest)
+}
+
 /// A rough estimate of the oracle's time in seconds, to decide whether to show a bar.
 fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
     let work =
@@ -205,6 +220,60 @@ fn oracle_seconds(problem: &Problem, rows: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
+    use crate::shape::Shape;
+    use elsa_core::dtype::DType;
+    use elsa_core::view::View;
+    use elsa_runtime::EngineOptions;
+
+    /// Judges the answer of a run whose tensors are `random` or might be given, once `change` has changed it. Returns
+    /// whether it is verified, its components, those beyond the worst case, and the greatest relative error.
+    fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> (bool, usize, usize, f64) {
+        let problem = Shape { batch: 1, heads: 2, queries: 40, keys: 300, dim: 32 }.problem(dtype).unwrap();
+        let mut numbers = Random::new(5);
+        let mut normals = |name, view: &View| numbers.normals(name, dtype, view.extent(), 1.0).unwrap();
+        let spec = problem.spec();
+        let [q, k, v] =
+            [("q", &spec.query), ("k", &spec.key), ("v", &spec.value)].map(|(n, x)| normals(n, x));
+        let inputs = Inputs::new(q.elements(), k.elements(), v.elements());
+        let engine = Engine::new(&EngineOptions::default()).unwrap();
+        let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+        let mut output = Buffer::zeros("out", dtype, spec.output.extent()).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        let report =
+            plan.bind(inputs, Outputs::new(output.elements_mut()), &mut workspace).unwrap().run().unwrap();
+        for i in 0..spec.output.extent() {
+            let y = output.elements().get(i);
+            output.elements_mut().set(i, change(y));
+        }
+        let executed = plan.certificate_of(report.backend).executed;
+        let all = rows(&problem, &inputs);
+        let (compared, largest) = compare(&problem, inputs, &executed, &all, output.elements(), |_| ());
+        let explained = Total::of(&compared).explained;
+        let passed = passes(&explained, explained.not_finite, 0, random);
+        (passed, explained.components, explained.beyond, largest)
+    }
+
+    #[test]
+    fn a_thousandth_too_much_is_refused_where_the_type_resolves_it() {
+        for random in [false, true] {
+            for dtype in [DType::F32, DType::F16, DType::Bf16] {
+                let (passed, _, beyond, _) = judged(dtype, random, |y| y);
+                assert!(passed && beyond == 0, "{dtype}: {beyond}");
+            }
+            // An f16 number moves by one step or two, a bf16 number by none or one.
+            for (dtype, factor) in [(DType::F32, 1.001), (DType::F16, 1.001), (DType::Bf16, 1.01)] {
+                let (passed, all, beyond, _) = judged(dtype, random, |y| y * factor);
+                assert!(!passed && 2 * beyond > all, "{dtype}: {beyond} of {all}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_nan_has_no_greatest_error() {
+        let (passed, _, _, largest) = judged(DType::F32, false, |y| if y > 0.1 { f32::NAN } else { y });
+        assert!(!passed && largest.is_nan(), "{largest}");
+    }
 
     #[test]
     fn what_the_model_does_not_expect_fails_where_the_model_must_hold() {

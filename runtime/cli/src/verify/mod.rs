@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
-use clap::Args;
+use clap::{Arg, Args};
 use elsa_core::attention::{Inputs, Problem};
 use judge::judge;
 use print::print;
@@ -45,7 +45,7 @@ The answer is compared with attention in f64. Verification fails (exit status 4)
   and where chains of c products are summed in f16, with e = c 2^-11 / (1 - c 2^-11), delta_j has in addition
   e (1 + g(d+6)) |scale| sum |q||k_j| + |scale| d 2^-25;
   F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of an f16 or bf16 output,
-  t the least normal number of the output's type;
+  t = 2^-126, and 2^-25 (2^-134) more for an f16 (bf16) output, whose least number is twice that;
 - a component is finite where the oracle's is not, or the reverse;
 - the most likely key differs from the oracle's, and the two lie further apart than their errors allow;
 - in a scenario, more components lie beyond the likely case than its model expects. The likely case is the same
@@ -54,10 +54,16 @@ The answer is compared with attention in f64. Verification fails (exit status 4)
 Nothing in either bound is fitted. P is the output of the kernel for one-hot values, over a sample of rows if all
 would take too long. NaN is null in JSON.";
 
+/// A flag without which the command verifies built-in tensors.
+fn required(flag: Arg) -> Arg {
+    flag.required_unless_present("scenario")
+}
+
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
-    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP))]
+    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
     /// The problem.
     #[command(flatten)]

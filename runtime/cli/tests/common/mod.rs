@@ -17,6 +17,12 @@ pub fn emulated() -> bool {
     runner().is_some()
 }
 
+/// The words that call the tool: its path, with the emulator in front where there is one.
+pub fn tool() -> Vec<String> {
+    let runner = runner().unwrap_or_default();
+    runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_owned).collect()
+}
+
 /// Calls the tool, as the tests themselves are called.
 pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
     elsa_with(args, &[])
@@ -24,14 +30,9 @@ pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
 
 /// As `elsa`, with variables of the environment.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
-    let mut words = tool();
-    Command::new(words.remove(0)).args(words).args(args).envs(variables.iter().copied()).output().unwrap()
-}
-
-/// The words of a command line that start the tool.
-fn tool() -> Vec<String> {
-    let runner = runner().unwrap_or_default();
-    runner.split_whitespace().chain([env!("CARGO_BIN_EXE_elsa")]).map(str::to_string).collect()
+    let words = tool();
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
 /// Waits until `what` holds.

@@ -108,13 +108,13 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
 ///
 /// # Safety
 /// - As for [`scores`], which has run.
-unsafe fn softmax(c: &Context<'_>, p: &MatrixTile<'_>) {
+unsafe fn softmax(_: &Context<'_>, p: &MatrixTile<'_>) {
     let keys = p.rows.sequence.keys;
     if keys > 0 {
         // SAFETY: the first pass wrote the tile's scores. The matrix has the layout of weighted sums whose dims
         // are the keys.
         unsafe {
-            (p.entries.softmax)(p.scores, keys, &p.sums, c.choice.masked);
+            (p.entries.softmax)(p.scores, keys, &p.sums);
             (p.entries.finish)(&Sums { w: p.scores, ..p.sums }, keys);
         }
     }
@@ -127,12 +127,13 @@ unsafe fn softmax(c: &Context<'_>, p: &MatrixTile<'_>) {
 unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
     let sequence = p.rows.sequence;
     let kv_head = c.problem.kv_head(p.rows.head);
-    // SAFETY: the second pass wrote the weights. The regions belong to this worker and the rows to this task. The
-    // bias only signals that a mask may have made weights zero, and is readable for the block.
+    // SAFETY: the second pass wrote the weights. The regions belong to this worker and the rows to this task.
     unsafe {
+        p.sums.w.write_bytes(0, p.tile.value_dim * p.rows.width);
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let weights = p.scores.add(start * p.rows.width);
+            let Some(bias) = walk::cover(c, &p.rows, &keys, p.own) else { continue };
             let v = stage::values(c, sequence, kv_head, &keys, p.own);
             let block = Block {
                 keys: v.data,
@@ -140,10 +141,10 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
                 values: v.data,
                 value_stride: v.stride,
                 count: keys.len(),
-                bias: if c.choice.masked { weights } else { std::ptr::null_mut() },
+                bias,
                 cap: 0.0,
             };
-            (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, start == 0);
+            (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);
         }
         let state = if sequence.keys > 0 { Finished::Normalised(p.sums) } else { Finished::Empty };
         finish(c, &p.rows, p.entries, state, p.scratch);

@@ -4,9 +4,8 @@ use crate::attention::options::PlanOptions;
 use crate::cpu::memory::Memory;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{ChooseError, CpuChoice, Method, Options, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{ChooseError, CpuChoice, LongestPath, Options, WorkspaceLayout, choose};
 use elsa_core::attention::{Problem, Sequence};
-use elsa_core::scan::stack;
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
 
@@ -39,14 +38,10 @@ impl CpuPlan {
     }
 
     /// The structure that a run executes, for its certificate.
-    pub fn executed(&self, problem: &Problem) -> Executed {
-        let CpuChoice { method, block, segment, segments, .. } = self.choice;
-        let (leaf, merge_depth) = match method {
-            Method::Elsa => (segment.min(problem.keys()), stack::depth(segments)),
-            Method::Math => (problem.keys(), 0),
-        };
-        let additions = leaf + merge_depth;
-        Executed { block, segment_blocks: segment / block, merge_depth, additions, half_chain: 0 }
+    pub fn executed(&self) -> Executed {
+        let CpuChoice { block, segment, .. } = self.choice;
+        let LongestPath { merges, additions } = self.choice.longest_path();
+        Executed { block, segment_blocks: segment / block, merge_depth: merges, additions, half_chain: 0 }
     }
 
     /// Allocates a workspace.

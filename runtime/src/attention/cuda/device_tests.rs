@@ -6,7 +6,7 @@ use crate::{
     BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
     PlanOptions,
 };
-use elsa_core::attention::{Inputs, Lengths, Outputs, Problem, Spec};
+use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use std::sync::Arc;
@@ -313,4 +313,82 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     // The context still belongs to the caller after the engine is gone.
     drop((workspace, plan, engine));
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
+}
+
+/// The output of a plan over device tensors that begin `shift` elements into their allocations.
+fn shifted(
+    engine: &Engine,
+    plan: &Plan,
+    problem: &Problem,
+    host: &[Vec<f32>; 3],
+    shift: [usize; 4],
+) -> Vec<u32> {
+    let context = context(engine);
+    let stream = Stream::new(&context).unwrap();
+    let mut y = vec![f32::NAN; problem.spec().output.extent()];
+    let sizes = [host[0].len(), host[1].len(), host[2].len(), y.len()];
+    let buffers: [DeviceBuffer; 4] =
+        std::array::from_fn(|i| DeviceBuffer::new(&context, (sizes[i] + shift[i]) * 4).unwrap());
+    let [q, k, v, out] = std::array::from_fn(|i| buffers[i].address() + shift[i] as u64 * 4);
+    {
+        let entered = context.enter().unwrap();
+        for (to, from) in [q, k, v].into_iter().zip(host) {
+            // SAFETY: *room*: the buffer holds the elements and the shift before them; *alive*: waited for below.
+            unsafe {
+                stream.raw().copy_in(&entered, to, from.as_ptr().cast(), size_of_val(&from[..])).unwrap()
+            };
+        }
+        stream.raw().synchronize(&entered).unwrap();
+    }
+    let inputs = DeviceInputs {
+        query: q,
+        key: k,
+        value: v,
+        past_key: None,
+        past_value: None,
+        mask: None,
+        lengths: Lengths::default(),
+    };
+    let outputs =
+        DeviceOutputs { output: out, lse: None, state: None, present_key: None, present_value: None };
+    let mut workspace = plan.workspace().unwrap();
+    // SAFETY: the buffers outlive the run, which is waited for, and nobody else uses them.
+    unsafe {
+        let mut bound = plan.bind_device(&inputs, &outputs, None, &mut workspace).unwrap();
+        bound.run().unwrap();
+        bound.wait().unwrap();
+    }
+    let entered = context.enter().unwrap();
+    // SAFETY: *room*: `y` has the bytes of the output; *alive*: waited for below.
+    unsafe { stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), out, y.len() * 4).unwrap() };
+    stream.raw().synchronize(&entered).unwrap();
+    bits(&y)
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn the_alignment_of_addresses_changes_no_bit() {
+    let engine = engine();
+    for (queries, keys, d, causal) in [
+        (3, 300, 64, false),
+        (70, 300, 64, false),
+        (70, 300, 64, true),
+        (150, 200, 64, false),
+        (70, 130, 32, true),
+    ] {
+        let view = |n| View::dense("x", Layout::Bhnd, &[HEADS, n, d], None).unwrap();
+        let mut spec = Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
+        spec.causal = causal.then_some(Alignment::TopLeft);
+        let problem = spec.check().unwrap();
+        // Scores that move references, in some rows and not in their neighbours.
+        let mut host =
+            [noise(4, HEADS * queries * d), noise(5, HEADS * keys * d), noise(6, HEADS * keys * d)];
+        host[0].iter_mut().enumerate().for_each(|(i, x)| *x *= if i / d % 3 == 0 { 40.0 } else { 1.0 });
+        let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+        let aligned = shifted(&engine, &plan, &problem, &host, [0; 4]);
+        for shift in [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 2, 3, 1]] {
+            let moved = shifted(&engine, &plan, &problem, &host, shift);
+            assert!(moved == aligned, "{}: {queries} x {keys} x {d}, {shift:?}", plan.kernel());
+        }
+    }
 }

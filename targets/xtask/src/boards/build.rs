@@ -83,7 +83,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 
 /// Runs cargo; returns the folder of its products.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
-    let packages = format!("--profile {PROFILE} -p elsa-cli -p elsa-capi");
+    let packages = format!("--profile {PROFILE} -p elsa-edge -p elsa-capi");
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -199,7 +199,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
-    let shipped = |package: &&Value| package["name"] == "elsa-cli" || package["name"] == "elsa-capi";
+    let shipped = |package: &&Value| package["name"] == "elsa-edge" || package["name"] == "elsa-capi";
     let mut open: Vec<String> =
         packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
     let mut linked = BTreeSet::new();

@@ -6,8 +6,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Test programs of `elsa-tests` that a real driver can run.
-const TESTS: [&str; 5] =
-    ["conformance", "cuda_conformance", "cuda_determinism", "cuda_scale", "no_allocation"];
+const TESTS: [&str; 6] =
+    ["conformance", "hostile", "cuda_conformance", "cuda_determinism", "cuda_scale", "no_allocation"];
 
 /// Executables that a cargo command with JSON messages has made, by the name of their target.
 fn executables(messages: &str) -> Vec<(String, PathBuf)> {
@@ -47,7 +47,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
     for line in [
         &format!("cargo test --no-run -p elsa-tests{tests}"),
         "cargo test --no-run -p elsa-runtime --lib",
-        "cargo build -p elsa-cli",
+        "cargo build -p elsa-edge",
     ] {
         let done = build(line);
         if !done.ok {

@@ -61,6 +61,7 @@ tool() {
 all="--include-ignored --nocapture --test-threads 4"
 tool info ./elsa info
 step conformance ./conformance $all
+step hostile ./hostile $all
 step outputs-alone ./cuda_conformance $all
 step determinism ./cuda_determinism $all
 step no-allocation ./no_allocation $all

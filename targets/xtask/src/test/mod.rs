@@ -1,5 +1,6 @@
 //! `cargo xtask test`: the stages, run one after the other and counted.
 
+mod absent;
 mod capi;
 mod cargo;
 mod cross;
@@ -8,6 +9,7 @@ mod fuzz;
 mod house;
 mod printed;
 mod readme;
+mod release;
 mod sanitizers;
 mod seeds;
 mod stages;
@@ -16,7 +18,7 @@ mod workspace;
 
 pub use stages::STAGES;
 
-use crate::shell::Tree;
+use crate::shell::{Run, Tree};
 use stages::Stage;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -27,6 +29,7 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
         if only.is_empty() { !fast || stage.fast } else { only.iter().any(|x| x == stage.name) }
     };
     let mut lines = Vec::new();
+    let (mut good, mut host) = (Vec::new(), false);
     let (mut passed, mut failed) = (0, 0);
     for stage in STAGES.iter().filter(|stage| wanted(stage)) {
         println!("\n[{}] {}", stage.name, stage.about);
@@ -39,6 +42,8 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
         passed += ran.passed;
         // A stage that failed before any of its tests could counts as one.
         failed += ran.failed.max(u64::from(!ok));
+        good.extend(ok.then_some(stage.name));
+        host |= stage.name == "host";
         let result = if ok { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs_f64();
         lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
@@ -46,6 +51,14 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
     println!();
     for line in lines {
         println!("{line}");
+    }
+    // The stage host has built the tool.
+    if host {
+        let info = Run::new(tree, "").arg(tree.target.join("debug/elsa")).args("info --json").machine().run();
+        match info.text("elsa info --json").and_then(|text| absent::not_run(&text, &good)) {
+            Ok(absent) => absent.iter().for_each(|line| println!("{line}")),
+            Err(fault) => println!("not known what was not run: {fault}"),
+        }
     }
     println!("{passed} passed, {failed} failed");
     if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

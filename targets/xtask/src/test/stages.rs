@@ -1,6 +1,6 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{capi, cross, deploy, fuzz, house, sanitizers, vision, workspace};
+use super::{capi, cross, deploy, fuzz, house, release, sanitizers, vision, workspace};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 21] = [
+pub const STAGES: [Stage; 24] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -34,6 +34,19 @@ pub const STAGES: [Stage; 21] = [
         fast: false,
         run: workspace::docs,
     },
+    Stage {
+        name: "deny",
+        about: "licences, versions and sources of dependencies",
+        fast: false,
+        run: release::deny,
+    },
+    Stage {
+        name: "msrv",
+        about: "published packages with the oldest compiler",
+        fast: false,
+        run: release::msrv,
+    },
+    Stage { name: "package", about: "what is published, packed", fast: false, run: release::package },
     Stage { name: "ptx", about: "device code, regenerated and assembled", fast: false, run: ptx::check },
     Stage {
         name: "no_std",

@@ -78,7 +78,7 @@ fn record(path: &Path) -> Result<Record, String> {
         };
         pictures.push(Wanted { index, class, scores: numbers(scores) });
     }
-    let largest = pictures.iter().flat_map(|p| &p.scores).fold(0.0f64, |m, s| m.max(s.abs()));
+    let largest = pictures.iter().flat_map(|p| &p.scores).fold(0.0, |m, s| larger(m, s.abs()));
     let unit = f64::from(f32::EPSILON) / 2.0;
     let tolerance = 2.0 * LAMBDA * ROUNDINGS.sqrt() * unit * largest + RECORDED;
     Ok(Record { pictures, accuracy: value["accuracy"].as_f64().unwrap_or_default(), tolerance })
@@ -111,6 +111,16 @@ fn same_classes(record: &Record, lines: &[Value]) -> usize {
     record.pictures.iter().filter(same).count()
 }
 
+/// The larger of two; NaN when either is NaN.
+fn larger(a: f64, b: f64) -> f64 {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+/// Whether `error` is at most `allowed`. NaN on either side is not.
+fn within(error: f64, allowed: f64) -> bool {
+    error <= allowed
+}
+
 /// Compares the report of the program with the record. `backend`, if given, must have computed.
 fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<String, String> {
     let (lines, all) = lines(out)?;
@@ -136,15 +146,15 @@ fn compare(record: &Record, out: &Output, backend: Option<&str>) -> Result<Strin
             return Err(format!("picture {}: {} scores", wanted.index, scores.len()));
         }
         for (score, wanted) in scores.iter().zip(&wanted.scores) {
-            worst = worst.max((score - wanted).abs());
+            worst = larger(worst, (score - wanted).abs());
         }
     }
-    if worst > record.tolerance {
+    if !within(worst, record.tolerance) {
         return Err(format!("scores differ by {worst:.1e}; allowed: {:.1e}", record.tolerance));
     }
     let accuracy = all["accuracy"].as_f64().unwrap_or_default();
     // PyTorch's is a quotient of the same whole numbers, in f32.
-    if (accuracy - record.accuracy).abs() > f64::from(f32::EPSILON) {
+    if !within((accuracy - record.accuracy).abs(), f64::from(f32::EPSILON)) {
         return Err(format!("accuracy {accuracy}; PyTorch: {}", record.accuracy));
     }
     Ok(format!(
@@ -408,5 +418,20 @@ fn refusals(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path) {
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let good = out.code == Some(status) && out.stderr.contains(names);
         ran.note(&format!("refused, {names}"), if good { Ok(found) } else { Err(found) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_no_agreement() {
+        assert!(
+            [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::NAN, f64::NAN)].iter().all(|(a, b)| !within(*a, *b))
+        );
+        assert!(within(1.0, 1.0) && !within(1.1, 1.0));
+        assert!([1.0, f64::NAN, 2.0].into_iter().fold(0.0, larger).is_nan());
+        assert_eq!([1.0, 3.0, 2.0].into_iter().fold(0.0, larger), 3.0);
     }
 }

@@ -208,8 +208,8 @@ pub fn cuda(tree: &Tree) -> Ran {
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
     for line in [
-        "cargo test --workspace --test conformance --test determinism --test no_allocation --test cuda_* \
-         --no-fail-fast -- --include-ignored --skip scale_",
+        "cargo test --workspace --test conformance --test hostile --test determinism --test no_allocation \
+         --test cuda_* --no-fail-fast -- --include-ignored --skip scale_",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));

@@ -291,16 +291,68 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 // SAFETY: above; every bound frame was destroyed.
                 accepted(unsafe { elsa_bound_run(stale, null_mut()) });
             }
-            _ => {
-                let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
-                let [read, written] = arenas.map(|arena| arena.cast::<f32>());
-                let at = |arena: *mut f32, part: usize| arena.wrapping_add(part * 1100).cast_const();
-                let a = elsa_states_in { m: at(read, 0), s: at(read, 1), w: at(read, 2) };
-                let b = elsa_states_in { m: at(read, 3), s: at(read, 4), w: at(read, 5) };
-                let to = |part: usize| written.wrapping_add(part * 1100);
-                let merged = elsa_states_out { m: to(0), s: to(1), w: to(2) };
-                // SAFETY: above; 64 rows of 16 f32 values fit 1,100.
-                accepted(unsafe { elsa_states_merge(rows, dim, &a, &b, &merged) });
+            _ => merge(u, arenas)?,
+        }
+    }
+    Ok(())
+}
+
+/// A reference: none, any number of 32 bits, or one at most a few values of f32 from `centre`.
+fn reference(u: &mut Unstructured<'_>, centre: f32) -> Result<f32> {
+    Ok(match u.int_in_range(0..=7)? {
+        0 => f32::NEG_INFINITY,
+        1 => f32::from_bits(u.arbitrary()?),
+        2 => centre,
+        steps => (2..steps).fold(centre, |m, _| m.next_up()),
+    })
+}
+
+/// Merges states with references of any magnitude, and compares with f64.
+fn merge(u: &mut Unstructured<'_>, arenas: [*mut u8; 2]) -> Result<()> {
+    let (rows, dim) = (u.int_in_range(0..=64)?, u.int_in_range(0..=16)?);
+    let [read, written] = arenas.map(|arena| arena.cast::<f32>());
+    let part = |arena: *mut f32, part: usize| arena.wrapping_add(part * 1100);
+    let centre = f32::from_bits(u.arbitrary()?);
+    for row in 0..rows {
+        for side in [0, 3] {
+            let (m, s) = (reference(u, centre)?, f32::from_bits(u.arbitrary()?));
+            // SAFETY: 64 rows fit the 1,100 values of a part, and six parts the arena, which nothing else uses.
+            unsafe {
+                part(read, side).add(row).write(m);
+                part(read, side + 1).add(row).write(s);
+            }
+        }
+    }
+    let at = |n: usize| part(read, n).cast_const();
+    let a = elsa_states_in { m: at(0), s: at(1), w: at(2) };
+    let b = elsa_states_in { m: at(3), s: at(4), w: at(5) };
+    let merged = elsa_states_out { m: part(written, 0), s: part(written, 1), w: part(written, 2) };
+    // SAFETY: as above; 64 rows of 16 f32 values fit 1,100.
+    assert!(accepted(unsafe { elsa_states_merge(rows, dim, &a, &b, &merged) }));
+    for row in 0..rows {
+        // SAFETY: as above.
+        let [ma, sa, mb, sb] = [a.m, a.s, b.m, b.s].map(|x| unsafe { x.add(row).read() });
+        let present = [(ma, sa), (mb, sb)].map(|(m, s)| m != f32::NEG_INFINITY || s.is_nan());
+        let largest = if ma > mb { f64::from(ma) } else { f64::from(mb) };
+        let factors = match present {
+            [true, true] => [ma, mb].map(|m| (f64::from(m) - largest).exp()),
+            only => only.map(|present| if present { 1.0 } else { 0.0 }),
+        };
+        let agree = |x: f32, y: f32, found: f32| {
+            let term = |x: f32, i: usize| if present[i] { f64::from(x) * factors[i] } else { 0.0 };
+            let want = term(x, 0) + term(y, 1);
+            let size = term(x, 0).abs() + term(y, 1).abs();
+            let same = found == want as f32 || (found.is_nan() && want.is_nan());
+            assert!(
+                same || (f64::from(found) - want).abs() <= 2e-7 * size + 1e-44,
+                "({ma}, {sa}) and ({mb}, {sb}): {x} and {y} merge to {found}, not {want}"
+            );
+        };
+        // SAFETY: as above.
+        unsafe {
+            agree(sa, sb, merged.s.add(row).read());
+            for i in row * dim..row * dim + dim {
+                agree(a.w.add(i).read(), b.w.add(i).read(), merged.w.add(i).read());
             }
         }
     }

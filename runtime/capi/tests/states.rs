@@ -1,0 +1,193 @@
+//! States of parts of the keys, merged and finished through the C functions, against the softmax of the same scores
+//! in f64: references up to 10^9 and beyond, parts without keys, and parts that are poisoned.
+
+#![allow(clippy::unwrap_used)]
+
+use elsa::{ELSA_STATUS_OK, elsa_states_finish, elsa_states_in, elsa_states_merge, elsa_states_out};
+use elsa_core::monoid::Monoid;
+use elsa_core::state::{NaturalState, State};
+use std::f64::consts::LN_2;
+
+/// Elements of a value.
+const DIM: usize = 3;
+/// Unit roundoff of f32.
+const U: f64 = 5.960_464_477_539_063e-8;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.bits() % n as u64) as usize
+    }
+
+    /// Uniform in −1 ≤ x < 1.
+    fn signed(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+}
+
+/// A key: its score in base-2 units, as a kernel computes it, and its value.
+type Key = (f32, [f32; DIM]);
+
+/// States of one row in natural-log units, in the caller's memory.
+#[derive(Clone, Debug)]
+struct Row {
+    m: [f32; 1],
+    s: [f32; 1],
+    w: [f32; DIM],
+}
+
+impl Row {
+    fn of(keys: &[Key]) -> Row {
+        let mut state = State::<[f32; DIM]>::identity();
+        for (score, value) in keys {
+            state.absorb(*score, |i| value[i]);
+        }
+        let natural = NaturalState::of(state.m, state.s, 1.0, false);
+        Row { m: [natural.m], s: [natural.s], w: state.w.map(|w| natural.w(w)) }
+    }
+
+    fn read(&self) -> elsa_states_in {
+        elsa_states_in { m: self.m.as_ptr(), s: self.s.as_ptr(), w: self.w.as_ptr() }
+    }
+
+    fn write(&mut self) -> elsa_states_out {
+        elsa_states_out { m: self.m.as_mut_ptr(), s: self.s.as_mut_ptr(), w: self.w.as_mut_ptr() }
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        self.m.iter().chain(&self.s).chain(&self.w).map(|x| x.to_bits()).collect()
+    }
+}
+
+/// Merges into memory of its own, which holds NaN, or into that of the earlier state.
+fn merged(earlier: &Row, later: &Row, in_place: bool) -> Row {
+    let nan = Row { m: [f32::NAN], s: [f32::NAN], w: [f32::NAN; DIM] };
+    let mut out = if in_place { earlier.clone() } else { nan };
+    let to = out.write();
+    let from = if in_place { out.read() } else { earlier.read() };
+    // SAFETY: *read*, *write*: arrays of one row, which live until the call is over.
+    let status = unsafe { elsa_states_merge(1, DIM, &from, &later.read(), &to) };
+    assert_eq!(status, ELSA_STATUS_OK);
+    out
+}
+
+/// Output and log-sum-exp.
+fn finished(row: &Row) -> ([f32; DIM], f32) {
+    let (mut out, mut lse) = ([f32::NAN; DIM], f32::NAN);
+    // SAFETY: *read*, *write*: arrays of one row, which live until the call is over.
+    let status = unsafe { elsa_states_finish(1, DIM, &row.read(), out.as_mut_ptr(), &mut lse) };
+    assert_eq!(status, ELSA_STATUS_OK);
+    (out, lse)
+}
+
+/// Panics unless the state is that of the keys. What a state may be off by is derived in `tests/tests/laws.rs`; two
+/// more roundings leave the library, and one comes with each merge.
+fn check(row: &Row, keys: &[Key], merges: usize) {
+    let (out, lse) = finished(row);
+    let keys: Vec<&Key> = keys.iter().filter(|k| k.0 != f32::NEG_INFINITY).collect();
+    if keys.is_empty() {
+        assert_eq!((row.m, row.s, row.w), ([f32::NEG_INFINITY], [0.0], [0.0; DIM]));
+        assert_eq!((out, lse), ([0.0; DIM], f32::NEG_INFINITY));
+        return;
+    }
+    if keys.iter().any(|k| k.0.is_nan()) {
+        assert!(out.iter().all(|x| x.is_nan()) && lse.is_nan(), "{row:?} {out:?} {lse}");
+        return;
+    }
+    let max = keys.iter().map(|k| f64::from(k.0)).fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = keys.iter().map(|k| (f64::from(k.0) - max).exp2()).collect();
+    let sum: f64 = weights.iter().sum();
+    let error = (100.0 * LN_2 + keys.len() as f64 + merges as f64 + 8.0) * U;
+    let floor = 2f64.powi(-70);
+    for x in 0..DIM {
+        let (mut y, mut spread, mut mass) = (0.0, 0.0, 0.0);
+        for (weight, (_, value)) in weights.iter().zip(&keys) {
+            let value = f64::from(value[x]);
+            y += weight * value / sum;
+            spread += weight * value.abs() / sum;
+            mass += value.abs();
+        }
+        let allowed = 2.0 * error * spread + floor * mass;
+        assert!((f64::from(out[x]) - y).abs() <= allowed, "{row:?}: column {x} is {}, not {y}", out[x]);
+    }
+    // The sum that reference and S stand for together: log S against what the reference leaves of the logarithm.
+    let (m, s) = (f64::from(row.m[0]), f64::from(row.s[0]));
+    let left = max.mul_add(LN_2, -m) + max * 2.319_046_813_846_3e-17 + sum.ln();
+    let spacing = f64::from(row.m[0].abs().next_up() - row.m[0].abs());
+    let coarse = if m.abs() < 2f64.powi(30) { 0.0 } else { spacing };
+    assert!((s.ln() - left).abs() <= error + coarse, "{row:?}: log S is {}, not {left}", s.ln());
+    let want = max * LN_2 + sum.ln();
+    assert!((f64::from(lse) - want).abs() <= error + 2.0 * spacing, "{row:?}: {lse}, not {want}");
+}
+
+#[test]
+fn states_of_parts_merge_at_any_magnitude() {
+    let mut random = Random(11);
+    let (mut large, mut mixed) = (0, 0);
+    for case in 0..20_000 {
+        let magnitude = 10f64.powf(10.0 * (0.5 + 0.5 * random.signed()));
+        let centre = if random.below(4) == 0 { -magnitude } else { magnitude };
+        let spacing = f64::from((centre as f32).abs().next_up() - (centre as f32).abs());
+        let spread = [0.5, 4.0, 30.0, 3.0 * spacing, 0.01 * magnitude][random.below(5)];
+        let poisoned = random.below(20) == 0;
+        let parts: Vec<Vec<Key>> = (0..2 + random.below(4))
+            .map(|_| {
+                let n = [0, 1, 1 + random.below(3), 1 + random.below(40)][random.below(4)];
+                (0..n)
+                    .map(|_| {
+                        let score = match random.below(40) {
+                            0 => f32::NEG_INFINITY,
+                            1 if poisoned => f32::NAN,
+                            _ => (centre + spread * random.signed()) as f32,
+                        };
+                        (score, [(); DIM].map(|()| random.signed() as f32))
+                    })
+                    .collect()
+            })
+            .collect();
+        let all: Vec<Key> = parts.concat();
+        let rows: Vec<Row> = parts.iter().map(|keys| Row::of(keys)).collect();
+        for (row, keys) in rows.iter().zip(&parts) {
+            check(row, keys, 0);
+        }
+        let forwards = rows.iter().skip(1).fold(rows[0].clone(), |sum, row| {
+            let (own, in_place) = (merged(&sum, row, false), merged(&sum, row, true));
+            assert_eq!(own.bits(), in_place.bits(), "case {case}");
+            own
+        });
+        check(&forwards, &all, rows.len());
+        // The other bracketing: from the end.
+        let last = rows.len() - 1;
+        let backwards =
+            rows[..last].iter().rev().fold(rows[last].clone(), |sum, row| merged(row, &sum, false));
+        check(&backwards, &all, rows.len());
+        let scores = rows.iter().filter(|row| row.s[0] > 0.0).map(|row| row.m[0]);
+        let (low, high) = scores.fold((f32::MAX, f32::MIN), |(a, b), m| (a.min(m), b.max(m)));
+        large += usize::from(high > 1.2e7 || high < -1.2e7 && high > f32::MIN);
+        mixed += usize::from(low.abs() > 1.2e7 && low < high && high - low < 12.0);
+    }
+    assert!(large > 4000 && mixed > 50, "{large} {mixed}");
+}
+
+/// What stands in the arrays of a row without keys is not looked at, and does not come out.
+#[test]
+fn garbage_beside_no_key_stays_outside() {
+    let row = Row::of(&[(2.5e7, [0.3, -0.7, 11.0]), (2.5e7 + 4.0, [1.0, 2.0, 3.0])]);
+    for (s, w) in [(0.0, f32::NAN), (7.0, 3e38), (f32::INFINITY, f32::INFINITY)] {
+        let none = Row { m: [f32::NEG_INFINITY], s: [s], w: [w; DIM] };
+        assert_eq!(merged(&none, &row, false).bits(), row.bits());
+        assert_eq!(merged(&row, &none, false).bits(), row.bits());
+        for in_place in [false, true] {
+            check(&merged(&none, &none, in_place), &[], 1);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the files of a call hold, for messages: flag, path, type and shape.
+
+use crate::error::Error;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::Spec;
+
+/// The tensors of a call in words, by flag.
+#[derive(Default)]
+pub struct Files(Vec<(&'static str, String)>);
+
+impl Files {
+    /// Adds the tensor of the flag `argument`.
+    pub fn add(&mut self, argument: &'static str, path: &str, dtype: &str, shape: &[usize]) {
+        self.0.push((argument, format!("--{argument} {path}: {dtype} {shape:?}")));
+    }
+
+    /// The tensor of the flag `argument` in words, or nothing if it has no file.
+    #[must_use]
+    pub fn of(&self, argument: &str) -> Option<&str> {
+        self.0.iter().find(|(of, _)| *of == argument).map(|(_, words)| words.as_str())
+    }
+
+    /// `fault` with the tensors that it is about.
+    #[must_use]
+    pub fn explain(&self, fault: ArgumentError) -> Error {
+        self.with(fault, String::new(), None)
+    }
+
+    /// As [`Files::explain`], of a fault in `spec`. A mask is compared with the scores, and one that looks like a
+    /// padding mask is told from a mask of queries.
+    #[must_use]
+    pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
+        let (ArgumentError::MaskShape { .. }, Some(mask)) = (fault, &spec.mask) else {
+            return self.explain(fault);
+        };
+        let past = spec.past_key.map_or(0, |past| past.tokens());
+        let keys = spec.key.tokens().saturating_add(past);
+        let (batch, queries) = (spec.query.batch(), spec.query.tokens());
+        let scores = [batch, spec.query.heads(), queries, keys];
+        // [batch, keys], or [batch, queries, keys]: the batch lies where heads or queries are expected.
+        let padding = match mask.shape() {
+            [1, 1, b, n] if b == batch && n == keys => Some([batch, 1, 1, keys]),
+            [1, b, q, n] if b == batch && n == keys && (q == 1 || q == queries) => Some([batch, 1, q, keys]),
+            _ => None,
+        };
+        let advice = padding.map_or_else(String::new, |shape| {
+            format!("; a mask for each sequence of the batch, such as padding, has the shape {shape:?}")
+        });
+        self.with(fault, advice, Some(format!("scores: {scores:?}")))
+    }
+
+    fn with(&self, fault: ArgumentError, advice: String, more: Option<String>) -> Error {
+        use ArgumentError as E;
+        let (argument, other) = match fault {
+            E::Groups { .. } => ("k", "q"),
+            E::MaskShape { .. } => ("mask", ""),
+            E::Mismatch { argument, of, .. } => match of {
+                "q with v" | "the batch" => (argument, "q"),
+                _ => (argument, of),
+            },
+            E::Type { argument, .. } => (argument, "q"),
+            E::Rank { argument, .. }
+            | E::TooLarge { argument, .. }
+            | E::HeadsMissing { argument }
+            | E::HeadsDoNotDivide { argument, .. }
+            | E::Zero { argument, .. }
+            | E::Length { argument, .. } => (argument, ""),
+            E::Conflict { argument, other } | E::Needs { argument, other } => (argument, other),
+            _ => return Error::Problem(fault),
+        };
+        let files = [self.of(argument), self.of(other).filter(|_| other != argument)];
+        let words: Vec<&str> = files.into_iter().flatten().chain(more.as_deref()).collect();
+        if words.is_empty() {
+            return Error::Problem(fault);
+        }
+        Error::Tensors { fault, advice, files: words.join(", ") }
+    }
+}

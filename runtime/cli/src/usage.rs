@@ -1,0 +1,166 @@
+//! What is wrong with a command line, on one line: the argument, what was found, what is allowed, and what was
+//! probably meant.
+
+use crate::args::{FILE, FILE_IS};
+use crate::command::Cli;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Command, CommandFactory};
+use std::any::TypeId;
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The message for `error`, which the parser found in `arguments`. The first of them is the name of the tool.
+pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
+    let mut root = Cli::command();
+    root.build();
+    let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let verb = (1..words.len()).find(|&at| root.find_subcommand(&words[at]).is_some());
+    let argument = strings(error, ContextKind::InvalidArg);
+    let flag = argument.first().map_or("", |argument| name(argument));
+    let value = strings(error, ContextKind::InvalidValue).first().copied().unwrap_or_default();
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let found = strings(error, ContextKind::InvalidSubcommand).first().copied().unwrap_or_default();
+            let near = strings(error, ContextKind::SuggestedSubcommand);
+            let verbs: Vec<&str> = root.get_subcommands().map(Command::get_name).collect();
+            format!("command: '{found}'; allowed: {}{}", verbs.join(", "), meant(near.first().copied()))
+        }
+        ErrorKind::UnknownArgument => unknown(&root, &words, verb, flag, error),
+        ErrorKind::MissingRequiredArgument => {
+            let flags: Vec<&str> = argument.iter().map(|argument| name(argument)).collect();
+            format!("{}: missing; allowed: {}; {FILE} is {FILE_IS}", flags.join(", "), usage(error))
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
+            let found = if value.is_empty() { "no value".to_owned() } else { format!("'{value}'") };
+            let values = strings(error, ContextKind::ValidValue);
+            let allowed = match error.source().map(ToString::to_string) {
+                Some(allowed) if allowed.starts_with("allowed: ") => format!("; {allowed}"),
+                Some(reason) => format!(": {reason}"),
+                None if values.is_empty() => format!("; allowed: {}", argument.join(" ")),
+                None => format!("; allowed: {}", values.join(", ")),
+            };
+            let near = strings(error, ContextKind::SuggestedValue);
+            format!("{flag}: {found}{allowed}{}", meant(near.first().copied()))
+        }
+        ErrorKind::ArgumentConflict => {
+            let prior = strings(error, ContextKind::PriorArg);
+            match prior.first().map(|prior| name(prior)) {
+                Some(prior) if prior != flag => {
+                    format!("{flag}: given with {prior}; allowed: one of the two")
+                }
+                _ => format!("{flag}: given twice; allowed: once"),
+            }
+        }
+        ErrorKind::TooManyValues => format!("{flag}: '{value}'; allowed: {flag} without a value"),
+        ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb),
+        // The first paragraph of what the parser prints. Tips and usage follow it.
+        _ => {
+            let text = error.render().to_string();
+            let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            let line = lines.join(" ");
+            line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+        }
+    }
+}
+
+/// An argument that no flag is or takes.
+fn unknown(
+    root: &Command,
+    words: &[String],
+    verb: Option<usize>,
+    found: &str,
+    error: &clap::Error,
+) -> String {
+    let at = (1..words.len()).find(|&at| {
+        // Of "-word" the parser names the first letter.
+        let short = found.len() == 2 && !words[at].starts_with("--");
+        name(&words[at]) == found || short && words[at].starts_with(found)
+    });
+    let at = at.unwrap_or(words.len());
+    let Some(command) = verb.filter(|&verb| verb < at).and_then(|verb| root.find_subcommand(&words[verb]))
+    else {
+        return format!("{found}: unexpected argument before the command; allowed: elsa COMMAND [OPTIONS]");
+    };
+    let whole = words.get(at).map_or(found, |word| name(word));
+    let before = words.get(at - 1).map_or("", |word| name(word));
+    let bare = whole.trim_start_matches('-');
+    let near = if of(command, before).is_some_and(Arg::is_require_equals_set) {
+        Some(format!("{before}={whole}"))
+    } else if of(command, &format!("--{bare}")).is_some() {
+        Some(format!("--{bare}"))
+    } else {
+        strings(error, ContextKind::SuggestedArg).first().map(|near| name(near).to_owned())
+    };
+    let verb = command.get_name();
+    let elsewhere: Vec<&str> = root
+        .get_subcommands()
+        .filter(|other| other.get_name() != verb && of(other, whole).is_some())
+        .map(Command::get_name)
+        .collect();
+    let elsewhere = match &elsewhere[..] {
+        [] => String::new(),
+        verbs => format!(", which is a flag of elsa {}", verbs.join(", ")),
+    };
+    let allowed = format!("what elsa {verb} --help lists");
+    format!("{whole}: unexpected argument{elsewhere}; allowed: {allowed}{}", meant(near.as_deref()))
+}
+
+/// An argument that is not UTF-8, by the flag whose value it is.
+fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<usize>) -> String {
+    let command = verb.and_then(|verb| root.find_subcommand(&words[verb])).unwrap_or(root);
+    for (at, word) in words.iter().enumerate().skip(1) {
+        if arguments[at].to_str().is_some() {
+            continue;
+        }
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, value)) if flag.starts_with("--") => (flag, value),
+            _ => (words[at - 1].as_str(), word.as_str()),
+        };
+        let takes = of(command, flag);
+        // Plain paths may be of any bytes.
+        if takes.is_some_and(|arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>()) {
+            continue;
+        }
+        let flag = takes.map_or("argument", |_| flag);
+        return format!("{flag}: '{value}' is not UTF-8; allowed: UTF-8");
+    }
+    "argument: not UTF-8; allowed: UTF-8".to_owned()
+}
+
+/// The flag of `command` that is written `--name`.
+fn of<'a>(command: &'a Command, flag: &str) -> Option<&'a Arg> {
+    let long = flag.strip_prefix("--")?;
+    command.get_arguments().find(|arg| arg.get_long() == Some(long))
+}
+
+/// `--flag` of `--flag=value`, `--flag <VALUE>` and `--flag[=<VALUE>]`.
+fn name(argument: &str) -> &str {
+    match argument.strip_prefix('-') {
+        Some(_) => argument.split([' ', '=', '[']).next().unwrap_or(argument),
+        None => argument,
+    }
+}
+
+fn meant(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
+/// The forms of the command, one after the other.
+fn usage(error: &clap::Error) -> String {
+    let text = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(text)) => text.to_string(),
+        _ => String::new(),
+    };
+    let forms: Vec<&str> = text.lines().map(|line| line.trim_start_matches("Usage:").trim()).collect();
+    forms.join(", or ")
+}
+
+/// The texts that `error` has of a kind.
+fn strings(error: &clap::Error, kind: ContextKind) -> Vec<&str> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text],
+        Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    }
+}

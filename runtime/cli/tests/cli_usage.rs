@@ -1,0 +1,407 @@
+//! What the tool says of a wrong command line, of flags without an effect, and of an output that it cannot print to;
+//! and that the examples of its help run.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Desk, elsa, elsa_with, emulated, noise, npy};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Output, Stdio};
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Requires status 2, nothing on standard output, and one line with all of `words`, separated by bars.
+fn wrong<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], words: &str) {
+    let output = elsa(args);
+    let text = stderr(&output);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{args:?}: {text}");
+    assert!(output.stdout.is_empty() && text.starts_with("elsa: "), "{args:?}: {text}");
+    for word in words.split('|') {
+        assert!(text.contains(word), "{args:?}: '{word}' is missing in: {text}");
+    }
+}
+
+fn wrong_line(line: &str, words: &str) {
+    wrong(&line.split_whitespace().collect::<Vec<_>>(), words);
+}
+
+#[test]
+fn what_was_probably_meant_is_named() {
+    for (line, words) in [
+        ("run --causal top-left", "top-left: unexpected|did you mean --causal=top-left?"),
+        ("run --causal --q a.npy top-left", "top-left: unexpected|allowed: what elsa run --help lists"),
+        ("run causal", "causal: unexpected|did you mean --causal?"),
+        ("run -causal", "-causal: unexpected|did you mean --causal?"),
+        ("bench --jsn", "--jsn: unexpected|did you mean --json?"),
+        ("bench --out y.npy", "--out: unexpected|a flag of elsa run; allowed: what elsa bench"),
+        ("--json info", "--json: unexpected argument before the command|allowed: elsa COMMAND"),
+        ("frob", "command: 'frob'|allowed: run, verify, bench, info, warmup, help"),
+        ("benhc", "command: 'benhc'|did you mean bench?"),
+        ("help frob", "command: 'frob'|allowed: run, verify"),
+        ("run --layout bhn", "--layout: 'bhn'; allowed: bhnd, bnhd, bnc; did you mean bhnd?"),
+        ("bench --block -64", "--block: '-64'; allowed: 64, 128, 256"),
+        ("bench --json=yes", "--json: 'yes'; allowed: --json without a value"),
+        ("run --scale", "--scale: no value; allowed: --scale <X>"),
+        ("run --q a.npy --q b.npy", "--q: given twice; allowed: once"),
+        ("verify --scenario stress --scale 2", "--scenario: given with --scale; allowed: one of the two"),
+    ] {
+        wrong_line(line, words);
+    }
+}
+
+#[test]
+fn everything_that_is_missing_is_named_at_once() {
+    wrong_line("run", "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy or");
+    wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
+    wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
+    let text = stderr(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
+    assert!(text.starts_with("elsa: --out: missing"), "{text}");
+}
+
+#[test]
+fn text_that_is_not_utf8_is_named_by_its_flag() {
+    let bad = OsStr::from_bytes(b"\xff.npy");
+    let arg = OsStr::new;
+    wrong(
+        &[arg("run"), arg("--q"), arg("q.npy"), arg("--k"), bad],
+        "--k: '|.npy' is not UTF-8; allowed: UTF-8",
+    );
+    wrong(&[arg("run"), OsStr::from_bytes(b"--v=\xff.npy")], "--v: '|is not UTF-8");
+    // The archive of states is a plain path, which may be any; the value behind it is not.
+    let archive = OsStr::from_bytes(b"\xff.npz");
+    wrong(&[arg("run"), arg("--state-out"), archive, arg("--mask"), bad], "--mask: '|is not UTF-8");
+    wrong(&[bad], "'|.npy'|allowed");
+}
+
+#[test]
+fn help_is_a_command_too() {
+    for (args, same) in [(&["help"][..], &["--help"][..]), (&["help", "run"], &["run", "--help"])] {
+        let [output, same] = [args, same].map(elsa);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}");
+        assert_eq!(output.stdout, same.stdout, "{args:?}");
+    }
+    let text = String::from_utf8(elsa(&["help"]).stdout).unwrap();
+    for word in ["ELSA_LOG", "ELSA_BACKEND", "141"] {
+        assert!(text.contains(word), "{word} is missing in {text}");
+    }
+}
+
+/// Numbers in the help are those that the library has.
+#[test]
+fn limits_in_the_help_are_those_that_hold() {
+    let help = String::from_utf8(elsa(&["bench", "--help"]).stdout).unwrap();
+    let refused = stderr(&elsa(&["bench", "--threads", "100000000"]));
+    let threads = refused.split_once("allowed: ").unwrap().1.trim();
+    assert!(
+        threads.starts_with("1 to ") && help.contains(&format!("of the CPU, {threads} ")),
+        "{refused}{help}"
+    );
+    let block = elsa_runtime::PlanOptions::default().block;
+    assert!(help.contains(&format!("Keys of a block on the CPU [default: {block}]")), "{help}");
+}
+
+#[test]
+fn flags_that_nothing_heeds_are_refused() {
+    let shape = "--shape 1,1,4,4,4 --seconds 0.01";
+    for flag in ["--half-scores", "--device 0", "--fallback fail"] {
+        let name = flag.split(' ').next().unwrap();
+        let words = format!("{name}: given with --backend scalar; allowed: with --backend cuda or auto");
+        for verb in
+            [format!("bench {shape}"), "verify --scenario stress".into(), "warmup --shape 1,1,4,4,4".into()]
+        {
+            wrong_line(&format!("{verb} --backend scalar {flag}"), &words);
+        }
+    }
+    wrong_line(&format!("bench --heads 2 {shape}"), "--heads|--shape|allowed: one of the two");
+    for flag in ["--dtype f16", "--budget 1MiB", "--block 64", "--half-scores"] {
+        let name = flag.split(' ').next().unwrap();
+        wrong_line(
+            &format!("warmup {flag}"),
+            &format!("{name}: given without --shape; allowed: with --shape"),
+        );
+    }
+    // Where the environment names the CPU: the call does what it says, unless it needs a GPU.
+    let cpu = |flag: &str| {
+        let line = format!("bench {shape} {flag}");
+        elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
+    };
+    for flag in ["--half-scores", "--device 0"] {
+        let output = cpu(flag);
+        let name = flag.split(' ').next().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
+    }
+    let output = cpu("--fallback fail");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
+    assert!(stderr(&cpu("")).is_empty(), "{}", stderr(&cpu("")));
+}
+
+#[test]
+fn a_budget_counts_for_the_methods_that_are_measured() {
+    // Less than the scores of 256 keys take, enough for a block of them.
+    let bench = |flags: &str| {
+        let line = format!(
+            "bench --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
+        );
+        elsa(&line.split_whitespace().collect::<Vec<_>>())
+    };
+    for (flags, warns) in [("--method elsa", false), ("", true)] {
+        let output = bench(flags);
+        let text = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success(), "{flags}: {}", stderr(&output));
+        assert!(text.lines().count() == 1 && text.contains("\"method\":\"elsa\""), "{flags}: {text}");
+        assert_eq!(stderr(&output).contains("--budget has no room for math"), warns, "{}", stderr(&output));
+    }
+    for flags in ["--method math", "--method both"] {
+        let output = bench(flags);
+        assert_eq!(output.status.code(), Some(2), "{flags}: {}", stderr(&output));
+        let text = stderr(&output);
+        assert!(
+            text.contains("--budget: 98304 bytes; allowed: at least ") && text.contains("the method math"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn warmup_of_the_cpu_says_that_nothing_needs_loading() {
+    let text = String::from_utf8(elsa(&["warmup", "--backend", "scalar"]).stdout).unwrap();
+    assert!(text.contains("loaded    nothing: "), "{text}");
+}
+
+/// A call of each command whose output is short, and help.
+const PRINTING: [&str; 8] = [
+    "run --q @q.npy --k @q.npy --v @q.npy --out @y.npy --json",
+    "verify --q @q.npy --k @q.npy --v @q.npy",
+    "bench --shape 1,1,4,4,4 --seconds 0.01",
+    "info",
+    "warmup --backend scalar",
+    "help",
+    "help run",
+    "--version",
+];
+
+/// Calls the tool by a shell: `$0` and its arguments, in `script`.
+fn by_shell(desk: &Desk, script: &str, line: &str) -> Output {
+    let folder = format!("{}/", desk.0.path().display());
+    let words = line.split_whitespace().map(|word| word.replace('@', &folder));
+    Command::new("sh").args(["-c", script]).args(common::tool()).args(words).output().unwrap()
+}
+
+#[test]
+fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[4, 4], &noise(1, 16));
+    let lines = if emulated() { &PRINTING[3..] } else { &PRINTING[..] };
+    for line in lines {
+        let full = by_shell(&desk, "\"$0\" \"$@\" > /dev/full", line);
+        let text = stderr(&full);
+        assert_eq!((full.status.code(), text.lines().count()), (Some(3), 1), "{line}: {text}");
+        assert!(text.starts_with("elsa: standard output: "), "{line}: {text}");
+
+        // An emulator's own files may take the place of a closed standard output.
+        let nowhere = if emulated() { "\"$0\" \"$@\" > /dev/null" } else { "\"$0\" \"$@\" >&-" };
+        let closed = by_shell(&desk, nowhere, line);
+        assert_eq!(closed.status.code(), Some(0), "{line}: {}", stderr(&closed));
+
+        let silent = by_shell(&desk, "\"$0\" \"$@\" > /dev/null 2> /dev/full", line);
+        assert_eq!(silent.status.code(), Some(0), "{line}");
+
+        // A pipe whose reader is gone before the tool starts.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let folder = format!("{}/", desk.0.path().display());
+        let words = line.split_whitespace().map(|word| word.replace('@', &folder));
+        let tool = common::tool();
+        let mut command = Command::new(&tool[0]);
+        command.args(&tool[1..]).args(words).stdout(writer).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(141), ""), "{line}");
+    }
+    // What is wrong with a request is told whatever happens to standard output or standard error.
+    for script in ["\"$0\" \"$@\" > /dev/full", "\"$0\" \"$@\" 2> /dev/full", "\"$0\" \"$@\" 2>&-"] {
+        assert_eq!(by_shell(&desk, script, "frob").status.code(), Some(2), "{script}");
+    }
+    assert!(File::open(desk.path("y.npy")).is_ok() || emulated());
+}
+
+#[test]
+fn links_that_lead_to_themselves_are_wrong_requests() {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[4, 4], &noise(1, 16));
+    std::os::unix::fs::symlink(desk.path("loop.npy"), desk.path("loop.npy")).unwrap();
+    for (line, flag) in [
+        ("run --q @q.npy --k @loop.npy --v @q.npy --out @y.npy", "--k"),
+        ("run --q @q.npy --k @q.npy --v @q.npy --out @y.npy --kv-lens @loop.npy", "--kv-lens"),
+        ("run --q @q.npy --k @q.npy --v @loop.npy/v.npy --out @y.npy", "--v"),
+        ("run --q @q.npy --k @q.npy --v @q.npy --out @loop.npy", "--out"),
+        ("verify --q @loop.npy --k @q.npy --v @q.npy", "--q"),
+    ] {
+        let output = desk.call(line);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+        assert!(text.contains(&format!("{flag}: ")) && text.contains("loop.npy"), "{text}");
+    }
+}
+
+#[test]
+fn examples_of_the_help_run() {
+    let desk = Desk::new();
+    let (b, h, n, d) = (2, 12, 40, 8);
+    for name in ["q", "k", "v"] {
+        desk.f32(&format!("{name}.npy"), &[b, h, n, d], &noise(1, b * h * n * d));
+        desk.f32(&format!("new-{name}.npy"), &[b, h, 3, d], &noise(2, b * h * 3 * d));
+    }
+    let padding: Vec<bool> = (0..b * n).map(|i| i % n < 30).collect();
+    desk.bool("padding.npy", &[b, 1, 1, n], &padding);
+    desk.f32("packed.npy", &[n, h, d], &noise(3, n * h * d));
+    desk.i64("bounds.npy", &[0, 11, n as i64]);
+    let data = noise(4, b * n * h * d);
+    let view = || {
+        let bytes = bytemuck::cast_slice(&data);
+        safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![b, n, h * d], bytes).unwrap()
+    };
+    let file = safetensors::serialize(["q", "k", "v"].map(|name| (name, view())), None).unwrap();
+    std::fs::write(desk.path("in.safetensors"), file).unwrap();
+
+    let help = String::from_utf8(elsa(&["run", "--help"]).stdout).unwrap();
+    let examples: Vec<&str> = help.lines().filter(|line| line.starts_with("  elsa run ")).collect();
+    assert!(examples.len() >= 5, "{help}");
+    let script = "cd \"$FOLDER\" && elsa() { \"$0\" \"$@\"; } && ";
+    for example in examples {
+        let before = desk.list();
+        let tool = common::tool();
+        let script = script.replace("\"$0\" \"$@\"", &format!("{} \"$@\"", tool.join(" "))) + example;
+        let output = Command::new("sh").args(["-c", &script]).env("FOLDER", desk.0.path()).output().unwrap();
+        assert!(output.status.success(), "{example}: {}", stderr(&output));
+        // Every output appears.
+        let after = desk.list();
+        let words: Vec<&str> = example.split_whitespace().collect();
+        for flag in ["--out", "--lse-out", "--present-k", "--present-v"] {
+            if let Some(at) = words.iter().position(|word| *word == flag) {
+                let name = words[at + 1].split('#').next().unwrap();
+                assert!(after.iter().any(|file| file == name), "{example}: {name} is missing");
+                assert!(!before.iter().any(|file| file == name), "{example}: {name} was there");
+                std::fs::remove_file(desk.path(name)).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn types_are_those_of_the_argument() {
+    let desk = Desk::new();
+    for name in ["q", "k", "v"] {
+        desk.f32(&format!("{name}.npy"), &[2, 4, 5, 8], &noise(1, 320));
+    }
+    let complex = npy("<c16", "False", &[2], &[0; 32]);
+    std::fs::write(desk.path("c.npy"), &complex).unwrap();
+    desk.npy("h.npy", "<f2", &[2, 4, 5, 8], &[0; 640]);
+    desk.i64("lens.npy", &[5, 5]);
+    let files = "--q @q.npy --k @k.npy --v @v.npy --out @y.npy";
+    for (line, words, without) in [
+        (
+            "--q @c.npy --k @k.npy --v @v.npy --out @y.npy".to_owned(),
+            "--q: |c16|allowed: f32, f16",
+            "bool|i64|i32",
+        ),
+        (format!("{files} --mask @c.npy"), "--mask: |c16|allowed: bool, |f32, f16", "i64|i32"),
+        (format!("{files} --kv-lens @c.npy"), "--kv-lens: |c16|allowed: i64, i32", "bool|f16"),
+        (format!("{files} --mask @lens.npy"), "--mask: |type i64|allowed: bool, |f32", "i32"),
+        (
+            "--q @q.npy --k @h.npy --v @v.npy --out @y.npy".to_owned(),
+            "--k: type f16; allowed: f32|h.npy: f16 [2, 4, 5, 8]|q.npy: f32 [2, 4, 5, 8]",
+            "bool",
+        ),
+    ] {
+        let output = desk.call(&format!("run {line}"));
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+        let allowed = text.split_once("allowed: ").unwrap().1;
+        assert!(words.split('|').all(|word| text.contains(word)), "{words}: {text}");
+        assert!(without.split('|').all(|word| !allowed.contains(word)), "{without}: {text}");
+    }
+}
+
+#[test]
+fn shapes_are_told_whole_with_their_files() {
+    let desk = Desk::new();
+    for name in ["q", "k", "v"] {
+        desk.f32(&format!("{name}.npy"), &[2, 4, 5, 8], &noise(1, 320));
+    }
+    desk.f32("k4.npy", &[2, 4, 10, 4], &noise(1, 320));
+    desk.f32("h3.npy", &[2, 3, 5, 8], &noise(1, 240));
+    desk.f32("r1.npy", &[320], &noise(1, 320));
+    desk.f32("past.npy", &[2, 4, 3, 8], &noise(1, 192));
+    desk.i64("lens.npy", &[5, 5, 5]);
+    desk.npy("lens2.npy", "<i8", &[2, 1], &[0; 16]);
+    for (name, shape) in [("pad", &[2, 5][..]), ("pad8", &[2, 8]), ("each", &[2, 5, 5]), ("odd", &[3, 5])] {
+        desk.bool(&format!("{name}.npy"), shape, &vec![true; shape.iter().product()]);
+    }
+    let run = "run --out @y.npy --q @q.npy --v @v.npy";
+    let advice = "has the shape [2, 1, ";
+    for (line, words, without) in [
+        (
+            format!("{run} --k @k4.npy"),
+            "--k: head size 4; allowed: 8, as q|k4.npy: f32 [2, 4, 10, 4]|q.npy: f32 [2, 4, 5, 8]",
+            advice,
+        ),
+        (
+            format!("{run} --k @h3.npy"),
+            "--v: heads 4; allowed: 3|v.npy: f32 [2, 4, 5, 8]|h3.npy: f32 [2, 3, 5, 8]",
+            advice,
+        ),
+        (format!("{run} --k @r1.npy"), "--k: rank 1|r1.npy: f32 [320]", advice),
+        (
+            format!("{run} --k @k.npy --heads 3"),
+            "--heads: 3; allowed: 4, as q has|q.npy: f32 [2, 4, 5, 8]",
+            advice,
+        ),
+        (
+            format!("{run} --k @k.npy --kv-lens @lens.npy"),
+            "--kv-lens: entries 3; allowed: 2|lens.npy: i64 [3]|q.npy: f32 [2, 4, 5, 8]",
+            advice,
+        ),
+        (
+            format!("{run} --k @k.npy --kv-lens @lens2.npy"),
+            "--kv-lens: |lens2.npy|rank 2, shape [2, 1]; allowed: 1",
+            advice,
+        ),
+        (
+            format!("{run} --k @k.npy --mask @pad.npy"),
+            "--mask: queries 2; allowed: 1 or 5|has the shape [2, 1, 1, 5]|pad.npy: bool [2, 5]|scores: [2, 4, 5, 5]",
+            "|",
+        ),
+        (
+            format!("{run} --k @k.npy --past-k @past.npy --past-v @past.npy --mask @pad8.npy"),
+            "has the shape [2, 1, 1, 8]|scores: [2, 4, 5, 8]",
+            "|",
+        ),
+        (
+            format!("{run} --k @k.npy --mask @each.npy"),
+            "--mask: heads 2|has the shape [2, 1, 5, 5]|each.npy: bool [2, 5, 5]",
+            "|",
+        ),
+        (
+            format!("{run} --k @k.npy --mask @odd.npy"),
+            "--mask: queries 3|odd.npy: bool [3, 5]|scores: [2, 4, 5, 5]",
+            advice,
+        ),
+    ] {
+        let output = desk.call(&line);
+        let text = stderr(&output);
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+        for word in words.split('|') {
+            assert!(text.contains(word), "{line}: '{word}' is missing in: {text}");
+        }
+        assert!(!text.contains(without), "{line}: '{without}' in: {text}");
+    }
+    let packed = "run --q @past.npy --k @past.npy --v @past.npy --out @y.npy --layout bhnd";
+    let text = stderr(&desk.call(&format!("{packed} --cu-seqlens-q @lens.npy --cu-seqlens-k @lens.npy")));
+    assert!(text.contains("--layout: bhnd with --cu-seqlens-q; allowed: bnhd"), "{text}");
+}

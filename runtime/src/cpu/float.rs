@@ -1,0 +1,155 @@
+//! The floating-point environment of a thread: rounding, flush-to-zero, traps and flags.
+//!
+//! A host may have changed it on the thread that calls the library: audio and game engines flush subnormal numbers to
+//! zero, interval libraries round upwards, robots trap on invalid operations. New threads inherit what their creator
+//! had. The same call would then give other bits on other threads, or raise a signal. So all arithmetic runs in the
+//! default environment ([`in_default`]), and the caller finds its own again, flags included.
+
+/// The registers that make up the environment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Environment {
+    control: u64,
+    status: u64,
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod registers {
+    use super::Environment;
+    use std::arch::asm;
+
+    /// Round to nearest, subnormal numbers kept, no traps; no flags.
+    pub const DEFAULT: Environment = Environment { control: 0x1f80, status: 0 };
+
+    /// Flags of MXCSR; its other bits control.
+    const FLAGS: u32 = 0x3f;
+
+    pub fn read() -> Environment {
+        let mut x = 0u32;
+        // SAFETY: SSE is part of x86-64; the instruction writes four bytes to `x`.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut x, options(nostack, preserves_flags)) };
+        Environment { control: u64::from(x & !FLAGS), status: u64::from(x & FLAGS) }
+    }
+
+    pub fn write(to: Environment) {
+        let x = (to.control | to.status) as u32;
+        // SAFETY: SSE is part of x86-64; the instruction reads four bytes, whose reserved bits were read from the
+        // register or are zero.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const x, options(nostack, preserves_flags, readonly)) };
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod registers {
+    use super::Environment;
+    use std::arch::asm;
+
+    /// Round to nearest, subnormal numbers kept, no traps; no flags.
+    pub const DEFAULT: Environment = Environment { control: 0, status: 0 };
+
+    pub fn read() -> Environment {
+        let (control, status): (u64, u64);
+        // SAFETY: both registers can be read at every privilege level.
+        unsafe {
+            asm!("mrs {}, fpcr", "mrs {}, fpsr", out(reg) control, out(reg) status, options(nomem, nostack, preserves_flags));
+        }
+        Environment { control, status }
+    }
+
+    pub fn write(to: Environment) {
+        // SAFETY: both registers can be written at every privilege level, and hold what was read from them or zero.
+        unsafe {
+            asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.control, in(reg) to.status, options(nomem, nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod registers {
+    use super::Environment;
+
+    pub const DEFAULT: Environment = Environment { control: 0, status: 0 };
+
+    pub fn read() -> Environment {
+        DEFAULT
+    }
+
+    pub fn write(_: Environment) {}
+}
+
+/// Puts the environment back when it is dropped, also by a panic.
+struct Restore(Environment);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        registers::write(self.0);
+    }
+}
+
+/// Calls `f` in the default floating-point environment of the processor: rounding to nearest, subnormal numbers kept,
+/// no traps. The thread's own environment is back afterwards, with the flags that it had.
+pub fn in_default<R>(f: impl FnOnce() -> R) -> R {
+    let _restore = Restore(registers::read());
+    registers::write(registers::DEFAULT);
+    call(f)
+}
+
+/// Sets the default environment for the rest of the thread.
+pub fn set_default() {
+    registers::write(registers::DEFAULT);
+}
+
+/// Kept apart, so that no arithmetic of `f` moves in front of the registers' change.
+#[inline(never)]
+fn call<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+#[cfg(all(test, not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use super::*;
+    use crate::cpu::pool::Pool;
+    use std::hint::black_box;
+    use std::sync::Mutex;
+
+    /// Subnormal results and operands become zero, and results are rounded upwards.
+    #[cfg(target_arch = "x86_64")]
+    const HOSTILE: Environment = Environment { control: 0x1f80 | 1 << 15 | 1 << 6 | 0b10 << 13, status: 1 };
+    #[cfg(target_arch = "aarch64")]
+    const HOSTILE: Environment = Environment { control: 1 << 24 | 0b01 << 22, status: 1 };
+
+    /// The bits of a subnormal product, and of a sum that is rounded.
+    fn bits() -> [u32; 2] {
+        [black_box(1e-30f32) * black_box(1e-10), black_box(1.0f32) + black_box(1e-9)].map(f32::to_bits)
+    }
+
+    #[test]
+    fn calls_compute_in_the_default_environment_and_restore_the_callers() {
+        let expected = bits();
+        let before = registers::read();
+        registers::write(HOSTILE);
+        let hostile = bits();
+        let inside = in_default(bits);
+        let nested =
+            std::panic::catch_unwind(|| in_default(|| panic!("with the caller's environment changed")));
+        let after = registers::read();
+        registers::write(before);
+        assert_ne!(hostile[0], expected[0], "flush-to-zero has no effect");
+        assert_ne!(hostile[1], expected[1], "rounding upwards has no effect");
+        assert_eq!(inside, expected);
+        assert!(nested.is_err());
+        assert!(after.control == HOSTILE.control && after.status & 1 == 1);
+    }
+
+    #[test]
+    fn a_pool_made_and_called_by_a_hostile_thread_computes_as_any_other() {
+        let expected = bits();
+        let before = registers::read();
+        registers::write(HOSTILE);
+        let pool = Pool::new(3).unwrap();
+        let seen = Mutex::new(Vec::new());
+        let ran = pool.run(3, &|_| seen.lock().unwrap().push(bits()));
+        registers::write(before);
+        assert_eq!(ran, Ok(()));
+        assert_eq!(seen.into_inner().unwrap(), [expected; 3]);
+    }
+}

@@ -1,0 +1,238 @@
+//! The stages about what is handed on: what the dependencies allow, what the packages say, and the oldest compiler that
+//! builds them.
+
+use super::cargo::{JSON, builds};
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{BARE_METAL, FUZZ, Output, Run, Tree};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is accepted of dependencies.
+const RULES: &str = "deny.toml";
+/// Checks of cargo-deny that need nothing but the tree and what cargo has downloaded.
+const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
+/// Warnings about a rule that one workspace does not need and another does.
+const UNUSED: &str = "-A unmatched-skip -A unnecessary-skip -A license-not-encountered \
+                      -A license-exception-not-encountered";
+/// Fields of a package that a registry shows.
+const SHOWN: [&str; 7] =
+    ["description", "keywords", "categories", "readme", "license", "rust_version", "version"];
+/// What cargo says of a locked package that its author has withdrawn.
+const YANKED: &str = "is yanked";
+
+/// The stage `deny`.
+pub fn deny(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let program = setup::deny(tree)?;
+        let rules = tree.root.join(RULES);
+        let targets = targets(&rules)?;
+        for dir in [".", BARE_METAL, FUZZ] {
+            let graph = graph(tree, dir, &targets)?;
+            let run = Run::new(tree, "").dir(tree.root.join(dir)).arg(&program).args("--offline --config");
+            let run = run.arg(&rules).arg("--metadata-path").arg(&graph);
+            let run = run.args("check --hide-inclusion-graph").args(UNUSED).args(&CHECKS.join(" "));
+            let line = run.line();
+            let out = run.run();
+            for (check, passed) in CHECKS.map(|check| (check, verdict(&out, check))) {
+                match passed {
+                    Some(true) => ran.passed += 1,
+                    Some(false) => {
+                        ran.failed += 1;
+                        ran.faults.push(format!("{line}: {check} failed"));
+                    }
+                    None => ran.faults.push(format!("{line}: ran no check of {check}")),
+                }
+            }
+        }
+        advisories(tree, &program, &rules, &graph(tree, ".", &targets)?, ran);
+        Ok(())
+    })
+}
+
+/// Known faults of dependencies, from a database that is fetched. Where it cannot be, this counts as nothing.
+fn advisories(tree: &Tree, program: &Path, rules: &Path, graph: &Path, ran: &mut Ran) {
+    let run = Run::new(tree, "").arg(program).arg("--config").arg(rules).arg("--metadata-path").arg(graph);
+    let out = run.args("check --hide-inclusion-graph advisories").limit(Duration::from_secs(60)).run();
+    match verdict(&out, "advisories") {
+        Some(true) => ran.passed += 1,
+        Some(false) => {
+            ran.failed += 1;
+            ran.faults.push("cargo deny check advisories: failed".to_owned());
+        }
+        None if out.code.is_none() || out.stderr.contains("advisory database") => {
+            ran.note = "advisories not checked: no database".to_owned();
+            println!("{}", ran.note);
+        }
+        None => ran.faults.push(format!("cargo deny check advisories: {}", out.how)),
+    }
+}
+
+/// The result of a check in the last line of cargo-deny: `bans ok, licenses FAILED`.
+fn verdict(out: &Output, check: &str) -> Option<bool> {
+    let last = [&out.stdout, &out.stderr].into_iter().filter_map(|text| text.lines().last());
+    let words = last.flat_map(|line| line.split(", ")).filter_map(|word| word.trim().split_once(' '));
+    words.filter(|(name, _)| *name == check).map(|(_, result)| result == "ok").next()
+}
+
+/// The targets for which the rules are checked.
+fn targets(rules: &Path) -> Result<Vec<String>, String> {
+    let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", rules.display());
+    let text = fs::read_to_string(rules).map_err(|error| fault(&error))?;
+    let value: toml::Table = text.parse().map_err(|error| fault(&error))?;
+    let list = value.get("graph").and_then(|graph| graph.get("targets")).and_then(toml::Value::as_array);
+    let targets: Vec<String> =
+        list.into_iter().flatten().filter_map(|target| Some(target.as_str()?.to_owned())).collect();
+    if targets.is_empty() { Err(fault(&"no targets in [graph]")) } else { Ok(targets) }
+}
+
+/// A file with the packages of a workspace for `targets`: those of other systems are not downloaded.
+fn graph(tree: &Tree, dir: &str, targets: &[String]) -> Result<PathBuf, String> {
+    let run = Run::new(tree, "cargo metadata --format-version 1 --locked").dir(tree.root.join(dir));
+    let run = targets.iter().fold(run, |run, target| run.arg("--filter-platform").arg(target));
+    let line = run.line();
+    let text = run.machine().run().text(&line)?;
+    let folder = tree.target.join("deny");
+    let path = folder.join(format!("{}.json", dir.replace(['/', '.'], "-")));
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&path, text))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// The packages of the workspace that are published.
+fn published(tree: &Tree) -> Result<Vec<Value>, String> {
+    let what = "cargo metadata --format-version 1 --no-deps";
+    let value: Value = serde_json::from_str(&Run::new(tree, what).quiet().run().text(what)?)
+        .map_err(|error| format!("{what}: {error}"))?;
+    // Null is any registry, an empty list is none.
+    let public = |package: &&Value| package["publish"].is_null();
+    let packages: Vec<Value> =
+        value["packages"].as_array().into_iter().flatten().filter(public).cloned().collect();
+    if packages.is_empty() { Err(format!("{what}: no package is published")) } else { Ok(packages) }
+}
+
+fn name(package: &Value) -> &str {
+    package["name"].as_str().unwrap_or_default()
+}
+
+/// The stage `msrv`.
+pub fn msrv(tree: &Tree) -> Ran {
+    Ran::of("targets", |ran| {
+        let packages = published(tree)?;
+        let version = packages[0]["rust_version"].as_str().ok_or("no rust-version in Cargo.toml")?;
+        let toolchain =
+            if version.matches('.').count() == 1 { format!("{version}.0") } else { version.into() };
+        let board = setup::reference()?.build.triple;
+        setup::toolchain(tree, &toolchain, &board)?;
+        let check = || {
+            let run = Run::new(tree, "").arg("cargo").arg(format!("+{toolchain}"));
+            run.args("check --locked").arg("--target-dir").arg(tree.target.join("msrv")).arg(JSON)
+        };
+        let all = packages.iter().fold(check(), |run, package| run.arg("-p").arg(name(package)));
+        builds(ran, all);
+        // The code for the boards; the tool has none.
+        builds(ran, check().args("-p elsa-runtime -p elsa-targets --target").arg(&board));
+        Ok(())
+    })
+}
+
+/// The stage `package`.
+pub fn package(tree: &Tree) -> Ran {
+    Ran::of("packages", |ran| {
+        let packages = published(tree)?;
+        let mut run = Run::new(tree, "cargo package --locked --no-verify --allow-dirty");
+        for package in &packages {
+            run = run.arg("-p").arg(name(package));
+        }
+        let run = run.arg("--target-dir").arg(tree.target.join("package"));
+        let line = run.line();
+        let out = run.run();
+        if !out.ok {
+            return Err(format!("{line}: {}", out.how));
+        }
+        ran.faults.extend(out.stderr.lines().filter(|line| line.contains(YANKED)).map(str::to_owned));
+        for package in &packages {
+            let mut faults = missing(package);
+            let version = package["version"].as_str().unwrap_or_default();
+            let file = format!("package/{}-{version}.crate", name(package));
+            if !tree.target.join("package").join(&file).is_file() {
+                faults.push(format!("{}: {file} was not made", name(package)));
+            }
+            let listed = format!("cargo package --list --allow-dirty -p {}", name(package));
+            let files = Run::new(tree, &listed).quiet().run().text(&listed)?;
+            for needed in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
+                if !files.lines().any(|file| file == needed) {
+                    faults.push(format!("{}: {needed} is not in the package", name(package)));
+                }
+            }
+            ran.passed += u64::from(faults.is_empty());
+            ran.failed += u64::from(!faults.is_empty());
+            ran.faults.extend(faults);
+        }
+        Ok(())
+    })
+}
+
+/// Fields that a registry shows and that `package` leaves empty.
+fn missing(package: &Value) -> Vec<String> {
+    let empty = |value: &Value| match value {
+        Value::Array(list) => list.is_empty(),
+        value => value.as_str().is_none_or(str::is_empty),
+    };
+    let missing = SHOWN.iter().filter(|field| empty(&package[**field]));
+    missing.map(|field| format!("{}: no {field} in Cargo.toml", name(package))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn output(ok: bool, stderr: &str) -> Output {
+        let (stdout, stderr) = (String::new(), stderr.to_owned());
+        Output { ok, code: Some(i32::from(!ok)), how: String::new(), stdout, stderr }
+    }
+
+    #[test]
+    fn verdicts_are_read_from_the_last_line() {
+        let out = output(false, "error[rejected]: bans ok\nbans ok, licenses FAILED, sources ok\n");
+        let found = ["bans", "licenses", "sources", "advisories"].map(|check| verdict(&out, check));
+        assert_eq!(found, [Some(true), Some(false), Some(true), None]);
+        assert_eq!(verdict(&output(false, "failed to fetch advisory database\n"), "advisories"), None);
+    }
+
+    #[test]
+    fn what_a_package_does_not_say_is_found() {
+        let whole = json!({
+            "name": "a", "description": "b", "keywords": ["c"], "categories": ["d"], "readme": "e",
+            "license": "f", "rust_version": "1.2", "version": "0.1.0",
+        });
+        assert!(missing(&whole).is_empty());
+        for (field, value) in [("keywords", json!([])), ("readme", Value::Null), ("description", json!(""))] {
+            let mut package = whole.clone();
+            package[field] = value;
+            assert_eq!(missing(&package), [format!("a: no {field} in Cargo.toml")]);
+        }
+    }
+
+    /// The toolchain of the tree is not older than what the packages claim to build with.
+    #[test]
+    fn the_toolchain_of_the_tree_is_new_enough() {
+        let tree = Tree::find().unwrap();
+        let read = |file: &str| -> toml::Table {
+            fs::read_to_string(tree.root.join(file)).unwrap().parse().unwrap()
+        };
+        let numbers = |text: &str| text.split('.').map(|n| n.parse().unwrap()).collect::<Vec<u32>>();
+        let manifest = read("Cargo.toml");
+        let oldest = numbers(manifest["workspace"]["package"]["rust-version"].as_str().unwrap());
+        let pinned = numbers(read("rust-toolchain.toml")["toolchain"]["channel"].as_str().unwrap());
+        assert!(oldest <= pinned, "{oldest:?} {pinned:?}");
+        // README.md promises it.
+        let page = fs::read_to_string(tree.root.join("README.md")).unwrap();
+        let promise = format!("Rust {}.{} or later", oldest[0], oldest[1]);
+        assert!(page.contains(&promise), "README.md: no '{promise}'");
+    }
+}

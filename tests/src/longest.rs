@@ -1,0 +1,130 @@
+//! Measures how many additions a run executes on the path of a key, by their roundings.
+//!
+//! Key 0 weighs 1 or has the value 1, and some others are *small*: a little more than half of the distance from 1 to the
+//! next number. Whenever a small key meets the sum that holds key 0, that is rounded up to the next number. All other keys
+//! are zero, or far too small to matter. If every addition on the path of key 0 brings exactly one small key, the sum
+//! has moved by as many steps as there were additions.
+
+use elsa_core::attention::{Inputs, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::{Layout, View};
+use elsa_kernels::attention::Kernel;
+use elsa_kernels::registry;
+use elsa_runtime::{Engine, Method, Plan, PlanOptions};
+
+/// Head size of queries, keys and values.
+const DIM: usize = 8;
+/// Half of the distance from 1 to the next number, in base-2 units.
+const HALF_A_STEP: i32 = -24;
+/// How far a measured number may be off: two final roundings.
+pub const SLACK: f64 = 1.5;
+
+/// A call whose keys differ in one dim only.
+#[derive(Debug)]
+pub struct Probe {
+    plan: Plan,
+    queries: usize,
+    keys: usize,
+}
+
+impl Probe {
+    /// A probe of what `engine` plans for one head of `queries` rows over `keys` keys.
+    ///
+    /// # Panics
+    /// If the problem is refused.
+    #[must_use]
+    pub fn new(engine: &Engine, queries: usize, keys: usize, method: Method) -> Probe {
+        let view = |n| View::dense("q", Layout::Bhnd, &[1, n, DIM], None).unwrap_or_else(|e| panic!("{e}"));
+        let mut spec = Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
+        spec.scale = Some(1.0);
+        let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
+        let options = PlanOptions { method, ..PlanOptions::default() };
+        let plan = engine.plan(&problem, &options).unwrap_or_else(|e| panic!("{e}"));
+        Probe { plan, queries, keys }
+    }
+
+    /// The plan that is probed.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The additions that its certificate counts.
+    #[must_use]
+    pub fn counted(&self) -> usize {
+        self.plan.certificate().executed.additions
+    }
+
+    /// The answer to keys with these scores, in base-2 units, and values.
+    fn answer(&self, score: impl Fn(usize) -> f64, value: impl Fn(usize) -> f64) -> f64 {
+        let (mut q, mut y) = (vec![0.0; self.queries * DIM], vec![0.0; self.queries * DIM]);
+        let (mut k, mut v) = (vec![0.0; self.keys * DIM], vec![0.0; self.keys * DIM]);
+        q.iter_mut().step_by(DIM).for_each(|q| *q = 1.0);
+        for j in 0..self.keys {
+            k[j * DIM] = (score(j) * core::f64::consts::LN_2) as f32;
+            v[j * DIM..(j + 1) * DIM].fill(value(j) as f32);
+        }
+        let mut workspace = self.plan.workspace().unwrap_or_else(|e| panic!("{e}"));
+        let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
+        let outputs = Outputs::new(ElementsMut::F32(&mut y));
+        let bound = self.plan.bind(inputs, outputs, &mut workspace);
+        bound.unwrap_or_else(|e| panic!("{e}")).run().unwrap_or_else(|e| panic!("{e}"));
+        assert!(y.iter().all(|x| x.to_bits() == y[0].to_bits()), "{y:?}");
+        f64::from(y[0])
+    }
+
+    /// The kernel, if it is one for CPUs.
+    fn kernel(&self) -> Option<&'static Kernel> {
+        registry::ATTENTION.iter().copied().find(|kernel| kernel.spec.name == self.plan.kernel())
+    }
+
+    /// Number of sums over which the CPU kernel deals out a row's weights.
+    #[must_use]
+    pub fn weight_sums(&self) -> usize {
+        self.kernel().map_or(1, |kernel| kernel.spec.weight_sums)
+    }
+
+    /// The factor of all weights, in `1..2` like the sums that are measured.
+    fn weight(&self) -> f64 {
+        self.kernel().map_or(1.0, |kernel| kernel.spec.weight_scale)
+    }
+
+    /// Additions to `W` on the path of key 0, if each brings one of `small`.
+    #[must_use]
+    pub fn of_values(&self, small: &[usize]) -> f64 {
+        let half = 2f64.powi(HALF_A_STEP) * (1.0 + 2f64.powi(-10));
+        let mut values = vec![0.0; self.keys];
+        small.iter().for_each(|j| values[*j] = half);
+        values[0] = 1.0;
+        let sum = self.answer(|_| 0.0, |j| values[j]);
+        // The same weights: their sum cancels.
+        let one = self.answer(|_| 0.0, |j| f64::from(u8::from(j == 0)));
+        (sum / one - 1.0) * self.weight() / 2f64.powi(HALF_A_STEP + 1)
+    }
+
+    /// Additions to `S` on the path of key 0, if each brings one of `small`.
+    #[must_use]
+    pub fn of_weights(&self, small: &[usize]) -> f64 {
+        let mut scores = vec![-60.0; self.keys];
+        small.iter().for_each(|j| scores[*j] = f64::from(HALF_A_STEP) + 0.01);
+        scores[0] = 0.0;
+        let y = self.answer(|j| scores[j], |j| f64::from(u8::from(j == 0)));
+        (1.0 / y - 1.0) * self.weight() / 2f64.powi(HALF_A_STEP + 1)
+    }
+}
+
+/// The multiples of `step` below `end`, without zero.
+#[must_use]
+pub fn multiples(step: usize, end: usize) -> Vec<usize> {
+    (step..end).step_by(step).collect()
+}
+
+/// `step` times the powers of two below `count`: what a balanced tree over `count` parts brings to the first of them.
+#[must_use]
+pub fn powers(step: usize, count: usize) -> Vec<usize> {
+    (0..usize::BITS)
+        .map(|level| 1usize << level)
+        .take_while(|part| *part < count)
+        .map(|part| part * step)
+        .collect()
+}
