@@ -1,7 +1,7 @@
 //! From flags and files to a problem and its inputs.
 
 use crate::args::{FILE_IS, ProblemArgs};
-use crate::error::{Error, TensorError, one_line};
+use crate::error::{Error, TensorError, one_line, say};
 use crate::files::Files;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
@@ -43,7 +43,7 @@ impl Job {
         let mut files = Files::default();
         for (operand, tensor) in tensors.iter() {
             if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
-                files.add(operand.argument(), &source.to_string(), tensor.stored().name(), tensor.shape());
+                files.add(operand.argument(), &source.to_string(), tensor.dtype().name(), tensor.shape());
             }
         }
         let lengths = Lists::load(args, &mut files)?;
@@ -52,7 +52,7 @@ impl Job {
             other => other,
         })?;
         for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
-            eprintln!("elsa: {}", one_line(&notice));
+            say(&one_line(&notice));
         }
         Ok(job)
     }
@@ -193,7 +193,7 @@ impl Lists {
         let mut list = |argument, source: &Option<Source>| -> Result<Option<Tensor>, Error> {
             let Some(source) = source else { return Ok(None) };
             let tensor = Tensor::load(argument, source, Accept::Lengths)?;
-            files.add(argument, &source.to_string(), tensor.stored().name(), tensor.shape());
+            files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
             if tensor.shape().len() != 1 {
                 let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
                 return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });

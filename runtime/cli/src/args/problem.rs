@@ -12,7 +12,7 @@ use elsa_core::view::Layout;
 pub const FILE: &str = "FILE";
 
 /// What stands in that place.
-pub const FILE_IS: &str = "path.npy or path.safetensors#name";
+pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
 /// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];

@@ -45,7 +45,7 @@ impl Tensor {
 
     /// The element type in the file.
     #[must_use]
-    pub fn stored(&self) -> Stored {
+    pub fn dtype(&self) -> Stored {
         self.contents.stored
     }
 

@@ -63,7 +63,7 @@ impl Directory {
             .map_err(|_| refused("a header that is not the JSON of tensors".into()))?;
         drop(header);
         tensors.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        if let Some([(name, _), _]) = tensors.array_windows().find(|[(a, _), (b, _)]| a == b) {
+        if let Some([(name, _), ..]) = tensors.windows(2).find(|two| two[0].0 == two[1].0) {
             return Err(refused(format!("'{name}' twice")).into());
         }
         tensors.sort_by_key(|(_, info)| info.data_offsets);

@@ -31,7 +31,8 @@ pub fn elsa<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
 /// As `elsa`, with variables of the environment.
 pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str)]) -> Output {
     let words = tool();
-    Command::new(&words[0]).args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
 /// Waits until `what` holds.
