@@ -55,7 +55,10 @@ fn what_was_probably_meant_is_named() {
 
 #[test]
 fn everything_that_is_missing_is_named_at_once() {
-    wrong_line("run", "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy, path.npz#name or");
+    wrong_line(
+        "run",
+        "--q|--k|--v|--out|: missing; allowed: elsa run --q <FILE>|FILE is path.npy, path.npz#name or",
+    );
     wrong_line("run --k k.npy --out y.npy", "--q, --v: missing");
     wrong_line("verify --q q.npy", "--k, --v: missing|or elsa verify --scenario");
     let text = stderr(&elsa(&["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy"]));
