@@ -5,20 +5,15 @@
 //! had. The same call would then give other bits on other threads, or raise a signal. So all arithmetic runs in the
 //! default environment ([`in_default`]), and the caller finds its own again, flags included.
 
-/// The registers that make up the environment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Environment {
-    control: u64,
-    status: u64,
-}
-
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod registers {
-    use super::Environment;
     use std::arch::asm;
 
+    /// Control and flags.
+    pub type Environment = (u64, u64);
+
     /// Round to nearest, subnormal numbers kept, no traps; no flags.
-    pub const DEFAULT: Environment = Environment { control: 0x1f80, status: 0 };
+    pub const DEFAULT: Environment = (0x1f80, 0);
 
     /// Flags of MXCSR; its other bits control.
     const FLAGS: u32 = 0x3f;
@@ -27,11 +22,11 @@ mod registers {
         let mut x = 0u32;
         // SAFETY: SSE is part of x86-64; the instruction writes four bytes to `x`.
         unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut x, options(nostack, preserves_flags)) };
-        Environment { control: u64::from(x & !FLAGS), status: u64::from(x & FLAGS) }
+        (u64::from(x & !FLAGS), u64::from(x & FLAGS))
     }
 
     pub fn write(to: Environment) {
-        let x = (to.control | to.status) as u32;
+        let x = (to.0 | to.1) as u32;
         // SAFETY: SSE is part of x86-64; the instruction reads four bytes, whose reserved bits were read from the
         // register or are zero.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const x, options(nostack, preserves_flags, readonly)) };
@@ -40,11 +35,13 @@ mod registers {
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod registers {
-    use super::Environment;
     use std::arch::asm;
 
+    /// Control and flags.
+    pub type Environment = (u64, u64);
+
     /// Round to nearest, subnormal numbers kept, no traps; no flags.
-    pub const DEFAULT: Environment = Environment { control: 0, status: 0 };
+    pub const DEFAULT: Environment = (0, 0);
 
     pub fn read() -> Environment {
         let (control, status): (u64, u64);
@@ -52,32 +49,31 @@ mod registers {
         unsafe {
             asm!("mrs {}, fpcr", "mrs {}, fpsr", out(reg) control, out(reg) status, options(nomem, nostack, preserves_flags));
         }
-        Environment { control, status }
+        (control, status)
     }
 
     pub fn write(to: Environment) {
         // SAFETY: both registers can be written at every privilege level, and hold what was read from them or zero.
         unsafe {
-            asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.control, in(reg) to.status, options(nomem, nostack, preserves_flags));
+            asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) to.0, in(reg) to.1, options(nomem, nostack, preserves_flags));
         }
     }
 }
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod registers {
-    use super::Environment;
+    /// Nothing is known of the registers, and nothing is changed.
+    pub type Environment = ();
 
-    pub const DEFAULT: Environment = Environment { control: 0, status: 0 };
+    pub const DEFAULT: Environment = ();
 
-    pub fn read() -> Environment {
-        DEFAULT
-    }
+    pub fn read() -> Environment {}
 
-    pub fn write(_: Environment) {}
+    pub fn write((): Environment) {}
 }
 
 /// Puts the environment back when it is dropped, also by a panic.
-struct Restore(Environment);
+struct Restore(registers::Environment);
 
 impl Drop for Restore {
     fn drop(&mut self) {
@@ -113,9 +109,9 @@ mod tests {
 
     /// Subnormal results and operands become zero, and results are rounded upwards.
     #[cfg(target_arch = "x86_64")]
-    const HOSTILE: Environment = Environment { control: 0x1f80 | 1 << 15 | 1 << 6 | 0b10 << 13, status: 1 };
+    const HOSTILE: registers::Environment = (0x1f80 | 1 << 15 | 1 << 6 | 0b10 << 13, 1);
     #[cfg(target_arch = "aarch64")]
-    const HOSTILE: Environment = Environment { control: 1 << 24 | 0b01 << 22, status: 1 };
+    const HOSTILE: registers::Environment = (1 << 24 | 0b01 << 22, 1);
 
     /// The bits of a subnormal product, and of a sum that is rounded.
     fn bits() -> [u32; 2] {
@@ -137,7 +133,7 @@ mod tests {
         assert_ne!(hostile[1], expected[1], "rounding upwards has no effect");
         assert_eq!(inside, expected);
         assert!(nested.is_err());
-        assert!(after.control == HOSTILE.control && after.status & 1 == 1);
+        assert!(after.0 == HOSTILE.0 && after.1 & 1 == 1);
     }
 
     #[test]
