@@ -109,7 +109,7 @@ typedef struct {
   size_t budget;
   /*
    Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-   such a sum leaves the range of f16.
+   such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
    */
   int32_t half_scores;
 } elsa_plan_options;
@@ -147,6 +147,9 @@ typedef uint32_t elsa_mask_kind;
 /*
  A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
  leaves the rest unattended.
+
+ A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
+ they count as that, and a row that they mask wholly is the mean of its values.
  */
 typedef struct {
   /*
@@ -166,6 +169,11 @@ typedef struct {
 /*
  A problem: shapes, masks and scale. elsa_problem_init writes plain attention; the views of q, k, v and out must be
  set.
+
+ The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
+ finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
+ 1.1e38, the number of keys times 2^8 max |v| below 3.4e38; beyond, a row is infinite or NaN. |scale| log2(e) is at
+ most 2^64.
  */
 typedef struct {
   /*

@@ -22,8 +22,14 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 5] =
-    [("plain.c", ""), ("fork.c", ""), ("logs.c", ""), ("whole.cpp", ""), ("whole.cpp", "-DELSA_THROW")];
+const PROGRAMS: [(&str, &str); 6] = [
+    ("plain.c", ""),
+    ("floats.c", ""),
+    ("fork.c", ""),
+    ("logs.c", ""),
+    ("whole.cpp", ""),
+    ("whole.cpp", "-DELSA_THROW"),
+];
 /// Programs that run through the stand-in driver, and the faults of the driver.
 const ON_A_GPU: [(&str, &str); 7] = [
     ("device.c", ""),
