@@ -33,7 +33,7 @@ pub const EXP2_MONIC: [f32; 6] =
 /// Those bits shifted up by 23 are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
 
-/// Where [`exp2_horner`] gives zero: no exponent of a normal number is left.
+/// Where `exp2_horner` gives zero: no exponent of a normal number is left.
 pub const ZERO_AT: f32 = -127.0;
 
 /// `2^x` by range reduction to the nearest whole number and [`EXP2_NEAREST`], in Horner's form, for

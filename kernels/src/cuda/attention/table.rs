@@ -71,13 +71,13 @@ const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 217, tiles(8, 6)),
+    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 214, tiles(8, 6)),
     attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 147, tiles(8, 4)),
     attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 245, tiles(8, 4)),
-    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 191, tiles(8, 4)),
+    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 193, tiles(8, 4)),
     attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 227, tiles(4, 4)),
     attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 204, tiles(4, 4)),
-    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 159, tiles(8, 4)),
+    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 163, tiles(8, 4)),
     attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 188, tiles(8, 4), half_chain: 16),
     attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 210, tiles(4, 4)),
     attention!("attention_b16_d256_q32k64__sm62_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 191, tiles(4, 4)),

@@ -66,10 +66,11 @@ impl Desk {
         elsa(&self.words(line))
     }
 
-    /// Starts the tool as `call` does, from a shell that has done `first`.
+    /// Starts the tool as `call` does, from a shell that has done `first`. No signal is ignored before that, as it would
+    /// be where the tests themselves run in the background or under `nohup`.
     pub fn start(&self, first: &str, line: &str) -> Child {
-        Command::new("sh")
-            .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
+        Command::new("env")
+            .args(["--default-signal", "sh", "-c", &format!("{first}\nexec \"$@\""), "sh"])
             .args(tool())
             .args(self.words(line))
             .stdout(Stdio::piped())
