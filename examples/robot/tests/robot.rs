@@ -124,7 +124,9 @@ fn a_named_pipe_may_find_its_writer_late_and_gives_the_newest() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
     let child = start(desk.robot("--pipe @fifo --size 8x8 --format grey --rate 20 --newest --json"));
     std::thread::sleep(Duration::from_millis(300));
+    // Returns once the robot has opened the pipe, however long it took to start.
     let mut fifo = File::options().write(true).open(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
     for _ in 0..200 {
         fifo.write_all(&desk.pictures[0]).unwrap();
         fifo.write_all(&desk.pictures[1]).unwrap();
