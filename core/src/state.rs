@@ -423,6 +423,38 @@ mod tests {
     }
 
     #[test]
+    fn a_cleared_state_is_the_empty_one() {
+        let mut x = S::of(3.7, &[f32::NAN, -2.0]);
+        x.clear();
+        assert_eq!(bits(&x), bits(&S::identity()));
+    }
+
+    /// A score moves the reference only beyond the headroom, and NaN moves none.
+    #[test]
+    fn references_lag() {
+        assert_eq!([7.9, 8.0, 8.3].map(|top| raised(0.0, top, HEADROOM)), [0.0, 0.0, 8.0]);
+        assert_eq!(S::of(f32::NAN, &[1.0, 1.0]).m, 0.0);
+        let mut x = S::of(-5.0, &[1.0, 1.0]);
+        x.absorb(f32::NAN, |_| 1.0);
+        assert_eq!(x.m, -5.0);
+    }
+
+    #[test]
+    fn weights_end_at_the_floor() {
+        assert_eq!([-126.0, -126.5, -200.0].map(|x| weight(3.0 + x, 3.0)), [f32::MIN_POSITIVE, 0.0, 0.0]);
+        assert!(weight(f32::NAN, 3.0).is_nan());
+    }
+
+    #[test]
+    fn zeros_that_leave_are_positive() {
+        let mut x = S { m: 0.0, s: 2.0, w: [-0.0, -1e-45] };
+        let natural = NaturalState::of(x.m, x.s, 1.0, false);
+        x.finish();
+        assert_eq!(x.w.map(f32::to_bits), [0, 0]);
+        assert_eq!(natural.w(-0.0).to_bits(), 0);
+    }
+
+    #[test]
     fn far_apart_references_do_not_overflow() {
         let a = S::of(-30000.25, &[1.0, 2.0]);
         let b = S::of(40000.5, &[3.0, 4.0]);
@@ -494,6 +526,8 @@ mod tests {
         let (weaker, all) = (1.5 * libm::exp(-2.0), 0.25 + 1.5 * libm::exp(-2.0));
         assert_eq!((merge.m, merge.s), (2.0e7 + 2.0, all as f32));
         assert_eq!(merge.w(3.0, 0.0), (3.0 * weaker / 1.5) as f32);
+        let swapped = NaturalMerge::of((2.0e7 + 2.0, 0.25), (2.0e7, 1.5));
+        assert_eq!((swapped.m, swapped.s, swapped.w(0.0, 3.0)), (merge.m, merge.s, merge.w(3.0, 0.0)));
         // Sums of equal references are added, however large.
         for m in [0.0, -5.0e8, 1.0e9, 3.0e38] {
             let merge = NaturalMerge::of((m, 0.5), (m, 0.75));

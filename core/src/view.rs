@@ -192,3 +192,96 @@ impl View {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ArgumentError as E;
+    use Layout::{Bhnd, Bnc, Bnhd};
+
+    #[test]
+    fn layouts_order_the_axes() {
+        for (layout, dims, heads, shape, strides) in [
+            (Bhnd, &[5, 7][..], None, [1, 1, 5, 7], [35, 35, 7, 1]),
+            (Bnhd, &[5, 7], None, [1, 1, 5, 7], [35, 7, 7, 1]),
+            (Bnc, &[5, 6], Some(3), [1, 3, 5, 2], [30, 2, 6, 1]),
+            (Bhnd, &[3, 5, 7], None, [1, 3, 5, 7], [105, 35, 7, 1]),
+            (Bnhd, &[5, 3, 7], None, [1, 3, 5, 7], [105, 7, 21, 1]),
+            (Bnc, &[2, 5, 6], Some(3), [2, 3, 5, 2], [30, 2, 6, 1]),
+            (Bhnd, &[2, 3, 5, 7], None, [2, 3, 5, 7], [105, 35, 7, 1]),
+            (Bnhd, &[2, 5, 3, 7], None, [2, 3, 5, 7], [105, 7, 21, 1]),
+        ] {
+            let view = View::dense("x", layout, dims, heads).unwrap();
+            assert_eq!((view.shape(), view.strides()), (shape, strides), "{layout:?} {dims:?}");
+            assert_eq!([view.batch(), view.heads(), view.tokens(), view.dim()], shape);
+            assert_eq!(view.count(), dims.iter().product());
+            assert_eq!(view.extent(), view.count());
+            assert!(!view.may_overlap());
+        }
+    }
+
+    #[test]
+    fn ranks_and_heads_that_do_not_fit_are_refused() {
+        let of = |layout, dims: &[usize], heads| View::dense("x", layout, dims, heads).unwrap_err();
+        for (layout, rank, allowed) in [
+            (Bhnd, 1, "2, 3 or 4"),
+            (Bnhd, 5, "2, 3 or 4"),
+            (Bnc, 1, "2 or 3 for layout bnc"),
+            (Bnc, 4, "2 or 3 for layout bnc"),
+        ] {
+            let error = E::Rank { argument: "x", found: rank, allowed };
+            assert_eq!(of(layout, &[2; 5][..rank], Some(2)), error, "{layout:?}");
+        }
+        assert_eq!(of(Bnc, &[5, 6], None), E::HeadsMissing { argument: "x" });
+        for heads in [0, 4, 12] {
+            let error = E::HeadsDoNotDivide { argument: "x", width: 6, heads };
+            assert_eq!(of(Bnc, &[2, 5, 6], Some(heads)), error);
+        }
+        let found = 2;
+        assert_eq!(
+            View::new("x", [1, 1, 3, 4], [0, 0, 8, found]),
+            Err(E::DimStride { argument: "x", found })
+        );
+        assert!(View::new("x", [1, 1, 3, 1], [0, 0, 8, found]).is_ok());
+    }
+
+    #[test]
+    fn views_that_cannot_be_indexed_are_refused() {
+        let most = isize::MAX as usize / 4;
+        for (shape, strides, fits) in [
+            ([1, 1, most, 1], [0, 0, 1, 1], true),
+            ([1, 1, most + 1, 1], [0, 0, 1, 1], false),
+            // Many elements in little memory, and few in much.
+            ([most, 1, 1, 1], [0, 0, 0, 1], true),
+            ([most, 2, 1, 1], [0, 0, 0, 1], false),
+            ([1, 2, 1, 1], [0, most - 1, 0, 1], true),
+            ([1, 2, 1, 1], [0, most, 0, 1], false),
+            ([3, 1, 1, 1], [usize::MAX / 2 + 1, 0, 0, 1], false),
+            ([usize::MAX, usize::MAX, 1, 1], [0, 0, 0, 1], false),
+        ] {
+            let error = E::TooLarge { argument: "x", shape };
+            let want = if fits { Ok(View { shape, strides }) } else { Err(error) };
+            assert_eq!(View::new("x", shape, strides), want);
+        }
+        for dims in [[1, 1, usize::MAX, 2], [1, usize::MAX, 1, 2], [1, usize::MAX / 2, 2, 2]] {
+            let [b, n, h, d] = dims;
+            for (layout, shape) in [(Bhnd, dims), (Bnhd, [b, h, n, d])] {
+                let error = E::TooLarge { argument: "x", shape };
+                assert_eq!(View::dense("x", layout, &dims, None), Err(error));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_lie_at_their_strides() {
+        let view = View::new("x", [2, 3, 4, 5], [1000, 100, 7, 1]).unwrap();
+        assert_eq!((view.row(0, 0, 0), view.row(1, 2, 3)), (0, 1221));
+        assert_eq!((view.count(), view.extent()), (120, 1226));
+        let shared = View::new("x", [2, 1, 4, 5], [0, 0, 5, 1]).unwrap();
+        assert_eq!((shared.count(), shared.extent(), shared.may_overlap()), (40, 20, true));
+        let empty = View::new("x", [2, 3, 0, 5], [1000, 100, 7, 1]).unwrap();
+        assert_eq!((empty.count(), empty.extent(), empty.may_overlap()), (0, 0, false));
+        // The stride of an axis with one element moves nothing.
+        assert!(!View::new("x", [1, 1, 4, 5], [0, 0, 5, 1]).unwrap().may_overlap());
+    }
+}

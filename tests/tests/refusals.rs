@@ -1,14 +1,15 @@
 //! Problems on which the runtime's pointers cannot rely are refused: rows of outputs that overlap, lengths and masks
-//! beyond the tensors, factors that are no normal f32 values.
+//! beyond the tensors, factors that are no normal f32 values. And so is data that is not what the problem says: missing,
+//! too short, of another type, or not asked for.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::Spec;
-use elsa_core::attention::{MaskKind, MaskView};
+use elsa_core::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
+use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::View;
-use elsa_tests::cases::{Case, Params};
+use elsa_tests::cases::{Case, Data, MaskParams, Params};
 
 #[test]
 fn outputs_whose_rows_overlap() {
@@ -106,4 +107,145 @@ fn factors_that_a_single_does_not_hold_or_that_leave_queries_no_range() {
     {
         assert_eq!(with(Some(scale), Some(softcap)), Some("softcap"), "{scale} {softcap}");
     }
+}
+
+/// A problem with every operand: grouped heads, past and present, a mask and lengths.
+fn whole() -> Case {
+    let mask = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![4, 8], density: 0.5 };
+    let (batch, heads, past, present) = (2, 4, Some(3), true);
+    Params {
+        batch,
+        heads,
+        kv_heads: 2,
+        past,
+        present,
+        mask: Some(mask),
+        lengths: true,
+        ..Params::plain(4, 5, 8, 6)
+    }
+    .build("whole")
+}
+
+fn shorter(x: Elements<'_>) -> Elements<'_> {
+    match x {
+        Elements::F32(x) => Elements::F32(&x[1..]),
+        _ => panic!("not f32"),
+    }
+}
+
+#[test]
+fn inputs_that_are_not_what_the_problem_says() {
+    use ArgumentError as E;
+    let (case, plain) = (whole(), Params::plain(4, 5, 8, 6).build("plain"));
+    let halves = Data::filled(DType::F16, 1000, 0.0);
+    let (half, mask, bytes) = (halves.elements(), case.inputs().mask.unwrap(), [1u8; 32]);
+    let (nine, one) = ([0i64; 9], [0i64; 1]);
+    let short = |argument, needed| Some(E::Short { argument, found: needed - 1, needed });
+    let wrong = |argument, found| Some(E::Type { argument, found, allowed: "f32" });
+    let needs = |argument, other| Some(E::Needs { argument, other });
+    type Change<'a> = &'a dyn Fn(&mut Inputs<'a>);
+    let data = "its data";
+    let changes: [(Change<'_>, Option<E>); 13] = [
+        (&|_| (), None),
+        (&|x| x.query = shorter(x.query), short("q", 256)),
+        (&|x| x.key = half, wrong("k", "f16")),
+        (&|x| x.value = shorter(x.value), short("v", 120)),
+        (&|x| x.past_key = x.past_key.map(shorter), short("past-k", 96)),
+        (&|x| x.past_key = None, needs("past-k", data)),
+        (&|x| x.past_value = Some(half), wrong("past-v", "f16")),
+        (&|x| x.mask = None, needs("mask", data)),
+        (&|x| x.mask = Some(MaskElements::Bool(&bytes)), wrong("mask", "bool")),
+        (&|x| x.mask = Some(MaskElements::Additive(Elements::F32(&[0.0; 31]))), short("mask", 32)),
+        (&|x| x.lengths.keys = None, needs("kv-lens", data)),
+        (
+            &|x| x.lengths.keys = Some(&one),
+            Some(E::Mismatch { argument: "kv-lens", axis: "entries", found: 1, allowed: 2, of: "the batch" }),
+        ),
+        (&|x| x.lengths.cu_seqlens_q = Some(&nine), needs("cu-seqlens-q", "its mention in the problem")),
+    ];
+    for (i, (change, want)) in changes.into_iter().enumerate() {
+        let mut inputs = case.inputs();
+        change(&mut inputs);
+        assert_eq!(inputs.check(&case.problem()).err(), want, "{i}");
+    }
+    let changes: [(Change<'_>, Option<E>); 4] = [
+        (&|_| (), None),
+        (&|x| x.past_value = Some(half), needs("past-v", "its shape in the problem")),
+        (&|x| x.mask = Some(mask), needs("mask", "its shape in the problem")),
+        (&|x| x.lengths.keys = Some(&one), needs("kv-lens", "its mention in the problem")),
+    ];
+    for (i, (change, want)) in changes.into_iter().enumerate() {
+        let mut inputs = plain.inputs();
+        change(&mut inputs);
+        assert_eq!(inputs.check(&plain.problem()).err(), want, "plain, {i}");
+    }
+}
+
+#[test]
+fn outputs_that_are_not_what_the_problem_says() {
+    use ArgumentError as E;
+    let (case, plain) = (whole(), Params::plain(4, 5, 8, 6).build("plain"));
+    let refused = |case: &Case, change: &dyn Fn(&mut Outputs<'_>)| {
+        let mut buffers = case.buffers();
+        let mut outputs = buffers.outputs();
+        change(&mut outputs);
+        outputs.check(&case.problem()).err()
+    };
+    assert_eq!((refused(&case, &|_| ()), refused(&plain, &|_| ())), (None, None));
+    let of = |n| Data::F32(vec![0.0; n]);
+    let mut buffers = case.buffers();
+    for (n, want) in [(192, None), (191, Some(E::Short { argument: "out", found: 191, needed: 192 }))] {
+        let mut data = of(n);
+        assert_eq!(
+            Outputs { output: data.elements_mut(), ..buffers.outputs() }.check(&case.problem()).err(),
+            want
+        );
+    }
+    let mut halves = Data::filled(DType::Bf16, 1000, 0.0);
+    let outputs = Outputs { present_value: Some(halves.elements_mut()), ..buffers.outputs() };
+    let error = E::Type { argument: "present-v", found: "bf16", allowed: "f32" };
+    assert_eq!(outputs.check(&case.problem()), Err(error));
+    let error = E::Needs { argument: "present-k", other: "its buffer" };
+    assert_eq!(refused(&case, &|x| x.present_key = None), Some(error));
+    let (mut data, mut buffers) = (of(1000), plain.buffers());
+    let outputs = Outputs { present_key: Some(data.elements_mut()), ..buffers.outputs() };
+    let error = E::Needs { argument: "present-k", other: "its shape in the problem" };
+    assert_eq!(outputs.check(&plain.problem()), Err(error));
+    // Log-sum-exp and states may be omitted, and have exactly as many elements as there are rows.
+    assert_eq!(refused(&case, &|x| (x.lse, x.state) = (None, None)), None);
+    for by in [-1, 1] {
+        let rows = |n: usize| n.checked_add_signed(by).unwrap();
+        for (argument, n) in [("lse-out", 32), ("state-out m", 32), ("state-out s", 32), ("state-out w", 192)]
+        {
+            let mut buffers = case.buffers();
+            let which = match argument {
+                "lse-out" => &mut buffers.lse,
+                "state-out m" => &mut buffers.m,
+                "state-out s" => &mut buffers.s,
+                _ => &mut buffers.w,
+            };
+            which.resize(rows(n), 0.0);
+            let error =
+                E::Mismatch { argument, axis: "elements", found: rows(n), allowed: n, of: "the output" };
+            assert_eq!(buffers.outputs().check(&case.problem()), Err(error));
+        }
+    }
+}
+
+#[test]
+fn bounds_that_are_missing_or_too_many() {
+    use ArgumentError as E;
+    let packed = Some(vec![(3, 4), (2, 6), (4, 1)]);
+    let case = Params { packed, ..Params::plain(0, 0, 8, 8) }.build("packed");
+    for (list, found) in [(&[][..], 0), (&[0, 3, 9], 3), (&[0, 3, 5, 9, 9], 5)] {
+        let mut inputs = case.inputs();
+        inputs.lengths.cu_seqlens_q = Some(list);
+        let of = "one more than the sequences";
+        let error = E::Mismatch { argument: "cu-seqlens-q", axis: "entries", found, allowed: 4, of };
+        assert_eq!(inputs.check(&case.problem()), Err(error));
+    }
+    let mut inputs = case.inputs();
+    inputs.lengths.cu_seqlens_k = None;
+    let error = E::Needs { argument: "cu-seqlens-k", other: "its data" };
+    assert_eq!(inputs.check(&case.problem()), Err(error));
 }

@@ -215,3 +215,65 @@ impl MaskRow {
         self.start + j * self.step
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::{bf16, f16};
+
+    #[test]
+    fn elements_are_described_as_they_are() {
+        let (bytes, floats, halves, brains) = ([1u8; 3], [0f32; 0], [f16::ONE; 2], [bf16::ONE; 1]);
+        let all = [
+            (MaskElements::Bool(&bytes), "bool", 1, 3, bytes.as_ptr()),
+            (MaskElements::Additive(Elements::F32(&floats)), "f32", 4, 0, floats.as_ptr().cast()),
+            (MaskElements::Additive(Elements::F16(&halves)), "f16", 2, 2, halves.as_ptr().cast()),
+            (MaskElements::Additive(Elements::Bf16(&brains)), "bf16", 2, 1, brains.as_ptr().cast()),
+        ];
+        for (elements, name, size, len, address) in all {
+            let kind = elements.kind();
+            assert_eq!(
+                (kind.name(), kind.size(), elements.len(), elements.as_ptr()),
+                (name, size, len, address)
+            );
+            assert_eq!(elements.is_empty(), len == 0, "{name}");
+        }
+    }
+
+    #[test]
+    fn elements_beyond_the_limit_count_as_the_limit() {
+        let x = [f32::MIN, -1.5, f32::MAX, f32::INFINITY, f32::NEG_INFINITY];
+        let elements = MaskElements::Additive(Elements::F32(&x));
+        let want = [-MASK_LIMIT, -1.5, MASK_LIMIT, f32::INFINITY, f32::NEG_INFINITY];
+        assert_eq!([0, 1, 2, 3, 4].map(|i| elements.bias(i)), want);
+        assert!(MaskElements::Additive(Elements::F32(&[f32::NAN])).bias(0).is_nan());
+        let elements = MaskElements::Bool(&[0, 1, 255]);
+        assert_eq!([0, 1, 2].map(|i| elements.bias(i)), [f32::NEG_INFINITY, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn axes_align_from_the_right_and_broadcast() {
+        let of = |dims: &[usize]| {
+            MaskView::dense(MaskKind::Bool, dims).map(|m| (m.shape(), m.strides(), m.extent()))
+        };
+        assert_eq!(of(&[5]), Ok(([1, 1, 1, 5], [0, 0, 0, 1], 5)));
+        assert_eq!(of(&[3, 1, 5]), Ok(([1, 3, 1, 5], [0, 5, 0, 1], 15)));
+        assert_eq!(of(&[2, 3, 4, 5]), Ok(([2, 3, 4, 5], [60, 20, 5, 1], 120)));
+        assert_eq!(of(&[2, 3, 4, 1]), Ok(([2, 3, 4, 1], [12, 4, 1, 0], 24)));
+        for rank in [0, 5] {
+            let error = ArgumentError::Rank { argument: "mask", found: rank, allowed: "1 to 4" };
+            assert_eq!(of(&[2; 5][..rank]), Err(error));
+        }
+    }
+
+    #[test]
+    fn masks_that_cannot_be_indexed_are_refused() {
+        let most = isize::MAX as usize / 4;
+        let of = |dims: &[usize]| MaskView::dense(MaskKind::Bool, dims).map(|m| m.extent());
+        assert_eq!(of(&[most]), Ok(most));
+        for dims in [[1, most + 1], [2, most], [usize::MAX, usize::MAX]] {
+            let shape = [1, 1, dims[0], dims[1]];
+            assert_eq!(of(&dims), Err(ArgumentError::TooLarge { argument: "mask", shape }));
+        }
+    }
+}

@@ -410,3 +410,95 @@ impl Problem {
         s
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::mask::MaskKind;
+    use crate::view::Layout;
+
+    /// Six query heads over two key heads: 4 queries of size 5, 8 keys, values of size 7, a batch of 3.
+    fn spec() -> Spec {
+        let of = |dims: [usize; 4]| View::dense("x", Layout::Bhnd, &dims, None).unwrap();
+        Spec::new(DType::F16, of([3, 6, 4, 5]), of([3, 2, 8, 5]), of([3, 2, 8, 7]), of([3, 6, 4, 7]))
+    }
+
+    fn with_past() -> Spec {
+        let of = |d| Some(View::dense("x", Layout::Bhnd, &[3, 2, 9, d], None).unwrap());
+        Spec { past_key: of(5), past_value: of(7), ..spec() }
+    }
+
+    #[test]
+    fn counts_follow_the_shapes() {
+        let problem = with_past().check().unwrap();
+        assert_eq!((problem.heads(), problem.kv_heads()), (6, 2));
+        assert_eq!([0, 1, 2, 3, 4, 5].map(|head| problem.kv_head(head)), [0, 0, 0, 1, 1, 1]);
+        assert_eq!((problem.head_dim(), problem.value_dim()), (5, 7));
+        assert_eq!((problem.past(), problem.keys()), (9, 17));
+        assert_eq!((problem.rows(), problem.sequences()), (72, 3));
+        assert_eq!(problem.sequence(&Lengths::default(), 2).past, 9);
+    }
+
+    #[test]
+    fn scores_are_in_base_2_units() {
+        let scale = (1.0 / libm::sqrt(5.0)) as f32;
+        let problem = spec().check().unwrap();
+        assert_eq!((problem.scale(), problem.spec().scale), (scale, Some(scale)));
+        assert_eq!(problem.score_factors(), ((f64::from(scale) * LOG2_E) as f32, 0.0));
+        let capped = Spec { scale: Some(3.0), softcap: Some(20.0), ..spec() }.check().unwrap();
+        assert_eq!(capped.score_factors(), (0.15, (20.0 * LOG2_E) as f32));
+        let off = Spec { scale: Some(3.0), softcap: Some(0.0), ..spec() }.check().unwrap();
+        assert_eq!((off.spec().softcap, off.score_factors().1), (None, 0.0));
+    }
+
+    #[test]
+    fn each_limit_alone_masks() {
+        let plain = spec();
+        let (left, right) = (Window { left: Some(9), right: None }, Window { left: None, right: Some(9) });
+        let mask = MaskView::dense(MaskKind::Bool, &[8]).ok();
+        for (spec, masked, grows) in [
+            (plain, false, false),
+            (Spec { mask, ..plain }, true, false),
+            (Spec { causal: Some(Alignment::TopLeft), ..plain }, true, true),
+            (Spec { window: left, ..plain }, true, false),
+            (Spec { window: right, ..plain }, true, true),
+            (Spec { key_lengths: true, ..plain }, true, false),
+        ] {
+            let problem = spec.check().unwrap();
+            assert_eq!((problem.is_masked(), problem.grows_with_the_row()), (masked, grows), "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_what_the_views_span() {
+        let key = View::new("k", [3, 2, 8, 5], [0, 100, 6, 1]).unwrap();
+        let mask = MaskView::dense(MaskKind::Additive(DType::F32), &[4, 8]).ok();
+        let problem = Spec { key, mask, ..spec() }.check().unwrap();
+        let of = |operand| problem.memory(operand).map(|m: Memory| (m.elements, m.bytes(), m.gaps()));
+        assert_eq!(of(Operand::Query), Some((360, 720, None)));
+        assert_eq!(of(Operand::Key), Some((147, 294, Some(key))));
+        assert_eq!(of(Operand::Output), Some((504, 1008, None)));
+        assert_eq!(of(Operand::Mask), Some((32, 128, None)));
+        assert_eq!(of(Operand::StateSum), Some((72, 288, None)));
+        assert_eq!(of(Operand::StateWeighted), Some((504, 2016, None)));
+        assert_eq!(of(Operand::PastKey), None);
+    }
+
+    #[test]
+    fn packed_sequences_lie_between_their_bounds() {
+        let of = |n, d| View::dense("x", Layout::Bhnd, &[1, 2, n, d], None).unwrap();
+        let spec = Spec::new(DType::F32, of(9, 4), of(11, 4), of(11, 4), of(9, 4));
+        let problem = Spec { packed: Some(3), ..spec }.check().unwrap();
+        let lengths = Lengths {
+            cu_seqlens_q: Some(&[0, 3, 5, 9]),
+            cu_seqlens_k: Some(&[0, 4, 10, 11]),
+            ..Lengths::default()
+        };
+        assert_eq!(problem.sequences(), 3);
+        for (index, want) in [(0, (0, 3, 0, 4)), (1, (3, 2, 4, 6)), (2, (5, 4, 10, 1))] {
+            let s = problem.sequence(&lengths, index);
+            assert_eq!((s.query0, s.queries, s.key0, s.keys), want);
+            assert_eq!((s.batch, s.valid, s.past), (0, s.keys, 0));
+        }
+    }
+}

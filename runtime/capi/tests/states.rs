@@ -1,12 +1,16 @@
 //! States of parts of the keys, merged and finished through the C functions, against the softmax of the same scores
-//! in f64: references up to 10^9 and beyond, parts without keys, and parts that are poisoned.
+//! in f64: references up to 10^9 and beyond, parts without keys, and parts that are poisoned. And the arrays of such a
+//! call: rows keep their places, an output may be an input, and what overlaps otherwise is refused.
 
 #![allow(clippy::unwrap_used)]
 
-use elsa::{ELSA_STATUS_OK, elsa_states_finish, elsa_states_in, elsa_states_merge, elsa_states_out};
+use elsa::{ELSA_STATUS_ARGUMENT, ELSA_STATUS_OK, elsa_last_error, elsa_status};
+use elsa::{elsa_states_finish, elsa_states_in, elsa_states_merge, elsa_states_out};
 use elsa_core::monoid::Monoid;
 use elsa_core::state::{NaturalState, State};
 use std::f64::consts::LN_2;
+use std::ffi::CStr;
+use std::ptr::null_mut;
 
 /// Elements of a value.
 const DIM: usize = 3;
@@ -190,4 +194,153 @@ fn garbage_beside_no_key_stays_outside() {
             check(&merged(&none, &none, in_place), &[], 1);
         }
     }
+}
+
+/// The message of a call that refuses its arguments; `None` of one that succeeds.
+fn refusal(status: elsa_status) -> Option<String> {
+    // SAFETY: a string of the library's, which lives until the thread's next call.
+    let message = || unsafe { CStr::from_ptr(elsa_last_error()) }.to_str().unwrap().to_owned();
+    (status != ELSA_STATUS_OK).then(|| {
+        assert_eq!(status, ELSA_STATUS_ARGUMENT);
+        message()
+    })
+}
+
+/// Rows of the calls below, all in one piece of memory: every array is named by the place where it begins.
+const ROWS: usize = 2;
+/// Places of `m`, `s` and `w` one after the other.
+const STATE: usize = ROWS * (2 + DIM);
+
+struct Memory([f32; 3 * STATE]);
+
+fn read(memory: *mut f32, [m, s, w]: [usize; 3]) -> elsa_states_in {
+    elsa_states_in { m: memory.wrapping_add(m), s: memory.wrapping_add(s), w: memory.wrapping_add(w) }
+}
+
+fn write(memory: *mut f32, [m, s, w]: [usize; 3]) -> elsa_states_out {
+    elsa_states_out { m: memory.wrapping_add(m), s: memory.wrapping_add(s), w: memory.wrapping_add(w) }
+}
+
+impl Memory {
+    /// States of both sides with keys.
+    fn new() -> Memory {
+        Memory(std::array::from_fn(|i| 1.0 + i as f32 / 8.0))
+    }
+
+    fn merge(&mut self, earlier: [usize; 3], later: [usize; 3], merged: [usize; 3]) -> Option<String> {
+        let memory = self.0.as_mut_ptr();
+        let (a, b, to) = (read(memory, earlier), read(memory, later), write(memory, merged));
+        // SAFETY: *read*, *write*: arrays inside the memory, which nobody else uses.
+        refusal(unsafe { elsa_states_merge(ROWS, DIM, &a, &b, &to) })
+    }
+
+    fn finish(&mut self, dim: usize, states: [usize; 3], out: usize, lse: Option<usize>) -> Option<String> {
+        let at = self.0.as_mut_ptr();
+        let from = read(at, states);
+        let lse = lse.map_or(null_mut(), |lse| at.wrapping_add(lse));
+        // SAFETY: *read*, *write*: arrays inside the memory, which nobody else uses.
+        refusal(unsafe { elsa_states_finish(ROWS, dim, &from, at.wrapping_add(out), lse) })
+    }
+
+    fn row(&self, [m, s, w]: [usize; 3], row: usize) -> Row {
+        let x = &self.0;
+        Row { m: [x[m + row]], s: [x[s + row]], w: std::array::from_fn(|i| x[w + row * DIM + i]) }
+    }
+}
+
+/// The places of a state that begins at `at`.
+fn dense(at: usize) -> [usize; 3] {
+    [at, at + ROWS, at + 2 * ROWS]
+}
+
+const EARLIER: usize = 0;
+const LATER: usize = STATE;
+const MERGED: usize = 2 * STATE;
+
+#[test]
+fn rows_keep_their_places_and_an_output_may_be_an_input() {
+    let before = Memory::new();
+    let side = |at, row| before.row(dense(at), row);
+    let mixed = [EARLIER, LATER + ROWS, EARLIER + 2 * ROWS];
+    for to in [dense(MERGED), dense(EARLIER), dense(LATER), mixed] {
+        let mut memory = Memory::new();
+        assert_eq!(memory.merge(dense(EARLIER), dense(LATER), to), None);
+        for row in 0..ROWS {
+            let want = merged(&side(EARLIER, row), &side(LATER, row), false);
+            assert_eq!(memory.row(to, row).bits(), want.bits(), "{to:?}, row {row}");
+        }
+    }
+    for (out, lse) in [(MERGED, Some(LATER)), (MERGED, None), (EARLIER + 2 * ROWS, Some(LATER))] {
+        let mut memory = Memory::new();
+        assert_eq!(memory.finish(DIM, dense(EARLIER), out, lse), None);
+        for row in 0..ROWS {
+            let (want, want_lse) = finished(&side(EARLIER, row));
+            assert_eq!(memory.0[out + row * DIM..][..DIM], want, "row {row}");
+            assert!(lse.is_none_or(|lse| memory.0[lse + row] == want_lse), "row {row}");
+        }
+    }
+}
+
+#[test]
+fn arrays_that_overlap_are_refused() {
+    let [m, s, w] = dense(MERGED);
+    for (to, want) in [
+        ([EARLIER + 1, s, w], "merged.m: overlaps earlier.m"),
+        ([EARLIER + ROWS, s, w], "merged.m: overlaps earlier.s"),
+        ([m, LATER + 1, w], "merged.s: overlaps later.m"),
+        ([m, s, LATER - 1], "merged.w: overlaps earlier.w"),
+        ([m, s, EARLIER + 2 * ROWS + 1], "merged.w: overlaps earlier.w"),
+        ([m, m, w], "merged.m: overlaps merged.s"),
+        ([m, s, m + 1], "merged.m: overlaps merged.w"),
+        ([m, w + ROWS * DIM - 1, w], "merged.s: overlaps merged.w"),
+    ] {
+        let refused = Memory::new().merge(dense(EARLIER), dense(LATER), to).unwrap();
+        assert!(refused.starts_with(want), "{to:?}: {refused}");
+    }
+    let values = EARLIER + 2 * ROWS;
+    for (dim, out, lse, want) in [
+        (DIM, values + 1, MERGED, "out: overlaps states.w"),
+        (DIM, values + ROWS * DIM - 1, MERGED, "out: overlaps states.w"),
+        (1, EARLIER, MERGED, "out: overlaps states.m"),
+        (DIM, LATER, EARLIER, "lse: overlaps states.m"),
+        (DIM, LATER, values, "lse: overlaps states.w"),
+        (DIM, LATER, LATER + 1, "out: overlaps lse"),
+    ] {
+        let refused = Memory::new().finish(dim, dense(EARLIER), out, Some(lse)).unwrap();
+        assert!(refused.starts_with(want), "{out} {lse}: {refused}");
+    }
+}
+
+#[test]
+fn addresses_and_sizes_that_are_refused() {
+    let mut memory = Memory::new();
+    let at = memory.0.as_mut_ptr();
+    let (a, b, to) = (read(at, dense(EARLIER)), read(at, dense(LATER)), write(at, dense(MERGED)));
+    let none = elsa_states_in { m: null_mut(), s: null_mut(), w: null_mut() };
+    let nowhere = elsa_states_out { m: null_mut(), s: null_mut(), w: null_mut() };
+    let odd = elsa_states_in { s: a.s.wrapping_byte_add(2), ..a };
+    let (long, half) = (isize::MAX as usize / 4 + 1, 1 << (usize::BITS / 2));
+    for (rows, dim, earlier, want) in [
+        (ROWS, DIM, &none, "earlier.m: null"),
+        (ROWS, DIM, &odd, "earlier.s: address"),
+        (long, 1, &a, "earlier.m: "),
+        (half, half, &a, "rows, dim: "),
+    ] {
+        // SAFETY: *read*, *write*: what is refused is neither read nor written.
+        let refused = refusal(unsafe { elsa_states_merge(rows, dim, earlier, &b, &to) }).unwrap();
+        assert!(refused.starts_with(want), "{refused}");
+        assert!(rows != long || refused.ends_with("as many as can be addressed"), "{refused}");
+    }
+    // Without elements there is nothing to point at.
+    // SAFETY: *read*, *write*: no element is read or written.
+    assert_eq!(refusal(unsafe { elsa_states_merge(0, DIM, &none, &none, &nowhere) }), None);
+    // SAFETY: as above.
+    assert_eq!(refusal(unsafe { elsa_states_finish(0, DIM, &none, null_mut(), null_mut()) }), None);
+}
+
+/// NaN beside the reference of an empty row is poison, not an empty row.
+#[test]
+fn poison_without_a_reference_stays_poison() {
+    let (out, lse) = finished(&Row { m: [f32::NEG_INFINITY], s: [f32::NAN], w: [1.0; DIM] });
+    assert!(out.iter().all(|x| x.is_nan()) && lse.is_nan(), "{out:?} {lse}");
 }
