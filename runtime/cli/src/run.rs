@@ -39,8 +39,8 @@ count as at least -1.18e38; a row that is masked wholly by finite numbers is the
 On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the reader
-of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the variables of
-the environment.";
+of standard output has closed it. Outputs are complete by then, as they are where printing fails. elsa help has the
+variables of the environment.";
 
 /// A flag without which the command cannot run.
 fn required(flag: Arg) -> Arg {

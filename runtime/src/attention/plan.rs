@@ -256,8 +256,8 @@ impl Plan {
     /// from the memory, only small tables are allocated.
     ///
     /// # Errors
-    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a GPU, or if the tables cannot
-    /// be allocated.
+    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a
+    /// GPU, or if the tables cannot be allocated.
     ///
     /// # Safety
     /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
