@@ -146,3 +146,122 @@ fn fewer_workers(choice: &CpuChoice, fits: impl Fn(&CpuChoice) -> bool) -> usize
     }
     few
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::problem::Spec;
+    use crate::profile::InstructionSet;
+    use crate::view::{Layout, View};
+
+    const WIDE: KernelSpec = KernelSpec {
+        name: "wide",
+        set: InstructionSet::Scalar,
+        lanes: 16,
+        vectors: 3,
+        tile_keys: 8,
+        group: 4,
+        keys: KeyLayout::Rows,
+        most_queries: usize::MAX,
+        weight_scale: 1.0,
+        chain: 64,
+        weight_sums: 1,
+        exp2_relative: 1.6e-7,
+        fused: true,
+    };
+
+    fn spec(dtype: DType, heads: usize, queries: usize, keys: usize, [d, dv]: [usize; 2]) -> Spec {
+        let of = |n, d| View::dense("x", Layout::Bhnd, &[heads, n, d], None).unwrap();
+        Spec::new(dtype, of(queries, d), of(keys, d), of(keys, dv), of(queries, dv))
+    }
+
+    fn chosen(spec: Spec, kernel: &KernelSpec, l2: usize, workers: usize, all_workers: bool) -> CpuChoice {
+        let device = DeviceProfile { l2, ..DeviceProfile::modest() };
+        let options = Options { workers, all_workers, ..Options::default() };
+        choose(&spec.check().unwrap(), &device, [kernel], &options).unwrap()
+    }
+
+    /// The work of 3.5 workers for two heads of two tiles each.
+    #[test]
+    fn workers_follow_the_work_and_the_tiles() {
+        let workers =
+            |most, all| chosen(spec(DType::F32, 2, 64, 256, [24, 32]), &WIDE, 1 << 20, most, all).workers;
+        assert_eq!([0, 1, 2, 3, 8].map(|most| workers(most, false)), [1, 1, 2, 3, 3]);
+        assert_eq!([0, 1, 2, 3, 8].map(|most| workers(most, true)), [1, 1, 2, 3, 4]);
+        let few = chosen(spec(DType::F32, 2, 64, 25, [24, 32]), &WIDE, 1 << 20, 8, false);
+        assert_eq!(few.workers, 1);
+    }
+
+    #[test]
+    fn only_what_the_kernel_cannot_read_in_place_is_copied() {
+        let copies = |spec, kernel: &KernelSpec| {
+            let choice = chosen(spec, kernel, 1 << 20, 1, false);
+            (choice.stage_keys, choice.stage_values, choice.convert)
+        };
+        let of = |dtype, sizes| spec(dtype, 1, 64, 64, sizes);
+        assert_eq!(copies(of(DType::F32, [8, 12]), &WIDE), (false, false, false));
+        assert_eq!(copies(of(DType::F32, [7, 12]), &WIDE), (true, false, false));
+        assert_eq!(copies(of(DType::F32, [8, 13]), &WIDE), (false, true, false));
+        assert_eq!(copies(of(DType::F16, [8, 12]), &WIDE), (true, true, true));
+        let panels = KernelSpec { keys: KeyLayout::Panels(8), ..WIDE };
+        assert_eq!(copies(of(DType::F32, [8, 12]), &panels), (true, false, false));
+        let plain = of(DType::F32, [8, 12]);
+        let past = Spec { past_key: Some(plain.key), past_value: Some(plain.value), ..plain };
+        assert_eq!(copies(past, &WIDE), (true, true, false));
+    }
+
+    /// The group is that of the kernel, or larger where blocks are copied; bounded by the tiles, by half of L2 and, with
+    /// several workers, by eight tasks for each.
+    #[test]
+    fn the_group_balances_its_costs() {
+        let group = |dtype, heads, queries, keys, l2, workers| {
+            let spec = spec(dtype, heads, queries, keys, [64, 64]);
+            chosen(spec, &WIDE, l2, workers, true).group
+        };
+        let large = 64 << 20;
+        assert_eq!(group(DType::F32, 1, 1440, 100, large, 1), 4);
+        assert_eq!(group(DType::F16, 1, 1440, 100, large, 1), MAX_TILES);
+        assert_eq!(group(DType::F16, 1, 96, 100, large, 1), 2);
+        // Queries and one state of 48 rows, and two states beyond a segment of keys.
+        let (one, two) = ((64 + 66) * 48 * 4, (64 + 2 * 66) * 48 * 4);
+        for (keys, tile) in [(100, one), (600, two)] {
+            assert_eq!(group(DType::F32, 1, 1440, keys, 2 * 3 * tile, 1), 3);
+            assert_eq!(group(DType::F32, 1, 1440, keys, 2 * 3 * tile - 1, 1), 2);
+        }
+        assert_eq!(group(DType::F32, 1, 1440, 100, 0, 1), 1);
+        // Four heads of 30 tiles.
+        assert_eq!(
+            [2, 3, 15, 16].map(|workers| group(DType::F16, 4, 1440, 100, large, workers)),
+            [7, 5, 1, 1]
+        );
+    }
+
+    /// No more workers are given up than the budget demands.
+    #[test]
+    fn the_budget_keeps_as_many_workers_as_fit() {
+        let problem = spec(DType::F32, 4, 1440, 100, [64, 64]).check().unwrap();
+        let with = |budget| {
+            let options = Options { workers: 8, all_workers: true, budget, ..Options::default() };
+            choose(&problem, &DeviceProfile::modest(), [&WIDE], &options).unwrap()
+        };
+        let most = with(None);
+        assert_eq!((most.workers, most.group), (8, 1));
+        let bytes = |workers| WorkspaceLayout::of(&CpuChoice { workers, ..most }).unwrap().bytes();
+        for workers in 1..8 {
+            for budget in [bytes(workers), bytes(workers + 1) - 1] {
+                let choice = with(Some(budget));
+                assert_eq!((choice.workers, choice.vectors), (workers, 3));
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_and_segments_counted() {
+        let choice = chosen(spec(DType::F32, 2, 5, 1025, [5, 9]), &WIDE, 1 << 20, 1, false);
+        assert_eq!((choice.head_dim, choice.value_dim), (8, 12));
+        assert_eq!((choice.block, choice.segment, choice.segments), (64, 512, 3));
+        assert_eq!((choice.sequences, choice.extent, choice.masked), (1, [5, 1025, 2], false));
+        let empty = chosen(spec(DType::F32, 2, 5, 0, [5, 9]), &WIDE, 1 << 20, 1, false);
+        assert_eq!(empty.segments, 1);
+    }
+}
