@@ -222,6 +222,10 @@ mod tests {
         assert_eq!(group(DType::F32, 1, 1440, 100, large, 1), 4);
         assert_eq!(group(DType::F16, 1, 1440, 100, large, 1), MAX_TILES);
         assert_eq!(group(DType::F16, 1, 96, 100, large, 1), 2);
+        // Keys alone are copied, and values alone.
+        for dims in [[63, 64], [64, 63]] {
+            assert_eq!(chosen(spec(DType::F32, 1, 1440, 100, dims), &WIDE, large, 1, true).group, MAX_TILES);
+        }
         // Queries and one state of 48 rows, and two states beyond a segment of keys.
         let (one, two) = ((64 + 66) * 48 * 4, (64 + 2 * 66) * 48 * 4);
         for (keys, tile) in [(100, one), (600, two)] {
