@@ -912,8 +912,8 @@ elsa_status elsa_workspace_create(elsa_plan plan,
 
 /*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
- alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used by nobody else, until the handle is destroyed and
- the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
+ alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used
+ by nobody else, until the handle is destroyed and the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
 
  # Safety
  *write*; memory is writable for bytes bytes, for as long as stated above.
