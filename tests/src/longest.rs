@@ -92,14 +92,25 @@ impl Probe {
     /// Additions to `W` on the path of key 0, if each brings one of `small`.
     #[must_use]
     pub fn of_values(&self, small: &[usize]) -> f64 {
+        self.values(small, 1.0, self.weight())
+    }
+
+    /// The same, where weights have been divided by their sum before: by a power of two, but for the rounding of it.
+    #[must_use]
+    pub fn of_quotients(&self, small: &[usize]) -> f64 {
+        // In the middle between two powers of two, so that no rounding of the weights changes the distance of numbers.
+        self.values(small, 1.5, 1.5)
+    }
+
+    /// The additions if key 0 has the value `first`, and its product with the weight is `sum` times a power of two.
+    fn values(&self, small: &[usize], first: f64, sum: f64) -> f64 {
         let half = 2f64.powi(HALF_A_STEP) * (1.0 + 2f64.powi(-10));
         let mut values = vec![0.0; self.keys];
-        small.iter().for_each(|j| values[*j] = half);
-        values[0] = 1.0;
-        let sum = self.answer(|_| 0.0, |j| values[j]);
+        values[0] = first;
         // The same weights: their sum cancels.
-        let one = self.answer(|_| 0.0, |j| f64::from(u8::from(j == 0)));
-        (sum / one - 1.0) * self.weight() / 2f64.powi(HALF_A_STEP + 1)
+        let alone = self.answer(|_| 0.0, |j| values[j]);
+        small.iter().for_each(|j| values[*j] = half);
+        (self.answer(|_| 0.0, |j| values[j]) / alone - 1.0) * sum / 2f64.powi(HALF_A_STEP + 1)
     }
 
     /// Additions to `S` on the path of key 0, if each brings one of `small`.

@@ -73,7 +73,7 @@ fn the_longest_path_is_the_one_that_is_counted() {
             // The weighted values of all blocks; the weights of a row in one chain for each lane that has keys.
             let math = probe(Method::Math);
             let blocks = [multiples(1, 64), multiples(64, keys)].concat();
-            agrees("W of math", math.of_values(&blocks), blocks.len());
+            agrees("W of math", math.of_quotients(&blocks), blocks.len());
             let sums = math.weight_sums();
             let small = [multiples(sums, keys), powers(1, sums)].concat();
             agrees("S of math", math.of_weights(&small), math.counted());
