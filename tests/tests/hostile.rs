@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, Outputs, Spec, scalar};
+use elsa_core::attention::{Alignment, Inputs, MASK_LIMIT, MaskKind, MaskView, Outputs, Spec, scalar};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
@@ -67,19 +67,27 @@ fn column(x: &[f32]) -> (View, &[f32]) {
     (View::dense("x", Layout::Bhnd, &[x.len(), 1], None).unwrap(), x)
 }
 
-/// One query of 1 over keys that are their scores, with a mask, by every way.
+/// Queries of 1 over keys that are their scores, with a mask, by every way: one query and twenty, which other kernels
+/// compute.
 fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String, f32)> {
-    let mut case = Params::plain(1, scores.len(), 1, 1).build("one row");
     let ((view, keys), (_, values)) = (column(scores), column(values));
-    let query = column(&[1.0]).0;
-    case.spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, query, view, view, query) };
-    case.spec.mask = mask
-        .map(|m| elsa_core::attention::MaskView::dense(MaskKind::Additive(DType::F32), &[m.len()]).unwrap());
-    case.mask = mask.map(|m| MaskData::Additive(Data::F32(m.to_vec())));
-    (case.q, case.k, case.v) = (Data::F32(vec![1.0]), Data::F32(keys.to_vec()), Data::F32(values.to_vec()));
     let mut out = Vec::new();
-    all(&case, |name, buffers| out.push((name, buffers.output.get(0))));
-    assert!(out.len() >= 5);
+    for queries in [1, 20] {
+        let mut case = Params::plain(queries, scores.len(), 1, 1).build("one row");
+        let ones = vec![1.0; queries];
+        let query = column(&ones).0;
+        case.spec = Spec { scale: Some(1.0), ..Spec::new(DType::F32, query, view, view, query) };
+        case.spec.mask = mask.map(|m| MaskView::dense(MaskKind::Additive(DType::F32), &[m.len()]).unwrap());
+        case.mask = mask.map(|m| MaskData::Additive(Data::F32(m.to_vec())));
+        (case.k, case.v) = (Data::F32(keys.to_vec()), Data::F32(values.to_vec()));
+        case.q = Data::F32(ones);
+        all(&case, |name, buffers| {
+            let rows = [0, queries - 1]
+                .map(|row| (format!("{name}, row {row} of {queries}"), buffers.output.get(row)));
+            out.extend(rows);
+        });
+    }
+    assert!(out.len() >= 20);
     out
 }
 
