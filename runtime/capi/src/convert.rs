@@ -53,7 +53,7 @@ pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, F
     };
     let threads = (o.threads != 0).then_some(o.threads);
     let cuda = CudaOptions { device: o.cuda_device, context };
-    Ok(EngineOptions { backend: backend(o.backend)?, threads, fallback, cuda })
+    Ok(EngineOptions { backend: backend(o.backend)?, threads, fallback, cuda, ..EngineOptions::default() })
 }
 
 pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> {
