@@ -393,12 +393,12 @@ mod tests {
         fn deep(pool: &Pool, depth: usize, total: &AtomicUsize) {
             total.fetch_add(1, Ordering::Relaxed);
             if depth > 0 {
-                pool.run(2, &|i| {
-                    (if i == 0 {
-                        deep(pool, depth - 1, total)
-                    })
-                })
-                .unwrap();
+                let first = |i| {
+                    if i == 0 {
+                        deep(pool, depth - 1, total);
+                    }
+                };
+                pool.run(2, &first).unwrap();
             }
         }
         let pool = lent(|workers, task| (0..workers).for_each(|i| task.call(i)));
