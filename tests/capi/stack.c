@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #define H 2
 #define N 600
-#define D 64
+#define D 16
 #include "common.h"
 
 #include <pthread.h>
