@@ -27,7 +27,7 @@ impl Default for Spin {
 
 impl Spin {
     /// The time.
-    pub fn limit(self) -> Duration {
+    pub(crate) fn limit(self) -> Duration {
         match self {
             Spin::Never => Duration::ZERO,
             Spin::For(limit) => limit,
