@@ -207,7 +207,12 @@ impl HostThreads {
     ///
     /// # Errors
     /// Returns an error if a call or the host panicked.
-    pub fn run(&self, workers: usize, limit: Duration, job: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
+    pub(crate) fn run(
+        &self,
+        workers: usize,
+        limit: Duration,
+        job: &(dyn Fn(usize) + Sync),
+    ) -> Result<(), RunError> {
         let free = |(_, slot): &(usize, &Slot)| {
             !slot.taken.load(Ordering::Relaxed) && !slot.taken.swap(true, Ordering::Acquire)
         };
