@@ -254,7 +254,7 @@ pub fn paths(bytes: &[u8], private: &[String]) -> Found {
         let end = rest.iter().position(|byte| !byte.is_ascii_graphic()).unwrap_or(rest.len());
         Some(text(&rest[..end]))
     };
-    refuse(private.iter().filter_map(shown), "no path of the machine that builds")?;
+    refuse(private.iter().filter_map(shown).collect::<BTreeSet<_>>(), "no path of the machine that builds")?;
     if private.is_empty() {
         Err("no path to look for".to_owned())
     } else {
