@@ -61,6 +61,10 @@ set(CMAKE_CXX_FLAGS_INIT "${elsa_flags}")
 if(ELSA_SYSROOT)
   set(CMAKE_SYSROOT ${ELSA_SYSROOT})
 endif()
+# Folders of this machine are not on the board: a program looks for shared libraries at its own side, too, and also
+# before it is installed.
+set(CMAKE_INSTALL_RPATH "$ORIGIN")
+set(CMAKE_BUILD_WITH_INSTALL_RPATH TRUE)
 # Programs of this machine, libraries and headers of the board.
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 if(ELSA_SYSROOT)

@@ -94,6 +94,10 @@ fn with_cmake(
         make.machine().run().text(&format!("{what}: configuring"))?;
         let install = Run::new(tree, "").arg(&way.cmake).arg("--build").arg(&dir).args("--target install");
         install.machine().run().text(&format!("{what}: building"))?;
+        if shared == "ON" && !way.emulator.is_empty() {
+            let found = check::needs(&read(&dir.join("with"))?, &abi.soname());
+            ran.note(&format!("{what}: the library it needs before it is installed"), found);
+        }
 
         for folder in [&library, &dir] {
             let to = gone.join(folder.file_name().unwrap_or_default());
