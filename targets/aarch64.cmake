@@ -44,7 +44,7 @@ endif()
 
 foreach(elsa_cpu ${ELSA_CPU})
   string(REPLACE " " ";" elsa_words "${elsa_tune}${elsa_cpu}")
-  execute_process(COMMAND ${elsa_compiler} ${elsa_words} -S -x c /dev/null -o /dev/null
+  execute_process(COMMAND ${elsa_compiler} ${elsa_words} -E -x c /dev/null
     RESULT_VARIABLE elsa_status OUTPUT_QUIET ERROR_QUIET)
   if(elsa_status EQUAL 0)
     set(elsa_flags "${elsa_flags}${elsa_tune}${elsa_cpu}")

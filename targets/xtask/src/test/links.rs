@@ -316,6 +316,11 @@ fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<St
     if !out.ok {
         return Err(format!("configuring: {}: {}", out.how, out.stderr.trim()));
     }
+    // Trying the cores leaves nothing behind.
+    let stray = |folder: &Path| ["null.s", "null.o", "a.out"].iter().any(|name| folder.join(name).exists());
+    if stray(&dir) || stray(&tree.root.join(CONSUMER)) {
+        return Err(format!("{}: files that no target makes", dir.display()));
+    }
     let path = dir.join("compile_commands.json");
     let commands: serde_json::Value =
         serde_json::from_slice(&read(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
