@@ -102,6 +102,22 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: i64,
     },
+    /// A count is out of bounds.
+    Count {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Its value.
+        found: usize,
+        /// The smallest allowed value.
+        min: usize,
+        /// The largest allowed value.
+        max: usize,
+    },
+    /// A call would write nothing about its rows: neither the output nor log-sum-exp nor states.
+    NoOutput {
+        /// Name of the output.
+        argument: &'static str,
+    },
     /// Two arguments exclude each other.
     Conflict {
         /// Name of the argument.
@@ -181,6 +197,12 @@ impl fmt::Display for ArgumentError {
             }
             E::Length { argument, index, found, min, max } => {
                 write!(f, "{argument}: entry {index} is {found}; allowed: {min} to {max}")
+            }
+            E::Count { argument, found, min, max } => {
+                write!(f, "{argument}: {found}; allowed: {min} to {max}")
+            }
+            E::NoOutput { argument } => {
+                write!(f, "{argument}: absent; allowed: an output, log-sum-exp, states, or several of them")
             }
             E::Conflict { argument, other } => {
                 write!(f, "{argument}: given with {other}; allowed: one of the two")
