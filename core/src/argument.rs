@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Why a problem, or the data bound to it, was refused. Every message names the argument, the value found and the
-/// values allowed.
+/// values allowed. Arguments have the names of the fields of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ArgumentError {
@@ -155,6 +155,35 @@ pub enum ArgumentError {
         /// Name of the tensor.
         argument: &'static str,
     },
+}
+
+impl ArgumentError {
+    /// The same error with `name` applied to the names of its arguments, for an interface that has other names than the
+    /// C interface.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(&'static str) -> &'static str) -> ArgumentError {
+        use ArgumentError as E;
+        match &mut self {
+            E::Rank { argument, .. }
+            | E::DimStride { argument, .. }
+            | E::TooLarge { argument, .. }
+            | E::HeadsMissing { argument }
+            | E::HeadsDoNotDivide { argument, .. }
+            | E::Zero { argument, .. }
+            | E::Number { argument, .. }
+            | E::Length { argument, .. }
+            | E::Count { argument, .. }
+            | E::NoOutput { argument }
+            | E::Type { argument, .. }
+            | E::Short { argument, .. }
+            | E::Overlap { argument } => *argument = name(argument),
+            E::Mismatch { argument, of: other, .. }
+            | E::Conflict { argument, other }
+            | E::Needs { argument, other } => (*argument, *other) = (name(argument), name(other)),
+            E::Groups { .. } | E::MaskShape { .. } => {}
+        }
+        self
+    }
 }
 
 impl fmt::Display for ArgumentError {

@@ -207,7 +207,7 @@ impl Tensors {
         // SAFETY: the clause of this function; `check` makes lists of i64.
         let [keys, cu_seqlens_q, cu_seqlens_k] =
             self.lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
-        Lengths { keys, cu_seqlens_q, cu_seqlens_k }
+        Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
     }
 }
 
@@ -229,8 +229,8 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     }
     let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
     for (operand, name, given) in fields {
-        // Every problem has these; a frame may leave them out.
-        let may_be_none = operand == Operand::LogSumExp || operand.is_state();
+        // Every problem has these; a frame may leave some of them out.
+        let may_be_none = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
         operands[operand] = match problem.memory(operand) {
             Some(_) if may_be_none && !given.any() => Buffer::ABSENT,
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
@@ -298,7 +298,7 @@ pub(crate) unsafe fn host<'a>(
             lengths: tensors.lengths(),
         };
         let written = Outputs {
-            output: at(Operand::Output).elements_mut(dtype),
+            output: at(Operand::Output).map(|out| out.elements_mut(dtype)),
             lse: at(Operand::LogSumExp).map(|lse| lse.write()),
             state: tensors.states().map(|[m, s, w]| StateOut { m: m.write(), s: s.write(), w: w.write() }),
             present_key: at(Operand::PresentKey).map(|present| present.elements_mut(dtype)),
@@ -334,7 +334,7 @@ pub(crate) unsafe fn device<'a>(
         lengths: unsafe { tensors.lengths() },
     };
     let written = DeviceOutputs {
-        output: required(Operand::Output),
+        output: optional(Operand::Output),
         lse: optional(Operand::LogSumExp),
         state: tensors.states().map(|states| states.map(|array| array.data as u64)),
         present_key: optional(Operand::PresentKey),
