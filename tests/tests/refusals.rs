@@ -159,7 +159,13 @@ fn inputs_that_are_not_what_the_problem_says() {
         (&|x| x.lengths.keys = None, needs("key_lengths", data)),
         (
             &|x| x.lengths.keys = Some(&one),
-            Some(E::Mismatch { argument: "key_lengths", axis: "entries", found: 1, allowed: 2, of: "the batch" }),
+            Some(E::Mismatch {
+                argument: "key_lengths",
+                axis: "entries",
+                found: 1,
+                allowed: 2,
+                of: "the batch",
+            }),
         ),
         (&|x| x.lengths.cu_seqlens_q = Some(&nine), needs("cu_seqlens_q", "its mention in the problem")),
     ];
@@ -197,7 +203,7 @@ fn outputs_that_are_not_what_the_problem_says() {
     for (n, want) in [(192, None), (191, Some(E::Short { argument: "out", found: 191, needed: 192 }))] {
         let mut data = of(n);
         assert_eq!(
-            Outputs { output: data.elements_mut(), ..buffers.outputs() }.check(&case.problem()).err(),
+            Outputs { output: Some(data.elements_mut()), ..buffers.outputs() }.check(&case.problem()).err(),
             want
         );
     }
@@ -215,8 +221,7 @@ fn outputs_that_are_not_what_the_problem_says() {
     assert_eq!(refused(&case, &|x| (x.lse, x.state) = (None, None)), None);
     for by in [-1, 1] {
         let rows = |n: usize| n.checked_add_signed(by).unwrap();
-        for (argument, n) in [("lse", 32), ("state_m", 32), ("state_s", 32), ("state_w", 192)]
-        {
+        for (argument, n) in [("lse", 32), ("state_m", 32), ("state_s", 32), ("state_w", 192)] {
             let mut buffers = case.buffers();
             let which = match argument {
                 "lse" => &mut buffers.lse,

@@ -109,7 +109,8 @@ fn row(
             }
             _ => {
                 let t = sequence.key0 + j - sequence.past;
-                let at = (key_view.row(sequence.batch, kv_head, t), value_view.row(sequence.batch, kv_head, t));
+                let at =
+                    (key_view.row(sequence.batch, kv_head, t), value_view.row(sequence.batch, kv_head, t));
                 (&new_key, &new_value, at.0, at.1)
             }
         };

@@ -44,7 +44,12 @@ impl Job {
         let mut files = Files::default();
         for (operand, tensor) in tensors.iter() {
             if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
-                files.add(flag(operand.argument()), &source.to_string(), tensor.dtype().name(), tensor.shape());
+                files.add(
+                    flag(operand.argument()),
+                    &source.to_string(),
+                    tensor.dtype().name(),
+                    tensor.shape(),
+                );
             }
         }
         let lengths = Lists::load(args, &mut files)?;
@@ -100,7 +105,8 @@ impl Job {
         let dtype = q.elements().ok_or_else(|| not_float(Operand::Query))?.dtype();
         let mut spec = Spec::new(dtype, query, key, value, output);
         // Past and present always have the axes of the default layout.
-        let dense = |operand: Operand, shape| View::dense(flag(operand.argument()), Layout::Bhnd, shape, None);
+        let dense =
+            |operand: Operand, shape| View::dense(flag(operand.argument()), Layout::Bhnd, shape, None);
         let past = |operand| tensors[operand].as_ref().map(|past| dense(operand, past.shape())).transpose();
         spec.past_key = past(Operand::PastKey)?;
         spec.past_value = past(Operand::PastValue)?;
@@ -179,7 +185,10 @@ fn missing(operand: Operand) -> Error {
 }
 
 fn not_float(operand: Operand) -> Error {
-    Error::Problem(ArgumentError::Needs { argument: flag(operand.argument()), other: "floating-point elements" })
+    Error::Problem(ArgumentError::Needs {
+        argument: flag(operand.argument()),
+        other: "floating-point elements",
+    })
 }
 
 /// The tensors of [`Lengths`], each with one axis.
