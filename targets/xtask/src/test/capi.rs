@@ -22,8 +22,9 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("plain.c", ""),
+    ("caches.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
@@ -31,8 +32,10 @@ const PROGRAMS: [(&str, &str); 6] = [
     ("whole.cpp", "-DELSA_THROW"),
 ];
 /// Programs that run through the stand-in driver, and the faults of the driver.
-const ON_A_GPU: [(&str, &str); 7] = [
+const ON_A_GPU: [(&str, &str); 9] = [
     ("device.c", ""),
+    ("caches.c", ""),
+    ("caches.c", "cuLaunchKernel:1:700"),
     ("plain.c", ""),
     ("plain.c", "cuLaunchKernel:1:700"),
     ("fork.c", ""),
