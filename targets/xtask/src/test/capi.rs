@@ -22,9 +22,10 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("plain.c", ""),
     ("cache.c", ""),
+    ("caches.c", ""),
     ("concurrency.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
@@ -34,8 +35,10 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("whole.cpp", "-DELSA_THROW"),
 ];
 /// Programs that run through the stand-in driver, and the faults of the driver.
-const ON_A_GPU: [(&str, &str); 7] = [
+const ON_A_GPU: [(&str, &str); 9] = [
     ("device.c", ""),
+    ("caches.c", ""),
+    ("caches.c", "cuLaunchKernel:1:700"),
     ("plain.c", ""),
     ("plain.c", "cuLaunchKernel:1:700"),
     ("fork.c", ""),
