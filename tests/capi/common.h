@@ -79,8 +79,9 @@ typedef struct {
 /* A call of plain attention of q, k and v in memory of the host. */
 static call make(elsa_engine engine) {
     call c;
-    memset(&c, 0, sizeof c);
-    OK(elsa_problem_init(&c.problem));
+    elsa_problem_init(&c.problem);
+    elsa_inputs_init(&c.in);
+    elsa_outputs_init(&c.to);
     OK(elsa_view_init(ELSA_LAYOUT_BHND, 1, H, N, D, &c.problem.q));
     c.problem.k = c.problem.v = c.problem.out = c.problem.q;
     OK(elsa_plan_create(engine, &c.problem, NULL, &c.plan));

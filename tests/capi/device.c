@@ -155,6 +155,7 @@ static void streams(elsa_engine engine) {
     tensors t[3];
     call d[3];
     int i;
+    elsa_report_init(&report);
     for (i = 0; i < 3; i++) {
         t[i] = upload_all();
         d[i] = on(&c, &t[i]);
@@ -258,7 +259,7 @@ static void refusals(elsa_engine engine) {
     CHECK(cuCtxPopCurrent(&popped) == 0 && popped == foreign && cuCtxDestroy(foreign) == 0);
 
     /* A plan and a workspace of the CPU, and a device that is not there. */
-    OK(elsa_engine_options_init(&options));
+    elsa_engine_options_init(&options);
     options.backend = ELSA_BACKEND_SCALAR;
     OK(elsa_engine_create(&options, &cpu));
     other = make(cpu);
@@ -294,7 +295,7 @@ int main(void) {
     CHECK(setenv("ELSA_STANDIN_FAIL", "cuLaunchKernel:3:1", 1) == 0);
     open_driver();
     fill_all();
-    OK(elsa_engine_options_init(&options));
+    elsa_engine_options_init(&options);
     options.backend = ELSA_BACKEND_CUDA;
     options.fallback = ELSA_FALLBACK_FAIL;
     OK(elsa_engine_create(&options, &engine));

@@ -15,7 +15,7 @@ static float first[COUNT];
 static elsa_engine engine_of(size_t threads) {
     elsa_engine engine;
     elsa_engine_options options;
-    OK(elsa_engine_options_init(&options));
+    elsa_engine_options_init(&options);
     options.threads = threads;
     OK(elsa_engine_create(&options, &engine));
     return engine;
@@ -31,6 +31,7 @@ static void judge(void) {
 
 static void run(const call *c, size_t workers) {
     elsa_report report;
+    elsa_report_init(&report);
     memset(out, 0, sizeof out);
     OK(elsa_run(c->plan, c->room, &c->in, &c->to, &report));
     CHECK(report.backend == ELSA_BACKEND_CUDA || report.workers == workers);
@@ -41,9 +42,10 @@ static void without_gpu(const call *c) {
     elsa_engine engine;
     elsa_engine_options options;
     elsa_report report;
+    elsa_report_init(&report);
     OK(elsa_run(c->plan, c->room, &c->in, &c->to, &report));
     CHECK(report.backend != ELSA_BACKEND_CUDA && report.fallback && strstr(report.reason, "fork"));
-    OK(elsa_engine_options_init(&options));
+    elsa_engine_options_init(&options);
     options.backend = ELSA_BACKEND_CUDA;
     options.fallback = ELSA_FALLBACK_FAIL;
     CHECK(elsa_engine_create(&options, &engine) == ELSA_STATUS_UNSUPPORTED);
@@ -51,16 +53,16 @@ static void without_gpu(const call *c) {
 }
 
 static void child(elsa_engine engine, const call *c, elsa_bound bound) {
-    elsa_backend backend;
-    size_t threads = 0;
+    elsa_engine_info info;
     call other;
     run(c, 1);
     if (on_gpu) without_gpu(c);
     memset(out, 0, sizeof out);
     OK(elsa_bound_run(bound, NULL));
     judge();
-    OK(elsa_engine_info(engine, &backend, &threads));
-    CHECK(threads == 1);
+    elsa_engine_info_init(&info);
+    OK(elsa_engine_describe(engine, &info));
+    CHECK(info.threads == 1);
     other = make(engine);
     run(&other, 1);
     end(&other);
@@ -77,17 +79,17 @@ static void child(elsa_engine engine, const call *c, elsa_bound bound) {
 int main(void) {
     elsa_engine engine;
     elsa_bound bound;
-    elsa_backend backend;
-    size_t threads;
+    elsa_engine_info info;
     call c;
     int round;
     fill_all();
     engine = engine_of(4);
     c = make(engine);
     OK(elsa_bind(c.plan, c.room, &c.in, &c.to, &bound));
-    OK(elsa_engine_info(engine, &backend, &threads));
-    CHECK(threads == 4);
-    on_gpu = backend == ELSA_BACKEND_CUDA;
+    elsa_engine_info_init(&info);
+    OK(elsa_engine_describe(engine, &info));
+    CHECK(info.threads == 4);
+    on_gpu = info.backend == ELSA_BACKEND_CUDA;
     OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
     CHECK(error() < 1e-5);
     memcpy(first, out, sizeof out);

@@ -11,6 +11,7 @@ int main(void) {
     elsa_report report;
     call plain;
 
+    elsa_report_init(&report);
     fill_all();
     CHECK(elsa_engine_create(NULL, &engine) == ELSA_STATUS_OK);
     CHECK(elsa_engine_create(NULL, &other) == ELSA_STATUS_OK);

@@ -138,14 +138,14 @@ void packed_qkv(const elsa::engine &engine) {
     CHECK(plan.ok());
     elsa::result<elsa::workspace> room = plan->workspace();
     CHECK(room.ok());
-    elsa_inputs in = elsa_inputs();
-    elsa_outputs to = elsa_outputs();
+    elsa_inputs in = elsa::inputs();
+    elsa_outputs to = elsa::outputs();
     const std::size_t reach = (tokens - 1) * row + heads * dim;
     in.q = elsa::input(x.data(), reach);
     in.k = elsa::input(x.data() + heads * dim, reach);
     in.v = elsa::input(x.data() + 2 * heads * dim, reach);
     to.out = elsa::output(out.data(), out.size());
-    elsa_report report = elsa_report();
+    elsa_report report = elsa::report();
     CHECK(plan->run(*room, in, to, &report).ok());
     CHECK(report.workers >= 1 && report.kernel != nullptr && report.kernel[0] != 0 && report.fallback == 0);
     const std::vector<double> want =
@@ -200,7 +200,7 @@ void flags(const elsa::engine &engine) {
     elsa_problem p = elsa::problem();
     p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
     p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, tokens, dim);
-    elsa_inputs in = elsa_inputs();
+    elsa_inputs in = elsa::inputs();
     in.q = elsa::input(q.data(), q.size());
     in.k = elsa::input(k.data(), k.size());
     in.v = elsa::input(v.data(), v.size());
@@ -213,6 +213,7 @@ void flags(const elsa::engine &engine) {
             f.causal = ELSA_CAUSAL_TOP_LEFT;
             attends = [](std::size_t i, std::size_t j) { return j <= i; };
         } else if (flag == 1) {
+            f.has_window_left = f.has_window_right = 1;
             f.window_left = 3;
             f.window_right = 2;
             attends = [](std::size_t i, std::size_t j) { return j + 3 >= i && j <= i + 2; };
@@ -228,7 +229,7 @@ void flags(const elsa::engine &engine) {
             attends = [&](std::size_t, std::size_t j) { return j < static_cast<std::size_t>(length); };
         }
         std::vector<float> out(q.size(), -7.0f);
-        elsa_outputs to = elsa_outputs();
+        elsa_outputs to = elsa::outputs();
         to.out = elsa::output(out.data(), out.size());
         elsa::result<elsa::plan> plan = engine.plan(f);
         CHECK(plan.ok());
@@ -257,8 +258,8 @@ void sixteen_bits(const elsa::engine &engine) {
         elsa_problem p = elsa::problem();
         p.dtype = is_f16 ? ELSA_DTYPE_F16 : ELSA_DTYPE_BF16;
         p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
-        elsa_inputs in = elsa_inputs();
-        elsa_outputs to = elsa_outputs();
+        elsa_inputs in = elsa::inputs();
+        elsa_outputs to = elsa::outputs();
         const std::size_t each = tokens * dim;
         in.q = elsa::input(raw.data(), each);
         in.k = elsa::input(raw.data() + each, each);
@@ -301,8 +302,8 @@ void parts(const elsa::engine &engine, float centre) {
         elsa::result<elsa::plan> plan = engine.plan(p);
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
-        elsa_inputs in = elsa_inputs();
-        elsa_outputs to = elsa_outputs();
+        elsa_inputs in = elsa::inputs();
+        elsa_outputs to = elsa::outputs();
         in.q = elsa::input(q.data(), q.size());
         in.k = elsa::input(k.data() + from[part] * dim, count * dim);
         in.v = elsa::input(v.data() + from[part] * dim, count * dim);
@@ -378,7 +379,7 @@ void threads(const elsa::engine &engine) {
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
     elsa::result<elsa::plan> plan = engine.plan(p);
     CHECK(plan.ok());
-    elsa_inputs in = elsa_inputs();
+    elsa_inputs in = elsa::inputs();
     in.q = elsa::input(x.data(), each);
     in.k = elsa::input(x.data() + each, each);
     in.v = elsa::input(x.data() + 2 * each, each);
@@ -390,7 +391,7 @@ void threads(const elsa::engine &engine) {
     for (std::size_t t = 0; t < 4; t++)
         workers.emplace_back([&, t] {
             elsa::result<elsa::workspace> room = plan->workspace();
-            elsa_outputs to = elsa_outputs();
+            elsa_outputs to = elsa::outputs();
             for (int i = 0; i < 20; i++) {
                 to.out = elsa::output(outs[t].data(), each);
                 if (room.ok() && plan->run(*room, in, to).ok()) good++;
@@ -441,10 +442,13 @@ void gpu() {
     options.backend = ELSA_BACKEND_CUDA;
     elsa::result<elsa::engine> engine = elsa::engine::create(options);
     CHECK(engine.ok());
-    elsa_backend backend = ELSA_BACKEND_AUTO;
-    std::size_t count = 0;
-    CHECK(elsa_engine_info(engine->get(), &backend, &count) == ELSA_STATUS_OK && count >= 1);
-    CHECK((backend == ELSA_BACKEND_CUDA) == (present != 0));
+    elsa_engine_info info;
+    elsa_engine_info_init(&info);
+    CHECK(elsa_engine_describe(engine->get(), &info) == ELSA_STATUS_OK && info.threads >= 1);
+    CHECK((info.backend == ELSA_BACKEND_CUDA) == (present != 0));
+    CHECK((info.absent != 0) == (present == 0) && (info.reason[0] != 0) == (present == 0));
+    CHECK((info.device[0] != 0) == (present != 0) && (info.capability_major >= 6) == (present != 0));
+    CHECK(info.fallback == ELSA_FALLBACK_CPU && elsa_engine_load_kernels(engine->get()) == ELSA_STATUS_OK);
     CHECK(present != 0 || messages == 1);
     options.fallback = ELSA_FALLBACK_FAIL;
     CHECK(elsa::engine::create(options).ok() == (present != 0));

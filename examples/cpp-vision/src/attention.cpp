@@ -50,7 +50,7 @@ const char *name_of(elsa_backend backend) {
 }
 
 void run(const elsa::bound &bound, AttentionReport &told) {
-    elsa_report report = elsa_report();
+    elsa_report report = elsa::report();
     check(bound.run(&report));
     told.backend = name_of(report.backend);
     told.fallback = told.fallback || report.fallback != 0;
@@ -75,11 +75,11 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     elsa_problem problem = elsa::problem();
     problem.q = problem.k = problem.v = take(elsa::view(ELSA_LAYOUT_QKV, 1, heads, tokens, dim));
     problem.out = take(elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim));
-    elsa_inputs inputs = elsa_inputs();
+    elsa_inputs inputs = elsa::inputs();
     inputs.q = elsa::input(qkv_.data(), qkv_.size());
     inputs.k = elsa::input(qkv_.data() + width, qkv_.size() - width);
     inputs.v = elsa::input(qkv_.data() + 2 * width, qkv_.size() - 2 * width);
-    elsa_outputs outputs = elsa_outputs();
+    elsa_outputs outputs = elsa::outputs();
     outputs.out = elsa::output(out_.data(), out_.size());
     plan_ = take(engine_.plan(problem));
     workspace_ = take(plan_.workspace());

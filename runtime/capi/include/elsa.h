@@ -5,6 +5,12 @@
  * last, and writes nothing where it refuses an argument. elsa_last_error returns the reason, per thread. Handles are
  * numbers: one that was destroyed is an error, and never a crash.
  *
+ * Structs that may grow begin with their size. The functions elsa_..._init below clear a struct and set its size, and so
+ * may anybody. Zero is the default in every field, or says that something is absent, so a program names only what it
+ * wants. A program that was compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR; with
+ * an older library than its header it runs as long as it sets no field and calls no function that the library does not
+ * know, which is ELSA_STATUS_UNSUPPORTED, or an error of the loader.
+ *
  * Threads. Every function may be called by any thread at any time. Engines and plans may be shared. A workspace, and
  * the frames that are bound to it, serve one call at a time; a second one returns ELSA_STATUS_BUSY. A handle may be
  * destroyed while a call uses it: the call completes, and the object is freed after it.
@@ -21,11 +27,43 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /*
- Bytes of the reason in a report, its zero byte included.
+ The version of the library that the header belongs to, "major.minor.patch": major.
+ */
+#define ELSA_VERSION_MAJOR 0
+
+/*
+ Minor.
+ */
+#define ELSA_VERSION_MINOR 1
+
+/*
+ Patch.
+ */
+#define ELSA_VERSION_PATCH 0
+
+/*
+ The number of the ABI, which is that of the shared library's name. Programs that were linked with another do not
+ start.
+ */
+#define ELSA_ABI_MAJOR 1
+
+/*
+ Counts what the ABI has gained since: a library runs every program whose number is at most its own.
+ */
+#define ELSA_ABI_MINOR 0
+
+/*
+ Bytes of a reason, its zero byte included.
  */
 #define ELSA_REASON_BYTES 256
+
+/*
+ Bytes of the name of a device, its zero byte included.
+ */
+#define ELSA_NAME_BYTES 128
 
 /*
  What a function returns: ELSA_STATUS_OK, or why it failed.
@@ -51,6 +89,26 @@ typedef uint32_t elsa_log_level;
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
 /*
+ Order of axes.
+ */
+typedef uint32_t elsa_layout;
+
+/*
+ Shape and strides of a tensor.
+ */
+typedef struct {
+  /*
+   [batch, heads, tokens, dim], whatever the order in memory.
+   */
+  size_t shape[4];
+  /*
+   Distances in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
+   zero.
+   */
+  size_t strides[4];
+} elsa_view;
+
+/*
  What happens where a GPU is chosen and cannot compute.
  */
 typedef uint32_t elsa_fallback;
@@ -61,9 +119,26 @@ typedef uint32_t elsa_fallback;
 typedef uint32_t elsa_cuda_context;
 
 /*
- Options of an engine. elsa_engine_options_init writes the defaults.
+ A share of the work: called once for every worker below the number that a host was asked for. It returns when that
+ share is done, and nothing unwinds out of it.
+ */
+typedef void (*elsa_parallel_task)(void *context, size_t worker);
+
+/*
+ A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
+ on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
+ options.
+ */
+typedef void (*elsa_parallel_for)(void *user, size_t workers, elsa_parallel_task task, void *context);
+
+/*
+ Options of an engine. All zeros are the defaults.
  */
 typedef struct {
+  /*
+   sizeof(elsa_engine_options). elsa_engine_options_init sets it.
+   */
+  size_t size;
   /*
    One of ELSA_BACKEND_*.
    */
@@ -84,55 +159,107 @@ typedef struct {
    One of ELSA_CUDA_CONTEXT_*.
    */
   elsa_cuda_context cuda_context;
+  /*
+   Real-time priority of the standing threads: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that creates
+   the engine.
+   */
+  int32_t priority;
+  /*
+   Microseconds for which a standing thread spins before it sleeps; 0 is the default of 200, and a negative number
+   has it sleep at once.
+   */
+  int64_t spin_us;
+  /*
+   Cores for the standing threads: thread i, counted from one, stays on cores[(i - 1) % core_count]. The caller is
+   thread zero and stays where it is. Null leaves the choice to the system.
+   */
+  const uint32_t *cores;
+  /*
+   Number of cores.
+   */
+  size_t core_count;
+  /*
+   Lends threads of the host's in place of standing ones; null for standing ones.
+   */
+  elsa_parallel_for parallel_for;
+  /*
+   First argument of parallel_for.
+   */
+  void *parallel_user;
 } elsa_engine_options;
 
 /*
- How the answer is computed.
- */
-typedef uint32_t elsa_method;
-
-/*
- Options of a plan. elsa_plan_options_init writes the defaults.
+ A handle of an engine. All zeros names no engine. Copies name the same engine.
  */
 typedef struct {
   /*
-   One of ELSA_METHOD_*.
+   Opaque.
    */
-  elsa_method method;
+  uint64_t id;
+} elsa_engine;
+
+/*
+ An engine: what it computes on.
+ */
+typedef struct {
   /*
-   Keys in a block of the CPU: 64, 128 or 256.
+   sizeof(elsa_engine_info). elsa_engine_info_init sets it.
    */
-  size_t block;
+  size_t size;
   /*
-   Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+   The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
    */
-  size_t budget;
+  elsa_backend backend;
   /*
-   Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-   such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
+   What happens where the GPU cannot compute: one of ELSA_FALLBACK_*.
    */
-  int32_t half_scores;
-} elsa_plan_options;
+  elsa_fallback fallback;
+  /*
+   Threads of the CPU that compute, the caller's included.
+   */
+  size_t threads;
+  /*
+   Bytes of the GPU's memory; 0 without a GPU.
+   */
+  size_t device_memory;
+  /*
+   CUDA version of the driver; 0 and 0 without a GPU.
+   */
+  uint32_t driver_major;
+  /*
+   See driver_major.
+   */
+  uint32_t driver_minor;
+  /*
+   Compute capability of the GPU; 0 and 0 without a GPU.
+   */
+  uint32_t capability_major;
+  /*
+   See capability_major.
+   */
+  uint32_t capability_minor;
+  /*
+   Non-zero where the GPU shares the host's memory, as on a Jetson.
+   */
+  uint32_t integrated;
+  /*
+   Non-zero where a GPU was requested by name and cannot be used.
+   */
+  uint32_t absent;
+  /*
+   Name of the GPU; empty without one.
+   */
+  char device[ELSA_NAME_BYTES];
+  /*
+   Why the requested GPU cannot be used, cut where it is too long; otherwise empty.
+   */
+  char reason[ELSA_REASON_BYTES];
+} elsa_engine_info;
 
 /*
  Type of elements.
  */
 typedef uint32_t elsa_dtype;
-
-/*
- Shape and strides of a tensor.
- */
-typedef struct {
-  /*
-   [batch, heads, tokens, dim], whatever the order in memory.
-   */
-  size_t shape[4];
-  /*
-   Distances in elements along [batch, heads, tokens, dim]; the last must be 1. An input may have strides of
-   zero.
-   */
-  size_t strides[4];
-} elsa_view;
 
 /*
  Where the diagonal of a causal mask starts.
@@ -167,8 +294,7 @@ typedef struct {
 } elsa_mask;
 
 /*
- A problem: shapes, masks and scale. elsa_problem_init writes plain attention; the views of q, k, v and out must be
- set.
+ A problem: shapes, masks and scale. All zeros but for the views of q, k, v and out are plain attention over f32.
 
  The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
  finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
@@ -177,9 +303,17 @@ typedef struct {
  */
 typedef struct {
   /*
+   sizeof(elsa_problem). elsa_problem_init sets it.
+   */
+  size_t size;
+  /*
    Type of q, k, v, out, past and present: one of ELSA_DTYPE_*.
    */
   elsa_dtype dtype;
+  /*
+   One of ELSA_CAUSAL_*.
+   */
+  elsa_causal causal;
   /*
    Queries, [batch, heads, queries, d].
    */
@@ -197,14 +331,6 @@ typedef struct {
    */
   elsa_view out;
   /*
-   Non-zero where past_k and past_v are set.
-   */
-  uint32_t has_past;
-  /*
-   Non-zero where present_k and present_v are set.
-   */
-  uint32_t has_present;
-  /*
    Earlier keys, [batch, kv_heads, past, d].
    */
   elsa_view past_k;
@@ -221,6 +347,23 @@ typedef struct {
    */
   elsa_view present_v;
   /*
+   Non-zero where past_k and past_v are set.
+   */
+  uint32_t has_past;
+  /*
+   Non-zero where present_k and present_v are set.
+   */
+  uint32_t has_present;
+  /*
+   Non-zero where the past lies in the first rows of the present's own memory, so that a run writes the new rows
+   alone. past_k and present_k, and past_v and present_v, then have the same strides, and inputs have no past.
+   */
+  uint32_t append;
+  /*
+   Non-zero where the inputs have key_lengths.
+   */
+  uint32_t has_key_lengths;
+  /*
    Non-zero where scale is set; otherwise it is 1 / sqrt(d).
    */
   uint32_t has_scale;
@@ -233,25 +376,30 @@ typedef struct {
    */
   float softcap;
   /*
-   One of ELSA_CAUSAL_*.
+   Non-zero where window_left is set; otherwise the window is open on that side.
    */
-  elsa_causal causal;
+  uint32_t has_window_left;
   /*
-   Keys before the diagonal that a row attends; negative is open.
+   Non-zero where window_right is set; otherwise the window is open on that side.
+   */
+  uint32_t has_window_right;
+  /*
+   Zero.
+   */
+  uint32_t reserved;
+  /*
+   A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
+   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
    */
   int64_t window_left;
   /*
-   Keys after the diagonal that a row attends; negative is open.
+   A row attends the keys up to its diagonal plus this many; not negative.
    */
   int64_t window_right;
   /*
    The mask.
    */
   elsa_mask mask;
-  /*
-   Non-zero where the inputs have key_lengths.
-   */
-  uint32_t has_key_lengths;
   /*
    Number of sequences that q and k pack along their tokens (batch 1), whose bounds are among the inputs; 0 where
    nothing is packed.
@@ -260,19 +408,36 @@ typedef struct {
 } elsa_problem;
 
 /*
- Order of axes.
+ How the answer is computed.
  */
-typedef uint32_t elsa_layout;
+typedef uint32_t elsa_method;
 
 /*
- A handle of an engine. All zeros names no engine. Copies name the same engine.
+ Options of a plan. All zeros are the defaults.
  */
 typedef struct {
   /*
-   Opaque.
+   sizeof(elsa_plan_options). elsa_plan_options_init sets it.
    */
-  uint64_t id;
-} elsa_engine;
+  size_t size;
+  /*
+   One of ELSA_METHOD_*.
+   */
+  elsa_method method;
+  /*
+   Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
+   such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
+   */
+  uint32_t half_scores;
+  /*
+   Keys in a block of the CPU: 64, 128 or 256; 0 is 64.
+   */
+  size_t block;
+  /*
+   Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
+   */
+  size_t budget;
+} elsa_plan_options;
 
 /*
  A handle of a plan. All zeros names no plan. Copies name the same plan.
@@ -289,9 +454,17 @@ typedef struct {
  */
 typedef struct {
   /*
+   sizeof(elsa_plan_info). elsa_plan_info_init sets it.
+   */
+  size_t size;
+  /*
    The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
    */
   elsa_backend backend;
+  /*
+   Non-zero where the CPU computes in place of a GPU that was requested or does not support the problem.
+   */
+  uint32_t fallback;
   /*
    Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
    */
@@ -304,6 +477,14 @@ typedef struct {
    Name of the kernel, in memory that is never freed.
    */
   const char *kernel;
+  /*
+   Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+   */
+  size_t state_workspace_bytes;
+  /*
+   Reason of the fallback, cut where it is too long; empty without a fallback.
+   */
+  char reason[ELSA_REASON_BYTES];
 } elsa_plan_info;
 
 /*
@@ -311,6 +492,10 @@ typedef struct {
  scores, is relative to the norm of the output and does not hold where values cancel.
  */
 typedef struct {
+  /*
+   sizeof(elsa_certificate). elsa_certificate_init sets it.
+   */
+  size_t size;
   /*
    Type of the output.
    */
@@ -400,6 +585,10 @@ typedef struct {
  */
 typedef struct {
   /*
+   sizeof(elsa_inputs). elsa_inputs_init sets it.
+   */
+  size_t size;
+  /*
    Queries.
    */
   elsa_input q;
@@ -456,6 +645,10 @@ typedef struct {
  */
 typedef struct {
   /*
+   sizeof(elsa_outputs). elsa_outputs_init sets it.
+   */
+  size_t size;
+  /*
    Output.
    */
   elsa_output out;
@@ -496,6 +689,10 @@ typedef struct {
  What a run did.
  */
 typedef struct {
+  /*
+   sizeof(elsa_report). elsa_report_init sets it.
+   */
+  size_t size;
   /*
    The back end that computed: one of ELSA_BACKEND_*.
    */
@@ -563,6 +760,64 @@ typedef struct {
    */
   float *w;
 } elsa_states_out;
+
+/*
+ The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_chunk). elsa_chunk_init sets it.
+   */
+  size_t size;
+  /*
+   Keys of the whole before the first key of the call.
+   */
+  size_t key_offset;
+  /*
+   Keys of the whole.
+   */
+  size_t key_total;
+} elsa_chunk;
+
+/*
+ A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+ */
+typedef struct {
+  /*
+   Opaque.
+   */
+  uint64_t id;
+} elsa_buffer;
+
+/*
+ Memory of the host that a GPU can use.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
+   */
+  size_t size;
+  /*
+   The first byte, at a multiple of 64.
+   */
+  void *data;
+  /*
+   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+   */
+  void *device_data;
+  /*
+   Number of bytes.
+   */
+  size_t bytes;
+  /*
+   Non-zero where the memory is page-locked.
+   */
+  uint32_t page_locked;
+  /*
+   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+   */
+  uint32_t in_place;
+} elsa_buffer_info;
 
 /*
  Done.
@@ -771,6 +1026,17 @@ extern "C" {
 const char *elsa_version(void);
 
 /*
+ ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the library that runs: major in the upper 16 bits, minor in the lower. Those of
+ the header are the program's; it runs if the majors are equal and the library's minor is not the lower one.
+ */
+uint32_t elsa_abi_version(void);
+
+/*
+ The name of a status and what it means, as one line of text in memory that is never freed. Never null.
+ */
+const char *elsa_status_text(elsa_status status);
+
+/*
  The message of the last call of this thread that did not return ELSA_STATUS_OK; empty if there was none. It is
  valid until the next such call of this thread, or the end of the thread. Never null.
  */
@@ -795,31 +1061,6 @@ elsa_status elsa_backend_present(elsa_backend backend, uint32_t *present);
 elsa_status elsa_log_set(elsa_log_level level,
                          elsa_log_callback callback,
                          void *user);
-
-/*
- Writes the defaults: the back end that the environment variable ELSA_BACKEND names or the first that is present,
- fallback to the CPU, every core.
-
- # Safety
- *write*.
- */
-elsa_status elsa_engine_options_init(elsa_engine_options *options);
-
-/*
- Writes the defaults: method elsa, blocks of 64 keys, no limit of workspace.
-
- # Safety
- *write*.
- */
-elsa_status elsa_plan_options_init(elsa_plan_options *options);
-
-/*
- Writes plain attention over f32: no past, no masks, the default scale. Its views are empty.
-
- # Safety
- *write*.
- */
-elsa_status elsa_problem_init(elsa_problem *problem);
 
 /*
  Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
@@ -851,12 +1092,17 @@ elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);
 
 /*
- Writes the back end that computes, one of ELSA_BACKEND_*, and the number of CPU threads.
+ Writes what an engine computes on.
 
  # Safety
  *write*.
  */
-elsa_status elsa_engine_info(elsa_engine engine, elsa_backend *backend, size_t *threads);
+elsa_status elsa_engine_describe(elsa_engine engine, elsa_engine_info *info);
+
+/*
+ Loads every GPU kernel of the library, so that plans find them loaded. Without a GPU it does nothing.
+ */
+elsa_status elsa_engine_load_kernels(elsa_engine engine);
 
 /*
  Ends the handle of an engine. Plans that were made with it keep working.
@@ -1033,16 +1279,68 @@ elsa_status elsa_states_finish(size_t rows,
                                float *out,
                                float *lse);
 
-/*
- Writes the fallback policy of an engine, one of ELSA_FALLBACK_*.
-
- # Safety
- *write*.
- */
-elsa_status elsa_engine_fallback(elsa_engine engine, elsa_fallback *fallback);
-
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
 
-#endif  /* ELSA_H */
+/*
+ Structs as their users begin with them: cleared, with their size. They are compiled into the program, so the size is
+ that of the program's header.
+ */
+
+static inline void elsa_engine_options_init(elsa_engine_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+static inline void elsa_engine_info_init(elsa_engine_info *info) {
+    memset(info, 0, sizeof *info);
+    info->size = sizeof *info;
+}
+
+static inline void elsa_plan_options_init(elsa_plan_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+static inline void elsa_plan_info_init(elsa_plan_info *info) {
+    memset(info, 0, sizeof *info);
+    info->size = sizeof *info;
+}
+
+static inline void elsa_problem_init(elsa_problem *problem) {
+    memset(problem, 0, sizeof *problem);
+    problem->size = sizeof *problem;
+}
+
+static inline void elsa_inputs_init(elsa_inputs *inputs) {
+    memset(inputs, 0, sizeof *inputs);
+    inputs->size = sizeof *inputs;
+}
+
+static inline void elsa_outputs_init(elsa_outputs *outputs) {
+    memset(outputs, 0, sizeof *outputs);
+    outputs->size = sizeof *outputs;
+}
+
+static inline void elsa_report_init(elsa_report *report) {
+    memset(report, 0, sizeof *report);
+    report->size = sizeof *report;
+}
+
+static inline void elsa_certificate_init(elsa_certificate *certificate) {
+    memset(certificate, 0, sizeof *certificate);
+    certificate->size = sizeof *certificate;
+}
+
+static inline void elsa_chunk_init(elsa_chunk *chunk) {
+    memset(chunk, 0, sizeof *chunk);
+    chunk->size = sizeof *chunk;
+}
+
+static inline void elsa_buffer_info_init(elsa_buffer_info *info) {
+    memset(info, 0, sizeof *info);
+    info->size = sizeof *info;
+}
+
+#endif /* ELSA_H */

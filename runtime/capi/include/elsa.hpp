@@ -127,21 +127,44 @@ inline elsa_integers integers(const std::int64_t *data, std::size_t count) noexc
 
 // Plain attention over f32, with empty views.
 inline elsa_problem problem() noexcept {
-    elsa_problem p = elsa_problem();
-    elsa_problem_init(&p);
-    return p;
+    elsa_problem value;
+    elsa_problem_init(&value);
+    return value;
 }
 
+// The defaults.
 inline elsa_plan_options plan_options() noexcept {
-    elsa_plan_options o = elsa_plan_options();
-    elsa_plan_options_init(&o);
-    return o;
+    elsa_plan_options value;
+    elsa_plan_options_init(&value);
+    return value;
 }
 
+// The defaults.
 inline elsa_engine_options engine_options() noexcept {
-    elsa_engine_options o = elsa_engine_options();
-    elsa_engine_options_init(&o);
-    return o;
+    elsa_engine_options value;
+    elsa_engine_options_init(&value);
+    return value;
+}
+
+// No tensor.
+inline elsa_inputs inputs() noexcept {
+    elsa_inputs value;
+    elsa_inputs_init(&value);
+    return value;
+}
+
+// No tensor.
+inline elsa_outputs outputs() noexcept {
+    elsa_outputs value;
+    elsa_outputs_init(&value);
+    return value;
+}
+
+// A report to be filled.
+inline elsa_report report() noexcept {
+    elsa_report value;
+    elsa_report_init(&value);
+    return value;
 }
 
 // The view of a tensor in one of ELSA_LAYOUT_*.
@@ -224,7 +247,8 @@ public:
     }
 
     result<elsa_plan_info> describe() const {
-        elsa_plan_info info = elsa_plan_info();
+        elsa_plan_info info;
+        elsa_plan_info_init(&info);
         const elsa_status code = elsa_plan_describe(get(), &info);
         if (code != ELSA_STATUS_OK) {
             return status(code);
@@ -233,7 +257,8 @@ public:
     }
 
     result<elsa_certificate> certificate(elsa_backend backend = ELSA_BACKEND_AUTO) const {
-        elsa_certificate value = elsa_certificate();
+        elsa_certificate value;
+        elsa_certificate_init(&value);
         const elsa_status code = elsa_plan_certificate(get(), backend, &value);
         if (code != ELSA_STATUS_OK) {
             return status(code);

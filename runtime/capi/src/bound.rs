@@ -1,10 +1,11 @@
 //! Bound frames: a plan with its tensors, checked once and run many times.
 
 use crate::fault::call;
+use crate::growing::{Room, take};
 use crate::handles::Table;
 use crate::plan::PLANS;
-use crate::pointer::{aligned, get, optional, put, put_optional};
-use crate::run::run;
+use crate::pointer::{aligned, put};
+use crate::run::{fill, run};
 use crate::tensors;
 use crate::types::*;
 use crate::workspace::{WORKSPACES, lock};
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn elsa_bind(
         aligned("bound", bound)?;
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *read*.
-        let (inputs, outputs) = unsafe { (*get("inputs", inputs)?, *get("outputs", outputs)?) };
+        let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
         {
             let mut workspace = lock(&workspace)?;
             // SAFETY: *tensors*.
@@ -67,10 +68,11 @@ pub unsafe extern "C" fn elsa_bind(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
     call(|| {
-        optional("report", report)?;
+        // SAFETY: *write*.
+        let room = unsafe { Room::optional("report", report) }?;
         let frame = BOUNDS.get(bound.id)?;
-        // SAFETY: *tensors* of elsa_bind, *write*.
-        unsafe { put_optional(report, run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs)?) };
+        // SAFETY: *tensors* of elsa_bind.
+        fill(room, unsafe { run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs) }?);
         Ok(())
     })
 }

@@ -62,13 +62,13 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         ELSA_METHOD_MATH => Method::Math,
         found => return unknown("method", found, "one of ELSA_METHOD_*"),
     };
-    let budget = (o.budget != 0).then_some(o.budget);
+    let default = PlanOptions::default();
     Ok(PlanOptions {
         method,
-        block: o.block,
-        budget,
+        block: if o.block == 0 { default.block } else { o.block },
+        budget: (o.budget != 0).then_some(o.budget),
         half_scores: o.half_scores != 0,
-        ..PlanOptions::default()
+        ..default
     })
 }
 
@@ -104,7 +104,18 @@ fn mask(mask: &elsa_mask) -> Result<Option<MaskView>, Fault> {
     }
 }
 
+fn side(argument: &str, has: u32, keys: i64) -> Result<Option<usize>, Fault> {
+    match usize::try_from(keys) {
+        Ok(keys) => Ok((has != 0).then_some(keys)),
+        Err(_) if has == 0 => Ok(None),
+        Err(_) => Err(Fault::argument(format_args!("{argument}: {keys}; allowed: 0 or more"))),
+    }
+}
+
 pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
+    if p.reserved != 0 {
+        return unknown("reserved", p.reserved, "0");
+    }
     let view = |argument, view: &elsa_view| View::new(argument, view.shape, view.strides);
     let optional = |has: u32, argument, v: &elsa_view| (has != 0).then(|| view(argument, v)).transpose();
     let mut spec = Spec::new(
@@ -126,8 +137,10 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
         ELSA_CAUSAL_BOTTOM_RIGHT => Some(Alignment::BottomRight),
         found => return unknown("causal", found, "one of ELSA_CAUSAL_*"),
     };
-    let side = |keys: i64| usize::try_from(keys).ok();
-    spec.window = Window { left: side(p.window_left), right: side(p.window_right) };
+    spec.window = Window {
+        left: side("window_left", p.has_window_left, p.window_left)?,
+        right: side("window_right", p.has_window_right, p.window_right)?,
+    };
     spec.mask = mask(&p.mask)?;
     spec.key_lengths = p.has_key_lengths != 0;
     spec.packed = (p.packed != 0).then_some(p.packed);

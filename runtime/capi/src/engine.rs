@@ -2,8 +2,10 @@
 
 use crate::convert;
 use crate::fault::call;
+use crate::growing::{Room, take_or_default};
 use crate::handles::Table;
-use crate::pointer::{aligned, get_or, put};
+use crate::pointer::{aligned, put};
+use crate::text::Text;
 use crate::types::*;
 use elsa_runtime::Engine;
 
@@ -27,37 +29,55 @@ pub unsafe extern "C" fn elsa_engine_create(
 ) -> elsa_status {
     call(|| {
         aligned("engine", engine)?;
-        let default = elsa_engine_options::default();
         // SAFETY: *read*.
-        let options = unsafe { get_or("options", options, &default) }?;
-        let id = ENGINES.insert(Engine::new(&convert::engine_options(options)?)?)?;
+        let options = unsafe { take_or_default("options", options) }?;
+        let id = ENGINES.insert(Engine::new(&convert::engine_options(&options)?)?)?;
         // SAFETY: *write*.
         unsafe { put(engine, elsa_engine { id }) };
         Ok(())
     })
 }
 
-/// Writes the back end that computes, one of ELSA_BACKEND_*, and the number of CPU threads.
+/// Writes what an engine computes on.
 ///
 /// # Safety
 /// *write*.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn elsa_engine_info(
+pub unsafe extern "C" fn elsa_engine_describe(
     engine: elsa_engine,
-    backend: *mut elsa_backend,
-    threads: *mut usize,
+    info: *mut elsa_engine_info,
 ) -> elsa_status {
     call(|| {
-        aligned("backend", backend)?;
-        aligned("threads", threads)?;
-        let engine = ENGINES.get(engine.id)?;
         // SAFETY: *write*.
-        unsafe {
-            put(backend, convert::backend_number(engine.backend()));
-            put(threads, engine.threads());
-        }
+        let room = unsafe { Room::new("info", info) }?;
+        let engine = ENGINES.get(engine.id)?;
+        let device = engine.device();
+        let (driver, capability) = device.map_or(((0, 0), (0, 0)), |d| (d.driver, d.profile.capability));
+        let name = device.map_or_else(Text::new, |device| Text::of(&device.name));
+        let reason = engine.absence().map_or_else(Text::new, |reason| Text::of(reason));
+        room.fill(elsa_engine_info {
+            size: size_of::<elsa_engine_info>(),
+            backend: convert::backend_number(engine.backend()),
+            fallback: convert::fallback_number(engine.fallback()),
+            threads: engine.threads(),
+            device_memory: device.map_or(0, |device| device.memory),
+            driver_major: driver.0,
+            driver_minor: driver.1,
+            capability_major: capability.0,
+            capability_minor: capability.1,
+            integrated: u32::from(device.is_some_and(|device| device.profile.integrated)),
+            absent: u32::from(engine.absence().is_some()),
+            device: name.chars(),
+            reason: reason.chars(),
+        });
         Ok(())
     })
+}
+
+/// Loads every GPU kernel of the library, so that plans find them loaded. Without a GPU it does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_engine_load_kernels(engine: elsa_engine) -> elsa_status {
+    call(|| Ok(ENGINES.get(engine.id)?.load_kernels()?))
 }
 
 /// Ends the handle of an engine. Plans that were made with it keep working.

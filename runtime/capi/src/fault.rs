@@ -69,6 +69,12 @@ fn device(e: &DeviceError) -> elsa_status {
     }
 }
 
+impl From<DeviceError> for Fault {
+    fn from(e: DeviceError) -> Fault {
+        Fault::new(device(&e), &e)
+    }
+}
+
 impl From<EngineError> for Fault {
     fn from(e: EngineError) -> Fault {
         let status = match &e {

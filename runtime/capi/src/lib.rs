@@ -15,10 +15,10 @@
 //!
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
-//! | `library`, `log`, `init` | `types`: the structs and constants of `elsa.h` |
+//! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
 //! | `engine`, `plan`, `workspace` | `handles`: numbers that name objects; `pointer`: checked pointers |
 //! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
-//! | `states`, `policy` | `fault`: status, message, the panic wall; `text`: strings for C |
+//! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
 // Comments are those of elsa.h, plain text: [rows] is a shape and no link.
 #![allow(rustdoc::broken_intra_doc_links)]
@@ -27,28 +27,27 @@ mod bound;
 mod convert;
 mod engine;
 mod fault;
+mod growing;
 mod handles;
-mod init;
 mod library;
 mod log;
 mod plan;
 mod pointer;
-mod policy;
 mod run;
 mod states;
 mod tensors;
 mod text;
 mod types;
+mod view;
 mod workspace;
 
 pub use self::log::*;
 pub use bound::*;
 pub use engine::*;
-pub use init::*;
 pub use library::*;
 pub use plan::*;
-pub use policy::*;
 pub use run::*;
 pub use states::*;
 pub use types::*;
+pub use view::*;
 pub use workspace::*;

@@ -14,6 +14,32 @@ pub extern "C" fn elsa_version() -> *const c_char {
     VERSION.as_ptr().cast()
 }
 
+/// ELSA_ABI_MAJOR and ELSA_ABI_MINOR of the library that runs: major in the upper 16 bits, minor in the lower. Those of
+/// the header are the program's; it runs if the majors are equal and the library's minor is not the lower one.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_abi_version() -> u32 {
+    ELSA_ABI_MAJOR << 16 | ELSA_ABI_MINOR
+}
+
+/// The name of a status and what it means, as one line of text in memory that is never freed. Never null.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_status_text(status: elsa_status) -> *const c_char {
+    let text = match status {
+        ELSA_STATUS_OK => c"ELSA_STATUS_OK: done",
+        ELSA_STATUS_ARGUMENT => c"ELSA_STATUS_ARGUMENT: an argument is not allowed",
+        ELSA_STATUS_HANDLE => c"ELSA_STATUS_HANDLE: a handle names nothing",
+        ELSA_STATUS_BUSY => {
+            c"ELSA_STATUS_BUSY: another call is using the workspace, or it was a call from a log callback"
+        }
+        ELSA_STATUS_UNSUPPORTED => c"ELSA_STATUS_UNSUPPORTED: this machine or this build does not support it",
+        ELSA_STATUS_MEMORY => c"ELSA_STATUS_MEMORY: memory is not available, or exceeds the budget",
+        ELSA_STATUS_DEVICE => c"ELSA_STATUS_DEVICE: the GPU or the system failed",
+        ELSA_STATUS_PANIC => c"ELSA_STATUS_PANIC: a defect of the library was caught",
+        _ => c"not a status of elsa",
+    };
+    text.as_ptr()
+}
+
 /// The message of the last call of this thread that did not return ELSA_STATUS_OK; empty if there was none. It is
 /// valid until the next such call of this thread, or the end of the thread. Never null.
 #[unsafe(no_mangle)]

@@ -2,10 +2,12 @@
 
 use crate::engine::ENGINES;
 use crate::fault::call;
+use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
-use crate::pointer::{aligned, get, get_or, put};
+use crate::pointer::{aligned, put};
+use crate::text::Text;
 use crate::types::*;
-use crate::{convert, init, text};
+use crate::{convert, text};
 use elsa_runtime::Plan;
 
 pub(crate) static PLANS: Table<Plan> = Table::new("plan");
@@ -27,11 +29,10 @@ pub unsafe extern "C" fn elsa_plan_create(
         aligned("plan", plan)?;
         let engine = ENGINES.get(engine.id)?;
         // SAFETY: *read*.
-        let problem = convert::problem(unsafe { get("problem", problem) }?)?;
-        let default = init::plan_options();
+        let problem = convert::problem(&unsafe { take("problem", problem) }?)?;
         // SAFETY: *read*.
-        let options = unsafe { get_or("options", options, &default) }?;
-        let id = PLANS.insert(engine.plan(&problem, &convert::plan_options(options)?)?)?;
+        let options = unsafe { take_or_default("options", options) }?;
+        let id = PLANS.insert(engine.plan(&problem, &convert::plan_options(&options)?)?)?;
         // SAFETY: *write*.
         unsafe { put(plan, elsa_plan { id }) };
         Ok(())
@@ -45,16 +46,20 @@ pub unsafe extern "C" fn elsa_plan_create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_plan_info) -> elsa_status {
     call(|| {
-        aligned("info", info)?;
+        // SAFETY: *write*.
+        let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let value = elsa_plan_info {
+        let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
+        room.fill(elsa_plan_info {
+            size: size_of::<elsa_plan_info>(),
             backend: convert::backend_number(plan.backend()),
+            fallback: u32::from(plan.refusal().is_some()),
             workspace_bytes: plan.workspace_bytes(),
             staging_bytes: plan.staging_bytes(),
             kernel: text::name(plan.kernel()),
-        };
-        // SAFETY: *write*.
-        unsafe { put(info, value) };
+            state_workspace_bytes: plan.workspace_bytes(),
+            reason: reason.chars(),
+        });
         Ok(())
     })
 }
@@ -71,10 +76,12 @@ pub unsafe extern "C" fn elsa_plan_certificate(
     certificate: *mut elsa_certificate,
 ) -> elsa_status {
     call(|| {
-        aligned("certificate", certificate)?;
+        // SAFETY: *write*.
+        let room = unsafe { Room::new("certificate", certificate) }?;
         let plan = PLANS.get(plan.id)?;
         let c = plan.certificate_of(convert::backend(backend)?.unwrap_or(plan.backend()));
-        let value = elsa_certificate {
+        room.fill(elsa_certificate {
+            size: size_of::<elsa_certificate>(),
             dtype: convert::dtype_number(c.dtype),
             covers_additions: u32::from(c.covers_additions()),
             keys: c.keys,
@@ -86,9 +93,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
             published_depth: c.published_depth,
             published_bound: c.published_bound,
             output_rounding: c.output_rounding,
-        };
-        // SAFETY: *write*.
-        unsafe { put(certificate, value) };
+        });
         Ok(())
     })
 }

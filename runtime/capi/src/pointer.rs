@@ -16,11 +16,6 @@ pub(crate) fn aligned<T>(argument: &str, pointer: *const T) -> Result<(), Fault>
     Ok(())
 }
 
-/// As [`aligned`], and null is allowed.
-pub(crate) fn optional<T>(argument: &str, pointer: *const T) -> Result<(), Fault> {
-    if pointer.is_null() { Ok(()) } else { aligned(argument, pointer) }
-}
-
 /// Checks the pointer and borrows what it points to.
 ///
 /// # Safety
@@ -31,33 +26,9 @@ pub(crate) unsafe fn get<'a, T>(argument: &str, pointer: *const T) -> Result<&'a
     Ok(unsafe { &*pointer })
 }
 
-/// As [`get`], with a value in place of null.
-///
-/// # Safety
-/// *read*.
-pub(crate) unsafe fn get_or<'a, T>(
-    argument: &str,
-    pointer: *const T,
-    default: &'a T,
-) -> Result<&'a T, Fault> {
-    // SAFETY: *read*.
-    if pointer.is_null() { Ok(default) } else { unsafe { get(argument, pointer) } }
-}
-
 /// # Safety
 /// *write*, and `pointer` has passed [`aligned`].
 pub(crate) unsafe fn put<T>(pointer: *mut T, value: T) {
     // SAFETY: the clause of this function.
     unsafe { pointer.write(value) }
-}
-
-/// Writes unless the pointer is null.
-///
-/// # Safety
-/// *write*, and `pointer` has passed [`optional`].
-pub(crate) unsafe fn put_optional<T>(pointer: *mut T, value: T) {
-    if !pointer.is_null() {
-        // SAFETY: the clause of this function; it has passed `aligned`, since it is not null.
-        unsafe { put(pointer, value) };
-    }
 }

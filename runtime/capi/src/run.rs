@@ -1,8 +1,8 @@
 //! Runs of a plan over the tensors of one call.
 
 use crate::fault::{Fault, call};
+use crate::growing::{Room, take};
 use crate::plan::PLANS;
-use crate::pointer::{get, optional, put_optional};
 use crate::text::{self, Text};
 use crate::types::*;
 use crate::workspace::{WORKSPACES, lock};
@@ -14,11 +14,19 @@ use std::sync::Mutex;
 fn report_of(plan: &Plan, report: &Report) -> elsa_report {
     let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
     elsa_report {
+        size: size_of::<elsa_report>(),
         backend: convert::backend_number(report.backend),
         fallback: u32::from(report.fallback.is_some()),
         workers: report.workers,
         kernel: text::name(plan.kernel_of(report.backend)),
         reason: reason.chars(),
+    }
+}
+
+/// Writes the report, if the caller has one.
+pub(crate) fn fill(room: Option<Room<elsa_report>>, report: elsa_report) {
+    if let Some(room) = room {
+        room.fill(report);
     }
 }
 
@@ -52,13 +60,14 @@ pub unsafe extern "C" fn elsa_run(
     report: *mut elsa_report,
 ) -> elsa_status {
     call(|| {
-        optional("report", report)?;
+        // SAFETY: *read*, *write*.
+        let (room, inputs, outputs) = unsafe {
+            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
+        };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        // SAFETY: *read*, *write*, *tensors*.
-        unsafe {
-            let done = run(&plan, &workspace, get("inputs", inputs)?, get("outputs", outputs)?)?;
-            put_optional(report, done);
-        }
+        // SAFETY: *tensors*.
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        fill(room, done);
         Ok(())
     })
 }
@@ -77,16 +86,17 @@ pub unsafe extern "C" fn elsa_partial(
     report: *mut elsa_report,
 ) -> elsa_status {
     call(|| {
-        optional("report", report)?;
+        // SAFETY: *read*, *write*.
+        let (room, inputs, outputs) = unsafe {
+            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
+        };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        // SAFETY: *read*, *write*, *tensors*.
-        unsafe {
-            let outputs = get("outputs", outputs)?;
-            if outputs.state_m.data.is_null() {
-                return Err(Fault::null("state_m"));
-            }
-            put_optional(report, run(&plan, &workspace, get("inputs", inputs)?, outputs)?);
+        if outputs.state_m.data.is_null() {
+            return Err(Fault::null("state_m"));
         }
+        // SAFETY: *tensors*.
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        fill(room, done);
         Ok(())
     })
 }
@@ -109,13 +119,15 @@ pub unsafe extern "C" fn elsa_run_device(
     report: *mut elsa_report,
 ) -> elsa_status {
     call(|| {
-        optional("report", report)?;
+        // SAFETY: *read*, *write*.
+        let (room, inputs, outputs) = unsafe {
+            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
+        };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         let mut workspace = lock(&workspace)?;
-        // SAFETY: *read*, *write*, *tensors*, and the clause on streams. `device` refuses outputs that overlap.
+        // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
         unsafe {
-            let (inputs, outputs) =
-                tensors::device(plan.problem(), get("inputs", inputs)?, get("outputs", outputs)?)?;
+            let (inputs, outputs) = tensors::device(plan.problem(), &inputs, &outputs)?;
             let own = stream.is_null();
             let stream = (!own).then(|| RawStream::new(stream));
             let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace)?;
@@ -124,7 +136,7 @@ pub unsafe extern "C" fn elsa_run_device(
             let waited = if own { bound.wait() } else { Ok(()) };
             let done = done?;
             waited?;
-            put_optional(report, report_of(&plan, &done));
+            fill(room, report_of(&plan, &done));
         }
         Ok(())
     })

@@ -6,6 +6,19 @@
 
 use std::ffi::{c_char, c_void};
 
+/// The version of the library that the header belongs to, "major.minor.patch": major.
+pub const ELSA_VERSION_MAJOR: u32 = 0;
+/// Minor.
+pub const ELSA_VERSION_MINOR: u32 = 1;
+/// Patch.
+pub const ELSA_VERSION_PATCH: u32 = 0;
+
+/// The number of the ABI, which is that of the shared library's name. Programs that were linked with another do not
+/// start.
+pub const ELSA_ABI_MAJOR: u32 = 1;
+/// Counts what the ABI has gained since: a library runs every program whose number is at most its own.
+pub const ELSA_ABI_MINOR: u32 = 0;
+
 /// What a function returns: ELSA_STATUS_OK, or why it failed.
 pub type elsa_status = i32;
 /// Done.
@@ -148,10 +161,23 @@ pub struct elsa_bound {
     pub id: u64,
 }
 
-/// Options of an engine. elsa_engine_options_init writes the defaults.
+/// A share of the work: called once for every worker below the number that a host was asked for. It returns when that
+/// share is done, and nothing unwinds out of it.
+pub type elsa_parallel_task = Option<unsafe extern "C" fn(context: *mut c_void, worker: usize)>;
+
+/// A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
+/// on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
+/// options.
+pub type elsa_parallel_for = Option<
+    unsafe extern "C" fn(user: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void),
+>;
+
+/// Options of an engine. All zeros are the defaults.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct elsa_engine_options {
+    /// sizeof(elsa_engine_options). elsa_engine_options_init sets it.
+    pub size: usize,
     /// One of ELSA_BACKEND_*.
     pub backend: elsa_backend,
     /// One of ELSA_FALLBACK_*.
@@ -162,21 +188,38 @@ pub struct elsa_engine_options {
     pub cuda_device: usize,
     /// One of ELSA_CUDA_CONTEXT_*.
     pub cuda_context: elsa_cuda_context,
+    /// Real-time priority of the standing threads: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that creates
+    /// the engine.
+    pub priority: i32,
+    /// Microseconds for which a standing thread spins before it sleeps; 0 is the default of 200, and a negative number
+    /// has it sleep at once.
+    pub spin_us: i64,
+    /// Cores for the standing threads: thread i, counted from one, stays on cores[(i - 1) % core_count]. The caller is
+    /// thread zero and stays where it is. Null leaves the choice to the system.
+    pub cores: *const u32,
+    /// Number of cores.
+    pub core_count: usize,
+    /// Lends threads of the host's in place of standing ones; null for standing ones.
+    pub parallel_for: elsa_parallel_for,
+    /// First argument of parallel_for.
+    pub parallel_user: *mut c_void,
 }
 
-/// Options of a plan. elsa_plan_options_init writes the defaults.
+/// Options of a plan. All zeros are the defaults.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_plan_options {
+    /// sizeof(elsa_plan_options). elsa_plan_options_init sets it.
+    pub size: usize,
     /// One of ELSA_METHOD_*.
     pub method: elsa_method,
-    /// Keys in a block of the CPU: 64, 128 or 256.
+    /// Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
+    /// such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
+    pub half_scores: u32,
+    /// Keys in a block of the CPU: 64, 128 or 256; 0 is 64.
     pub block: usize,
     /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
     pub budget: usize,
-    /// Non-zero where a GPU may sum short chains of products of f16 inputs in f16: faster, less exact, and NaN where
-    /// such a sum leaves the range of f16. Bits then also depend on whether keys and values lie at multiples of 16 bytes.
-    pub half_scores: i32,
 }
 
 /// Shape and strides of a tensor.
@@ -206,18 +249,21 @@ pub struct elsa_mask {
     pub dims: [usize; 4],
 }
 
-/// A problem: shapes, masks and scale. elsa_problem_init writes plain attention; the views of q, k, v and out must be
-/// set.
+/// A problem: shapes, masks and scale. All zeros but for the views of q, k, v and out are plain attention over f32.
 ///
 /// The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
 /// finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
 /// 1.1e38, the number of keys times 2^8 max |v| below 3.4e38; beyond, a row is infinite or NaN. |scale| log2(e) is at
 /// most 2^64.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_problem {
+    /// sizeof(elsa_problem). elsa_problem_init sets it.
+    pub size: usize,
     /// Type of q, k, v, out, past and present: one of ELSA_DTYPE_*.
     pub dtype: elsa_dtype,
+    /// One of ELSA_CAUSAL_*.
+    pub causal: elsa_causal,
     /// Queries, [batch, heads, queries, d].
     pub q: elsa_view,
     /// Keys, [batch, kv_heads, keys, d]. Query head i uses key head i / (heads / kv_heads).
@@ -226,10 +272,6 @@ pub struct elsa_problem {
     pub v: elsa_view,
     /// Output, [batch, heads, queries, d_v].
     pub out: elsa_view,
-    /// Non-zero where past_k and past_v are set.
-    pub has_past: u32,
-    /// Non-zero where present_k and present_v are set.
-    pub has_present: u32,
     /// Earlier keys, [batch, kv_heads, past, d].
     pub past_k: elsa_view,
     /// Earlier values, [batch, kv_heads, past, d_v].
@@ -238,22 +280,34 @@ pub struct elsa_problem {
     pub present_k: elsa_view,
     /// Where earlier and new values are written, [batch, kv_heads, past + keys, d_v].
     pub present_v: elsa_view,
+    /// Non-zero where past_k and past_v are set.
+    pub has_past: u32,
+    /// Non-zero where present_k and present_v are set.
+    pub has_present: u32,
+    /// Non-zero where the past lies in the first rows of the present's own memory, so that a run writes the new rows
+    /// alone. past_k and present_k, and past_v and present_v, then have the same strides, and inputs have no past.
+    pub append: u32,
+    /// Non-zero where the inputs have key_lengths.
+    pub has_key_lengths: u32,
     /// Non-zero where scale is set; otherwise it is 1 / sqrt(d).
     pub has_scale: u32,
     /// Factor of the scores.
     pub scale: f32,
     /// X in X tanh(s / X), applied before masks; 0 is off.
     pub softcap: f32,
-    /// One of ELSA_CAUSAL_*.
-    pub causal: elsa_causal,
-    /// Keys before the diagonal that a row attends; negative is open.
+    /// Non-zero where window_left is set; otherwise the window is open on that side.
+    pub has_window_left: u32,
+    /// Non-zero where window_right is set; otherwise the window is open on that side.
+    pub has_window_right: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
+    /// offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
     pub window_left: i64,
-    /// Keys after the diagonal that a row attends; negative is open.
+    /// A row attends the keys up to its diagonal plus this many; not negative.
     pub window_right: i64,
     /// The mask.
     pub mask: elsa_mask,
-    /// Non-zero where the inputs have key_lengths.
-    pub has_key_lengths: u32,
     /// Number of sequences that q and k pack along their tokens (batch 1), whose bounds are among the inputs; 0 where
     /// nothing is packed.
     pub packed: usize,
@@ -293,6 +347,8 @@ pub struct elsa_integers {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_inputs {
+    /// sizeof(elsa_inputs). elsa_inputs_init sets it.
+    pub size: usize,
     /// Queries.
     pub q: elsa_input,
     /// Keys.
@@ -317,6 +373,8 @@ pub struct elsa_inputs {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_outputs {
+    /// sizeof(elsa_outputs). elsa_outputs_init sets it.
+    pub size: usize,
     /// Output.
     pub out: elsa_output,
     /// Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row with no
@@ -364,13 +422,17 @@ pub struct elsa_states_out {
     pub w: *mut f32,
 }
 
-/// Bytes of the reason in a report, its zero byte included.
+/// Bytes of a reason, its zero byte included.
 pub const ELSA_REASON_BYTES: usize = 256;
+/// Bytes of the name of a device, its zero byte included.
+pub const ELSA_NAME_BYTES: usize = 128;
 
 /// What a run did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_report {
+    /// sizeof(elsa_report). elsa_report_init sets it.
+    pub size: usize,
     /// The back end that computed: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
     /// Non-zero where the CPU computed in place of a GPU that could not.
@@ -387,21 +449,101 @@ pub struct elsa_report {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_plan_info {
+    /// sizeof(elsa_plan_info). elsa_plan_info_init sets it.
+    pub size: usize,
     /// The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
     pub backend: elsa_backend,
+    /// Non-zero where the CPU computes in place of a GPU that was requested or does not support the problem.
+    pub fallback: u32,
     /// Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
     pub workspace_bytes: usize,
     /// Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
     pub staging_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
+    /// Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+    pub state_workspace_bytes: usize,
+    /// Reason of the fallback, cut where it is too long; empty without a fallback.
+    pub reason: [c_char; ELSA_REASON_BYTES],
+}
+
+/// An engine: what it computes on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct elsa_engine_info {
+    /// sizeof(elsa_engine_info). elsa_engine_info_init sets it.
+    pub size: usize,
+    /// The back end that computes, as long as it does not fail: one of ELSA_BACKEND_*.
+    pub backend: elsa_backend,
+    /// What happens where the GPU cannot compute: one of ELSA_FALLBACK_*.
+    pub fallback: elsa_fallback,
+    /// Threads of the CPU that compute, the caller's included.
+    pub threads: usize,
+    /// Bytes of the GPU's memory; 0 without a GPU.
+    pub device_memory: usize,
+    /// CUDA version of the driver; 0 and 0 without a GPU.
+    pub driver_major: u32,
+    /// See driver_major.
+    pub driver_minor: u32,
+    /// Compute capability of the GPU; 0 and 0 without a GPU.
+    pub capability_major: u32,
+    /// See capability_major.
+    pub capability_minor: u32,
+    /// Non-zero where the GPU shares the host's memory, as on a Jetson.
+    pub integrated: u32,
+    /// Non-zero where a GPU was requested by name and cannot be used.
+    pub absent: u32,
+    /// Name of the GPU; empty without one.
+    pub device: [c_char; ELSA_NAME_BYTES],
+    /// Why the requested GPU cannot be used, cut where it is too long; otherwise empty.
+    pub reason: [c_char; ELSA_REASON_BYTES],
+}
+
+/// The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct elsa_chunk {
+    /// sizeof(elsa_chunk). elsa_chunk_init sets it.
+    pub size: usize,
+    /// Keys of the whole before the first key of the call.
+    pub key_offset: usize,
+    /// Keys of the whole.
+    pub key_total: usize,
+}
+
+/// A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct elsa_buffer {
+    /// Opaque.
+    pub id: u64,
+}
+
+/// Memory of the host that a GPU can use.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct elsa_buffer_info {
+    /// sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
+    pub size: usize,
+    /// The first byte, at a multiple of 64.
+    pub data: *mut c_void,
+    /// The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+    pub device_data: *mut c_void,
+    /// Number of bytes.
+    pub bytes: usize,
+    /// Non-zero where the memory is page-locked.
+    pub page_locked: u32,
+    /// Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+    pub in_place: u32,
 }
 
 /// The bound that ELSA Theorem 1 publishes, beside what a run executes. The bound leaves out the rounding of the
 /// scores, is relative to the norm of the output and does not hold where values cancel.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct elsa_certificate {
+    /// sizeof(elsa_certificate). elsa_certificate_init sets it.
+    pub size: usize,
     /// Type of the output.
     pub dtype: elsa_dtype,
     /// Non-zero where published_depth is at least additions.

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #define TOKENS 5
 #define DIM 8
@@ -24,16 +23,16 @@ int main(void)
 
     for (i = 0; i < TOKENS * DIM; i++)
         v[i] = (float)(i / DIM);
-    memset(&inputs, 0, sizeof inputs);
-    memset(&outputs, 0, sizeof outputs);
+    elsa_problem_init(&problem);
+    elsa_inputs_init(&inputs);
+    elsa_outputs_init(&outputs);
+    elsa_report_init(&report);
     inputs.q.data = inputs.k.data = zero;
     inputs.v.data = v;
     outputs.out.data = out;
     inputs.q.bytes = inputs.k.bytes = inputs.v.bytes = outputs.out.bytes = sizeof v;
 
     status = elsa_engine_create(NULL, &engine);
-    if (status == ELSA_STATUS_OK)
-        status = elsa_problem_init(&problem);
     if (status == ELSA_STATUS_OK)
         status = elsa_view_init(ELSA_LAYOUT_BHND, 1, 1, TOKENS, DIM, &problem.q);
     problem.k = problem.v = problem.out = problem.q;

@@ -80,7 +80,7 @@ fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
 }
 
 fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
-    let mut p = elsa_problem { window_left: -1, window_right: -1, ..elsa_problem::default() };
+    let mut p = elsa_problem::default();
     let (b, kv, group) = (u.int_in_range(1..=2)?, u.int_in_range(1..=2)?, u.int_in_range(1..=2)?);
     let (n, k, past) = (u.int_in_range(0..=9)?, u.int_in_range(0..=9)?, u.int_in_range(0..=4)?);
     let (d, dv) = (u.int_in_range(1..=9)?, u.int_in_range(1..=9)?);
@@ -106,8 +106,8 @@ fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
     }
     p.causal = u.int_in_range(0..=3)?;
     if u.ratio(1, 4)? {
-        p.window_left = u.int_in_range(-2..=5)?;
-        p.window_right = u.arbitrary()?;
+        (p.has_window_left, p.window_left) = (u.int_in_range(0..=1)?, u.int_in_range(-2..=5)?);
+        (p.has_window_right, p.window_right) = (u.int_in_range(0..=1)?, u.arbitrary()?);
     }
     if u.ratio(1, 3)? {
         p.mask.kind = u.int_in_range(0..=5)?;
@@ -193,6 +193,7 @@ fn frame(
         key_lengths: list(u, lengths, if p.has_key_lengths != 0 { p.q.shape[0] } else { 0 })?,
         cu_seqlens_q: list(u, of_q, if p.packed > 0 { p.packed + 1 } else { 0 })?,
         cu_seqlens_k: list(u, of_k, if p.packed > 0 { p.packed + 1 } else { 0 })?,
+        ..elsa_inputs::default()
     };
     // Now and then an output lies where inputs are. It must be refused or do no harm.
     let to = if u.ratio(1, 16)? { read } else { written };
@@ -207,6 +208,7 @@ fn frame(
         state_w: output(u, to, &state(wide), ELSA_DTYPE_F32)?,
         present_k: output(u, to, &present(p.present_k), p.dtype)?,
         present_v: output(u, to, &present(p.present_v), p.dtype)?,
+        ..elsa_outputs::default()
     };
     Ok((inputs, outputs))
 }
@@ -234,6 +236,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     block: *u.choose(&[64, 128, 256, 0, 65])?,
                     budget: if u.ratio(1, 4)? { u.int_in_range(0..=1 << 20)? } else { 0 },
                     half_scores: u.arbitrary::<bool>()?.into(),
+                    ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
                 let options: *const _ = if u.arbitrary()? { &options } else { null() };

@@ -1,0 +1,244 @@
+//! Structs that may grow: each begins with its size, which the caller records.
+//!
+//! A field that is zero has its default, or is absent. So a program that was compiled against an older header passes
+//! shorter structs, and the fields that it does not know are zero. A program that was compiled against a newer header
+//! may use this library as long as it leaves the fields alone that this library does not know.
+
+use crate::fault::Fault;
+use crate::pointer::aligned;
+use crate::types::*;
+use std::mem::{MaybeUninit, offset_of};
+use std::ptr;
+
+/// No struct is larger. A size beyond is one that nobody has set.
+const MOST: usize = 4096;
+
+/// A struct of the ABI that may grow.
+///
+/// # Safety
+/// It is `repr(C)`, begins with its size as a `usize`, has no padding, and zero bytes are a value of it.
+pub(crate) unsafe trait Growing: Copy {
+    /// Name in `elsa.h`.
+    const NAME: &'static str;
+    /// Bytes that every caller must have: up to the first field that may be left out.
+    const LEAST: usize;
+}
+
+macro_rules! growing {
+    ($($name:ident, $least:expr;)*) => {
+        // SAFETY: declared so in `types`; the tests below find no padding.
+        $(unsafe impl Growing for $name {
+            const NAME: &'static str = stringify!($name);
+            const LEAST: usize = $least;
+        }
+
+        impl Default for $name {
+            /// All zeros, with its size.
+            fn default() -> $name {
+                // SAFETY: zero bytes are a value of a `Growing`.
+                let zero: $name = unsafe { MaybeUninit::zeroed().assume_init() };
+                $name { size: size_of::<$name>(), ..zero }
+            }
+        })*
+    };
+}
+
+growing! {
+    elsa_engine_options, offset_of!(elsa_engine_options, spin_us);
+    elsa_engine_info, offset_of!(elsa_engine_info, device_memory);
+    elsa_plan_options, size_of::<elsa_plan_options>();
+    elsa_plan_info, offset_of!(elsa_plan_info, state_workspace_bytes);
+    elsa_problem, offset_of!(elsa_problem, past_k);
+    elsa_inputs, offset_of!(elsa_inputs, past_k);
+    elsa_outputs, offset_of!(elsa_outputs, lse);
+    elsa_report, offset_of!(elsa_report, reason);
+    elsa_certificate, size_of::<elsa_certificate>();
+    elsa_chunk, size_of::<elsa_chunk>();
+    elsa_buffer_info, size_of::<elsa_buffer_info>();
+}
+
+/// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
+///
+/// # Safety
+/// *read* for the first field.
+unsafe fn size<T: Growing>(argument: &str, pointer: *const T) -> Result<usize, Fault> {
+    // SAFETY: a `Growing` begins with its size, as a number of that type; *read*.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    if (T::LEAST..=MOST).contains(&size) {
+        return Ok(size);
+    }
+    let (name, least, known) = (T::NAME, T::LEAST, size_of::<T>());
+    Err(Fault::argument(format_args!(
+        "{argument}.size: {size}; allowed: sizeof({name}), which is {known} here and never below {least}"
+    )))
+}
+
+fn newer<T: Growing>(argument: &str, size: usize, what: &str) -> Fault {
+    let (name, known) = (T::NAME, size_of::<T>());
+    Fault::new(
+        ELSA_STATUS_UNSUPPORTED,
+        &format_args!(
+            "{argument}.size: {size}, {what}; allowed: at most {known} bytes of {name}, or a library as new as the header"
+        ),
+    )
+}
+
+/// A copy of what the caller has: fields beyond its size are zero.
+///
+/// # Safety
+/// *read*, for as many bytes as the struct's size says.
+pub(crate) unsafe fn take<T: Growing>(argument: &str, pointer: *const T) -> Result<T, Fault> {
+    aligned(argument, pointer)?;
+    // SAFETY: *read*.
+    let size = unsafe { size(argument, pointer) }?;
+    let known = size_of::<T>();
+    for at in known..size {
+        // SAFETY: within the struct's size (*read*).
+        if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
+            return Err(newer::<T>(argument, size, "and a field that this library does not know is set"));
+        }
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: not more than the struct's size (*read*) nor than the value's; the rest of the value is zero, and zero
+    // bytes are a value of a `Growing`, in whole or in its tail.
+    unsafe {
+        ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), size.min(known));
+        Ok(value.assume_init())
+    }
+}
+
+/// As [`take`]; the defaults in place of null.
+///
+/// # Safety
+/// As for [`take`].
+pub(crate) unsafe fn take_or_default<T: Growing + Default>(
+    argument: &str,
+    pointer: *const T,
+) -> Result<T, Fault> {
+    // SAFETY: the clause of this function.
+    if pointer.is_null() { Ok(T::default()) } else { unsafe { take(argument, pointer) } }
+}
+
+/// A struct of the caller's that has room for a value of this library.
+#[derive(Debug)]
+pub(crate) struct Room<T: Growing> {
+    pointer: *mut T,
+    size: usize,
+}
+
+impl<T: Growing> Room<T> {
+    /// Checks pointer and size.
+    ///
+    /// # Safety
+    /// *write*, for as many bytes as the struct's size says, until the value is dropped.
+    pub(crate) unsafe fn new(argument: &str, pointer: *mut T) -> Result<Room<T>, Fault> {
+        aligned(argument, pointer)?;
+        // SAFETY: *write*, which includes reading.
+        let size = unsafe { size(argument, pointer.cast_const()) }?;
+        if size > size_of::<T>() {
+            return Err(newer::<T>(argument, size, "which this library does not know how to fill"));
+        }
+        Ok(Room { pointer, size })
+    }
+
+    /// As [`Room::new`]; nothing for null.
+    ///
+    /// # Safety
+    /// As for [`Room::new`].
+    pub(crate) unsafe fn optional(argument: &str, pointer: *mut T) -> Result<Option<Room<T>>, Fault> {
+        // SAFETY: the clause of this function.
+        if pointer.is_null() { Ok(None) } else { unsafe { Room::new(argument, pointer) }.map(Some) }
+    }
+
+    /// Writes the fields that the caller has; its size stays.
+    pub(crate) fn fill(self, value: T) {
+        let word = size_of::<usize>();
+        // SAFETY: `new` found at most as many bytes as a value has, and its clause makes them writable.
+        unsafe {
+            let from = (&raw const value).cast::<u8>().add(word);
+            ptr::copy_nonoverlapping(from, self.pointer.cast::<u8>().add(word), self.size - word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_struct_has_padding() {
+        let word = size_of::<usize>();
+        let (views, inputs) = (8 * size_of::<elsa_view>(), size_of::<elsa_input>());
+        let mask = size_of::<elsa_mask>();
+        assert_eq!(size_of::<elsa_engine_options>(), 7 * word + 4 * 4 + 8);
+        assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + mask);
+        assert_eq!(size_of::<elsa_inputs>(), word + 9 * inputs);
+        assert_eq!(size_of::<elsa_outputs>(), word + 7 * inputs);
+        assert_eq!(size_of::<elsa_report>(), 3 * word + 2 * 4 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
+        assert_eq!(size_of::<elsa_chunk>(), 3 * word);
+        assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
+    }
+
+    fn chunk(size: usize) -> elsa_chunk {
+        elsa_chunk { size, key_offset: 5, key_total: 7 }
+    }
+
+    #[test]
+    fn a_newer_struct_is_read_where_its_news_are_zero() {
+        let known = size_of::<elsa_chunk>();
+        let mut longer = [chunk(known + 8), elsa_chunk { size: 0, key_offset: 0, key_total: 0 }];
+        // SAFETY: an array of two has more bytes than the size says.
+        let read = unsafe { take("chunk", longer.as_ptr()) }.unwrap();
+        assert_eq!((read.key_offset, read.key_total), (5, 7));
+        longer[1].size = 1;
+        // SAFETY: as above.
+        let refused = unsafe { take("chunk", longer.as_ptr()) }.unwrap_err();
+        assert_eq!(refused.status, ELSA_STATUS_UNSUPPORTED);
+        // SAFETY: as above.
+        let refused = unsafe { Room::new("chunk", longer.as_mut_ptr()) }.unwrap_err();
+        assert_eq!(refused.status, ELSA_STATUS_UNSUPPORTED);
+    }
+
+    #[test]
+    fn an_older_struct_is_read_and_written_as_far_as_it_goes() {
+        let short = elsa_report::LEAST;
+        assert!(short < size_of::<elsa_report>());
+        let mut words = vec![u64::MAX; size_of::<elsa_report>() / 8 + 1];
+        words[0] = short as u64;
+        let pointer = words.as_mut_ptr().cast::<elsa_report>();
+        // SAFETY: the words are writable and as many as a report has.
+        let room = unsafe { Room::new("report", pointer) }.unwrap();
+        let value = elsa_report {
+            size: 1,
+            backend: 2,
+            fallback: 3,
+            workers: 4,
+            kernel: ptr::null(),
+            reason: [5; ELSA_REASON_BYTES],
+        };
+        room.fill(value);
+        assert_eq!(words[0], short as u64);
+        assert_eq!(words[1], 3 << 32 | 2);
+        assert!(words[short / 8..].iter().all(|word| *word == u64::MAX));
+        // SAFETY: as above.
+        let back = unsafe { take("report", pointer.cast_const()) }.unwrap();
+        assert_eq!((back.workers, back.reason), (4, [0; ELSA_REASON_BYTES]));
+    }
+
+    #[test]
+    fn sizes_that_nobody_has_set_are_refused() {
+        for size in [0, 1, size_of::<elsa_chunk>() - 1, MOST + 1, usize::MAX] {
+            let mut given = chunk(size);
+            // SAFETY: a size that is refused leads to no access beyond it.
+            let (read, write) = unsafe { (take("c", &raw const given), Room::new("c", &raw mut given)) };
+            assert_eq!(read.unwrap_err().status, ELSA_STATUS_ARGUMENT, "{size}");
+            assert_eq!(write.unwrap_err().status, ELSA_STATUS_ARGUMENT, "{size}");
+        }
+        assert!(size_of::<elsa_problem>() <= MOST);
+        assert!(size_of::<elsa_engine_info>() <= MOST);
+    }
+}

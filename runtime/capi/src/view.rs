@@ -1,0 +1,39 @@
+//! Views of the usual layouts.
+
+use crate::fault::{Fault, call};
+use crate::pointer::{aligned, put};
+use crate::types::*;
+use elsa_core::view::{Layout, View};
+
+/// Writes the view of a tensor in one of the layouts ELSA_LAYOUT_*.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_view_init(
+    layout: elsa_layout,
+    batch: usize,
+    heads: usize,
+    tokens: usize,
+    dim: usize,
+    view: *mut elsa_view,
+) -> elsa_status {
+    call(|| {
+        aligned("view", view)?;
+        let v = match layout {
+            ELSA_LAYOUT_BHND => View::dense("view", Layout::Bhnd, &[batch, heads, tokens, dim], None)?,
+            ELSA_LAYOUT_BNHD => View::dense("view", Layout::Bnhd, &[batch, tokens, heads, dim], None)?,
+            ELSA_LAYOUT_QKV => {
+                let dense = View::dense("view", Layout::Bnhd, &[batch, tokens, heads, dim], None)?;
+                let [b, h, n, d] = dense.strides().map(|s| s.saturating_mul(3));
+                View::new("view", dense.shape(), [b, h / 3, n, d / 3])?
+            }
+            found => {
+                return Err(Fault::argument(format_args!("layout: {found}; allowed: one of ELSA_LAYOUT_*")));
+            }
+        };
+        // SAFETY: *write*.
+        unsafe { put(view, elsa_view { shape: v.shape(), strides: v.strides() }) };
+        Ok(())
+    })
+}
