@@ -16,7 +16,7 @@
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
-//! | `engine`, `plan`, `workspace` | `handles`: numbers that name objects; `pointer`: checked pointers |
+//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `pointer`: checked pointers |
 //! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -24,6 +24,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod bound;
+mod buffer;
 mod convert;
 mod engine;
 mod fault;
@@ -43,6 +44,7 @@ mod workspace;
 
 pub use self::log::*;
 pub use bound::*;
+pub use buffer::*;
 pub use engine::*;
 pub use library::*;
 pub use plan::*;
