@@ -1187,19 +1187,6 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
                                   elsa_certificate *certificate);
 
 /*
- Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
- nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
- tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
- and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
-
- Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
- of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
- the memory for copies again.
- */
-elsa_status elsa_plan_warm(elsa_plan plan,
-                           elsa_workspace workspace);
-
-/*
  Ends the handle of a plan. Workspaces and frames that were made with it keep working.
  */
 elsa_status elsa_plan_destroy(elsa_plan plan);
@@ -1244,6 +1231,19 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
                                             void *device_memory,
                                             size_t bytes,
                                             elsa_workspace *workspace);
+
+/*
+ Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+ nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+ tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+ and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+
+ Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+ of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+ the memory for copies again.
+ */
+elsa_status elsa_plan_warm(elsa_plan plan,
+                           elsa_workspace workspace);
 
 /*
  Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.

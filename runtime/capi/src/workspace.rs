@@ -96,6 +96,24 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
     })
 }
 
+/// Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+/// nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+/// tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+/// and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+///
+/// Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+/// of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+/// the memory for copies again.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
+    call(|| {
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        let mut workspace = lock(&workspace)?;
+        plan.warm(&mut workspace)?;
+        Ok(())
+    })
+}
+
 /// Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {
