@@ -68,7 +68,7 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 }
 
 /// Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
-/// elsa_plan_info, or state_workspace_bytes for runs that output states, at a multiple of 256; null with 0 bytes serves a
+/// elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
 /// plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
 /// that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
 /// bound frames that use it have ended; destroying the handle then waits for what is enqueued.

@@ -84,7 +84,9 @@ impl Tensors {
     fn new(problem: &Problem) -> Result<Tensors, DeviceError> {
         let spec = problem.spec();
         let zeros = |operand| {
-            let memory = problem.memory(operand);
+            let past = matches!(operand, Operand::PastKey | Operand::PastValue);
+            // What lies in the present is no tensor of its own.
+            let memory = problem.memory(operand).filter(|_| !(past && spec.append));
             memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
         };
         let rows =
@@ -139,13 +141,13 @@ impl Tensors {
             past_key,
             past_value,
             mask: self.mask.as_ref().map(Open::read),
-            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k },
+            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, ..Lengths::default() },
         };
         let [output, present_key, present_value] =
             self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));
         let [lse, m, s, w] = self.rows.each_mut().map(|rows| &mut **rows);
         let outputs = Outputs {
-            output: output.unwrap_or(ElementsMut::F32(&mut [])),
+            output,
             lse: Some(lse),
             state: states.then_some(StateOut { m, s, w }),
             present_key,
@@ -200,7 +202,7 @@ impl Plan {
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.0) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
-                plan.check_states(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
+                plan.check_partials(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
             }
             _ => true,
         }

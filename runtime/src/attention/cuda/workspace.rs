@@ -228,12 +228,12 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine. `states` says whether
-    /// the call outputs states, for which memory of the caller's must have room.
+    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine. `partial` says whether
+    /// the call needs partial states, as in [`GpuPlan::functions`]; memory of the caller's must have room for them.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
-    pub fn check(&self, plan: &GpuPlan, problem: &Problem, states: bool) -> Result<(), BindError> {
+    pub fn check(&self, plan: &GpuPlan, problem: &Problem, partial: bool) -> Result<(), BindError> {
         if !Arc::ptr_eq(&self.gpu, &plan.gpu) {
             return Err(BindError::Foreign);
         }
@@ -242,7 +242,7 @@ impl GpuWorkspace {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
         }
-        if states && self.scratch.is_lent() {
+        if partial && self.scratch.is_lent() {
             let needed = plan.bytes_with_states();
             if found < needed {
                 return Err(BindError::StateRoom { found, needed });
@@ -251,13 +251,14 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the host copy of outputs with gaps, unless it is allocated already.
+    /// Allocates the host copy of outputs with gaps that a call writes whole, unless it is allocated already.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
     pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         let bounce = &mut self.bounce;
-        let with_gaps = Operand::ALL.into_iter().filter(|operand| operand.is_written());
+        let copied = |operand: &Operand| operand.is_written() && problem.kept(*operand).is_none();
+        let with_gaps = Operand::ALL.into_iter().filter(copied);
         let memories = with_gaps.filter_map(|operand| problem.memory(operand));
         let bytes = memories.filter(|memory| memory.gaps().is_some()).map(|memory| memory.bytes()).max();
         let bytes = bytes.unwrap_or(0);
