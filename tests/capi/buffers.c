@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "common.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* Bytes before, between and after the tensors of a buffer: no multiple of a float4. */
@@ -236,6 +237,32 @@ static void lost(elsa_engine engine) {
     end(&c);
 }
 
+/* A child of fork has no GPU: handles of the parent's buffers end there without it, and stay in the parent. */
+static void in_a_child(elsa_engine engine) {
+    elsa_buffer buffer, other;
+    elsa_buffer_info info;
+    pid_t child;
+    int status = -1;
+    buffer = buffer_of(engine, &info);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        elsa_engine cpu;
+        CHECK(elsa_buffer_create(engine, 100, &other) == ELSA_STATUS_UNSUPPORTED);
+        OK(elsa_buffer_destroy(buffer));
+        CHECK(elsa_buffer_destroy(buffer) == ELSA_STATUS_HANDLE);
+        cpu = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_CPU);
+        OK(elsa_buffer_create(cpu, 100, &other));
+        CHECK(!describe(other).page_locked);
+        OK(elsa_buffer_destroy(other));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    info = describe(buffer);
+    CHECK(((char *)info.data)[BYTES - 1] == 0);
+    OK(elsa_buffer_destroy(buffer));
+}
+
 /* Page-locked memory that the driver refuses. */
 static void refused(void) {
     elsa_engine strict = engine_of(ELSA_BACKEND_CUDA, ELSA_FALLBACK_FAIL);
@@ -280,6 +307,7 @@ int main(void) {
         anywhere(engine, 1);
         on_the_device(engine);
         warm(engine, log);
+        in_a_child(engine);
         OK(elsa_engine_destroy(engine));
     } else {
         /* A GPU that is wanted and missing: ordinary memory. */
