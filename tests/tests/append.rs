@@ -193,6 +193,8 @@ fn the_bits_of_copies_and_no_other_byte() {
                         outputs.state = outputs.state.filter(|_| states);
                         let plan = engine.plan(problem, &options).unwrap();
                         let mut workspace = plan.workspace().unwrap();
+                        let warm = plan.warm(&mut workspace).unwrap();
+                        assert_eq!((warm.backend, &warm.fallback), (engine.backend(), &None));
                         let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
                         let report = bound.run().unwrap();
                         assert_eq!(report.backend, engine.backend());

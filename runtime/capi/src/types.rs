@@ -447,6 +447,8 @@ pub struct elsa_report {
     pub fallback: u32,
     /// Workers that shared the work: threads, or thread blocks of a GPU.
     pub workers: usize,
+    /// Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+    pub copied_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
     /// Reason of the fallback, cut where it is too long; empty without a fallback.
@@ -465,11 +467,11 @@ pub struct elsa_plan_info {
     pub fallback: u32,
     /// Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
     pub workspace_bytes: usize,
-    /// Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
+    /// Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
     pub staging_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
-    /// Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+    /// Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
     pub state_workspace_bytes: usize,
     /// Reason of the fallback, cut where it is too long; empty without a fallback.
     pub reason: [c_char; ELSA_REASON_BYTES],

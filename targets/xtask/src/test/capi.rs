@@ -10,20 +10,17 @@ use super::{links, readme};
 use crate::boards::build;
 use crate::boards::library::{self, Abi};
 use crate::boards::target::{HOST, Target};
+use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-const SOURCES: &str = "tests/capi";
-const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-/// Libraries that a static link needs besides this one; the packages name the same.
-const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
-
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("plain.c", ""),
+    ("buffers.c", ""),
     ("cache.c", ""),
     ("caches.c", ""),
     ("concurrency.c", ""),
@@ -34,17 +31,24 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
-/// Programs that run through the stand-in driver, and the faults of the driver.
-const ON_A_GPU: [(&str, &str); 9] = [
-    ("device.c", ""),
-    ("caches.c", ""),
-    ("caches.c", "cuLaunchKernel:1:700"),
-    ("plain.c", ""),
-    ("plain.c", "cuLaunchKernel:1:700"),
-    ("fork.c", ""),
-    ("fork.c", "cuLaunchKernel:1:700"),
-    ("logs.c", ""),
-    ("logs.c", "cuLaunchKernel:1:700"),
+/// Programs that run through the stand-in driver, the faults of the driver, and its device.
+const ON_A_GPU: [(&str, &str, &str); 16] = [
+    ("device.c", "", ""),
+    ("device.c", "", "discrete"),
+    ("buffers.c", "", ""),
+    ("buffers.c", "", "discrete"),
+    ("buffers.c", "cuLaunchKernel:1:700", ""),
+    ("buffers.c", "cuLaunchKernel:1:700", "discrete"),
+    ("buffers.c", "cuMemHostAlloc:1+:2", ""),
+    ("copies.c", "", ""),
+    ("caches.c", "", ""),
+    ("caches.c", "cuLaunchKernel:1:700", ""),
+    ("plain.c", "", ""),
+    ("plain.c", "cuLaunchKernel:1:700", ""),
+    ("fork.c", "", ""),
+    ("fork.c", "cuLaunchKernel:1:700", ""),
+    ("logs.c", "", ""),
+    ("logs.c", "cuLaunchKernel:1:700", ""),
 ];
 
 /// The stage `capi`.
@@ -82,10 +86,11 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         }
     }
     let driver = standin::build(tree, Variant::Plain)?;
-    for (source, fault) in ON_A_GPU {
+    for (source, fault, device) in ON_A_GPU {
         let program = home.join(format!("{source}-standin"));
         if compile(tree, ran, source, false, &dist, &format!("-O1 {archive} {BESIDE}"), &program) {
             let run = with_standin(Run::new(tree, "").arg(&program), &driver).env("ELSA_STANDIN_FAIL", fault);
+            let run = run.env("ELSA_STANDIN_DEVICE", device);
             checks(ran, &format!("{source} through the stand-in driver"), run);
         }
     }
