@@ -208,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Allocates `len` zeros in host memory that the GPU can use. Without a GPU it allocates ordinary memory; with
+    /// Allocates `len` zeros in host memory that the GPU can use, on a 64-byte boundary. Without a GPU it allocates ordinary memory; with
     /// [`Fallback::Cpu`] also if page-locked memory is not available.
     ///
     /// # Errors

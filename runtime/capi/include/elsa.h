@@ -282,6 +282,46 @@ typedef struct {
 } elsa_engine_info;
 
 /*
+ A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+ */
+typedef struct {
+  /*
+   Opaque.
+   */
+  uint64_t id;
+} elsa_buffer;
+
+/*
+ Memory of the host that a GPU can use.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
+   */
+  size_t size;
+  /*
+   The first byte, at a multiple of 64.
+   */
+  void *data;
+  /*
+   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+   */
+  void *device_data;
+  /*
+   Number of bytes.
+   */
+  size_t bytes;
+  /*
+   Non-zero where the memory is page-locked.
+   */
+  uint32_t page_locked;
+  /*
+   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+   */
+  uint32_t in_place;
+} elsa_buffer_info;
+
+/*
  Type of elements.
  */
 typedef uint32_t elsa_dtype;
@@ -495,7 +535,7 @@ typedef struct {
    */
   size_t workspace_bytes;
   /*
-   Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
+   Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
    */
   size_t staging_bytes;
   /*
@@ -503,7 +543,7 @@ typedef struct {
    */
   const char *kernel;
   /*
-   Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+   Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
    */
   size_t state_workspace_bytes;
   /*
@@ -626,11 +666,11 @@ typedef struct {
    */
   elsa_input v;
   /*
-   Earlier keys.
+   Earlier keys. Where the problem appends, absent or the address of present_k.
    */
   elsa_input past_k;
   /*
-   Earlier values.
+   Earlier values. Where the problem appends, absent or the address of present_v.
    */
   elsa_input past_v;
   /*
@@ -674,7 +714,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Output.
+   Output. May be absent where lse or the states are given.
    */
   elsa_output out;
   /*
@@ -701,11 +741,12 @@ typedef struct {
    */
   elsa_output state_w;
   /*
-   Earlier and new keys.
+   Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
+   leave between rows, and behind them, is neither read nor written.
    */
   elsa_output present_k;
   /*
-   Earlier and new values.
+   Earlier and new values, likewise.
    */
   elsa_output present_v;
 } elsa_outputs;
@@ -731,6 +772,10 @@ typedef struct {
    */
   size_t workers;
   /*
+   Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+   */
+  size_t copied_bytes;
+  /*
    Name of the kernel, in memory that is never freed.
    */
   const char *kernel;
@@ -739,6 +784,25 @@ typedef struct {
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_report;
+
+/*
+ The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
+ of key_offset and the keys of the call is at most key_total.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_chunk). elsa_chunk_init sets it.
+   */
+  size_t size;
+  /*
+   Keys of the whole before the first key of the call.
+   */
+  size_t key_offset;
+  /*
+   Keys of the whole.
+   */
+  size_t key_total;
+} elsa_chunk;
 
 /*
  A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
@@ -785,64 +849,6 @@ typedef struct {
    */
   float *w;
 } elsa_states_out;
-
-/*
- The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
- */
-typedef struct {
-  /*
-   sizeof(elsa_chunk). elsa_chunk_init sets it.
-   */
-  size_t size;
-  /*
-   Keys of the whole before the first key of the call.
-   */
-  size_t key_offset;
-  /*
-   Keys of the whole.
-   */
-  size_t key_total;
-} elsa_chunk;
-
-/*
- A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
- */
-typedef struct {
-  /*
-   Opaque.
-   */
-  uint64_t id;
-} elsa_buffer;
-
-/*
- Memory of the host that a GPU can use.
- */
-typedef struct {
-  /*
-   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
-   */
-  size_t size;
-  /*
-   The first byte, at a multiple of 64.
-   */
-  void *data;
-  /*
-   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
-   */
-  void *device_data;
-  /*
-   Number of bytes.
-   */
-  size_t bytes;
-  /*
-   Non-zero where the memory is page-locked.
-   */
-  uint32_t page_locked;
-  /*
-   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
-   */
-  uint32_t in_place;
-} elsa_buffer_info;
 
 /*
  Done.
@@ -1143,7 +1149,48 @@ elsa_status elsa_engine_load_kernels(elsa_engine engine);
 elsa_status elsa_engine_destroy(elsa_engine engine);
 
 /*
- Decides everything that depends on the shape. Null options are the defaults.
+ Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
+ page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
+ ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
+ any number of them.
+
+ What is copied:
+  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
+    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
+    the kernels. copied_bytes of the report is their sum.
+  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
+    from and to ordinary memory.
+  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
+    share the host's memory then reads and writes it over its bus.
+
+ A child of fork must not use a buffer that its parent has page-locked.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_create(elsa_engine engine,
+                               size_t bytes,
+                               elsa_buffer *buffer);
+
+/*
+ Writes where a buffer lies.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
+
+/*
+ Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
+ it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
+ otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
+ elsa_states_finish.
+ */
+elsa_status elsa_buffer_destroy(elsa_buffer buffer);
+
+/*
+ Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
+ that output no states.
 
  Any number of threads may use a plan, each with a workspace of its own.
 
@@ -1203,12 +1250,46 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      elsa_workspace *workspace);
 
 /*
+ Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
+ elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
+ plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
+ that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
+ bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+
+ Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+ them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+
+ # Safety
+ *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
+ */
+elsa_status elsa_workspace_create_on_device(elsa_plan plan,
+                                            void *device_memory,
+                                            size_t bytes,
+                                            elsa_workspace *workspace);
+
+/*
+ Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+ nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+ tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+ and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+
+ Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+ of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+ the memory for copies again.
+ */
+elsa_status elsa_plan_warm(elsa_plan plan,
+                           elsa_workspace workspace);
+
+/*
  Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+ Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
+ they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
+ elsa_plan_warm. The report may be null.
+ Of out, lse and the states, what is absent is not computed; at least one of them is given.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -1221,19 +1302,27 @@ elsa_status elsa_run(elsa_plan plan,
 
 /*
  As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
- which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+ which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
+ may be absent.
+
+ With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
+ windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+ chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
+ past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 
  # Safety
  As for elsa_run.
  */
 elsa_status elsa_partial(elsa_plan plan,
                          elsa_workspace workspace,
+                         const elsa_chunk *chunk,
                          const elsa_inputs *inputs,
                          const elsa_outputs *outputs,
                          elsa_report *report);
 
 /*
- Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
+ Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
+ lists of lengths lie in memory of the host. Work
  is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
  own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
  calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
@@ -1251,7 +1340,7 @@ elsa_status elsa_run_device(elsa_plan plan,
 
 /*
  Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
- copied; what they point to must stay valid as long as the frame is run.
+ copied; what they point to must stay valid as long as the frame is run, which buffers do.
 
  Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
 
@@ -1288,7 +1377,9 @@ elsa_status elsa_bound_destroy(elsa_bound bound);
  both states have keys.
 
  The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
- states or more may differ by roundings from one order or bracketing to another, and from the state of all keys.
+ states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
+ order and bracketing, such as chunks joined one after the other in the order of their keys, has the same bits at every
+ repetition.
 
  # Safety
  *read*, *write*: m and s for rows f32 values, w for rows * dim.

@@ -12,7 +12,8 @@ use elsa_runtime::Plan;
 
 pub(crate) static PLANS: Table<Plan> = Table::new("plan");
 
-/// Decides everything that depends on the shape. Null options are the defaults.
+/// Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
+/// that output no states.
 ///
 /// Any number of threads may use a plan, each with a workspace of its own.
 ///
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
             workspace_bytes: plan.workspace_bytes(),
             staging_bytes: plan.staging_bytes(),
             kernel: text::name(plan.kernel()),
-            state_workspace_bytes: plan.workspace_bytes(),
+            state_workspace_bytes: plan.state_workspace_bytes(),
             reason: reason.chars(),
         });
         Ok(())

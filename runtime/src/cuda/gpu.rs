@@ -7,9 +7,9 @@
 //! - `ELSA_BACKEND=cuda` requests this back end. [`Fallback`](crate::Fallback) decides what happens if it is
 //!   missing or fails. [`CudaOptions`] select the device and the context.
 //! - `cuInit` is called for every engine; `cuModuleLoadDataEx` when the first plan of a context needs a kernel;
-//!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace` and by the first bind that needs more memory. A run
-//!   on host tensors calls `cuMemcpyHtoDAsync_v2`, `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and
-//!   `cuStreamSynchronize`, and allocates nothing.
+//!   `cuMemAlloc_v2` and `cuMemHostAlloc` by `Plan::workspace`, `Plan::warm` and the first bind that needs more memory;
+//!   `cuCtxSynchronize` before a host buffer is freed. A run on host tensors calls `cuMemcpyHtoDAsync_v2`,
+//!   `cuLaunchKernel`, `cuMemcpyDtoHAsync_v2` and `cuStreamSynchronize`, and allocates nothing.
 //! - Code 2 means that memory is not available. The codes of `code::STICKY` destroy a context. The next run
 //!   creates a new one with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
 

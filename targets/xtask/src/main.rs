@@ -21,11 +21,11 @@
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
 //! | `miri` | the tests of `core` and `kernels`, the unit tests of `runtime` and some whole calls, under Miri | `cargo +nightly miri test -p elsa-core` |
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
-//! | `cross` | the folders for boards: built, examined, linked against, run by emulation | `cargo xtask build --target jetson-tx2` |
+//! | `cross` | the folders for boards: built, examined, linked against by zig and GCC, run by emulation | `cargo xtask build --target jetson-tx2` |
 //! | `deploy` | deploys over ssh to this machine; tries what must be refused | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
 //! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
-//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, CMake, pkg-config, sanitizers, valgrind | `cargo xtask test --only capi` |
+//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, sanitizers, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
 //! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
 //! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |
@@ -62,6 +62,7 @@
 #![forbid(unsafe_code)]
 
 mod boards;
+mod c_programs;
 mod gpu;
 mod measure;
 mod ran;

@@ -1,7 +1,7 @@
 //! Runs on host tensors, which are copied to the device and back, or used in place.
 
 use super::launch::Launch;
-use super::place::{Placed, place};
+use super::place::{Placed, for_runs, place};
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::attention::tensors::HostTensors;
@@ -25,6 +25,8 @@ pub struct HostCall<'a> {
     prepared: bool,
     /// Whether the staging holds the inputs.
     staged: bool,
+    /// Number of bytes that the last run copied between the tensors and the device.
+    copied: usize,
 }
 
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
@@ -60,7 +62,13 @@ impl<'a> HostCall<'a> {
             launch,
             prepared: true,
             staged: false,
+            copied: 0,
         })
+    }
+
+    /// Number of bytes that the last run copied between the tensors and the device.
+    pub fn copied(&self) -> usize {
+        self.copied
     }
 
     /// Number of blocks of threads of the attention kernel.
@@ -93,36 +101,63 @@ impl<'a> HostCall<'a> {
         let done = self.enqueue(&entered, stream, reused, resident);
         // Enqueued work must not touch the caller's memory after this call.
         let waited = stream.synchronize(&entered);
-        done?;
+        self.copied = done?;
         waited?;
         self.staged = true;
         if resident { Ok(()) } else { self.fill_gaps(&entered, stream) }
     }
 
-    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
+    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back. Returns
+    /// the number of bytes that are copied, those of outputs with gaps included.
     fn enqueue(
         &self,
         entered: &Entered<'_>,
         stream: RawStream,
         reused: bool,
         resident: bool,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<usize, DeviceError> {
         self.workspace.pending.precede(entered, stream)?;
+        let mut bytes = 0;
         let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
         for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
+            bytes += tensor.bytes;
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
+        }
+        let size = self.problem.spec().dtype.size();
+        for (tensor, (view, kept)) in copied().filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
+            if !reused {
+                for_runs(&view, 0..kept, |run| {
+                    bytes += run.len() * size;
+                    let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
+                    // SAFETY: as above; the run lies in the tensor's view.
+                    unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
+                })?;
+            }
         }
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
         let written = copied().filter(|(operand, _)| !resident && operand.is_written());
-        for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
-            // SAFETY: as for the inputs; nobody else uses the outputs.
-            unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
+        for (_, tensor) in written {
+            match tensor.append {
+                Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
+                    bytes += run.len() * size;
+                    let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
+                    // SAFETY: as for the inputs; the run lies in the tensor's view.
+                    unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
+                })?,
+                None => {
+                    bytes += tensor.bytes;
+                    if tensor.gaps.is_none() {
+                        // SAFETY: as for the inputs; nobody else uses the outputs.
+                        unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
+                    }
+                }
+            }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Copies outputs that have gaps back row by row, so that the gaps are not written.
