@@ -49,7 +49,7 @@ impl<'a> CpuCall<'a> {
                 sequences: problem.sequences(),
             });
         }
-        let context = Context::new(plan, problem, inputs, tensors, base);
+        let context = Context::new(plan, problem, tensors, base);
         workspace.sequences.clear();
         workspace.tasks.clear();
         let mut first = 0;

@@ -3,7 +3,7 @@
 use super::plan::CpuPlan;
 use crate::attention::tensors::HostTensors;
 use elsa_core::attention::plan::{CpuChoice, Method, WorkspaceLayout};
-use elsa_core::attention::{Inputs, Operand, Operands, Problem, Sequence};
+use elsa_core::attention::{Operand, Operands, Problem, Sequence};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
@@ -47,7 +47,6 @@ pub(super) struct Context<'a> {
     pub problem: &'a Problem,
     pub choice: &'a CpuChoice,
     pub layout: &'a WorkspaceLayout,
-    pub inputs: Inputs<'a>,
     pub dtype: DType,
     tensors: Operands<Tensor>,
     pub base: *mut f32,
@@ -65,7 +64,6 @@ impl<'a> Context<'a> {
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        inputs: Inputs<'a>,
         tensors: &HostTensors<'a>,
         base: *mut f32,
     ) -> Context<'a> {
@@ -80,7 +78,6 @@ impl<'a> Context<'a> {
             problem,
             choice: &plan.choice,
             layout: &plan.layout,
-            inputs,
             dtype: problem.spec().dtype,
             tensors: Operands::from_fn(tensor),
             base,

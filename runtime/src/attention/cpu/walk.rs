@@ -33,10 +33,11 @@
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::stage::{self, Rows};
+use elsa_core::attention::Operand;
 use elsa_core::attention::plan::MAX_TILES;
-use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
+use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_core::scan::stack::MergeStack;
-use elsa_kernels::attention::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Block, Entries, MaskTile, Seen, Sums, Tile};
 use std::ops::Range;
 
 /// The progress of a query tile over the blocks.
@@ -182,16 +183,55 @@ pub(super) unsafe fn cover(
     match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => None,
         Coverage::Full => Some(std::ptr::null()),
-        Coverage::Partial => {
-            let at = part.wrapping_add(c.layout.bias.start);
-            // SAFETY: the region holds a block of the widest tile (layout: masked), all of it initialized.
-            let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * tile.width) };
-            let (rows, keys) = (rows.clone(), keys.clone());
-            match fill_bias(c.problem, &c.inputs, sequence, tile.head, rows, keys, tile.width, bias) {
-                Coverage::Skip => None,
-                Coverage::Full => Some(std::ptr::null()),
-                Coverage::Partial => Some(at),
-            }
+        // SAFETY: the clauses of this function.
+        Coverage::Partial => unsafe { bias(c, tile, keys, part.wrapping_add(c.layout.bias.start)) },
+    }
+}
+
+/// Writes the bias of a tile and a block to `at` and returns it; otherwise as [`cover`].
+///
+/// # Safety
+/// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
+unsafe fn bias(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    keys: &Range<usize>,
+    at: *mut f32,
+) -> Option<*const f32> {
+    let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
+    let (_, all) = sequence.ranges(rows.clone());
+    let whole = all.start <= keys.start && keys.end <= all.end;
+    let mut seen = Seen::Plain;
+    let mut written = 0;
+    if let Some(view) = &c.problem.spec().mask {
+        // Keys that the mask does not reach are attended by no row.
+        let end = view.reach(sequence.keys).min(keys.end);
+        let row = view.row(sequence.batch, tile.head, rows.start);
+        let mask = MaskTile {
+            data: c.tensor(Operand::Mask).data.wrapping_add(row.index(keys.start) * view.kind().size()),
+            kind: view.kind(),
+            stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
+            same_for_all_keys: row.step == 0,
+            before: keys.start * row.step,
+            rows: rows.len(),
+            keys: end - keys.start,
+        };
+        // SAFETY: rows and keys lie in the mask (*inputs*), and the tile's bias has room for them (clause); *kernel*.
+        unsafe { (c.kernel.bias)(&mask, width, at, &mut seen) };
+        if seen == Seen::Biased {
+            written = mask.keys * width;
         }
     }
+    match seen {
+        Seen::Nothing => return None,
+        Seen::Plain if whole => return Some(std::ptr::null()),
+        Seen::Plain | Seen::Biased => {}
+    }
+    // SAFETY: the region holds a block of the widest tile (clause), all of it initialised: workspaces begin as zeros.
+    let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * width) };
+    bias[written..].fill(0.0);
+    if !whole {
+        restrict(sequence, rows.clone(), keys.clone(), width, bias);
+    }
+    Some(at)
 }
