@@ -83,7 +83,14 @@ impl Data {
 
 /// A tile of `rows` rows and `keys` keys, which begin after `before` elements of their rows, in a mask whose rows end
 /// with the last key.
-fn check(kernel: &Kernel, vectors: usize, kind: MaskKind, shape: [usize; 3], form: usize, numbers: &mut Numbers) {
+fn check(
+    kernel: &Kernel,
+    vectors: usize,
+    kind: MaskKind,
+    shape: [usize; 3],
+    form: usize,
+    numbers: &mut Numbers,
+) {
     let [rows, keys, before] = shape;
     let width = vectors * kernel.spec.lanes;
     let (shared, one_key) = (form % 3 == 1, form % 3 == 2);

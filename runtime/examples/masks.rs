@@ -14,7 +14,8 @@ fn main() -> Result<(), Failure> {
     let backend: Option<Backend> = std::env::args().nth(1).map(|name| name.parse()).transpose()?;
     let engine = Engine::new(&EngineOptions { backend, threads: Some(1), ..EngineOptions::default() })?;
     println!("{}", engine.kernel());
-    for [batch, heads, tokens, dim] in [[1, 12, 197, 64], [64, 3, 49, 32], [4, 12, 256, 32], [1, 12, 900, 64]] {
+    for [batch, heads, tokens, dim] in [[1, 12, 197, 64], [64, 3, 49, 32], [4, 12, 256, 32], [1, 12, 900, 64]]
+    {
         let view = View::dense("q", Layout::Bhnd, &[batch, heads, tokens, dim], None)?;
         let x: Vec<f32> = (0..view.count()).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 500.0).collect();
         let full = batch * heads * tokens * tokens;

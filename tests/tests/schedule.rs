@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::reference::attends;
 use elsa_core::attention::Sequence;
+use elsa_core::attention::reference::attends;
 use elsa_core::attention::schedule::{Coverage, Tiling, coverage, restrict};
 use elsa_tests::cases::{Case, Params, any_case, hard_cases};
 use proptest::prelude::*;

@@ -135,9 +135,30 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     block: &Block,
     dst: *mut f32,
 ) -> [L; V] {
+    // A loop each: what modifies scores takes registers that the plain loop needs.
+    // SAFETY: the same clauses.
+    unsafe {
+        if is_plain(block) {
+            panels::<L, R, V, PANELS, false>(isa, tile, block, dst)
+        } else {
+            panels::<L, R, V, PANELS, true>(isa, tile, block, dst)
+        }
+    }
+}
+
+/// [`scores`], with soft cap and bias only where `MODIFIED`.
+///
+/// # Safety
+/// - As for [`scores`].
+#[inline(always)]
+unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const MODIFIED: bool>(
+    isa: L::Isa,
+    tile: &Tile,
+    block: &Block,
+    dst: *mut f32,
+) -> [L; V] {
     let width = V * L::N;
     let mut top = [L::splat(isa, f32::NEG_INFINITY); V];
-    let plain = is_plain(block);
     let mut key = 0;
     while key < block.count {
         // SAFETY: `key` is a multiple of R below the count, and `dst` has room for whole panels.
@@ -145,7 +166,7 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
             let at = dst.add(key * width);
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
-            if !plain {
+            if MODIFIED {
                 for r in 0..R {
                     if r < rows {
                         keep_modified::<L, V>(isa, block, key + r, &acc[r], at.add(r * width), &mut top);
