@@ -75,6 +75,7 @@ impl<'a> HostCall<'a> {
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
     /// tensors any longer.
+    #[inline(never)]
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
         if self.workspace.revive()? {
             (self.prepared, self.staged) = (false, false);

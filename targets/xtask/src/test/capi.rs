@@ -22,11 +22,14 @@ const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("plain.c", ""),
+    ("cache.c", ""),
+    ("concurrency.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
+    ("stack.c", ""),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
