@@ -23,11 +23,12 @@ fn main() -> Result<(), Failure> {
         let bools = vec![1u8; full];
         let some: Vec<u8> = (0..full).map(|i| u8::from(i * 7919 % 5 != 0)).collect();
         let float = MaskKind::Additive(DType::F32);
-        let forms: [(&str, Option<(MaskKind, Vec<usize>, &[u8])>); 9] = [
+        let forms: [(&str, Option<(MaskKind, Vec<usize>, &[u8])>); 10] = [
             ("plain", None),
             ("float full", Some((float, vec![batch, heads, tokens, tokens], &[]))),
             ("float heads", Some((float, vec![heads, tokens, tokens], &[]))),
             ("float batch", Some((float, vec![batch, 1, tokens, tokens], &[]))),
+            ("float all", Some((float, vec![tokens, tokens], &[]))),
             ("float row", Some((float, vec![batch, 1, 1, tokens], &[]))),
             ("bool full", Some((MaskKind::Bool, vec![batch, heads, tokens, tokens], &some))),
             ("bool batch", Some((MaskKind::Bool, vec![batch, 1, tokens, tokens], &some))),

@@ -30,15 +30,13 @@
 //! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
+use super::bias::{Kept, cover};
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::stage::{self, Rows};
-use elsa_core::attention::Operand;
 use elsa_core::attention::plan::MAX_TILES;
-use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_core::scan::stack::MergeStack;
-use elsa_kernels::attention::{Block, Entries, MaskTile, Seen, Sums, Tile};
-use std::ops::Range;
+use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 
 /// The progress of a query tile over the blocks.
 struct Walk<'a> {
@@ -128,14 +126,19 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
+    // SAFETY: `part` is this worker's region.
+    let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
-        for walk in &mut walks {
+        for (place, walk) in walks.iter_mut().enumerate() {
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part) }) else { continue };
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, kept.map(|kept| (kept, place))) })
+            else {
+                continue;
+            };
             // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
             // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
@@ -167,71 +170,4 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             finish(c, &walk.rows, walk.entries, state, scratch);
         }
     }
-}
-
-/// The bias of a tile and a block: a null pointer if every row attends every key, `None` if no row attends a key.
-///
-/// # Safety
-/// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
-pub(super) unsafe fn cover(
-    c: &Context<'_>,
-    tile: &TileRows<'_>,
-    keys: &Range<usize>,
-    part: *mut f32,
-) -> Option<*const f32> {
-    let (sequence, rows) = (tile.sequence, &tile.rows);
-    match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
-        Coverage::Skip => None,
-        Coverage::Full => Some(std::ptr::null()),
-        // SAFETY: the clauses of this function.
-        Coverage::Partial => unsafe { bias(c, tile, keys, part.wrapping_add(c.layout.bias.start)) },
-    }
-}
-
-/// Writes the bias of a tile and a block to `at` and returns it; otherwise as [`cover`].
-///
-/// # Safety
-/// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-unsafe fn bias(
-    c: &Context<'_>,
-    tile: &TileRows<'_>,
-    keys: &Range<usize>,
-    at: *mut f32,
-) -> Option<*const f32> {
-    let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
-    let (_, all) = sequence.ranges(rows.clone());
-    let whole = all.start <= keys.start && keys.end <= all.end;
-    let mut seen = Seen::Plain;
-    let mut written = 0;
-    if let Some(view) = &c.problem.spec().mask {
-        // Keys that the mask does not reach are attended by no row.
-        let end = view.reach(sequence.keys).min(keys.end);
-        let row = view.row(sequence.batch, tile.head, rows.start);
-        let mask = MaskTile {
-            data: c.tensor(Operand::Mask).data.wrapping_add(row.index(keys.start) * view.kind().size()),
-            kind: view.kind(),
-            stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
-            same_for_all_keys: row.step == 0,
-            before: keys.start * row.step,
-            rows: rows.len(),
-            keys: end - keys.start,
-        };
-        // SAFETY: rows and keys lie in the mask (*inputs*), and the tile's bias has room for them (clause); *kernel*.
-        unsafe { (c.kernel.bias)(&mask, width, at, &mut seen) };
-        if seen == Seen::Biased {
-            written = mask.keys * width;
-        }
-    }
-    match seen {
-        Seen::Nothing => return None,
-        Seen::Plain if whole => return Some(std::ptr::null()),
-        Seen::Plain | Seen::Biased => {}
-    }
-    // SAFETY: the region holds a block of the widest tile (clause), all of it initialised: workspaces begin as zeros.
-    let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * width) };
-    bias[written..].fill(0.0);
-    if !whole {
-        restrict(sequence, rows.clone(), keys.clone(), width, bias);
-    }
-    Some(at)
 }
