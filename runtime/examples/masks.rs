@@ -8,6 +8,8 @@ use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
 use std::time::Instant;
 
+/// Name, kind and sizes of a mask, and its elements where it is boolean.
+type Form<'a> = (&'a str, Option<(MaskKind, Vec<usize>, &'a [u8])>);
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
@@ -23,7 +25,7 @@ fn main() -> Result<(), Failure> {
         let bools = vec![1u8; full];
         let some: Vec<u8> = (0..full).map(|i| u8::from(i * 7919 % 5 != 0)).collect();
         let float = MaskKind::Additive(DType::F32);
-        let forms: [(&str, Option<(MaskKind, Vec<usize>, &[u8])>); 10] = [
+        let forms: [Form<'_>; 10] = [
             ("plain", None),
             ("float full", Some((float, vec![batch, heads, tokens, tokens], &[]))),
             ("float heads", Some((float, vec![heads, tokens, tokens], &[]))),
