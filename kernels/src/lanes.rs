@@ -51,6 +51,11 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is readable for `N` 16-bit elements.
     unsafe fn load_bf16(isa: Self::Isa, p: *const u16) -> Self;
+    /// `N` bytes from `p`: `−∞` for zero, and zero for anything else.
+    ///
+    /// # Safety
+    /// - `p` is readable for `N` bytes.
+    unsafe fn load_bool(isa: Self::Isa, p: *const u8) -> Self;
     /// Writes the lanes to `p`.
     ///
     /// # Safety
@@ -113,6 +118,8 @@ pub trait Lanes: Number {
         dst: *mut f32,
         dst_stride: usize,
     );
+    /// Transposes the square of the first `N` vectors.
+    fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
 
     /// Difference.
     #[must_use]

@@ -32,6 +32,8 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
             when(choice.convert || (choice.stage_keys && panels), rows)
         }
         Region::Bias => when(choice.masked, block * w),
+        Region::KeptBias => when(choice.keeps_bias, choice.group * keys.next_multiple_of(block) * w),
+        Region::Kept => when(choice.keeps_bias, 16 + choice.group * keys.div_ceil(block)),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim) * w,
         Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),

@@ -18,10 +18,8 @@
 //!    widths.
 //! 4. *Intervals decide coverage.* Lengths, causality and window leave each row an interval of keys whose ends never
 //!    decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully attended or
-//!    partly attended ([`coverage`]); only a mask is read element by element ([`fill_bias`]).
+//!    partly attended ([`coverage`], [`restrict`]); only a mask is read element by element.
 
-use super::data::Inputs;
-use super::mask::MaskElements;
 use super::problem::Problem;
 use super::sequence::Sequence;
 use core::ops::Range;
@@ -110,95 +108,15 @@ pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys
     }
 }
 
-/// Fills `bias` (`[key][width]`, one column per row of the tile) with what is added to the scores, in base-2
-/// units: zero where a row attends a key, `−∞` where it does not, and the mask's element where an additive mask
-/// applies. Columns past the last row are filled as if they attended every key. Returns the resulting coverage, so
-/// that a tile that the mask leaves fully attended or empty is handled as such.
+/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) wherever lengths, causality or window keep a row
+/// from attending a key, and leaves the rest alone.
 ///
 /// # Panics
 /// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
-pub fn fill_bias(
-    problem: &Problem,
-    inputs: &Inputs<'_>,
-    sequence: &Sequence,
-    head: usize,
-    rows: Range<usize>,
-    keys: Range<usize>,
-    width: usize,
-    bias: &mut [f32],
-) -> Coverage {
-    let bias = &mut bias[..keys.len() * width];
-    let (_, all) = sequence.ranges(rows.clone());
-    if all.start <= keys.start && keys.end <= all.end {
-        bias.fill(0.0);
-    } else {
-        fill_ranges(sequence, &rows, &keys, width, bias);
-    }
-    if let (Some(view), Some(mask)) = (&problem.spec().mask, &inputs.mask) {
-        let reach = view.reach(sequence.keys).min(keys.end);
-        let span = keys.start..reach.max(keys.start);
-        if view.same_for_all_queries() {
-            let row = view.row(sequence.batch, head, 0);
-            for (j, line) in span.zip(bias.chunks_exact_mut(width)) {
-                let add = mask.bias(row.index(j)) * core::f32::consts::LOG2_E;
-                if add != 0.0 {
-                    for b in &mut line[..rows.len()] {
-                        if *b != f32::NEG_INFINITY {
-                            *b += add;
-                        }
-                    }
-                }
-            }
-        } else {
-            for (column, i) in rows.clone().enumerate() {
-                let row = view.row(sequence.batch, head, i);
-                add_row(mask, row.start, row.step, span.clone(), &mut bias[column..], width);
-            }
-        }
-    }
-    let mut attended = 0usize;
-    let mut plain = 0usize;
-    for line in bias.chunks_exact(width) {
-        for b in &line[..rows.len()] {
-            attended += usize::from(*b != f32::NEG_INFINITY);
-            plain += usize::from(*b == 0.0);
-        }
-    }
-    if attended == 0 {
-        Coverage::Skip
-    } else if plain == keys.len() * rows.len() {
-        Coverage::Full
-    } else {
-        Coverage::Partial
-    }
-}
-
-/// Adds the mask's elements of one row to a column of the bias. An element that is `−∞` already stays `−∞`, even
-/// where the mask holds NaN or `+∞`.
-fn add_row(
-    mask: &MaskElements<'_>,
-    start: usize,
-    step: usize,
-    keys: Range<usize>,
-    column: &mut [f32],
-    width: usize,
-) {
-    for (j, b) in keys.zip(column.iter_mut().step_by(width)) {
-        if *b != f32::NEG_INFINITY {
-            *b += mask.bias(start + j * step) * core::f32::consts::LOG2_E;
-        }
-    }
-}
-
-fn fill_ranges(
-    sequence: &Sequence,
-    rows: &Range<usize>,
-    keys: &Range<usize>,
-    width: usize,
-    bias: &mut [f32],
-) {
+pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, width: usize, bias: &mut [f32]) {
     // Bounds relative to the tile fit in 32 bits. Columns past the last row attend every key.
     const LANES: usize = 16;
+    let bias = &mut bias[..keys.len() * width];
     for first in (0..width).step_by(LANES) {
         let take = LANES.min(width - first);
         let mut start = [0i32; LANES];
@@ -214,7 +132,7 @@ fn fill_ranges(
         for (j, line) in bias.chunks_exact_mut(width).enumerate() {
             let j = j as i32;
             for ((b, s), e) in line[first..first + take].iter_mut().zip(&start).zip(&end) {
-                *b = if j >= *s && j < *e { 0.0 } else { f32::NEG_INFINITY };
+                *b = if j >= *s && j < *e { *b } else { f32::NEG_INFINITY };
             }
         }
     }

@@ -16,7 +16,7 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::bound::rounding::covers_exp2;
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
-        use $crate::attention::{Block, Entries, Kernel, OneRow, Sums, Tile, TileOps, Vectors};
+        use $crate::attention::{Block, Entries, Kernel, MaskTile, OneRow, Seen, Sums, Tile, TileOps, Vectors, mask};
         use $crate::lanes::Lanes;
         use $crate::{memory, product};
 
@@ -44,6 +44,7 @@ macro_rules! attention {
             primitives: &PRIMITIVES,
             entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
             pack,
+            bias,
         };
 
         /// The kernel for few queries, one row at a time.
@@ -72,6 +73,7 @@ macro_rules! attention {
             $features, $isa,
             fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
                 = memory::pack::<$lanes, $r1>;
+            fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
         }
         }
     };

@@ -3,6 +3,7 @@
 //! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Sizes, strides and offsets count
 //! f32 values.
 
+use super::mask::{MaskTile, Seen};
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
@@ -150,6 +151,8 @@ pub struct Kernel {
     pub entries: [Entries; 3],
     /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
+    /// [`super::mask::bias`], with its clauses and presence.
+    pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
 }
 
 impl Kernel {

@@ -39,6 +39,7 @@
 
 pub(crate) mod instance;
 pub mod kernel;
+pub mod mask;
 pub mod modify;
 pub mod row;
 pub mod scores;
@@ -47,5 +48,6 @@ pub mod values;
 pub mod vectors;
 
 pub use kernel::{Block, Entries, Kernel, Sums, Tile, TileOps};
+pub use mask::{MaskTile, Seen};
 pub use row::OneRow;
 pub use vectors::Vectors;

@@ -91,6 +91,38 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
     }
 }
 
+/// As [`keep`], after soft cap and bias.
+///
+/// # Safety
+/// - The clauses of [`Block`], and `key` is below its count. `V · N` values are writable at `at`.
+#[inline(always)]
+unsafe fn keep_modified<L: Lanes, const V: usize>(
+    isa: L::Isa,
+    block: &Block,
+    key: usize,
+    scores: &[L; V],
+    at: *mut f32,
+    top: &mut [L; V],
+) {
+    let mut scores = *scores;
+    if block.cap != 0.0 {
+        let cap = L::splat(isa, block.cap);
+        for v in 0..V {
+            scores[v] = capped(isa, scores[v], cap);
+        }
+    }
+    if !block.bias.is_null() {
+        let masked = L::splat(isa, f32::NEG_INFINITY);
+        for v in 0..V {
+            // SAFETY: vector `v` of the key's `V` (clause).
+            let bias = unsafe { L::load(isa, block.bias.add((key * V + v) * L::N)) };
+            scores[v] = biased(scores[v], bias, masked);
+        }
+    }
+    // SAFETY: the clause of this function.
+    unsafe { keep::<L, V>(&scores, at, top) }
+}
+
 /// Writes the block's scores to `dst` and returns the largest of each row, `−∞` where no key is attended.
 ///
 /// # Safety
@@ -98,6 +130,28 @@ unsafe fn keep<L: Lanes, const V: usize>(scores: &[L; V], at: *mut f32, top: &mu
 /// - The block's count rounded up to a multiple of `R`, times the width, values are writable at `dst`.
 #[inline(always)]
 pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: bool>(
+    isa: L::Isa,
+    tile: &Tile,
+    block: &Block,
+    dst: *mut f32,
+) -> [L; V] {
+    // A loop each: what modifies scores takes registers that the plain loop needs.
+    // SAFETY: the same clauses.
+    unsafe {
+        if is_plain(block) {
+            panels::<L, R, V, PANELS, false>(isa, tile, block, dst)
+        } else {
+            panels::<L, R, V, PANELS, true>(isa, tile, block, dst)
+        }
+    }
+}
+
+/// [`scores`], with soft cap and bias only where `MODIFIED`.
+///
+/// # Safety
+/// - As for [`scores`].
+#[inline(always)]
+unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const MODIFIED: bool>(
     isa: L::Isa,
     tile: &Tile,
     block: &Block,
@@ -112,7 +166,13 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
             let at = dst.add(key * width);
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
-            if rows >= R {
+            if MODIFIED {
+                for r in 0..R {
+                    if r < rows {
+                        keep_modified::<L, V>(isa, block, key + r, &acc[r], at.add(r * width), &mut top);
+                    }
+                }
+            } else if rows >= R {
                 for r in 0..R {
                     keep::<L, V>(&acc[r], at.add(r * width), &mut top);
                 }
@@ -125,40 +185,6 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
             }
         }
         key += R;
-    }
-    if is_plain(block) {
-        return top;
-    }
-    // SAFETY: the scores above were written, and a bias that is not null covers them (clause of `Block`).
-    unsafe { modify::<L, V>(isa, block, dst) }
-}
-
-/// Applies soft cap and bias to stored scores, and returns the largest of each row.
-///
-/// # Safety
-/// - The clauses of [`Block`]; `count · width` values are readable and writable at `dst`.
-#[inline(always)]
-unsafe fn modify<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, dst: *mut f32) -> [L; V] {
-    let masked = L::splat(isa, f32::NEG_INFINITY);
-    let cap = L::splat(isa, block.cap);
-    let mut top = [masked; V];
-    for i in 0..block.count {
-        for v in 0..V {
-            let offset = (i * V + v) * L::N;
-            // SAFETY: `offset` lies within `count · width` (clauses).
-            unsafe {
-                let at = dst.add(offset);
-                let mut s = L::load(isa, at);
-                if block.cap != 0.0 {
-                    s = capped(isa, s, cap);
-                }
-                if !block.bias.is_null() {
-                    s = biased(s, L::load(isa, block.bias.add(offset)), masked);
-                }
-                s.store(at);
-                top[v] = top[v].larger(s);
-            }
-        }
     }
     top
 }

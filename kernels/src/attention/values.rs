@@ -101,6 +101,9 @@ unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
+/// Rows whose elements are tested at once, in chains that do not wait for each other.
+const TESTED_AT_ONCE: usize = 4;
+
 /// Whether every value of the block is finite.
 ///
 /// # Safety
@@ -108,27 +111,38 @@ unsafe fn store<L: Lanes, const R: usize, const V: usize>(
 #[inline(always)]
 pub unsafe fn all_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize) -> bool {
     let zero = L::splat(isa, 0.0);
-    let mut seen = zero;
+    let mut seen = [zero; TESTED_AT_ONCE];
     let mut rest = 0.0f32;
-    for i in 0..block.count {
-        // SAFETY: row `i` of the block's values has `value_dim` elements (clause).
+    let mut i = 0;
+    while i < block.count {
+        // The last rows are tested once more.
+        let first = i.min(block.count.saturating_sub(TESTED_AT_ONCE));
+        let rows = TESTED_AT_ONCE.min(block.count);
+        // SAFETY: rows `first..first + rows` of the block's values have `value_dim` elements (clause).
         unsafe {
-            let row = block.values.add(i * block.value_stride);
+            let at = block.values.add(first * block.value_stride);
             let mut x = 0;
             while x + L::N <= value_dim {
-                // Zero times a finite number is zero, and NaN otherwise.
-                seen = L::load(isa, row.add(x)).mul_add(zero, seen);
+                for r in 0..TESTED_AT_ONCE {
+                    let row = at.add(if r < rows { r } else { 0 } * block.value_stride);
+                    // Zero times a finite number is zero, and NaN otherwise.
+                    seen[r] = L::load(isa, row.add(x)).mul_add(zero, seen[r]);
+                }
                 x += L::N;
             }
             while x < value_dim {
-                rest += row.add(x).read() * 0.0;
+                for r in 0..rows {
+                    rest += at.add(r * block.value_stride + x).read() * 0.0;
+                }
                 x += 1;
             }
         }
+        i += TESTED_AT_ONCE;
     }
+    let all = seen[0].plus(seen[1]).plus(seen[2].plus(seen[3]));
     let one = L::splat(isa, 1.0);
     // NaN compares false: a lane that is not below one is not finite.
-    let bad = one.if_greater(seen, zero, one);
+    let bad = one.if_greater(all, zero, one);
     rest == 0.0 && !bad.any_greater(zero)
 }
 

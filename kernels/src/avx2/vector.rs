@@ -2,7 +2,7 @@
 
 use crate::exp2::{ZERO_AT, exp2_horner};
 use crate::isa::Avx2;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -88,6 +88,15 @@ impl Lanes for Eight {
         })
     }
     #[inline(always)]
+    unsafe fn load_bool(_: Avx2, p: *const u8) -> Self {
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        Eight(unsafe {
+            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            let masked = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bytes, _mm256_setzero_si256()));
+            _mm256_and_ps(masked, _mm256_set1_ps(f32::NEG_INFINITY))
+        })
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { _mm256_storeu_ps(p, self.0) }
@@ -122,6 +131,27 @@ impl Lanes for Eight {
     ) {
         // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
         unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn transpose(_: Avx2, square: &mut [Self; MAX_LANES]) {
+        // Squares of four by four in each half of four vectors, then the halves.
+        op!({
+            let mut a = [_mm256_setzero_ps(); 8];
+            for i in 0..2 {
+                let (w, x) = (square[4 * i].0, square[4 * i + 1].0);
+                let (y, z) = (square[4 * i + 2].0, square[4 * i + 3].0);
+                let (wx_low, wx_high) = (_mm256_unpacklo_ps(w, x), _mm256_unpackhi_ps(w, x));
+                let (yz_low, yz_high) = (_mm256_unpacklo_ps(y, z), _mm256_unpackhi_ps(y, z));
+                a[4 * i] = _mm256_shuffle_ps::<0x44>(wx_low, yz_low);
+                a[4 * i + 1] = _mm256_shuffle_ps::<0xee>(wx_low, yz_low);
+                a[4 * i + 2] = _mm256_shuffle_ps::<0x44>(wx_high, yz_high);
+                a[4 * i + 3] = _mm256_shuffle_ps::<0xee>(wx_high, yz_high);
+            }
+            for i in 0..4 {
+                square[i].0 = _mm256_permute2f128_ps::<0x20>(a[i], a[4 + i]);
+                square[4 + i].0 = _mm256_permute2f128_ps::<0x31>(a[i], a[4 + i]);
+            }
+        });
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

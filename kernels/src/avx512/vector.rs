@@ -2,7 +2,7 @@
 
 use crate::exp2::EXP2_FLOOR;
 use crate::isa::Avx512;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::x86_64::*;
 use elsa_core::state::{Number, WEIGHT_FLOOR};
 
@@ -88,6 +88,15 @@ impl Lanes for Sixteen {
         })
     }
     #[inline(always)]
+    unsafe fn load_bool(_: Avx512, p: *const u8) -> Self {
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        Sixteen(unsafe {
+            let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            let masked = _mm512_testn_epi32_mask(bytes, bytes);
+            _mm512_maskz_mov_ps(masked, _mm512_set1_ps(f32::NEG_INFINITY))
+        })
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { _mm512_storeu_ps(p, self.0) }
@@ -122,6 +131,33 @@ impl Lanes for Sixteen {
     ) {
         // SAFETY: four rows of four values at either pointer (clause of `transpose4`).
         unsafe { crate::sse::transpose4(src, src_stride, factor, dst, dst_stride) }
+    }
+    #[inline(always)]
+    fn transpose(_: Avx512, square: &mut [Self; MAX_LANES]) {
+        // Squares of four by four in each quarter of four vectors, then the quarters.
+        op!({
+            let mut a = [_mm512_setzero_ps(); 16];
+            for i in 0..4 {
+                let (w, x) = (square[4 * i].0, square[4 * i + 1].0);
+                let (y, z) = (square[4 * i + 2].0, square[4 * i + 3].0);
+                let (wx_low, wx_high) = (_mm512_unpacklo_ps(w, x), _mm512_unpackhi_ps(w, x));
+                let (yz_low, yz_high) = (_mm512_unpacklo_ps(y, z), _mm512_unpackhi_ps(y, z));
+                a[4 * i] = _mm512_shuffle_ps::<0x44>(wx_low, yz_low);
+                a[4 * i + 1] = _mm512_shuffle_ps::<0xee>(wx_low, yz_low);
+                a[4 * i + 2] = _mm512_shuffle_ps::<0x44>(wx_high, yz_high);
+                a[4 * i + 3] = _mm512_shuffle_ps::<0xee>(wx_high, yz_high);
+            }
+            for i in 0..4 {
+                let even_low = _mm512_shuffle_f32x4::<0x88>(a[i], a[4 + i]);
+                let odd_low = _mm512_shuffle_f32x4::<0xdd>(a[i], a[4 + i]);
+                let even_high = _mm512_shuffle_f32x4::<0x88>(a[8 + i], a[12 + i]);
+                let odd_high = _mm512_shuffle_f32x4::<0xdd>(a[8 + i], a[12 + i]);
+                square[i].0 = _mm512_shuffle_f32x4::<0x88>(even_low, even_high);
+                square[4 + i].0 = _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high);
+                square[8 + i].0 = _mm512_shuffle_f32x4::<0xdd>(even_low, even_high);
+                square[12 + i].0 = _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high);
+            }
+        });
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::exp2::EXP2_MONIC;
 use crate::isa::Neon;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES};
 use core::arch::aarch64::*;
 use elsa_core::state::Number;
 
@@ -89,6 +89,16 @@ impl Lanes for Four {
         Four(unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p))) })
     }
     #[inline(always)]
+    unsafe fn load_bool(_: Neon, p: *const u8) -> Self {
+        // SAFETY: `p` is readable for `N` bytes (clause of `load_bool`); the token was shown.
+        Four(unsafe {
+            let bytes = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
+            let words = vmovl_u16(vget_low_u16(vmovl_u8(bytes)));
+            let masked = vandq_u32(vceqzq_u32(words), vdupq_n_u32(f32::NEG_INFINITY.to_bits()));
+            vreinterpretq_f32_u32(masked)
+        })
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { vst1q_f32(p, self.0) }
@@ -167,6 +177,18 @@ impl Lanes for Four {
             vst1q_f32(dst.add(2 * dst_stride), vmulq_n_f32(vzip1q_f32(ac_high, bd_high), factor));
             vst1q_f32(dst.add(3 * dst_stride), vmulq_n_f32(vzip2q_f32(ac_high, bd_high), factor));
         }
+    }
+    #[inline(always)]
+    fn transpose(_: Neon, square: &mut [Self; MAX_LANES]) {
+        op!({
+            let (a, b, c, d) = (square[0].0, square[1].0, square[2].0, square[3].0);
+            let (ac_low, ac_high) = (vzip1q_f32(a, c), vzip2q_f32(a, c));
+            let (bd_low, bd_high) = (vzip1q_f32(b, d), vzip2q_f32(b, d));
+            square[0].0 = vzip1q_f32(ac_low, bd_low);
+            square[1].0 = vzip2q_f32(ac_low, bd_low);
+            square[2].0 = vzip1q_f32(ac_high, bd_high);
+            square[3].0 = vzip2q_f32(ac_high, bd_high);
+        });
     }
     #[inline(always)]
     fn minus(self, other: Self) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::exp2::{ZERO_AT, exp2_horner};
 use crate::isa::Scalar;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES};
 use elsa_core::state::Number;
 use half::{bf16, f16};
 
@@ -67,6 +67,11 @@ impl Lanes for One {
         One(bf16::from_bits(unsafe { p.read() }).to_f32())
     }
     #[inline(always)]
+    unsafe fn load_bool(_: Scalar, p: *const u8) -> Self {
+        // SAFETY: `p` is readable for one byte (clause of `load_bool`).
+        One(if unsafe { p.read() } == 0 { f32::NEG_INFINITY } else { 0.0 })
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for one value (clause of `store`).
         unsafe { p.write(self.0) }
@@ -106,6 +111,8 @@ impl Lanes for One {
             }
         }
     }
+    #[inline(always)]
+    fn transpose(_: Scalar, _: &mut [Self; MAX_LANES]) {}
     #[inline(always)]
     fn minus(self, other: Self) -> Self {
         One(self.0 - other.0)

@@ -142,6 +142,20 @@ pub(super) fn dealt(keys: usize, sums: usize) -> usize {
     keys.div_ceil(sums.max(1)).saturating_sub(1) + ceil_log2(keys.min(sums))
 }
 
+/// The order in which tasks are taken. No bit of the answer depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskOrder {
+    /// Query tiles, then heads, then sequences: the tiles of a head follow each other and find its keys in cache.
+    #[default]
+    Tiles,
+    /// The heads of a tile follow each other.
+    Heads,
+    /// The sequences of a tile follow each other, head by head.
+    Sequences,
+    /// The sequences and heads of a tile follow each other.
+    SequencesAndHeads,
+}
+
 /// The result of the CPU chooser: everything that is decided before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuChoice {
@@ -177,6 +191,10 @@ pub struct CpuChoice {
     pub convert: bool,
     /// Whether tiles may be partly masked.
     pub masked: bool,
+    /// The order in which tasks are taken.
+    pub order: TaskOrder,
+    /// Whether a worker keeps the bias of its tiles, for all keys, as long as its tasks share it.
+    pub keeps_bias: bool,
     /// Number of sequences.
     pub sequences: usize,
     /// Query rows and keys of the longest sequence, and the number of heads times sequences.
@@ -216,6 +234,13 @@ impl CpuChoice {
                 LongestPath { merges: 0, additions }
             }
         }
+    }
+
+    /// Number of blocks of the longest sequence.
+    #[must_use]
+    pub const fn blocks(&self) -> usize {
+        let [_, keys, _] = self.extent;
+        keys.div_ceil(self.block)
     }
 
     /// The tiling of `rows` query rows.

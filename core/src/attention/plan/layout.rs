@@ -35,6 +35,10 @@ pub enum Region {
     Rows,
     /// Bias, added to the scores of a tile and a block.
     Bias,
+    /// Bias of the tiles of a group and all keys, kept from task to task.
+    KeptBias,
+    /// What is kept: a line that names it, then a word for each block of each tile.
+    Kept,
     /// Transposed queries of a tile.
     Query,
     /// States of a tile.
@@ -81,6 +85,10 @@ pub struct WorkspaceLayout {
     pub rows: Span,
     /// Bias, `[block][width]`.
     pub bias: Span,
+    /// Kept bias, `[tile][blocks · block][width]`.
+    pub kept_bias: Span,
+    /// What is kept: 16 words that name it, then `[tile][blocks]`.
+    pub kept: Span,
     /// The tiles of the group, one after the other.
     pub tiles: Span,
     /// The regions of a tile.
@@ -153,6 +161,8 @@ impl WorkspaceLayout {
             values: worker.take(&[optional(c.stage_values, c.block), c.value_dim]),
             rows: worker.take(&[optional(through, c.block.max(w)), c.head_dim.max(c.value_dim)]),
             bias: worker.take(&[c.block, optional(c.masked, w)]),
+            kept_bias: worker.take(&[optional(c.keeps_bias, tiles), c.blocks(), c.block, w]),
+            kept: worker.take(&[optional(c.keeps_bias, LINE + tiles.saturating_mul(c.blocks()))]),
             tiles: worker.take(&[tiles, tile.at]),
             tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },
             tile_stride: tile.at,
@@ -178,7 +188,7 @@ impl WorkspaceLayout {
     /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
     /// workers.
     #[must_use]
-    pub fn regions(&self) -> [(Region, Span); 10] {
+    pub fn regions(&self) -> [(Region, Span); 12] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
         [
             (Region::Weights, self.weights),
@@ -187,6 +197,8 @@ impl WorkspaceLayout {
             (Region::Values, self.values),
             (Region::Rows, self.rows),
             (Region::Bias, self.bias),
+            (Region::KeptBias, self.kept_bias),
+            (Region::Kept, self.kept),
             (Region::Query, inside(self.tile.query)),
             (Region::States, inside(self.tile.state)),
             (Region::Scores, self.scores),

@@ -6,7 +6,7 @@ mod gpu;
 mod kernel;
 mod layout;
 
-pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, LongestPath, MAX_TILES, Method, Options};
+pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, LongestPath, MAX_TILES, Method, Options, TaskOrder};
 pub use choose::choose;
 pub use gpu::{
     ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,

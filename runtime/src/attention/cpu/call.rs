@@ -1,5 +1,6 @@
 //! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
+use super::bias::Kept;
 use super::context::{Context, Shared, tiles_per_task};
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{math, stage, walk};
@@ -51,7 +52,7 @@ impl<'a> CpuCall<'a> {
                 sequences: problem.sequences(),
             });
         }
-        let context = Context::new(plan, problem, inputs, tensors, base);
+        let context = Context::new(plan, problem, tensors, base);
         workspace.sequences.clear();
         workspace.tasks.clear();
         let (mut first, mut pairs) = (0, 0.0);
@@ -94,6 +95,10 @@ impl<'a> CpuCall<'a> {
             pool.divide(context.choice.workers, key.batch() * key.heads(), &|_, i| unsafe {
                 stage::write_present(context, i);
             })?;
+        }
+        for worker in 0..context.choice.workers {
+            // SAFETY: no worker is at work yet.
+            unsafe { Kept::forget(context, context.worker_part(worker)) };
         }
         match context.choice.method {
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each

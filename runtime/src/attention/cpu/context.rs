@@ -2,8 +2,8 @@
 
 use super::plan::CpuPlan;
 use crate::attention::tensors::HostTensors;
-use elsa_core::attention::plan::{CpuChoice, Method, WorkspaceLayout};
-use elsa_core::attention::{Inputs, Operand, Operands, Problem, Sequence};
+use elsa_core::attention::plan::{CpuChoice, Method, TaskOrder, WorkspaceLayout};
+use elsa_core::attention::{Operand, Operands, Problem, Sequence};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
@@ -48,7 +48,6 @@ pub(super) struct Context<'a> {
     pub problem: &'a Problem,
     pub choice: &'a CpuChoice,
     pub layout: &'a WorkspaceLayout,
-    pub inputs: Inputs<'a>,
     pub dtype: DType,
     tensors: Operands<Tensor>,
     pub base: *mut f32,
@@ -66,7 +65,6 @@ impl<'a> Context<'a> {
     pub fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        inputs: Inputs<'a>,
         tensors: &HostTensors<'a>,
         base: *mut f32,
     ) -> Context<'a> {
@@ -81,7 +79,6 @@ impl<'a> Context<'a> {
             problem,
             choice: &plan.choice,
             layout: &plan.layout,
-            inputs,
             dtype: problem.spec().dtype,
             tensors: Operands::from_fn(tensor),
             base,
@@ -137,15 +134,34 @@ impl<'a> Shared<'a> {
 
     /// Task `number`.
     pub fn task(&self, number: usize) -> Task<'a> {
-        let index = self.tasks.partition_point(|first| *first <= number) - 1;
-        let sequence = &self.sequences[index];
         let choice = self.context.choice;
-        let tiles = choice.tiling(sequence.queries).count();
-        let groups = tiles.div_ceil(tiles_per_task(choice));
-        let inside = number - self.tasks[index];
-        let first = inside % groups * tiles_per_task(choice);
+        let heads = self.context.problem.heads();
+        let tiles_of = |sequence: &Sequence| choice.tiling(sequence.queries).count();
+        let groups_of = |sequence: &Sequence| tiles_of(sequence).div_ceil(tiles_per_task(choice));
+        let (index, head, group) = match choice.order {
+            TaskOrder::Tiles | TaskOrder::Heads => {
+                let index = self.tasks.partition_point(|first| *first <= number) - 1;
+                let (inside, groups) = (number - self.tasks[index], groups_of(&self.sequences[index]));
+                match choice.order {
+                    TaskOrder::Heads => (index, inside % heads, inside / heads),
+                    _ => (index, inside / groups, inside % groups),
+                }
+            }
+            // Sequences that share a mask are not packed: all have the same number of queries.
+            TaskOrder::Sequences | TaskOrder::SequencesAndHeads => {
+                let (index, outside) = (number % self.sequences.len(), number / self.sequences.len());
+                let groups = groups_of(&self.sequences[index]);
+                match choice.order {
+                    TaskOrder::Sequences => (index, outside / groups, outside % groups),
+                    _ => (index, outside % heads, outside / heads),
+                }
+            }
+        };
+        let sequence = &self.sequences[index];
+        let tiles = tiles_of(sequence);
+        let first = group * tiles_per_task(choice);
         let last = (first + tiles_per_task(choice)).min(tiles);
-        Task { sequence, head: inside / groups, tiles: first..last, number }
+        Task { sequence, head, tiles: first..last, number }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Attention on the CPU: query tiles and key blocks, divided among the threads of the pool.
 
+mod bias;
 pub mod call;
 mod context;
 mod finish;

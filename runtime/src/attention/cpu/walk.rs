@@ -30,14 +30,13 @@
 //! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
+use super::bias::{Kept, cover};
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
-use elsa_core::attention::schedule::{Coverage, coverage, fill_bias};
 use elsa_core::scan::stack::MergeStack;
 use elsa_kernels::attention::{Block, Entries, Sums, Tile};
-use std::ops::Range;
 
 /// The progress of a query tile over the blocks.
 struct Walk<'a> {
@@ -127,14 +126,19 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         let _ = walks.push(walk);
     }
     let (Some(first), Some(last)) = (walks.first(), walks.last()) else { return };
+    // SAFETY: `part` is this worker's region.
+    let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
-        for walk in &mut walks {
+        for (place, walk) in walks.iter_mut().enumerate() {
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part) }) else { continue };
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, kept.map(|kept| (kept, place))) })
+            else {
+                continue;
+            };
             // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
             // segments, arrive in order. Tile, block and sums point to what their contracts require.
             unsafe {
@@ -164,34 +168,6 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             let any = stack.finish(|slot| walk.merge(slot));
             let state = if any { Finished::Sums(walk.state(0)) } else { Finished::Empty };
             finish(c, &walk.rows, walk.entries, state, scratch);
-        }
-    }
-}
-
-/// The bias of a tile and a block: a null pointer if every row attends every key, `None` if no row attends a key.
-///
-/// # Safety
-/// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
-pub(super) unsafe fn cover(
-    c: &Context<'_>,
-    tile: &TileRows<'_>,
-    keys: &Range<usize>,
-    part: *mut f32,
-) -> Option<*const f32> {
-    let (sequence, rows) = (tile.sequence, &tile.rows);
-    match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
-        Coverage::Skip => None,
-        Coverage::Full => Some(std::ptr::null()),
-        Coverage::Partial => {
-            let at = part.wrapping_add(c.layout.bias.start);
-            // SAFETY: the region holds a block of the widest tile (layout: masked), all of it initialized.
-            let bias = unsafe { std::slice::from_raw_parts_mut(at, keys.len() * tile.width) };
-            let (rows, keys) = (rows.clone(), keys.clone());
-            match fill_bias(c.problem, &c.inputs, sequence, tile.head, rows, keys, tile.width, bias) {
-                Coverage::Skip => None,
-                Coverage::Full => Some(std::ptr::null()),
-                Coverage::Partial => Some(at),
-            }
         }
     }
 }

@@ -1,0 +1,346 @@
+//! A mask's elements as the bias of a tile.
+//!
+//! ```text
+//! naive:  for each row i, for each key j:  bias[j][i] = limited(mask[i][j]) · log2 e
+//! ```
+//!
+//! 1. *A mask lies along its keys, a bias along its rows.* Squares of `N` rows and `N` keys are read along the keys and
+//!    transposed in registers, so that both sides move whole vectors.
+//! 2. *One pass.* Conversion of types, of units, the limit of finite elements and what is seen of the mask happen while
+//!    the square is in registers. Elements beyond the limit are rare, and one comparison a vector finds them.
+//! 3. *The last square lies over the one before*, or before the block, where the mask's row goes on. Only a row that is
+//!    shorter than a vector goes through a buffer.
+//! 4. *A row that all queries share is read once*, and is only spread over the tile if it masks a part of the block.
+
+use crate::lanes::{Lanes, MAX_LANES};
+use core::f32::consts::LOG2_E;
+use elsa_core::attention::{MASK_LIMIT, MaskKind};
+use elsa_core::dtype::DType;
+
+/// Most keys of a block.
+const MOST_KEYS: usize = 256;
+
+/// The elements of a mask for the rows of a tile and the keys of a block.
+///
+/// Contract, for a tile of `width` rows and blocks of at most 256 keys:
+/// - `rows` is at least one and at most `width`, `keys` at least one.
+/// - Every row is readable for `keys` elements of `kind`, `stride` elements apart, or for one where `same_for_all_keys`;
+///   and for `before` elements before the first.
+#[derive(Clone, Copy, Debug)]
+pub struct MaskTile {
+    /// The element of the first row and the first key.
+    pub data: *const u8,
+    /// What the elements are.
+    pub kind: MaskKind,
+    /// From one row to the next, in elements; zero where all rows share one.
+    pub stride: usize,
+    /// Whether a row has one element, for all keys.
+    pub same_for_all_keys: bool,
+    /// Elements of a row before the first key.
+    pub before: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Keys.
+    pub keys: usize,
+}
+
+/// What a mask does to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// No row attends a key. The bias was not written.
+    Nothing,
+    /// Every row attends every key, and nothing is added to a score. The bias was not written, or is zero.
+    Plain,
+    /// Anything else. The bias was written.
+    Biased,
+}
+
+/// An element type of masks.
+trait Element {
+    const SIZE: usize;
+    const ADDITIVE: bool;
+
+    /// `N` elements: what they add to a score, in natural-log units.
+    ///
+    /// # Safety
+    /// - `p` is readable for `N` elements.
+    unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L;
+}
+
+struct Bool;
+struct F32;
+struct F16;
+struct Bf16;
+
+impl Element for Bool {
+    const SIZE: usize = 1;
+    const ADDITIVE: bool = false;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
+        // SAFETY: the clause of `load`.
+        unsafe { L::load_bool(isa, p) }
+    }
+}
+
+impl Element for F32 {
+    const SIZE: usize = 4;
+    const ADDITIVE: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
+        // SAFETY: the clause of `load`.
+        unsafe { L::load(isa, p.cast()) }
+    }
+}
+
+impl Element for F16 {
+    const SIZE: usize = 2;
+    const ADDITIVE: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
+        // SAFETY: the clause of `load`.
+        unsafe { L::load_f16(isa, p.cast()) }
+    }
+}
+
+impl Element for Bf16 {
+    const SIZE: usize = 2;
+    const ADDITIVE: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(isa: L::Isa, p: *const u8) -> L {
+        // SAFETY: the clause of `load`.
+        unsafe { L::load_bf16(isa, p.cast()) }
+    }
+}
+
+/// What was seen of a mask so far.
+#[derive(Clone, Copy)]
+struct Sight<L> {
+    /// Whether a vector had no element beyond the limit, so that all its keys are attended.
+    attended: bool,
+    /// One in lanes that had an attended key.
+    present: L,
+    /// Sum of the magnitudes.
+    magnitude: L,
+}
+
+impl<L: Lanes> Sight<L> {
+    #[inline(always)]
+    fn new(isa: L::Isa) -> Sight<L> {
+        let zero = L::splat(isa, 0.0);
+        Sight { attended: false, present: zero, magnitude: zero }
+    }
+
+    /// A vector of elements in base-2 units, finite ones limited.
+    #[inline(always)]
+    fn bias<E: Element>(&mut self, isa: L::Isa, x: L) -> L {
+        let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));
+        let y = if E::ADDITIVE { x.times(L::splat(isa, LOG2_E)) } else { x };
+        let size = x.abs();
+        self.magnitude = self.magnitude.plus(size);
+        if !size.any_greater(limit) {
+            self.attended = true;
+            return y;
+        }
+        self.present = x.if_present(L::splat(isa, 1.0), self.present);
+        let most = L::splat(isa, MASK_LIMIT * LOG2_E);
+        let limited = zero.if_greater(x, zero.minus(most), most);
+        let infinity = L::splat(isa, f32::INFINITY);
+        size.if_greater(limit, infinity.if_greater(size, limited, x), y)
+    }
+
+    #[inline(always)]
+    fn seen(&self, isa: L::Isa) -> Seen {
+        if !self.attended && !self.present.any_greater(L::splat(isa, 0.0)) {
+            Seen::Nothing
+        } else if self.magnitude.lane_sum() == 0.0 {
+            Seen::Plain
+        } else {
+            // NaN included.
+            Seen::Biased
+        }
+    }
+}
+
+/// Writes the bias of a tile and a block, `[key][width]`, in base-2 units, unless it is not needed. Columns past the last
+/// row repeat another row.
+///
+/// # Safety
+/// - The clauses of [`MaskTile`].
+/// - `keys · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
+#[inline(always)]
+pub unsafe fn bias<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        *seen = match tile.kind {
+            MaskKind::Bool => of::<L, Bool>(isa, tile, width, dst),
+            MaskKind::Additive(DType::F32) => of::<L, F32>(isa, tile, width, dst),
+            MaskKind::Additive(DType::F16) => of::<L, F16>(isa, tile, width, dst),
+            MaskKind::Additive(DType::Bf16) => of::<L, Bf16>(isa, tile, width, dst),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`bias`], for elements `E`.
+#[inline(always)]
+unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        if tile.same_for_all_keys {
+            along_rows::<L, E>(isa, tile, width, dst)
+        } else if tile.stride == 0 || width == 1 {
+            shared::<L, E>(isa, tile, width, dst)
+        } else {
+            squares::<L, E>(isa, tile, width, dst)
+        }
+    }
+}
+
+/// `count` elements, at most `N`, and copies of the first one after them.
+///
+/// # Safety
+/// - `p` is readable for one element, and for `count` elements `stride` apart.
+#[inline(always)]
+unsafe fn gather<L: Lanes, E: Element>(isa: L::Isa, p: *const u8, stride: usize, count: usize) -> L {
+    let mut buffer = [0u32; MAX_LANES];
+    let to = buffer.as_mut_ptr().cast::<u8>();
+    for i in 0..L::N {
+        let from = if i < count { i * stride * E::SIZE } else { 0 };
+        // SAFETY: element `i` of `count`, or the first (clause); the buffer has four bytes for each.
+        unsafe { to.add(i * E::SIZE).copy_from_nonoverlapping(p.add(from), E::SIZE) };
+    }
+    // SAFETY: the buffer holds `N` elements.
+    unsafe { E::load(isa, to) }
+}
+
+/// One element a row, for all keys.
+///
+/// # Safety
+/// As for [`of`].
+#[inline(always)]
+unsafe fn along_rows<L: Lanes, E: Element>(
+    isa: L::Isa,
+    tile: &MaskTile,
+    width: usize,
+    dst: *mut f32,
+) -> Seen {
+    let mut sight = Sight::new(isa);
+    let mut row = 0;
+    while row < width {
+        // SAFETY: rows below `rows`, or the first (clause).
+        let x = unsafe {
+            let first = row.min(tile.rows - 1);
+            let count = (tile.rows - first).min(L::N);
+            gather::<L, E>(isa, tile.data.add(first * tile.stride * E::SIZE), tile.stride, count)
+        };
+        let y = sight.bias::<E>(isa, x);
+        let mut first = [0.0; MAX_LANES];
+        // SAFETY: a buffer of one vector; a whole vector of the key's `width` values, or the only one (clause).
+        unsafe {
+            y.store(first.as_mut_ptr());
+            for key in 0..tile.keys {
+                if width == 1 {
+                    dst.add(key).write(first[0]);
+                } else {
+                    y.store(dst.add(key * width + row));
+                }
+            }
+        }
+        row += L::N;
+    }
+    sight.seen(isa)
+}
+
+/// One row for all queries.
+///
+/// # Safety
+/// As for [`of`].
+#[inline(always)]
+unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
+    let mut sight = Sight::new(isa);
+    let mut line = [0.0; MOST_KEYS + MAX_LANES];
+    let mut key = 0;
+    while key < tile.keys {
+        // SAFETY: vectors end at or before the last key, and the rest goes through a buffer; the line has a vector more
+        // than keys (clause).
+        unsafe {
+            let from = tile.data.add(key * E::SIZE);
+            let left = tile.keys - key;
+            let x = if left >= L::N { E::load(isa, from) } else { gather::<L, E>(isa, from, 1, left) };
+            sight.bias::<E>(isa, x).store(line.as_mut_ptr().add(key));
+        }
+        key += L::N;
+    }
+    let seen = sight.seen(isa);
+    if seen != Seen::Biased {
+        return seen;
+    }
+    // SAFETY: `width` values of every key (clause).
+    unsafe {
+        if width == 1 {
+            dst.copy_from_nonoverlapping(line.as_ptr(), tile.keys);
+            return seen;
+        }
+        for key in 0..tile.keys {
+            let x = L::splat(isa, line[key]);
+            for row in (0..width).step_by(L::N) {
+                x.store(dst.add(key * width + row));
+            }
+        }
+    }
+    seen
+}
+
+/// A row for each query.
+///
+/// # Safety
+/// As for [`of`].
+#[inline(always)]
+unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
+    let mut sight = Sight::new(isa);
+    for row in (0..width).step_by(L::N) {
+        let first = row.min(tile.rows - 1);
+        let count = (tile.rows - first).min(L::N);
+        let rows = tile.data.wrapping_add(first * tile.stride * E::SIZE);
+        let step = tile.stride * E::SIZE;
+        let mut key = 0;
+        while key < tile.keys {
+            let left = tile.keys - key;
+            let back = L::N.saturating_sub(left);
+            let mut square = [L::splat(isa, 0.0); MAX_LANES];
+            // SAFETY: rows below `rows`. Elements of a row from `back` before `key` on, where so many precede it, and
+            // `left` from `key` on otherwise. Vectors of the `width` values of keys below `keys`. (Clauses.)
+            unsafe {
+                if back == 0 {
+                    for i in 0..L::N {
+                        let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
+                        square[i] = E::load(isa, from);
+                    }
+                    L::transpose(isa, &mut square);
+                    for i in 0..L::N {
+                        let y = sight.bias::<E>(isa, square[i]);
+                        y.store(dst.add((key + i) * width + row));
+                    }
+                } else {
+                    let precede = back <= key + tile.before;
+                    for i in 0..L::N {
+                        let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
+                        square[i] = if precede {
+                            E::load(isa, from.sub(back * E::SIZE))
+                        } else {
+                            gather::<L, E>(isa, from, 1, left)
+                        };
+                    }
+                    L::transpose(isa, &mut square);
+                    let skip = if precede { back } else { 0 };
+                    for i in 0..left {
+                        let y = sight.bias::<E>(isa, square[skip + i]);
+                        y.store(dst.add((key + i) * width + row));
+                    }
+                }
+            }
+            key += L::N;
+        }
+    }
+    sight.seen(isa)
+}

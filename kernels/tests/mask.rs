@@ -1,0 +1,167 @@
+//! The bias of a tile against its definition, for every instruction set of this machine and every form of mask.
+
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::{MaskElements, MaskKind};
+use elsa_core::dtype::{DType, Elements};
+use elsa_kernels::attention::{Kernel, MaskTile, Seen};
+use elsa_kernels::registry::ATTENTION;
+use half::{bf16, f16};
+
+/// A small generator of numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    /// An element of an additive mask: `flavour` 0 is all zero, 1 all masked, 2 small numbers, 3 everything.
+    fn element(&mut self, flavour: usize) -> f32 {
+        match flavour {
+            0 => [0.0, -0.0][self.below(2)],
+            1 => f32::NEG_INFINITY,
+            2 => self.below(1000) as f32 * 0.01 - 5.0,
+            _ => {
+                let hard = [
+                    f32::NEG_INFINITY,
+                    f32::MIN,
+                    f32::MAX,
+                    f32::INFINITY,
+                    f32::NAN,
+                    1e-45,
+                    -1.179_328_8e38,
+                    65504.0,
+                ];
+                let at = self.below(3 * hard.len());
+                hard.get(at).copied().unwrap_or(at as f32 * 0.37)
+            }
+        }
+    }
+}
+
+enum Data {
+    Bool(Vec<u8>),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Data {
+    fn new(kind: MaskKind, count: usize, flavour: usize, numbers: &mut Numbers) -> Data {
+        let mut elements = |_| numbers.element(flavour);
+        match kind {
+            MaskKind::Bool => Data::Bool(
+                (0..count)
+                    .map(|i| match flavour {
+                        0 => 1 + (i % 255) as u8,
+                        1 => 0,
+                        _ => (numbers.below(3) * 127) as u8,
+                    })
+                    .collect(),
+            ),
+            MaskKind::Additive(DType::F32) => Data::F32((0..count).map(&mut elements).collect()),
+            MaskKind::Additive(DType::F16) => {
+                Data::F16((0..count).map(|i| f16::from_f32(elements(i))).collect())
+            }
+            MaskKind::Additive(DType::Bf16) => {
+                Data::Bf16((0..count).map(|i| bf16::from_f32(elements(i))).collect())
+            }
+        }
+    }
+
+    fn elements(&self) -> MaskElements<'_> {
+        match self {
+            Data::Bool(x) => MaskElements::Bool(x),
+            Data::F32(x) => MaskElements::Additive(Elements::F32(x)),
+            Data::F16(x) => MaskElements::Additive(Elements::F16(x)),
+            Data::Bf16(x) => MaskElements::Additive(Elements::Bf16(x)),
+        }
+    }
+}
+
+/// A tile of `rows` rows and `keys` keys, which begin after `before` elements of their rows, in a mask whose rows end
+/// with the last key.
+fn check(
+    kernel: &Kernel,
+    vectors: usize,
+    kind: MaskKind,
+    shape: [usize; 3],
+    form: usize,
+    numbers: &mut Numbers,
+) {
+    let [rows, keys, before] = shape;
+    let width = vectors * kernel.spec.lanes;
+    let (shared, one_key) = (form % 3 == 1, form % 3 == 2);
+    let length = if one_key { 1 } else { before + keys };
+    let lines = if shared { 1 } else { rows };
+    let flavour = numbers.below(4);
+    let data = Data::new(kind, lines * length, flavour, numbers);
+    let elements = data.elements();
+    let before = if one_key { 0 } else { before };
+    let tile = MaskTile {
+        data: elements.as_ptr().wrapping_add(before * kind.size()),
+        kind,
+        stride: if shared { 0 } else { length },
+        same_for_all_keys: one_key,
+        before,
+        rows,
+        keys,
+    };
+    let mut bias = vec![7.0f32; keys * width + 1];
+    let mut seen = Seen::Plain;
+    // SAFETY: the mask has `lines` rows that end with the last key; the bias has `width` values for every key; the
+    // instruction set is present.
+    unsafe { (kernel.bias)(&tile, width, bias.as_mut_ptr(), &mut seen) };
+    assert_eq!(bias[keys * width], 7.0, "beyond the bias");
+    let want = |row: usize, key: usize| {
+        let row = if shared { 0 } else { row * length };
+        elements.bias(row + if one_key { 0 } else { before + key }) * std::f32::consts::LOG2_E
+    };
+    let all = || (0..rows).flat_map(|row| (0..keys).map(move |key| (row, key)));
+    let name = format!("{} {kind:?} {shape:?} width {width} form {form} flavour {flavour}", kernel.spec.name);
+    let nothing = all().all(|(row, key)| want(row, key) == f32::NEG_INFINITY);
+    let plain = all().all(|(row, key)| want(row, key) == 0.0);
+    let expected = if nothing {
+        Seen::Nothing
+    } else if plain {
+        Seen::Plain
+    } else {
+        Seen::Biased
+    };
+    assert_eq!(seen, expected, "{name}");
+    if seen == Seen::Biased {
+        for (row, key) in all() {
+            let (found, want) = (bias[key * width + row], want(row, key));
+            assert!(found == want || (found.is_nan() && want.is_nan()), "{name}: {found}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn every_form_of_mask_becomes_the_bias_that_it_defines() {
+    let mut numbers = Numbers(1);
+    let kinds = [
+        MaskKind::Bool,
+        MaskKind::Additive(DType::F32),
+        MaskKind::Additive(DType::F16),
+        MaskKind::Additive(DType::Bf16),
+    ];
+    let mut checked = 0;
+    for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
+        for vectors in 1..=kernel.spec.vectors {
+            let width = vectors * kernel.spec.lanes;
+            for kind in kinds {
+                for round in 0..if cfg!(miri) { 12 } else { 600 } {
+                    let rows = 1 + numbers.below(width);
+                    let keys = [1, 2, 5, 15, 16, 17, 31, 49, 64, 100, 128, 256][numbers.below(12)];
+                    let before = [0, 0, 1, 7, 15, 64][numbers.below(6)];
+                    check(kernel, vectors, kind, [rows, keys, before], round % 3, &mut numbers);
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked >= 48, "{checked}");
+}
