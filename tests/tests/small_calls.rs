@@ -4,10 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::MaskKind;
-use elsa_core::attention::{Alignment, Window};
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
 use elsa_core::dtype::DType;
-use elsa_core::view::Layout;
+use elsa_core::view::{Layout, View};
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
 
@@ -104,6 +103,48 @@ fn calls_agree_with_the_definition() {
                 }
             }
         }
+    }
+}
+
+/// A cache is read, and new rows are appended to it, through the address of the present. The output may be absent.
+#[test]
+fn caches_are_appended_to_in_place() {
+    let engine = engine(2);
+    let options = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    for dtype in [DType::F32, DType::F16] {
+        let causal = Some(Alignment::BottomRight);
+        let params =
+            Params { heads: 2, kv_heads: 2, past: Some(6), present: true, ..Params::plain(3, 3, 8, 4) };
+        let case = Params { dtype, causal, scale: SCALE, ..params }.build("cache");
+        let mut spec = Spec { append: true, ..case.spec };
+        let mut buffers = case.buffers();
+        {
+            let past = case.past.as_ref().unwrap();
+            let (keys, values) = buffers.present.as_mut().unwrap();
+            for (view, present, data, cache) in [
+                (&mut spec.past_key, spec.present_key, &past.0, keys),
+                (&mut spec.past_value, spec.present_value, &past.1, values),
+            ] {
+                let (from, strides) = (view.unwrap(), present.unwrap().strides());
+                let [_, heads, tokens, d] = from.shape();
+                *view = View::new("past", from.shape(), strides).ok();
+                for (h, t) in (0..heads).flat_map(|h| (0..tokens).map(move |t| (h, t))) {
+                    let (at, to) = (from.row(0, h, t), present.unwrap().row(0, h, t));
+                    (0..d).for_each(|x| cache.set(to + x, data.get(at + x)));
+                }
+            }
+        }
+        let plan = engine.plan(&spec.check().unwrap(), &options).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        let mut inputs = case.inputs();
+        (inputs.past_key, inputs.past_value) = (None, None);
+        plan.bind(inputs, buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        check(&engine, &case, &buffers);
+        let states = buffers.s.clone();
+        buffers.s.fill(f32::NAN);
+        let without = Outputs { output: None, ..buffers.outputs() };
+        plan.bind(inputs, without, &mut workspace).unwrap().run().unwrap();
+        assert_eq!(buffers.s, states);
     }
 }
 
