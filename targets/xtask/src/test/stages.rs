@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 24] = [
+pub const STAGES: [Stage; 25] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -92,6 +92,7 @@ pub const STAGES: [Stage; 24] = [
         fast: false,
         run: workspace::robot,
     },
+    Stage { name: "abi", about: "the C ABI against its list", fast: false, run: capi::abi::abi },
     Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },

@@ -6,6 +6,8 @@
 //! request; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number
 //! of its checks. The README's quick start of C++ is followed, too.
 
+pub mod abi;
+mod header;
 mod packages;
 mod programs;
 
@@ -32,6 +34,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
 
+    ran.note("functions of the shared library", abi::exported(tree, &dist.join("lib/libelsa.so")));
     programs::by_both_compilers(tree, ran, &dist, &home);
     programs::through_the_standin(tree, ran, &dist, &home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {

@@ -3,6 +3,7 @@
 use super::super::cargo::with_standin;
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
+use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +56,22 @@ impl Compilers {
         Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
     }
 
+    /// Those for the boards, with what runs their programs.
+    pub fn boards(tree: &Tree) -> Result<Compilers, String> {
+        setup::board(tree)?;
+        let python = setup::zig(tree)?.join("python");
+        let build = setup::reference()?.build;
+        let zig = |language: &str| {
+            format!(
+                "{} -m ziglang {language} -target {}-linux-gnu.{}",
+                python.display(),
+                build.machine,
+                build.glibc
+            )
+        };
+        Ok(Compilers { c: zig("cc"), cpp: zig("c++") })
+    }
+
     /// Compiles and links a source with the headers of a folder; returns whether that succeeded.
     pub fn compile(
         &self,
@@ -66,9 +83,10 @@ impl Compilers {
     ) -> Compiled {
         let is_c = source.extension().is_some_and(|extension| extension == "c");
         let (compiler, standard) = if is_c { (&self.c, "c99") } else { (&self.cpp, "c++14") };
-        let run = Run::new(tree, &format!("{compiler} -std={standard} {WARNINGS} -I"))
+        let run = Run::new(tree, compiler)
+            .args(&format!("-std={standard} {WARNINGS} -I"))
             .arg(include)
-            .args("-o")
+            .arg("-o")
             .arg(program)
             .arg(tree.root.join(SOURCES).join(source))
             .args(link);
