@@ -7,6 +7,7 @@ use crate::text::{self, Text};
 use crate::types::*;
 use crate::workspace::{WORKSPACES, lock};
 use crate::{convert, tensors};
+use elsa_core::attention::Chunk;
 use elsa_runtime::{Plan, RawStream, Report, Workspace};
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -39,15 +40,17 @@ pub(crate) unsafe fn run(
     workspace: &Mutex<Workspace>,
     inputs: &elsa_inputs,
     outputs: &elsa_outputs,
+    chunk: Option<Chunk>,
 ) -> Result<elsa_report, Fault> {
     let mut workspace = lock(workspace)?;
     // SAFETY: *tensors*.
-    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs) }?;
+    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs, chunk) }?;
     let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
     Ok(report_of(plan, &report))
 }
 
 /// Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+/// Of out, lse and the states, what is absent is not computed; at least one of them is given.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -66,14 +69,20 @@ pub unsafe extern "C" fn elsa_run(
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, None) }?;
         fill(room, done);
         Ok(())
     })
 }
 
 /// As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
-/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
+/// may be absent.
+///
+/// With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
+/// windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+/// chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
+/// past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 ///
 /// # Safety
 /// As for elsa_run.
@@ -81,6 +90,7 @@ pub unsafe extern "C" fn elsa_run(
 pub unsafe extern "C" fn elsa_partial(
     plan: elsa_plan,
     workspace: elsa_workspace,
+    chunk: *const elsa_chunk,
     inputs: *const elsa_inputs,
     outputs: *const elsa_outputs,
     report: *mut elsa_report,
@@ -90,12 +100,18 @@ pub unsafe extern "C" fn elsa_partial(
         let (room, inputs, outputs) = unsafe {
             (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
         };
+        let chunk = match chunk.is_null() {
+            true => None,
+            // SAFETY: *read*.
+            false => Some(unsafe { take("chunk", chunk) }?),
+        };
+        let chunk = chunk.map(|c| Chunk { key_offset: c.key_offset, key_total: c.key_total });
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         if outputs.state_m.data.is_null() {
             return Err(Fault::null("state_m"));
         }
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, chunk) }?;
         fill(room, done);
         Ok(())
     })

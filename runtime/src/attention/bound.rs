@@ -137,6 +137,7 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if the workspace does not belong to this plan.
+    #[inline(never)]
     fn bind_gpu<'a>(
         &'a self,
         plan: &'a GpuPlan,
@@ -149,7 +150,7 @@ impl Plan {
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };
         memory.check(plan, &self.problem)?;
-        let call = plan.check_states(tensors.has_states()).and_then(|()| {
+        let call = plan.check_partials(tensors.has_states() || !tensors.has_output()).and_then(|()| {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, memory);
             call.map_err(BindError::Device)
         });
@@ -191,7 +192,7 @@ impl Plan {
             Memory::Cpu(_) => return Err(BindError::Foreign),
         };
         memory.check(plan, &self.problem)?;
-        plan.check_states(outputs.state.is_some())?;
+        plan.check_partials(outputs.state.is_some() || outputs.output.is_none())?;
         Ok(DeviceBound { call: DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)? })
     }
 }
