@@ -27,7 +27,7 @@ use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
 use object::elf::{DT_NEEDED, DT_SONAME};
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol, SymbolIndex};
+use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -100,9 +100,14 @@ fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     names.map(|entry| table.string(entry).map(text).map_err(fault)).collect()
 }
 
+/// The names of the libraries that the loader must find.
+pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
+    dynamic(bytes, DT_NEEDED)
+}
+
 /// Libraries that the loader must find.
 pub fn libraries(bytes: &[u8]) -> Found {
-    let names = dynamic(bytes, DT_NEEDED)?;
+    let names = needed(bytes)?;
     let known =
         |name: &str| LIBRARIES.contains(&name) || LOADERS.iter().any(|loader| name.starts_with(loader));
     refuse(names.iter().filter(|name| !known(name)).cloned(), &LIBRARIES.join(", "))?;
@@ -118,7 +123,7 @@ pub fn soname(bytes: &[u8], wanted: &str) -> Found {
 
 /// A program asks for the shared library by its name alone.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
-    let names = dynamic(bytes, DT_NEEDED)?;
+    let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));
     refuse(ours.filter(|name| *name != soname).cloned(), soname)?;
     if names.contains(soname) {
@@ -184,24 +189,32 @@ fn compare(found: &BTreeMap<String, String>, abi: &Abi) -> Found {
     Ok(format!("{} functions", found.len()))
 }
 
-/// The names that a shared library exports, in their versions.
-pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
+/// The names that a shared library exports, with their versions.
+fn exported(bytes: &[u8]) -> Result<BTreeMap<String, String>, String> {
     let fault = |error: object::Error| format!("exports: {error}");
     let file = parse(bytes)?;
     let (endian, sections) = (file.endian(), file.elf_section_table());
     let versions = sections.versions(endian, bytes).map_err(fault)?;
     let mut found = BTreeMap::new();
     for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
-        let mut version = String::new();
-        if let Some(versions) = &versions {
-            let SymbolIndex(index) = symbol.index();
-            let index = versions.version_index(endian, SymbolIndex(index));
-            if let Some(found) = versions.version(index).map_err(fault)? {
-                version = text(found.name());
-            }
-        }
+        let version = match &versions {
+            Some(all) => all.version(all.version_index(endian, symbol.index())).map_err(fault)?,
+            None => None,
+        };
+        let version = version.map_or_else(String::new, |version| text(version.name()));
         found.insert(text(symbol.name_bytes().map_err(fault)?), version);
     }
+    Ok(found)
+}
+
+/// The names that a shared library exports.
+pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
+    Ok(exported(bytes)?.into_keys().collect())
+}
+
+/// The functions that a shared library exports, in their versions.
+pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
+    let found = exported(bytes)?;
     compare(&found, abi)
 }
 

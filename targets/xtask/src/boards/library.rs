@@ -132,8 +132,7 @@ pub fn make(tree: &Tree, target: &Target, abi: &Abi, cargos: &Path) -> Result<Li
         fs::remove_dir_all(&dir).map_err(fault)?;
     }
     fs::create_dir_all(&dir).map_err(fault)?;
-    let archive = dir.join("libelsa.a");
-    enclose(tree, abi, cargos, &dir, &archive)?;
+    let archive = enclosed(tree, abi, cargos, &dir)?;
     let shared = dir.join(abi.file());
     link(tree, target, abi, &archive, &shared)?;
     Ok(Library { archive, shared })
@@ -143,8 +142,8 @@ fn done(run: Run, what: &str) -> Result<(), String> {
     run.quiet().run().text(what).map(|_| ())
 }
 
-/// Makes an archive whose only global symbols are the functions of the interface.
-fn enclose(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path, archive: &Path) -> Result<(), String> {
+/// Makes an archive in `dir` whose only global symbols are the functions of the interface; returns its path.
+pub fn enclosed(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path) -> Result<PathBuf, String> {
     let llvm = setup::llvm(tree)?;
     let (whole, enclosed, names) = (dir.join("whole.o"), dir.join("elsa.o"), dir.join("functions.txt"));
     let list: String = abi.functions.keys().map(|name| format!("{name}\n")).collect();
@@ -164,12 +163,17 @@ fn enclose(tree: &Tree, abi: &Abi, cargos: &Path, dir: &Path, archive: &Path) ->
     let run = run.arg(format!("--keep-global-symbols={}", names.display()));
     done(run.arg(&whole).arg(&enclosed), "making the symbols of libelsa.a local")?;
 
-    let run = Run::new(tree, "").arg(llvm.join("llvm-ar")).args("rcsD");
-    done(run.arg(archive).arg(&enclosed), "making libelsa.a")?;
-    for path in [whole, enclosed, names] {
-        fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let archive = dir.join("libelsa.a");
+    let fault = |error: std::io::Error| format!("{}: {error}", dir.display());
+    if archive.exists() {
+        fs::remove_file(&archive).map_err(fault)?;
     }
-    Ok(())
+    let run = Run::new(tree, "").arg(llvm.join("llvm-ar")).args("rcsD");
+    done(run.arg(&archive).arg(&enclosed), "making libelsa.a")?;
+    for path in [whole, enclosed, names] {
+        fs::remove_file(&path).map_err(fault)?;
+    }
+    Ok(archive)
 }
 
 /// Links the shared library of the whole archive.

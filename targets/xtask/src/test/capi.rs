@@ -1,14 +1,14 @@
 //! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
-//! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
-//! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
 //! request; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number
-//! of its checks. The README's quick start of C++ is followed, too.
+//! of its checks. The README's quick start of C++ is followed, too, and `super::links` links programs in
+//! every way that the folder is made for.
 
 use super::cargo::with_standin;
-use super::readme;
+use super::{links, readme};
 use crate::boards::build;
+use crate::boards::library::{self, Abi};
 use crate::boards::target::{HOST, Target};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
@@ -19,7 +19,7 @@ use std::path::Path;
 const SOURCES: &str = "tests/capi";
 const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 /// Libraries that a static link needs besides this one; the packages name the same.
-const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
 
 /// A program of `tests/capi` and the flags that make variants of it.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -84,10 +84,9 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         }
     }
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
-        with_cmake(tree, ran, &dist, &home, cmake.as_deref())?;
         readme::cpp(tree, ran, cmake.as_deref())?;
     }
-    with_pkg_config(tree, ran, &dist, &home)?;
+    links::host(tree, ran, &dist)?;
 
     // A library with debugging information, which panics on request.
     let inject =
@@ -95,7 +94,11 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     if !inject.run().ok {
         return Err("elsa-capi with the feature inject: does not build".to_owned());
     }
-    let archive = home.join("inject/debug/libelsa.a").display().to_string();
+    // Its symbols are local, too: panics unwind in what is shipped.
+    let mut abi = Abi::read(tree)?;
+    abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+    let archive = library::enclosed(tree, &abi, &home.join("inject/debug/libelsa.a"), &home.join("inject"))?;
+    let archive = archive.display().to_string();
     for (source, flags) in PROGRAMS {
         let program = home.join(format!("{source}{flags}-sanitized"));
         let sanitize = "-g -fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
@@ -143,63 +146,4 @@ fn checks(ran: &mut Ran, what: &str, run: Run) {
     let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());
     let good = out.ok && count.is_some_and(|n| n > 0);
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
-}
-
-/// Runs a program that must print `ok`.
-fn says_ok(ran: &mut Ran, run: Run) {
-    let line = run.line();
-    let out = run.run();
-    let ok = out.ok && out.stdout.trim() == "ok";
-    ran.add(&line, ok, u64::from(ok), u64::from(!ok));
-}
-
-/// A program through the CMake package, static and shared, by the `cmake` of that folder or the system's.
-fn with_cmake(
-    tree: &Tree,
-    ran: &mut Ran,
-    dist: &Path,
-    home: &Path,
-    cmake: Option<&Path>,
-) -> Result<(), String> {
-    let program = cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake"));
-    let name = if cmake.is_some() { "oldest-cmake" } else { "cmake" };
-    for shared in ["OFF", "ON"] {
-        let dir = home.join(format!("{name}-{shared}"));
-        std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let make = Run::new(tree, "")
-            .arg(&program)
-            .arg(tree.root.join("targets/xtask/consumer"))
-            .arg("-DCMAKE_BUILD_TYPE=Release")
-            .arg(format!("-DELSA_SHARED={shared}"))
-            .arg(format!("-DCMAKE_PREFIX_PATH={}", dist.display()))
-            .dir(&dir);
-        let build = Run::new(tree, "").arg(&program).args("--build").arg(&dir);
-        if !make.machine().run().ok || !build.machine().run().ok {
-            return Err(format!("{}: CMake does not find or link the package", dir.display()));
-        }
-        says_ok(ran, Run::new(tree, "").arg(dir.join("with")));
-    }
-    Ok(())
-}
-
-/// The same through pkg-config.
-fn with_pkg_config(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
-    let ask = |what: &str| {
-        let run = Run::new(tree, &format!("pkg-config {what} elsa"));
-        let out = run.env("PKG_CONFIG_PATH", dist.join("lib/pkgconfig")).quiet().run();
-        if out.ok { Ok(out.stdout.trim().to_owned()) } else { Err(format!("pkg-config: {}", out.stderr)) }
-    };
-    let (flags, libraries, all) = (ask("--cflags")?, ask("--libs")?, ask("--static --libs")?);
-    // A static link names the archive: with the shared library beside it, -lelsa would take that.
-    let all = all.replace("-lelsa", "-l:libelsa.a");
-    for (name, link) in [("shared", libraries), ("static", all)] {
-        let program = home.join(format!("pkg-config-{name}"));
-        let run =
-            Run::new(tree, &format!("gcc -std=c99 {WARNINGS} {flags} targets/xtask/consumer/with.c -o"));
-        if !run.arg(&program).args(&link).args("-lm").run().ok {
-            return Err(format!("the {name} link with the flags of pkg-config does not work"));
-        }
-        says_ok(ran, Run::new(tree, "").arg(&program).env("LD_LIBRARY_PATH", dist.join("lib")));
-    }
-    Ok(())
 }
