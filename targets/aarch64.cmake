@@ -2,8 +2,8 @@
 #
 #   cmake -DCMAKE_TOOLCHAIN_FILE=.../toolchain.cmake -Delsa_DIR=.../lib/cmake/elsa ...
 #
-# ELSA_CPU      core that the code is tuned for; the toolchain file of the board sets it. The instruction set stays
-#               ARMv8.0-A.
+# ELSA_CPU      cores that the code is tuned for, as GCC's -mtune names them: the first of the list that the compiler
+#               knows. Default: those of the board. The instruction set stays ARMv8.0-A.
 # ELSA_CROSS    start of the compiler's name, with its path where it is not in PATH. Default: aarch64-linux-gnu-
 # ELSA_ZIG      zig instead of GCC, as a list of words, such as "zig" or "python3;-m;ziglang"; links against
 #               glibc 2.27 without a sysroot.
@@ -13,7 +13,7 @@
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 # CMake reads this file again for the programs with which it tests the compiler.
-list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ELSA_CROSS ELSA_ZIG ELSA_SYSROOT)
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ELSA_CPU ELSA_CROSS ELSA_ZIG ELSA_SYSROOT)
 
 if(ELSA_ZIG)
   # CMake 3.19 and later take a compiler that is a list of words; earlier ones take words beyond the first as an argument.
@@ -25,16 +25,38 @@ if(ELSA_ZIG)
   set(CMAKE_C_COMPILER_ARG1 "${elsa_words} cc -target aarch64-linux-gnu.2.27")
   set(CMAKE_CXX_COMPILER ${elsa_zig})
   set(CMAKE_CXX_COMPILER_ARG1 "${elsa_words} c++ -target aarch64-linux-gnu.2.27")
+  # For zig's own drivers -mtune names an instruction set, too; these are for the compiler behind them.
+  set(elsa_compiler ${ELSA_ZIG} cc -target aarch64-linux-gnu.2.27)
+  set(elsa_tune "-Xclang -tune-cpu -Xclang ")
+  set(elsa_flags "")
+  # Other drivers link the unwinder by themselves, zig's for C does not.
+  set(CMAKE_C_STANDARD_LIBRARIES_INIT "-lunwind")
 else()
   if(NOT ELSA_CROSS)
     set(ELSA_CROSS aarch64-linux-gnu-)
   endif()
   set(CMAKE_C_COMPILER ${ELSA_CROSS}gcc)
   set(CMAKE_CXX_COMPILER ${ELSA_CROSS}g++)
-  set(elsa_flags "-march=armv8-a -mtune=${ELSA_CPU}")
-  set(CMAKE_C_FLAGS_INIT "${elsa_flags}")
-  set(CMAKE_CXX_FLAGS_INIT "${elsa_flags}")
+  set(elsa_compiler ${CMAKE_C_COMPILER} -march=armv8-a)
+  set(elsa_tune "-mtune=")
+  set(elsa_flags "-march=armv8-a ")
 endif()
+
+foreach(elsa_cpu ${ELSA_CPU})
+  string(REPLACE " " ";" elsa_words "${elsa_tune}${elsa_cpu}")
+  execute_process(COMMAND ${elsa_compiler} ${elsa_words} -S -x c /dev/null -o /dev/null
+    RESULT_VARIABLE elsa_status OUTPUT_QUIET ERROR_QUIET)
+  if(elsa_status EQUAL 0)
+    set(elsa_flags "${elsa_flags}${elsa_tune}${elsa_cpu}")
+    break()
+  endif()
+endforeach()
+# A compiler that does not run is reported by CMake itself: its status is no number.
+if(elsa_status MATCHES "^[1-9]")
+  message(FATAL_ERROR "ELSA_CPU: ${ELSA_CPU}; allowed: a core that the compiler knows, such as cortex-a57")
+endif()
+set(CMAKE_C_FLAGS_INIT "${elsa_flags}")
+set(CMAKE_CXX_FLAGS_INIT "${elsa_flags}")
 
 if(ELSA_SYSROOT)
   set(CMAKE_SYSROOT ${ELSA_SYSROOT})

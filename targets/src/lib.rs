@@ -149,6 +149,12 @@ impl Build {
     pub fn zig_target(&self) -> String {
         format!("{}.{}", self.triple, self.glibc)
     }
+
+    /// The same as zig's own drivers take it, such as `aarch64-linux-gnu.2.27`.
+    #[must_use]
+    pub fn zig_platform(&self) -> String {
+        format!("{}-linux-gnu.{}", self.machine, self.glibc)
+    }
 }
 
 /// A module of the family.
@@ -389,6 +395,7 @@ mod tests {
     fn all_boards_share_one_build() {
         let shared = Board::named(REFERENCE).unwrap().build;
         assert_eq!(shared.zig_target(), "aarch64-unknown-linux-gnu.2.27");
+        assert_eq!(shared.zig_platform(), "aarch64-linux-gnu.2.27");
         for name in NAMES {
             let build = Board::named(name).unwrap().build;
             assert_eq!(

@@ -36,6 +36,11 @@ fn sysroot(tree: &Tree, toolchain: &str) -> Option<PathBuf> {
     out.ok.then(|| PathBuf::from(out.stdout.trim()))
 }
 
+/// The folder of the toolchain that the tree uses.
+pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
+    sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())
+}
+
 /// Runs `line` to install `what`; the error names the command for the user.
 fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
     let out = Run::new(tree, line).run();
@@ -89,8 +94,7 @@ pub fn host(tree: &Tree) -> Result<String, String> {
 
 /// The folder of LLVM's own tools, as rustup brings them with the toolchain.
 pub fn llvm(tree: &Tree) -> Result<PathBuf, String> {
-    let root = sysroot(tree, "").ok_or("rustc does not run")?;
-    let bin = root.join("lib/rustlib").join(host(tree)?).join("bin");
+    let bin = toolchain_folder(tree)?.join("lib/rustlib").join(host(tree)?).join("bin");
     if !bin.join("llvm-objdump").is_file() {
         install(tree, "LLVM's tools", "rustup component add llvm-tools")?;
     }

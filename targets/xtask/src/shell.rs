@@ -63,6 +63,7 @@ pub struct Run {
     dir: PathBuf,
     front: Option<PathBuf>,
     limit: Option<Duration>,
+    input: Option<PathBuf>,
     show_stdout: bool,
     announce: bool,
 }
@@ -76,6 +77,7 @@ impl Run {
             dir: tree.root.clone(),
             front: None,
             limit: None,
+            input: None,
             show_stdout: true,
             announce: true,
         }
@@ -122,6 +124,12 @@ impl Run {
         self
     }
 
+    /// A file that it reads from standard input, which is otherwise empty.
+    pub fn input(mut self, path: impl Into<PathBuf>) -> Run {
+        self.input = Some(path.into());
+        self
+    }
+
     /// Keeps standard output off the screen: it is for a program to read.
     pub fn machine(mut self) -> Run {
         self.show_stdout = false;
@@ -139,11 +147,17 @@ impl Run {
     pub fn line(&self) -> String {
         let quote = |word: &OsString| {
             let word = word.to_string_lossy();
-            if word.contains([' ', '*']) { format!("'{word}'") } else { word.into_owned() }
+            if word.contains([' ', '*', '"', '[', ';', '$']) {
+                format!("'{word}'")
+            } else {
+                word.into_owned()
+            }
         };
         let front = self.front.iter().map(|dir| format!("PATH={}:$PATH", dir.display()));
         let variables = self.variables.iter().map(|(name, value)| format!("{name}={}", quote(value)));
-        front.chain(variables).chain(self.words.iter().map(quote)).collect::<Vec<_>>().join(" ")
+        let input = self.input.iter().map(|path| format!("<{}", path.display()));
+        let words = front.chain(variables).chain(self.words.iter().map(quote)).chain(input);
+        words.collect::<Vec<_>>().join(" ")
     }
 
     /// Runs it to its end.
@@ -156,8 +170,12 @@ impl Run {
         let Some((program, arguments)) = self.words.split_first() else {
             return nothing("no command".to_owned());
         };
+        let input = match self.input.as_ref().map(std::fs::File::open).transpose() {
+            Ok(file) => file.map_or_else(Stdio::null, Stdio::from),
+            Err(error) => return nothing(format!("standard input: {error}")),
+        };
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.dir).stdin(Stdio::null());
+        command.args(arguments).current_dir(&self.dir).stdin(input);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         // The variables that rustup and cargo set for this program do not hold for the cargo that it starts.
         for (name, _) in std::env::vars_os() {
@@ -272,6 +290,10 @@ mod tests {
         assert!(out.ok && out.stdout == "a\n" && out.stderr == "b\n");
         let out = run("exit 3").run();
         assert!(!out.ok && out.code == Some(3) && out.how.contains('3'), "{}", out.how);
+        let out = Run::new(&tree, "cat").input(tree.root.join("rust-toolchain.toml")).quiet().run();
+        assert!(out.ok && out.stdout.starts_with("[toolchain]"), "{}", out.stdout);
+        let out = Run::new(&tree, "cat").input(tree.root.join("no-such-file")).quiet().run();
+        assert!(!out.ok && out.how.contains("standard input"), "{}", out.how);
         let out = run("exec sleep 30").limit(Duration::from_millis(50)).run();
         assert!(!out.ok && out.how.contains("without a result"), "{}", out.how);
         let out = Run::new(&tree, "no-such-program-at-all").quiet().run();

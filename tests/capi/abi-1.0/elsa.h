@@ -601,11 +601,11 @@ typedef struct {
    */
   elsa_input v;
   /*
-   Earlier keys.
+   Earlier keys. Where the problem appends, absent or the address of present_k.
    */
   elsa_input past_k;
   /*
-   Earlier values.
+   Earlier values. Where the problem appends, absent or the address of present_v.
    */
   elsa_input past_v;
   /*
@@ -649,7 +649,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Output.
+   Output. May be absent where lse or the states are given.
    */
   elsa_output out;
   /*
@@ -676,11 +676,12 @@ typedef struct {
    */
   elsa_output state_w;
   /*
-   Earlier and new keys.
+   Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
+   leave between rows, and behind them, is neither read nor written.
    */
   elsa_output present_k;
   /*
-   Earlier and new values.
+   Earlier and new values, likewise.
    */
   elsa_output present_v;
 } elsa_outputs;
@@ -714,6 +715,25 @@ typedef struct {
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_report;
+
+/*
+ The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
+ of key_offset and the keys of the call is at most key_total.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_chunk). elsa_chunk_init sets it.
+   */
+  size_t size;
+  /*
+   Keys of the whole before the first key of the call.
+   */
+  size_t key_offset;
+  /*
+   Keys of the whole.
+   */
+  size_t key_total;
+} elsa_chunk;
 
 /*
  A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
@@ -760,24 +780,6 @@ typedef struct {
    */
   float *w;
 } elsa_states_out;
-
-/*
- The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
- */
-typedef struct {
-  /*
-   sizeof(elsa_chunk). elsa_chunk_init sets it.
-   */
-  size_t size;
-  /*
-   Keys of the whole before the first key of the call.
-   */
-  size_t key_offset;
-  /*
-   Keys of the whole.
-   */
-  size_t key_total;
-} elsa_chunk;
 
 /*
  A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
@@ -1078,7 +1080,15 @@ elsa_status elsa_view_init(elsa_layout layout,
 /*
  Creates an engine: a back end with its workers. Null options are the defaults.
 
- Any number of threads may use it. On the CPU they take turns.
+ Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
+ standing threads take turns; a call that needs one, by threads = 1 or because it is small, never waits.
+
+ A host that lends its threads (parallel_for) keeps the engine from having its own. Calls then use the host's for all
+ that needs more than one, at most as many as threads says. The hook may be called by several threads at once, and by
+ a thread of the host that is inside the hook already. It must return, must not throw, and may be called until the
+ engine and everything that was made with it are gone. A hook that calls a task twice, too late or not at all changes
+ no answer: each share is computed once, the caller computes what is left over, and a call waits for the shares that
+ have begun. A task needs as much stack as elsa_run.
 
  In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
  where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
@@ -1086,7 +1096,7 @@ elsa_status elsa_view_init(elsa_layout layout,
  parent may be in a call of this library.
 
  # Safety
- *read*, *write*.
+ *read*, *write*, *hook*: parallel_for is null or such a function.
  */
 elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);
@@ -1176,6 +1186,7 @@ elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
  Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+ Of out, lse and the states, what is absent is not computed; at least one of them is given.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -1188,13 +1199,20 @@ elsa_status elsa_run(elsa_plan plan,
 
 /*
  As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
- which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+ which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
+ may be absent.
+
+ With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
+ windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+ chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
+ past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 
  # Safety
  As for elsa_run.
  */
 elsa_status elsa_partial(elsa_plan plan,
                          elsa_workspace workspace,
+                         const elsa_chunk *chunk,
                          const elsa_inputs *inputs,
                          const elsa_outputs *outputs,
                          elsa_report *report);

@@ -3,6 +3,7 @@
 
 use super::build;
 use super::check::{self, Exceptions, Found};
+use super::library::Abi;
 use super::target::Target;
 use crate::setup;
 use crate::shell::{Run, Tree};
@@ -40,6 +41,14 @@ impl<'a> Compiler<'a> {
         } else {
             Err(format!("{}: does not compile: {}", from.display(), out.stderr.trim()))
         }
+    }
+
+    /// Compiles `source` for `target` into an archive.
+    fn archive(&self, name: &str, target: &str, source: &str) -> Result<PathBuf, String> {
+        let object = self.make(&format!("{name}.o"), target, source, "-c")?;
+        let archive = self.dir.join(format!("{name}.a"));
+        let run = Run::new(self.tree, "").arg(&self.zig).args("-m ziglang ar rc").arg(&archive).arg(&object);
+        run.quiet().run().text(&archive.display().to_string()).map(|_| archive)
     }
 }
 
@@ -86,12 +95,72 @@ fn module(version: &str, target: &str, entry: &str) -> String {
     )
 }
 
+/// Trials of the names of libraries, and of what they export.
+fn exported(cc: &Compiler, own: &str, trials: &mut Vec<Trial>) -> Result<(), String> {
+    let abi = Abi {
+        major: 1,
+        minor: 0,
+        functions: [("elsa_start".to_owned(), "ELSA_1.0".to_owned())].into_iter().collect(),
+    };
+    let script = |name: &str, text: &str| {
+        fs::write(cc.dir.join(name), text).map_err(|error| format!("{}: {error}", cc.dir.display()))
+    };
+    script("own.map", "ELSA_1.0 { global: elsa_*; start; local: *; };\n")?;
+    script("later.map", "ELSA_1.1 { global: elsa_*; local: *; };\n")?;
+    let start = "int elsa_start(void) { return 0; }\n";
+    let both = "int elsa_start(void) { return 0; }\nint start(void) { return 1; }\n";
+    let other = "int elsa_stop(void) { return 0; }\n";
+    let versioned = "-shared -fPIC -Wl,-soname,libelsa.so.1 -Wl,--version-script=own.map";
+    let library = |name: &str, source: &str, flags: &str| bytes(&cc.make(name, own, source, flags)?);
+
+    let well = library("good.so", start, versioned)?;
+    trials.push(good("a library of its functions alone", check::exports(&well, &abi)));
+    trials.push(good("a library with its name", check::soname(&well, &abi.soname())));
+    let more = library("more.so", both, versioned)?;
+    trials.push(bad("a library that exports another name", "start@ELSA_1.0", check::exports(&more, &abi)));
+    let less = library("less.so", other, versioned)?;
+    trials.push(bad("a library without a function", "no elsa_start", check::exports(&less, &abi)));
+    let plain = library("unversioned.so", start, "-shared -fPIC")?;
+    trials.push(bad("a function without a version", "elsa_start", check::exports(&plain, &abi)));
+    trials.push(bad("a library without a name", "none", check::soname(&plain, &abi.soname())));
+    let flags = "-shared -fPIC -Wl,-soname,libelsa.so.2 -Wl,--version-script=later.map";
+    let later = library("later.so", start, flags)?;
+    trials.push(bad("a function of another version", "elsa_start@ELSA_1.1", check::exports(&later, &abi)));
+    trials.push(bad("a library of another name", "libelsa.so.2", check::soname(&later, &abi.soname())));
+
+    let program = "int elsa_start(void);\nint main(void) { return elsa_start(); }\n";
+    let linked = |name: &str, library: &str| {
+        let path = cc.dir.join(library).display().to_string();
+        bytes(&cc.make(name, own, program, &path)?)
+    };
+    trials.push(good(
+        "a program that needs the library",
+        check::needs(&linked("by-name", "good.so")?, &abi.soname()),
+    ));
+    let by_path = check::needs(&linked("by-path", "unversioned.so")?, &abi.soname());
+    trials.push(bad("a program that needs a path", "unversioned.so", by_path));
+
+    let archive = |name: &str, source: &str| bytes(&cc.archive(name, own, source)?);
+    trials.push(good("an archive of its functions alone", check::globals(&archive("well", start)?, &abi)));
+    let more = check::globals(&archive("more", both)?, &abi);
+    trials.push(bad("an archive that gives another name", "start", more));
+    let weak = "int elsa_start(void) { return 0; }\nint start __attribute__((weak)) = 1;\n";
+    trials.push(bad(
+        "an archive that gives a weak name",
+        "start",
+        check::globals(&archive("weak", weak)?, &abi),
+    ));
+    let less = check::globals(&archive("less", other)?, &abi);
+    trials.push(bad("an archive without a function", "no elsa_start", less));
+    Ok(())
+}
+
 /// Tries every check.
 pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let cc = Compiler::new(tree)?;
     let board = setup::reference()?;
     // Platforms as zig calls them.
-    let own = &format!("{}-linux-gnu.{}", board.build.machine, board.build.glibc);
+    let own = &board.build.zig_platform();
     let (glibc, gpu, newest) = (board.build.glibc, Some(board.gpu.capability), board.build.ptx);
     let target = Target::Board(Box::new(board));
     let exceptions = Exceptions::read(tree)?;
@@ -123,21 +192,19 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let source = "int cuInit(unsigned);\nint elsa_start(void) { return cuInit(0); }\n";
     let driver = bytes(&cc.make("driver.so", own, source, "-shared -fPIC -Wl,--allow-shlib-undefined")?)?;
     trials.push(bad("an undefined name of the driver", "cuInit", check::driver_symbols(&driver)));
-    let object = cc.make("driver.o", own, source, "-c")?;
-    let archive = cc.dir.join("driver.a");
-    let out =
-        Run::new(tree, "").arg(&cc.zig).args("-m ziglang ar rc").arg(&archive).arg(&object).quiet().run();
-    if !out.ok {
-        return Err(format!("{}: {}", archive.display(), out.stderr.trim()));
-    }
-    trials.push(bad("the same in an archive", "cuInit", check::driver_symbols(&bytes(&archive)?)));
+    let archive = bytes(&cc.archive("driver", own, source)?)?;
+    trials.push(bad("the same in an archive", "cuInit", check::driver_symbols(&archive)));
 
-    let source = "int elsa_start(void) { return 0; }\n";
-    let library = bytes(&cc.make("good.so", own, source, "-shared -fPIC")?)?;
-    trials.push(good("a library of elsa_… alone", check::exports(&library)));
-    let source = "int elsa_start(void) { return 0; }\nint start(void) { return 1; }\n";
-    let library = bytes(&cc.make("bad.so", own, source, "-shared -fPIC")?)?;
-    trials.push(bad("a library that defines another name", "start", check::exports(&library)));
+    exported(&cc, own, &mut trials)?;
+
+    let source =
+        |path: &str| format!("#include <stdio.h>\nint main(void) {{ return puts(\"{path}\") < 0; }}\n");
+    let private = ["/home/user".to_owned()];
+    let holds = |name: &str, path: &str| bytes(&cc.make(name, own, &source(path), "")?);
+    trials
+        .push(good("a path of another machine", check::paths(&holds("path", "/home/users/a.rs")?, &private)));
+    let found = check::paths(&holds("path2", "/home/user/a.rs")?, &private);
+    trials.push(bad("a path of this machine", "/home/user/a.rs", found));
 
     trials.push(good("a plain program, its instructions", check::instructions(tree, &plain, &exceptions)));
     let newer = cc.make("newer", own, &atomic("add"), "")?;

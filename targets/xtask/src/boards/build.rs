@@ -3,7 +3,8 @@
 //! ```text
 //! target/dist/NAME/
 //!     bin/elsa                    the tool, stripped
-//!     lib/libelsa.a libelsa.so    the C library
+//!     lib/libelsa.a               the C library, of one object whose only global symbols are the functions of elsa.h
+//!     lib/libelsa.so.1.0          the same to share; libelsa.so.1, which programs ask for, and libelsa.so point to it
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp
 //!     share/NAME/                 the board: profile, required kernels, toolchain files, board.md
@@ -15,6 +16,8 @@
 //! shipped has passed `super::check`.
 
 use super::check::{self, Exceptions, Found};
+use super::library::{self, Abi, Library};
+use super::paths;
 use super::target::Target;
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -72,9 +75,11 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
         }
         _ => Vec::new(),
     };
+    let abi = Abi::read(tree)?;
     let products = compile(tree, target, &assembled)?;
-    assemble(tree, target, &products)?;
-    let ran = examine(tree, target, &products, &assembled)?;
+    let library = library::make(tree, target, &abi, &products.join("libelsa.a"))?;
+    assemble(tree, target, &abi, &products, &library)?;
+    let ran = examine(tree, target, &abi, &products, &library, &assembled)?;
     if ran.faults.is_empty() {
         println!("{}: {}", target.dist(tree).display(), ran.summary());
     }
@@ -97,6 +102,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
                 .front(bin)
         }
     };
+    run = run.arg("--config").arg(paths::renamed(tree, target.triple())?);
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
@@ -143,20 +149,31 @@ fn assembled(tree: &Tree, architecture: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Assembles the folder.
-fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String> {
+fn assemble(
+    tree: &Tree,
+    target: &Target,
+    abi: &Abi,
+    products: &Path,
+    library: &Library,
+) -> Result<(), String> {
     let dist = target.dist(tree);
     if dist.exists() {
         fs::remove_dir_all(&dist).map_err(at(&dist))?;
     }
     strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
-    strip(tree, &products.join("libelsa.so"), &dist.join("lib/libelsa.so"), "--strip-all")?;
-    strip(tree, &products.join("libelsa.a"), &dist.join("lib/libelsa.a"), "--strip-debug")?;
+    strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
+    strip(tree, &library.archive, &dist.join("lib/libelsa.a"), "--strip-debug")?;
+    for (name, to) in abi.links() {
+        let link = dist.join("lib").join(name);
+        std::os::unix::fs::symlink(to, &link).map_err(at(&link))?;
+    }
     let capi = tree.root.join("runtime/capi");
     copy(&capi.join("include"), &dist.join("include"))?;
     for (template, to) in PACKAGES {
         let path = capi.join(template);
         let text = fs::read_to_string(&path).map_err(at(&path))?;
-        write(&dist.join(to), text.replace("@VERSION@", env!("CARGO_PKG_VERSION")))?;
+        let text = text.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+        write(&dist.join(to), text.replace("@SONAME@", &abi.soname()).replace("@FILE@", &abi.file()))?;
     }
     if let Target::Board(board) = target {
         copy(&target.folder(tree), &dist.join("share").join(&board.name))?;
@@ -170,10 +187,11 @@ fn assemble(tree: &Tree, target: &Target, products: &Path) -> Result<(), String>
 }
 
 /// Templates of `runtime/capi` and their places in the folder.
-const PACKAGES: [(&str, &str); 3] = [
+const PACKAGES: [(&str, &str); 4] = [
     ("cmake/elsaConfig.cmake.in", "lib/cmake/elsa/elsaConfig.cmake"),
     ("cmake/elsaConfigVersion.cmake.in", "lib/cmake/elsa/elsaConfigVersion.cmake"),
     ("elsa.pc.in", "lib/pkgconfig/elsa.pc"),
+    ("elsa-shared.pc.in", "lib/pkgconfig/elsa-shared.pc"),
 ];
 
 /// A copy without symbols, or without debugging information only.
@@ -245,7 +263,14 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
 }
 
 /// Checks the products; prints what each check found.
-fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf]) -> Result<Ran, String> {
+fn examine(
+    tree: &Tree,
+    target: &Target,
+    abi: &Abi,
+    products: &Path,
+    library: &Library,
+    assembled: &[PathBuf],
+) -> Result<Ran, String> {
     let mut ran = Ran::none("checks");
     let dist = target.dist(tree);
     let mut note = |file: &str, check: &str, found: Found| match found {
@@ -264,12 +289,15 @@ fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf])
         Target::Board(board) => Some(board),
         Target::Host(_) => None,
     };
-    let files = [("elsa", "bin/elsa"), ("libelsa.so", "lib/libelsa.so")];
-    for (file, path) in files {
-        let bytes = read(&dist.join(path))?;
+    let private = paths::private(tree)?;
+    let (tool, shared) = (dist.join("bin/elsa"), dist.join("lib").join(abi.file()));
+    let files = [("elsa", &tool, &products.join("elsa")), ("libelsa.so", &shared, &library.shared)];
+    for (file, path, unstripped) in files {
+        let bytes = read(path)?;
         note(file, "machine", check::machine(&bytes, target));
         note(file, "libraries", check::libraries(&bytes));
         note(file, "driver symbols", check::driver_symbols(&bytes));
+        note(file, "paths", check::paths(&bytes, &private));
         let (ptx, gpu) = (board.and_then(|x| x.build.ptx), board.map(|x| x.gpu.capability));
         note(file, "PTX", check::ptx(&bytes, ptx, gpu, board.map_or(&[], |x| &x.required)));
         if !assembled.is_empty() {
@@ -279,10 +307,14 @@ fn examine(tree: &Tree, target: &Target, products: &Path, assembled: &[PathBuf])
             note(file, "size", check::size(bytes.len() as u64, room));
             note(file, "symbol versions", check::symbol_versions(&bytes, board.build.glibc));
             let exceptions = Exceptions::read(tree)?;
-            note(file, "instructions", check::instructions(tree, &products.join(file), &exceptions));
+            note(file, "instructions", check::instructions(tree, unstripped, &exceptions));
         }
     }
-    note("libelsa.so", "exports", check::exports(&read(&dist.join("lib/libelsa.so"))?));
-    note("libelsa.a", "driver symbols", check::driver_symbols(&read(&dist.join("lib/libelsa.a"))?));
+    let (shared, archive) = (read(&shared)?, read(&dist.join("lib/libelsa.a"))?);
+    note("libelsa.so", "name", check::soname(&shared, &abi.soname()));
+    note("libelsa.so", "exports", check::exports(&shared, abi));
+    note("libelsa.a", "driver symbols", check::driver_symbols(&archive));
+    note("libelsa.a", "paths", check::paths(&archive, &private));
+    note("libelsa.a", "exports", check::globals(&archive, abi));
     Ok(ran)
 }

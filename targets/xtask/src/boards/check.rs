@@ -6,7 +6,9 @@
 //! | symbol versions | versions beyond the board's C library, and versions of a C++ runtime |
 //! | libraries | a `DT_NEEDED` beyond the C library's own, libgcc_s and the loader |
 //! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
-//! | exports | a shared library that exports other names than `elsa_…` |
+//! | name | a shared library without a `DT_SONAME`, or with another one |
+//! | exports | a library that exports other names than the functions of `elsa.map`, not all, or in another version |
+//! | paths | paths of the machine that built it |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and missing kernels of `required.txt` |
 //! | cubins | files without the GPU kernels that were assembled for the board |
@@ -17,15 +19,16 @@
 //! The disassembler is asked for ARMv8.0-A alone, so that newer instructions become `<unknown>`. It needs symbols,
 //! which separate functions from each other and from tables of data, so instructions are checked before stripping.
 
+use super::library::Abi;
 use super::target::Target;
 use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
-use object::elf::DT_NEEDED;
+use object::elf::{DT_NEEDED, DT_SONAME};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Most bytes of a stripped binary.
@@ -89,23 +92,63 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
         .ok_or_else(|| "no symbol version is needed".to_owned())
 }
 
-/// Libraries that the loader must find.
-pub fn libraries(bytes: &[u8]) -> Found {
+/// The strings of the dynamic section behind entries of one kind.
+fn dynamic(bytes: &[u8], tag: i64) -> Result<BTreeSet<String>, String> {
     let fault = |error: object::Error| format!("dynamic section: {error}");
     let table = parse(bytes)?.elf_dynamic_table().map_err(fault)?;
-    let mut names = BTreeSet::new();
-    for entry in table.iter().filter(|entry| entry.tag == DT_NEEDED) {
-        names.insert(text(table.string(entry).map_err(fault)?));
-    }
+    let names = table.iter().filter(|entry| entry.tag == tag);
+    names.map(|entry| table.string(entry).map(text).map_err(fault)).collect()
+}
+
+/// The names of the libraries that the loader must find.
+pub fn needed(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
+    dynamic(bytes, DT_NEEDED)
+}
+
+/// Libraries that the loader must find.
+pub fn libraries(bytes: &[u8]) -> Found {
+    let names = needed(bytes)?;
     let known =
         |name: &str| LIBRARIES.contains(&name) || LOADERS.iter().any(|loader| name.starts_with(loader));
     refuse(names.iter().filter(|name| !known(name)).cloned(), &LIBRARIES.join(", "))?;
     Ok(names.into_iter().collect::<Vec<_>>().join(" "))
 }
 
+/// The name by which programs that are linked with a shared library ask for it.
+pub fn soname(bytes: &[u8], wanted: &str) -> Found {
+    let names = dynamic(bytes, DT_SONAME)?;
+    refuse(names.iter().filter(|name| *name != wanted).cloned(), wanted)?;
+    names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
+}
+
+/// A program asks for the shared library by its name alone.
+pub fn needs(bytes: &[u8], soname: &str) -> Found {
+    let names = needed(bytes)?;
+    let ours = names.iter().filter(|name| name.contains("elsa"));
+    refuse(ours.filter(|name| *name != soname).cloned(), soname)?;
+    if names.contains(soname) {
+        Ok(soname.to_owned())
+    } else {
+        Err(format!("{}; allowed: {soname} among them", names.into_iter().collect::<Vec<_>>().join(" ")))
+    }
+}
+
 /// Whether a name is one of the driver's functions: `cu` and a capital.
 fn is_driver(name: &str) -> bool {
     name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+}
+
+/// Does `each` with every object of an archive.
+fn members(bytes: &[u8], mut each: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), String> {
+    let fault = |error: object::Error| format!("archive: {error}");
+    for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
+        let data = member.map_err(fault)?.data(bytes).map_err(fault)?;
+        // An archive also holds what is not for the linker, such as Rust's metadata.
+        if data.starts_with(&object::elf::ELFMAG) {
+            each(data)?;
+        }
+    }
+    Ok(())
 }
 
 /// Undefined names, of a program, a shared library, or the members of a static one that no member defines.
@@ -121,14 +164,7 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
         Ok(())
     };
     if bytes.starts_with(&object::archive::MAGIC) {
-        let fault = |error: object::Error| format!("archive: {error}");
-        for member in object::read::archive::ArchiveFile::parse(bytes).map_err(fault)?.members() {
-            let data = member.map_err(fault)?.data(bytes).map_err(fault)?;
-            // An archive also holds what is not for the linker, such as Rust's metadata.
-            if data.starts_with(&object::elf::ELFMAG) {
-                add(data)?;
-            }
-        }
+        members(bytes, add)?;
     } else {
         add(bytes)?;
     }
@@ -141,13 +177,82 @@ pub fn driver_symbols(bytes: &[u8]) -> Found {
     }
 }
 
-/// The names that a shared library exports.
-pub fn exports(bytes: &[u8]) -> Found {
+/// Whether names with their versions are those of the interface.
+fn compare(found: &BTreeMap<String, String>, abi: &Abi) -> Found {
+    let shown = |(name, version): (&String, &String)| {
+        if version.is_empty() { name.clone() } else { format!("{name}@{version}") }
+    };
+    let alien = found.iter().filter(|(name, version)| abi.functions.get(*name) != Some(*version));
+    let absent = abi.functions.keys().filter(|name| !found.contains_key(*name));
+    let bad = alien.map(shown).chain(absent.map(|name| format!("no {name}")));
+    refuse(bad, "the functions of elsa.map")?;
+    Ok(format!("{} functions", found.len()))
+}
+
+/// The names that a shared library exports, with their versions.
+fn exported(bytes: &[u8]) -> Result<BTreeMap<String, String>, String> {
+    let fault = |error: object::Error| format!("exports: {error}");
     let file = parse(bytes)?;
-    let exports = file.exports().map_err(|error| format!("exports: {error}"))?;
-    let names: Vec<String> = exports.iter().map(|export| text(export.name())).collect();
-    refuse(names.iter().filter(|name| !name.starts_with("elsa_")).cloned(), "elsa_…")?;
-    if names.is_empty() { Err("exports nothing".to_owned()) } else { Ok(format!("{} names", names.len())) }
+    let (endian, sections) = (file.endian(), file.elf_section_table());
+    let versions = sections.versions(endian, bytes).map_err(fault)?;
+    let mut found = BTreeMap::new();
+    for symbol in file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
+        let version = match &versions {
+            Some(all) => all.version(all.version_index(endian, symbol.index())).map_err(fault)?,
+            None => None,
+        };
+        let version = version.map_or_else(String::new, |version| text(version.name()));
+        found.insert(text(symbol.name_bytes().map_err(fault)?), version);
+    }
+    Ok(found)
+}
+
+/// The names that a shared library exports.
+pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
+    Ok(exported(bytes)?.into_keys().collect())
+}
+
+/// The functions that a shared library exports, in their versions.
+pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
+    let found = exported(bytes)?;
+    compare(&found, abi)
+}
+
+/// The names that the members of an archive give to a program which links them, and which a plugin would export.
+pub fn globals(bytes: &[u8], abi: &Abi) -> Found {
+    let mut found = BTreeMap::new();
+    members(bytes, |bytes| {
+        for symbol in parse(bytes)?.symbols().filter(|symbol| symbol.is_definition() && !symbol.is_local()) {
+            let name = text(symbol.name_bytes().unwrap_or_default());
+            // Objects have no versions: those of the interface stand for themselves.
+            let version = abi.functions.get(&name).cloned().unwrap_or_default();
+            found.insert(name, version);
+        }
+        Ok(())
+    })?;
+    compare(&found, abi)
+}
+
+/// Whether a path of this machine stands in a file, as a whole or as the start of a longer one.
+pub fn paths(bytes: &[u8], private: &[String]) -> Found {
+    let inside = |path: &str| {
+        memchr::memmem::find_iter(bytes, path).find(|start| {
+            let next = bytes.get(start + path.len()).copied().unwrap_or(0);
+            !(next.is_ascii_alphanumeric() || b"_-.".contains(&next))
+        })
+    };
+    let shown = |path: &String| {
+        let start = inside(path)?;
+        let rest = &bytes[start..bytes.len().min(start + 200)];
+        let end = rest.iter().position(|byte| !byte.is_ascii_graphic()).unwrap_or(rest.len());
+        Some(text(&rest[..end]))
+    };
+    refuse(private.iter().filter_map(shown), "no path of the machine that builds")?;
+    if private.is_empty() {
+        Err("no path to look for".to_owned())
+    } else {
+        Ok(format!("none of {}", private.len()))
+    }
 }
 
 /// Functions that may hold newer instructions.

@@ -1,7 +1,7 @@
 //! `cargo xtask deploy`: builds for a board, copies the folder there over ssh, verifies, measures,
 //! and brings the measurements back into `targets/NAME/bench`.
 //!
-//! Everything goes through the `ssh` and `scp` of this machine, so keys, jump hosts and aliases of the user's own
+//! Everything goes through the `ssh` of this machine, so keys, jump hosts and aliases of the user's own
 //! configuration apply. One connection is opened and shared, so that a password is asked for once; without
 //! a terminal no password is asked for. The board's facts are read before anything is built or copied.
 //!
@@ -112,9 +112,7 @@ impl<'a> Link<'a> {
                 "board: {destination}; allowed: USER@BOARD, or a name from ssh's configuration"
             ));
         }
-        for program in ["ssh", "scp"] {
-            setup::program(tree, program, "openssh-client")?;
-        }
+        setup::program(tree, "ssh", "openssh-client")?;
         let socket = tempfile::tempdir().map_err(|error| format!("a temporary folder: {error}"))?;
         let mut options: Vec<std::ffi::OsString> = Vec::new();
         let mut set = |option: String| options.extend(["-o".into(), option.into()]);
@@ -136,20 +134,20 @@ impl<'a> Link<'a> {
         Ok(Link { tree, destination: destination.clone(), options, port: arguments.port, socket })
     }
 
-    fn start(&self, program: &str, port: &str) -> Run {
+    fn start(&self, program: &str) -> Run {
         let mut run = Run::new(self.tree, program);
         for option in &self.options {
             run = run.arg(option);
         }
         if let Some(number) = self.port {
-            run = run.args(&format!("{port} {number}"));
+            run = run.args(&format!("-p {number}"));
         }
         run
     }
 
     /// A command of the board's shell.
     fn command(&self, command: &str) -> Run {
-        self.start("ssh", "-p").arg("--").arg(&self.destination).arg(command)
+        self.start("ssh").arg("--").arg(&self.destination).arg(command)
     }
 
     /// Runs a command that must succeed.
@@ -169,13 +167,12 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Copies files and folders into a folder of the board.
-    fn copy(&self, from: &[PathBuf], dir: &str) -> Result<(), String> {
-        let mut run = self.start("scp -r -q", "-P").arg("--");
-        for path in from {
-            run = run.arg(path);
-        }
-        let out = run.arg(format!("{}:{dir}/", self.destination)).run();
+    /// Copies what a folder holds, links as they are, into a folder of the board.
+    fn copy(&self, from: &Path, dir: &str) -> Result<(), String> {
+        let archive = self.socket.path().join("folder.tar");
+        let pack = Run::new(self.tree, "tar -cf").arg(&archive).arg("-C").arg(from).arg(".");
+        pack.quiet().run().text("packing the folder")?;
+        let out = self.command(&format!("tar -xf - -C {dir} --no-same-owner")).input(archive).run();
         self.succeeded("copying", out).map(|_| ())
     }
 }
@@ -184,7 +181,7 @@ impl Drop for Link<'_> {
     fn drop(&mut self) {
         if self.socket.path().join("s").exists() {
             // A connection that is gone needs no closing.
-            let _ = self.start("ssh -O exit", "-p").arg("--").arg(&self.destination).quiet().run();
+            let _ = self.start("ssh -O exit").arg("--").arg(&self.destination).quiet().run();
         }
     }
 }
@@ -212,8 +209,9 @@ fn fits(facts: &Map<String, Value>, target: &Target, needed_kib: u64) -> Result<
 /// Bytes of the files of a folder, in KiB, each rounded up to a block.
 fn kib(path: &Path) -> Result<u64, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", path.display());
-    if path.is_file() {
-        return Ok(fs::metadata(path).map_err(fault)?.len().div_ceil(4096) * 4);
+    let file = fs::symlink_metadata(path).map_err(fault)?;
+    if !file.is_dir() {
+        return Ok(file.len().div_ceil(4096) * 4);
     }
     fs::read_dir(path).map_err(fault)?.map(|entry| kib(&entry.map_err(fault)?.path())).sum()
 }
@@ -271,14 +269,8 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     }
     let dist = target.dist(tree);
     fits(&before, &target, kib(&dist)?).map_err(here)?;
-    let fault = |error: std::io::Error| format!("{}: {error}", dist.display());
-    let mut parts = Vec::new();
-    for entry in fs::read_dir(&dist).map_err(fault)? {
-        parts.push(entry.map_err(fault)?.path());
-    }
-    parts.sort();
     link.ask(&format!("mkdir -p {dir}"))?;
-    link.copy(&parts, dir)?;
+    link.copy(&dist, dir)?;
 
     let elsa = |rest: &str| link.command(&format!("cd {dir} && ./bin/elsa {rest}"));
     link.succeeded("elsa info", elsa("info").run())?;

@@ -1,6 +1,7 @@
 //! The stage `cross`: what boards get is built, examined, linked against and run by emulation.
 
-use super::readme;
+use super::{links, readme};
+use crate::boards::library::Abi;
 use crate::boards::target::Target;
 use crate::boards::{bad, build, check, deploy};
 use crate::ran::Ran;
@@ -15,12 +16,13 @@ use std::time::Duration;
 const HANDED_OUT: [&str; 4] =
     ["bin/elsa", "share/aarch64.cmake", "share/licences/LICENSE-MIT", "share/licences/THIRD-PARTY.txt"];
 /// Files of the C library among them.
-const OF_LIBRARY: [&str; 7] = [
+const OF_LIBRARY: [&str; 8] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
     "lib/cmake/elsa/elsaConfig.cmake",
     "lib/cmake/elsa/elsaConfigVersion.cmake",
     "lib/pkgconfig/elsa.pc",
+    "lib/pkgconfig/elsa-shared.pc",
     "include/elsa.h",
     "include/elsa.hpp",
 ];
@@ -43,12 +45,14 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     for trial in bad::trials(tree)? {
         ran.note(trial.what, trial.fault.map_or_else(|| Ok("as it should be".to_owned()), Err));
     }
+    let abi = Abi::read(tree)?;
     for name in NAMES {
         let target = Target::named(tree, name)?;
         ran.join(build::build(tree, &target, false)?);
         let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
         let files = HANDED_OUT.iter().chain(&OF_LIBRARY).map(|file| (*file).to_owned()).chain(of_board);
         let dist = target.dist(tree);
+        let files = files.chain([format!("lib/{}", abi.soname()), format!("lib/{}", abi.file())]);
         let absent: Vec<String> = files.filter(|file| !dist.join(file).is_file()).collect();
         let found = if absent.is_empty() { Ok("complete".to_owned()) } else { Err(absent.join(", ")) };
         ran.note(&format!("{name}: files"), found);
@@ -56,6 +60,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let board = setup::reference()?;
     let dist = Target::named(tree, &board.name)?.dist(tree);
     consumer(tree, ran, &board, &dist)?;
+    links::board(tree, ran, &board, &dist)?;
     readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
     emulate(tree, ran, &board, &dist);
     Ok(())

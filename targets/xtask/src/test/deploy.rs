@@ -1,6 +1,7 @@
 //! The stage `deploy`: deploys over ssh to this machine, and tries what must be refused.
 
 use crate::boards::deploy;
+use crate::boards::library::Abi;
 use crate::boards::target::HOST;
 use crate::ran::Ran;
 use crate::setup;
@@ -119,6 +120,15 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         let out = run.args("-- --shape 1,1,64,64,64 --seconds 0.05").run();
         ran.note("deploy to this machine", out.text("deploy").map(|_| "done".to_owned()));
     }
+    // A copy of the library for each of its names would take the place of links.
+    let links = Abi::read(tree)?
+        .links()
+        .into_iter()
+        .map(|(name, to)| (dir.join("lib").join(name), PathBuf::from(to)));
+    let other = links.filter(|(link, to)| fs::read_link(link).ok().as_ref() != Some(to));
+    let other: Vec<String> = other.map(|(link, _)| link.display().to_string()).collect();
+    let found = if other.is_empty() { Ok("arrived".to_owned()) } else { Err(other.join(", ")) };
+    ran.note("links of the library", found);
     let mut files: Vec<PathBuf> =
         fs::read_dir(&results).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     files.sort();

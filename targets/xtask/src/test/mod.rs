@@ -7,6 +7,7 @@ mod cross;
 mod deploy;
 mod fuzz;
 mod house;
+mod links;
 mod printed;
 mod readme;
 mod release;

@@ -7,10 +7,11 @@
 
 use super::header::Header;
 use super::programs::{Compilers, WARNINGS};
+use crate::boards::library::Abi;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use object::Object;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,7 @@ const OPENING: &str = "\
 #   least NAME SIZE: the smallest that a caller may set; it never rises
 #   field STRUCT OFFSET SIZE DECLARATION
 #   function DECLARATION
+#   symbol NAME VERSION, of the shared library
 # ELSA_WRITE_ABI=1 cargo xtask test --only abi writes it.
 ";
 
@@ -42,7 +44,8 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
     let text = read(&tree.root.join(HEADER))?;
     let header = Header::parse(&text)?;
-    let source = program(&header, &read(&tree.root.join(LEAST))?)?;
+    let versions = Abi::read(tree)?.functions;
+    let source = program(&header, &read(&tree.root.join(LEAST))?, &versions)?;
     let lists = measured(tree, &source, &home)?;
     let list = format!("{OPENING}{}", lists.host);
     ran.note(
@@ -134,7 +137,7 @@ fn measured(tree: &Tree, source: &str, home: &Path) -> Result<Lists, String> {
 }
 
 /// A program that prints the list of a header, as its compiler sees it.
-fn program(header: &Header, growing: &str) -> Result<String, String> {
+fn program(header: &Header, growing: &str, versions: &BTreeMap<String, String>) -> Result<String, String> {
     let mut lines = Vec::new();
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     // The version rises with every release, whatever the ABI does.
@@ -173,6 +176,7 @@ fn program(header: &Header, growing: &str) -> Result<String, String> {
     for (_, function) in &header.functions {
         lines.push(format!("puts(\"function {}\");", quoted(function)));
     }
+    lines.extend(versions.iter().map(|(name, node)| format!("puts(\"symbol {name} {node}\");")));
     let body = lines.join("\n    ");
     Ok(format!(
         "#include \"elsa.h\"\n\n#include <stdio.h>\n\nint main(void) {{\n    {body}\n    return 0;\n}}\n"
@@ -251,25 +255,6 @@ fn gapless(list: &str) -> Result<String, String> {
         count += 1;
     }
     if count == 0 { Err("no struct grows".to_owned()) } else { Ok(format!("{count} without padding")) }
-}
-
-/// That the shared library exports the functions of the header and nothing else.
-pub fn exported(tree: &Tree, library: &Path) -> Result<String, String> {
-    let header = Header::parse(&read(&tree.root.join(HEADER))?)?;
-    let at = |error: String| format!("{}: {error}", library.display());
-    let bytes = fs::read(library).map_err(|error| at(error.to_string()))?;
-    let file = object::File::parse(&*bytes).map_err(|error| at(error.to_string()))?;
-    let exports = file.exports().map_err(|error| at(error.to_string()))?;
-    let names: Vec<String> =
-        exports.iter().map(|export| String::from_utf8_lossy(export.name()).into_owned()).collect();
-    let declared: Vec<&String> = header.functions.iter().map(|(name, _)| name).collect();
-    if let Some(name) = declared.iter().find(|name| !names.contains(name)) {
-        return Err(at(format!("does not export {name}, which elsa.h declares")));
-    }
-    if let Some(name) = names.iter().find(|name| !declared.contains(name)) {
-        return Err(at(format!("exports {name}, which elsa.h does not declare")));
-    }
-    Ok(format!("{}, as the header declares", names.len()))
 }
 
 /// What a fact is about: the part of it that stays when it changes.

@@ -1,17 +1,16 @@
 //! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; linked with the
-//! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
-//! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
-//! request; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number
-//! of its checks. The README's quick start of C++ is followed, too.
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are, under
+//! valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on request; those
+//! that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number of its checks.
+//! The README's quick start of C++ is followed, too, and `super::links` links programs in every way that the folder
+//! is made for.
 
 pub mod abi;
 mod header;
-mod packages;
 mod programs;
 
-use super::readme;
+use super::{links, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
 use crate::ran::Ran;
@@ -34,13 +33,11 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
 
-    ran.note("functions of the shared library", abi::exported(tree, &dist.join("lib/libelsa.so")));
     programs::by_both_compilers(tree, ran, &dist, &home);
     programs::through_the_standin(tree, ran, &dist, &home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
-        packages::with_cmake(tree, ran, &dist, &home, cmake.as_deref())?;
         readme::cpp(tree, ran, cmake.as_deref())?;
     }
-    packages::with_pkg_config(tree, ran, &dist, &home)?;
+    links::host(tree, ran, &dist)?;
     programs::against_panics(tree, ran, &dist, &home)
 }

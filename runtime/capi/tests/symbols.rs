@@ -1,0 +1,44 @@
+//! `elsa.map`, the version script with which `cargo xtask build` links, names the functions of `elsa.h` and their ABI.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The functions that the header declares: their declarations begin at the start of a line, those that it defines
+/// itself with `static`.
+fn declared(header: &str) -> BTreeSet<&str> {
+    let lines = header.lines().filter(|line| !line.starts_with([' ', '#', '/', '}']));
+    let lines = lines.filter(|line| !line.starts_with("static ") && !line.starts_with("typedef "));
+    let before = lines.filter_map(|line| line.split_once('(').map(|(before, _)| before));
+    let names = before.filter_map(|before| before.rsplit([' ', '*']).next());
+    names.filter(|name| name.starts_with("elsa_") && *name != "elsa_test_panic_next").collect()
+}
+
+#[test]
+fn the_version_script_names_the_functions_of_the_header() {
+    let (header, map) = (read("include/elsa.h"), read("elsa.map"));
+    let declared = declared(&header);
+    assert!(declared.contains("elsa_run") && declared.contains("elsa_last_error"), "{declared:?}");
+    assert!(!declared.contains("elsa_problem_init"), "a function of the header itself");
+    let lines = map.lines().map(str::trim);
+    let named: BTreeSet<&str> =
+        lines.filter_map(|line| line.strip_suffix(';')).filter(|x| x.starts_with("elsa_")).collect();
+    let (missing, unknown): (Vec<_>, Vec<_>) =
+        (declared.difference(&named).collect(), named.difference(&declared).collect());
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "elsa.map: missing {missing:?}, not in elsa.h {unknown:?}"
+    );
+}
+
+#[test]
+fn the_version_script_has_the_number_of_the_abi() {
+    let map = read("elsa.map");
+    let nodes: Vec<&str> = map.lines().filter_map(|line| Some(line.split_once('{')?.0.trim())).collect();
+    let newest = format!("ELSA_{}.{}", elsa::ELSA_ABI_MAJOR, elsa::ELSA_ABI_MINOR);
+    assert_eq!(nodes.last(), Some(&newest.as_str()), "elsa.map");
+}

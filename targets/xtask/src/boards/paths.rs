@@ -1,0 +1,45 @@
+//! Folders of the machine that builds. What is shipped holds none of their paths: sources have paths of their own
+//! there, which the compiler writes instead, and `super::check` reads the artefacts.
+
+use crate::setup;
+use crate::shell::Tree;
+use std::path::PathBuf;
+
+/// A folder of this machine, with what its path is called in artefacts.
+struct Folder {
+    path: PathBuf,
+    name: &'static str,
+}
+
+/// The folders, the ones inside others after them.
+fn folders(tree: &Tree) -> Result<Vec<Folder>, String> {
+    let home = std::env::home_dir().filter(|path| path.parent().is_some());
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = cargo.or_else(|| home.as_ref().map(|home| home.join(".cargo")));
+    let sources = cargo.iter().flat_map(|cargo| std::fs::read_dir(cargo.join("registry/src")));
+    let sources: Vec<PathBuf> = sources.flatten().flatten().map(|entry| entry.path()).collect();
+    let mut folders = Vec::new();
+    let mut add = |path: PathBuf, name| folders.push(Folder { path, name });
+    home.into_iter().for_each(|path| add(path, "/home"));
+    add(setup::toolchain_folder(tree)?, "/rust");
+    cargo.into_iter().for_each(|path| add(path, "/cargo"));
+    sources.into_iter().for_each(|path| add(path, "/crates"));
+    add(tree.root.clone(), "/elsa");
+    add(tree.target.clone(), "/target");
+    Ok(folders)
+}
+
+/// The argument of cargo that makes the compiler write names in place of the folders. Flags that another file of
+/// configuration names for the target stay; the variable RUSTFLAGS of the user's would go before both.
+pub fn renamed(tree: &Tree, triple: &str) -> Result<String, String> {
+    let flag = |folder: Folder| format!("--remap-path-prefix={}={}", folder.path.display(), folder.name);
+    let flags: Vec<String> = folders(tree)?.into_iter().map(flag).collect();
+    // Strings of JSON are strings of TOML.
+    Ok(format!("target.{triple}.rustflags={}", serde_json::json!(flags)))
+}
+
+/// The paths that no artefact may hold.
+pub fn private(tree: &Tree) -> Result<Vec<String>, String> {
+    let paths = folders(tree)?.into_iter().map(|folder| folder.path.display().to_string());
+    Ok(paths.collect())
+}

@@ -1,0 +1,328 @@
+//! Programs linked with the folder that `cargo xtask build` makes, in every way that it is made for: through CMake and
+//! pkg-config, with the static and the shared library, as a program that shares nothing, as a plugin, and beside a
+//! second library in Rust. The folder has been moved after it was built, the programs are installed, and before they
+//! run both the folder and the place where they were built are gone.
+
+use crate::boards::check;
+use crate::boards::library::Abi;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use elsa_targets::{Board, NAMES};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const CONSUMER: &str = "targets/xtask/consumer";
+const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{}: {error}", path.display())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(at(path))
+}
+
+fn empty(path: &Path) -> Result<(), String> {
+    if path.exists() {
+        fs::remove_dir_all(path).map_err(at(path))?;
+    }
+    fs::create_dir_all(path).map_err(at(path))
+}
+
+/// A copy of a folder elsewhere, with its links.
+fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
+    empty(to)?;
+    let run = Run::new(tree, "cp -a").arg(dist.join(".")).arg(to);
+    run.quiet().run().text("moving the folder").map(|_| ())
+}
+
+/// Runs a program that must print `ok`.
+fn says_ok(ran: &mut Ran, what: &str, run: Run) {
+    let said = run.limit(Duration::from_secs(60)).run().text(what);
+    let found = said.and_then(|said| if said.trim() == "ok" { Ok("ok".to_owned()) } else { Err(said) });
+    ran.note(what, found);
+}
+
+/// The names that a plugin defines for the programs which load it.
+fn of_plugin(bytes: &[u8], abi: &Abi) -> check::Found {
+    let names = check::defined(bytes)?;
+    let alien = |name: &&String| *name != "plugin" && !abi.functions.contains_key(*name);
+    let bad: Vec<&str> = names.iter().filter(alien).map(String::as_str).collect();
+    match (bad.is_empty(), names.contains("plugin")) {
+        (true, true) => Ok(format!("{} names", names.len())),
+        (true, false) => Err("no plugin; allowed: its function and those of elsa.map".to_owned()),
+        (false, _) => Err(format!("{}; allowed: its function and those of elsa.map", bad.join(", "))),
+    }
+}
+
+/// How the consumer is built and run: on this machine, or for a board.
+struct Way<'a> {
+    what: String,
+    cmake: PathBuf,
+    defines: Vec<String>,
+    emulator: &'a str,
+}
+
+/// The C program through the CMake package of `dist`, static and shared, installed; the build folder and the folder of
+/// the library are moved before it runs. Returns where it was installed.
+fn with_cmake(
+    tree: &Tree,
+    ran: &mut Ran,
+    abi: &Abi,
+    way: &Way,
+    dist: &Path,
+    home: &Path,
+) -> Result<PathBuf, String> {
+    let (library, gone) = (home.join("elsa"), home.join("gone"));
+    let installed = home.join("installed");
+    for (shared, name) in [("OFF", "static"), ("ON", "shared")] {
+        empty(home)?;
+        moved(tree, dist, &library)?;
+        let (dir, prefix) = (home.join("build"), home.join("prefix"));
+        fs::create_dir_all(&dir).map_err(at(&dir))?;
+        let mut make = Run::new(tree, "").arg(&way.cmake).arg(tree.root.join(CONSUMER));
+        make = make.args("-DCMAKE_BUILD_TYPE=Release").arg(format!("-DELSA_SHARED={shared}"));
+        make = make.arg(format!("-Delsa_DIR={}", library.join("lib/cmake/elsa").display()));
+        make = make.arg(format!("-DCMAKE_INSTALL_PREFIX={}", prefix.display())).dir(&dir);
+        for define in &way.defines {
+            make = make.arg(define);
+        }
+        let what = format!("{}, {name}", way.what);
+        make.machine().run().text(&format!("{what}: configuring"))?;
+        let install = Run::new(tree, "").arg(&way.cmake).arg("--build").arg(&dir).args("--target install");
+        install.machine().run().text(&format!("{what}: building"))?;
+
+        for folder in [&library, &dir] {
+            let to = gone.join(folder.file_name().unwrap_or_default());
+            fs::create_dir_all(&gone).and_then(|()| fs::rename(folder, &to)).map_err(at(folder))?;
+        }
+        fs::rename(&prefix, &installed).map_err(at(&prefix))?;
+        let program = installed.join("bin/with");
+        let bytes = read(&program)?;
+        if shared == "ON" {
+            ran.note(&format!("{what}: the library it needs"), check::needs(&bytes, &abi.soname()));
+        }
+        let private = [home, &tree.root, &tree.target].map(|path| path.display().to_string());
+        ran.note(&format!("{what}: paths"), check::paths(&bytes, &private));
+        says_ok(ran, &format!("{what}: run where it was moved"), Run::new(tree, way.emulator).arg(&program));
+    }
+    Ok(installed)
+}
+
+/// The links of this machine.
+pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
+    let (abi, home) = (Abi::read(tree)?, tree.target.join("links/host"));
+    for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
+        let way = Way {
+            what: if cmake.is_some() { "CMake 3.10".to_owned() } else { "CMake".to_owned() },
+            cmake: cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake")),
+            defines: Vec::new(),
+            emulator: "",
+        };
+        with_cmake(tree, ran, &abi, &way, dist, &home)?;
+    }
+    empty(&home)?;
+    let (library, gone) = (home.join("elsa"), home.join("gone"));
+    moved(tree, dist, &library)?;
+    with_pkg_config(tree, ran, &abi, &library, &home)?;
+    plugin(tree, ran, &abi, &library, &home)?;
+    twins(tree, ran, &abi, &library, &home)?;
+    // Programs that hold the library need no folder.
+    fs::rename(&library, &gone).map_err(at(&library))?;
+    for (name, ..) in DRIVERS {
+        says_ok(ran, &format!("pkg-config, {name}: run"), Run::new(tree, "").arg(home.join(name)));
+    }
+    let shared = Run::new(tree, "").arg(home.join("shared")).env("LD_LIBRARY_PATH", gone.join("lib"));
+    says_ok(ran, "pkg-config, shared: run", shared);
+    says_ok(ran, "two libraries in Rust: run", Run::new(tree, "").arg(home.join("twins")));
+    Ok(())
+}
+
+/// Programs that are linked with what pkg-config prints: their names, compilers, languages and questions.
+const DRIVERS: [(&str, &str, &str, &str); 6] = [
+    ("gcc", "gcc -std=c99", "c", "--cflags --libs"),
+    ("g++", "g++ -std=c++14", "c++", "--cflags --libs"),
+    ("clang", "clang-19 -std=c99", "c", "--cflags --libs --static"),
+    ("clang++", "clang++-19 -std=c++14", "c++", "--cflags --libs"),
+    ("gcc-static", "gcc -static -std=c99", "c", "--cflags --libs --static"),
+    ("g++-static", "g++ -static -std=c++14", "c++", "--cflags --libs --static"),
+];
+
+/// The line that pkg-config prints, as it prints it.
+fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String> {
+    let run = Run::new(tree, "pkg-config").args(question);
+    let run = run.env("PKG_CONFIG_PATH", library.join("lib/pkgconfig")).env("PKG_CONFIG_LIBDIR", "");
+    let line = run.quiet().run().text(&format!("pkg-config {question}"))?;
+    if line.trim().is_empty() { Err(format!("pkg-config {question}: printed nothing")) } else { Ok(line) }
+}
+
+fn with_pkg_config(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
+    let source = tree.root.join(CONSUMER).join("with.c");
+    let link = |name: &str, compiler: &str, language: &str, line: &str| {
+        let run = Run::new(tree, &format!("{compiler} {WARNINGS} -o")).arg(home.join(name));
+        let run = run.args(&format!("-x {language}")).arg(&source).args("-x none").args(line);
+        run.run().text(&format!("pkg-config, {name}: linking"))
+    };
+    for (name, compiler, language, question) in DRIVERS {
+        link(name, compiler, language, &printed(tree, library, &format!("{question} elsa"))?)?;
+        let needed = check::needed(&read(&home.join(name))?)?;
+        let shared: Vec<String> = needed.into_iter().filter(|name| name.contains("elsa")).collect();
+        let found = if shared.is_empty() { Ok("inside".to_owned()) } else { Err(shared.join(", ")) };
+        ran.note(&format!("pkg-config, {name}: the library"), found);
+    }
+    link("shared", "gcc -std=c99", "c", &(printed(tree, library, "--cflags --libs elsa-shared")? + " -lm"))?;
+    let needs = check::needs(&read(&home.join("shared"))?, &abi.soname());
+    ran.note("pkg-config, shared: the library", needs);
+    Ok(())
+}
+
+/// A plugin that holds the library.
+fn plugin(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
+    let path = home.join("plugin.so");
+    let line = printed(tree, library, "--cflags --libs elsa")?;
+    let run = Run::new(tree, "gcc -std=c99 -shared -fPIC -Dmain=plugin -o").arg(&path);
+    run.arg(tree.root.join(CONSUMER).join("with.c")).args(&line).run().text("linking a plugin")?;
+    ran.note("exports of a plugin", of_plugin(&read(&path)?, abi));
+    Ok(())
+}
+
+/// A program with the library and a copy of it whose functions have other names, which stands for a second library in
+/// Rust: both hold the whole standard library. Each answers a call.
+fn twins(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
+    let pairs = |between: &str, front: &str| -> String {
+        abi.functions.keys().map(|name| format!("{front}{name}{between}twin_{name}\n")).collect()
+    };
+    let names = home.join("twin.txt");
+    fs::write(&names, pairs(" ", "")).map_err(at(&names))?;
+    let (archive, twin) = (library.join("lib/libelsa.a"), home.join("libtwin.a"));
+    let run = Run::new(tree, "").arg(setup::llvm(tree)?.join("llvm-objcopy"));
+    let run = run.arg(format!("--redefine-syms={}", names.display())).arg(&archive).arg(&twin);
+    run.quiet().run().text("a copy of libelsa.a with other names")?;
+
+    let main = home.join("twins.c");
+    let source = "int first(void);\nint second(void);\nint main(void) { return first() || second(); }\n";
+    fs::write(&main, source).map_err(at(&main))?;
+    let compile = |name: &str, flags: &str| -> Result<PathBuf, String> {
+        let object = home.join(format!("{name}.o"));
+        let run = Run::new(tree, &format!("gcc -std=c99 -c -Dmain={name} {flags} -I"));
+        let run = run.arg(library.join("include")).arg("-o").arg(&object);
+        let run = run.arg(tree.root.join(CONSUMER).join("with.c"));
+        run.quiet().run().text("compiling for two libraries").map(|_| object)
+    };
+    let (first, second) = (compile("first", "")?, compile("second", &pairs("=", "-D"))?);
+    let program = home.join("twins");
+    let run = Run::new(tree, "gcc -o").arg(&program).arg(&main).arg(first).arg(second);
+    let run = run.arg(&archive).arg(&twin).args("-lutil -lrt -lpthread -lm -ldl");
+    let linked = run.run().text("two libraries in Rust: linking");
+    ran.note("two libraries in Rust: linked", linked.map(|_| "done".to_owned()));
+    Ok(())
+}
+
+/// The links of a board's folder by zig and by GCC, run by emulation, and how every board's toolchain file tunes.
+pub fn board(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
+    setup::program(tree, "aarch64-linux-gnu-gcc", "g++-aarch64-linux-gnu")?;
+    let (abi, home, emulator) = (Abi::read(tree)?, tree.target.join("links/board"), setup::emulator());
+    let zig = format!("-DELSA_ZIG={};-m;ziglang", setup::zig(tree)?.join("python").display());
+    let file =
+        |name: &str| tree.root.join("targets").join(name).join("toolchain.cmake").display().to_string();
+    for compiler in ["zig", "GCC"] {
+        let toolchain = dist.join(format!("share/{}/toolchain.cmake", board.name));
+        let mut defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", toolchain.display())];
+        defines.extend((compiler == "zig").then(|| zig.clone()));
+        let way =
+            Way { what: format!("CMake, {compiler}"), cmake: "cmake".into(), defines, emulator: &emulator };
+        let installed = with_cmake(tree, ran, &abi, &way, dist, &home)?;
+        if compiler == "zig" {
+            let bytes = read(&installed.join("bin/with"))?;
+            let found = check::symbol_versions(&bytes, board.build.glibc);
+            ran.note("symbol versions of the program that shares", found);
+        }
+    }
+    for name in NAMES {
+        for (compiler, wanted) in [("zig", tuned_by_zig(name)), ("GCC", tuned_by_gcc(name))] {
+            let mut defines = vec![format!("-DCMAKE_TOOLCHAIN_FILE={}", file(name))];
+            defines.extend((compiler == "zig").then(|| zig.clone()));
+            let found = flags(tree, dist, &home, &defines).and_then(|line| tuned(&line, wanted));
+            ran.note(&format!("{name}: flags for {compiler}"), found);
+        }
+    }
+    let unknown = [format!("-DCMAKE_TOOLCHAIN_FILE={}", file(&board.name)), "-DELSA_CPU=abacus".to_owned()];
+    let found = match flags(tree, dist, &home, &unknown) {
+        Err(fault) if fault.contains("ELSA_CPU: abacus; allowed: ") => Ok("refused".to_owned()),
+        Err(fault) => Err(fault),
+        Ok(line) => Err(format!("taken: {line}")),
+    };
+    ran.note("a core that the compiler does not know", found);
+    Ok(())
+}
+
+/// What zig's compiler is asked to tune for on a board.
+fn tuned_by_zig(board: &str) -> &'static str {
+    match board {
+        "jetson-orin" => "-Xclang -tune-cpu -Xclang cortex-a78ae",
+        "jetson-xavier" => "-Xclang -tune-cpu -Xclang carmel",
+        _ => "-Xclang -tune-cpu -Xclang cortex-a57",
+    }
+}
+
+/// The same for GCC, of which no version knows the cores of the Xavier.
+fn tuned_by_gcc(board: &str) -> &'static str {
+    match board {
+        "jetson-orin" => "-march=armv8-a -mtune=cortex-a78ae",
+        _ => "-march=armv8-a -mtune=cortex-a57",
+    }
+}
+
+/// Whether a compiler's command line tunes so, and stays within the instruction set.
+fn tuned(line: &str, wanted: &str) -> check::Found {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (line, wanted) = (words(line), words(wanted));
+    let sets = line
+        .iter()
+        .filter(|word| ["-mcpu=", "-target-cpu", "-march="].iter().any(|set| word.starts_with(set)));
+    let beyond: Vec<&str> = sets.filter(|word| *word != "-march=armv8-a").map(String::as_str).collect();
+    if !beyond.is_empty() {
+        return Err(format!("{}; allowed: ARMv8.0-A", beyond.join(" ")));
+    }
+    let tuned = line.windows(wanted.len()).any(|words| words == wanted);
+    let wanted = wanted.join(" ");
+    if tuned { Ok(wanted) } else { Err(format!("{}; allowed: {wanted} in it", line.join(" "))) }
+}
+
+/// The command line by which CMake compiles a C file, with these definitions.
+fn flags(tree: &Tree, dist: &Path, home: &Path, defines: &[String]) -> Result<String, String> {
+    let dir = home.join("flags");
+    empty(&dir)?;
+    let mut run = Run::new(tree, "cmake").arg(tree.root.join(CONSUMER)).dir(&dir);
+    run = run.args("-DCMAKE_EXPORT_COMPILE_COMMANDS=ON");
+    run = run.arg(format!("-Delsa_DIR={}", dist.join("lib/cmake/elsa").display()));
+    for define in defines {
+        run = run.arg(define);
+    }
+    let out = run.quiet().run();
+    if !out.ok {
+        return Err(format!("configuring: {}: {}", out.how, out.stderr.trim()));
+    }
+    let path = dir.join("compile_commands.json");
+    let commands: serde_json::Value =
+        serde_json::from_slice(&read(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+    let line = commands[0]["command"].as_str().unwrap_or_default();
+    if line.is_empty() { Err(format!("{}: no command", path.display())) } else { Ok(line.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_name_another_instruction_set_are_refused() {
+        let wanted = "-march=armv8-a -mtune=cortex-a57";
+        assert!(tuned("gcc -march=armv8-a -mtune=cortex-a57 -O3 -c a.c", wanted).is_ok());
+        assert!(tuned("gcc -march=armv8-a -O3 -c a.c", wanted).is_err());
+        assert!(tuned("gcc -march=armv8-a -mtune=cortex-a57 -mcpu=cortex-a57 -c a.c", wanted).is_err());
+        assert!(tuned("gcc -mtune=cortex-a57 -march=armv8.2-a -c a.c", "-mtune=cortex-a57").is_err());
+        assert!(tuned("zig cc -Xclang -target-cpu -Xclang carmel -c a.c", "-Xclang").is_err());
+    }
+}
