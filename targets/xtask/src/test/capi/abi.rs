@@ -15,10 +15,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const HEADER: &str = "runtime/capi/include/elsa.h";
+/// The header.
+pub const HEADER: &str = "runtime/capi/include/elsa.h";
 const LIST: &str = "runtime/capi/abi.txt";
 /// Where the least sizes are declared.
-const LEAST: &str = "runtime/capi/src/growing.rs";
+pub const LEAST: &str = "runtime/capi/src/growing.rs";
 const RELEASES: &str = "tests/capi";
 const OPENING: &str = "\
 # The ABI of elsa.h on 64-bit Linux, the same on x86-64 and AArch64. One fact a line:
@@ -71,14 +72,15 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let advice = format!("{LIST}: not the list of {HEADER}; ELSA_WRITE_ABI=1 writes it");
     ran.note("the committed list", differences(&read(&path)?, &list, &advice));
     for release in releases(tree)?.iter().filter(|release| release.major == major) {
-        let name = format!("additions since ABI {major}.{}", release.minor);
+        let name = format!("additions since {release}");
         let released = read(&release.folder.join("abi.txt"))?;
         ran.note(&name, additions(&released, &list, release.minor == minor));
     }
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String, String> {
+/// The text of a file.
+pub fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
@@ -91,6 +93,12 @@ pub struct Release {
     pub minor: u64,
     /// The folder with its header, its list and its client.
     pub folder: PathBuf,
+}
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ABI {}.{}", self.major, self.minor)
+    }
 }
 
 /// The releases, in order.
@@ -184,7 +192,7 @@ fn program(header: &Header, growing: &str, versions: &BTreeMap<String, String>) 
 }
 
 /// Structs that grow with their least sizes as C writes them, from the list in the library's source.
-fn least(growing: &str) -> Result<Vec<(String, String)>, String> {
+pub fn least(growing: &str) -> Result<Vec<(String, String)>, String> {
     let (_, list) = growing.split_once("\ngrowing! {\n").ok_or_else(|| format!("{LEAST}: no list"))?;
     let (list, _) = list.split_once('}').ok_or_else(|| format!("{LEAST}: no end of the list"))?;
     let entry = |line: &str| {
@@ -211,11 +219,8 @@ fn number(list: &str, name: &str) -> Result<u64, String> {
     value.ok_or_else(|| format!("{name}: not in {HEADER}"))
 }
 
-/// Nothing, where two lists are the same; otherwise the facts that only one of them has.
+/// The number of facts, where two lists have the same ones; otherwise the facts that only one of them has.
 fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
-    if old == new {
-        return Ok(format!("{} facts", facts(new).count()));
-    }
     let only = |a: &str, b: &str, sign: &str| {
         let there: Vec<&str> = facts(b).collect();
         facts(a)
@@ -223,7 +228,8 @@ fn differences(old: &str, new: &str, what: &str) -> Result<String, String> {
             .map(|fact| format!("\n  {sign} {fact}"))
             .collect::<String>()
     };
-    Err(format!("{what}{}{}", only(old, new, "-"), only(new, old, "+")))
+    let found = only(old, new, "-") + &only(new, old, "+");
+    if found.is_empty() { Ok(format!("{} facts", facts(new).count())) } else { Err(format!("{what}{found}")) }
 }
 
 /// That the fields of structs that grow follow each other without a gap, and end with the struct: a byte that belongs

@@ -9,6 +9,7 @@
 pub mod abi;
 mod header;
 mod programs;
+mod versions;
 
 use super::{links, readme};
 use crate::boards::build;
@@ -34,6 +35,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
 
     programs::by_both_compilers(tree, ran, &dist, &home);
+    versions::check(tree, ran, &dist, &home)?;
     programs::through_the_standin(tree, ran, &dist, &home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
         readme::cpp(tree, ran, cmake.as_deref())?;

@@ -19,8 +19,9 @@ pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
 const VALGRIND: &str = "valgrind --quiet --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 6] = [
+pub const PROGRAMS: [(&str, &str); 7] = [
     ("plain.c", ""),
+    ("versions.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
