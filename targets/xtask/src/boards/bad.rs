@@ -96,7 +96,7 @@ fn module(version: &str, target: &str, entry: &str) -> String {
 }
 
 /// Trials of the names of libraries, and of what they export.
-fn exported(cc: &Compiler, own: &str, trials: &mut Vec<Trial>) -> Result<(), String> {
+fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Vec<Trial>) -> Result<(), String> {
     let abi = Abi {
         major: 1,
         minor: 0,
@@ -105,7 +105,7 @@ fn exported(cc: &Compiler, own: &str, trials: &mut Vec<Trial>) -> Result<(), Str
     let script = |name: &str, text: &str| {
         fs::write(cc.dir.join(name), text).map_err(|error| format!("{}: {error}", cc.dir.display()))
     };
-    script("own.map", "ELSA_1.0 { global: elsa_*; start; local: *; };\n")?;
+    script("own.map", "ELSA_1.0 { global: elsa_*; start*; local: *; };\n")?;
     script("later.map", "ELSA_1.1 { global: elsa_*; local: *; };\n")?;
     let start = "int elsa_start(void) { return 0; }\n";
     let both = "int elsa_start(void) { return 0; }\nint start(void) { return 1; }\n";
@@ -130,15 +130,19 @@ fn exported(cc: &Compiler, own: &str, trials: &mut Vec<Trial>) -> Result<(), Str
 
     let program = "int elsa_start(void);\nint main(void) { return elsa_start(); }\n";
     let linked = |name: &str, library: &str| {
-        let path = cc.dir.join(library).display().to_string();
-        bytes(&cc.make(name, own, program, &path)?)
+        let flags = format!("{} -Wl,-rpath,$ORIGIN", cc.dir.join(library).display());
+        bytes(&cc.make(name, own, program, &flags)?)
     };
-    trials.push(good(
-        "a program that needs the library",
-        check::needs(&linked("by-name", "good.so")?, &abi.soname()),
-    ));
-    let by_path = check::needs(&linked("by-path", "unversioned.so")?, &abi.soname());
-    trials.push(bad("a program that needs a path", "unversioned.so", by_path));
+    let needs = |bytes: &[u8]| check::needs(bytes, &abi.soname());
+    let program_that_needs = linked("by-name", "good.so")?;
+    trials.push(good("a program that needs the library", needs(&program_that_needs)));
+    let versions = check::symbol_versions(&program_that_needs, glibc);
+    trials.push(good("its symbol versions", versions));
+    let by_path = linked("by-path", "unversioned.so")?;
+    trials.push(bad("a program that needs a path", "unversioned.so", needs(&by_path)));
+    let flags = format!("{} -Wl,-rpath,/elsewhere", cc.dir.join("good.so").display());
+    let elsewhere = bytes(&cc.make("elsewhere", own, program, &flags)?)?;
+    trials.push(bad("a program that looks elsewhere", "/elsewhere", needs(&elsewhere)));
 
     let archive = |name: &str, source: &str| bytes(&cc.archive(name, own, source)?);
     trials.push(good("an archive of its functions alone", check::globals(&archive("well", start)?, &abi)));
@@ -195,7 +199,7 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let archive = bytes(&cc.archive("driver", own, source)?)?;
     trials.push(bad("the same in an archive", "cuInit", check::driver_symbols(&archive)));
 
-    exported(&cc, own, &mut trials)?;
+    exported(&cc, own, glibc, &mut trials)?;
 
     let source =
         |path: &str| format!("#include <stdio.h>\nint main(void) {{ return puts(\"{path}\") < 0; }}\n");

@@ -25,7 +25,7 @@ use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
-use object::elf::{DT_NEEDED, DT_SONAME};
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,12 @@ pub fn symbol_versions(bytes: &[u8], glibc: Version) -> Found {
     if let Some((needs, link)) = sections.gnu_verneed(endian, bytes).map_err(fault)? {
         let strings = sections.strings(endian, bytes, link).map_err(fault)?;
         for need in needs {
-            for version in need.map_err(fault)?.1 {
+            let (file, versions) = need.map_err(fault)?;
+            // Those of this project's own library come with it.
+            if text(file.file(endian, strings).map_err(fault)?).starts_with("libelsa.so.") {
+                continue;
+            }
+            for version in versions {
                 names.insert(text(version.map_err(fault)?.name(endian, strings).map_err(fault)?));
             }
         }
@@ -121,11 +126,13 @@ pub fn soname(bytes: &[u8], wanted: &str) -> Found {
     names.into_iter().next().ok_or_else(|| format!("none; allowed: {wanted}"))
 }
 
-/// A program asks for the shared library by its name alone.
+/// A program asks for the shared library by its name alone, and looks for it at its own side.
 pub fn needs(bytes: &[u8], soname: &str) -> Found {
     let names = needed(bytes)?;
     let ours = names.iter().filter(|name| name.contains("elsa"));
     refuse(ours.filter(|name| *name != soname).cloned(), soname)?;
+    let places = dynamic(bytes, DT_RUNPATH)?.into_iter().chain(dynamic(bytes, DT_RPATH)?);
+    refuse(places.filter(|place| place != "$ORIGIN"), "$ORIGIN")?;
     if names.contains(soname) {
         Ok(soname.to_owned())
     } else {

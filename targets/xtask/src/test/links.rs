@@ -38,10 +38,11 @@ fn moved(tree: &Tree, dist: &Path, to: &Path) -> Result<(), String> {
     run.quiet().run().text("moving the folder").map(|_| ())
 }
 
-/// Runs a program that must print `ok`.
+/// Runs a program that must print `ok`, in a line for each of its calls.
 fn says_ok(ran: &mut Ran, what: &str, run: Run) {
     let said = run.limit(Duration::from_secs(60)).run().text(what);
-    let found = said.and_then(|said| if said.trim() == "ok" { Ok("ok".to_owned()) } else { Err(said) });
+    let good = |said: &str| !said.is_empty() && said.lines().all(|line| line == "ok");
+    let found = said.and_then(|said| if good(&said) { Ok("ok".to_owned()) } else { Err(said) });
     ran.note(what, found);
 }
 
@@ -104,8 +105,6 @@ fn with_cmake(
         if shared == "ON" {
             ran.note(&format!("{what}: the library it needs"), check::needs(&bytes, &abi.soname()));
         }
-        let private = [home, &tree.root, &tree.target].map(|path| path.display().to_string());
-        ran.note(&format!("{what}: paths"), check::paths(&bytes, &private));
         says_ok(ran, &format!("{what}: run where it was moved"), Run::new(tree, way.emulator).arg(&program));
     }
     Ok(installed)
@@ -140,14 +139,14 @@ pub fn host(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs that are linked with what pkg-config prints: their names, compilers, languages and questions.
-const DRIVERS: [(&str, &str, &str, &str); 6] = [
-    ("gcc", "gcc -std=c99", "c", "--cflags --libs"),
-    ("g++", "g++ -std=c++14", "c++", "--cflags --libs"),
-    ("clang", "clang-19 -std=c99", "c", "--cflags --libs --static"),
-    ("clang++", "clang++-19 -std=c++14", "c++", "--cflags --libs"),
-    ("gcc-static", "gcc -static -std=c99", "c", "--cflags --libs --static"),
-    ("g++-static", "g++ -static -std=c++14", "c++", "--cflags --libs --static"),
+/// Programs that are linked with what pkg-config prints: their names, compilers and questions.
+const DRIVERS: [(&str, &str, &str); 6] = [
+    ("gcc", "gcc", "--libs elsa"),
+    ("g++", "g++", "--libs elsa"),
+    ("clang", "clang-19", "--static --libs elsa"),
+    ("clang++", "clang++-19", "--libs elsa"),
+    ("gcc-static", "gcc -static", "--static --libs elsa"),
+    ("g++-static", "g++ -static", "--static --libs elsa"),
 ];
 
 /// The line that pkg-config prints, as it prints it.
@@ -160,19 +159,27 @@ fn printed(tree: &Tree, library: &Path, question: &str) -> Result<String, String
 
 fn with_pkg_config(tree: &Tree, ran: &mut Ran, abi: &Abi, library: &Path, home: &Path) -> Result<(), String> {
     let source = tree.root.join(CONSUMER).join("with.c");
-    let link = |name: &str, compiler: &str, language: &str, line: &str| {
-        let run = Run::new(tree, &format!("{compiler} {WARNINGS} -o")).arg(home.join(name));
-        let run = run.args(&format!("-x {language}")).arg(&source).args("-x none").args(line);
+    let compile = |compiler: &str| -> Result<PathBuf, String> {
+        let language = if compiler.contains("++") { "c++ -std=c++14" } else { "c -std=c99" };
+        let object = home.join(format!("{compiler}.o"));
+        let run = Run::new(tree, &format!("{compiler} {WARNINGS} -x {language} -c -o")).arg(&object);
+        let run = run.arg(&source).args(&printed(tree, library, "--cflags elsa")?);
+        run.run().text(&format!("pkg-config, {compiler}: compiling")).map(|_| object)
+    };
+    let link = |name: &str, compiler: &str, line: &str| {
+        let object = compile(compiler.split(' ').next().unwrap_or_default())?;
+        let run = Run::new(tree, compiler).arg("-o").arg(home.join(name)).arg(object).args(line);
         run.run().text(&format!("pkg-config, {name}: linking"))
     };
-    for (name, compiler, language, question) in DRIVERS {
-        link(name, compiler, language, &printed(tree, library, &format!("{question} elsa"))?)?;
+    for (name, compiler, question) in DRIVERS {
+        link(name, compiler, &printed(tree, library, question)?)?;
         let needed = check::needed(&read(&home.join(name))?)?;
         let shared: Vec<String> = needed.into_iter().filter(|name| name.contains("elsa")).collect();
         let found = if shared.is_empty() { Ok("inside".to_owned()) } else { Err(shared.join(", ")) };
         ran.note(&format!("pkg-config, {name}: the library"), found);
     }
-    link("shared", "gcc -std=c99", "c", &(printed(tree, library, "--cflags --libs elsa-shared")? + " -lm"))?;
+    let line = printed(tree, library, "--libs elsa-shared")?;
+    link("shared", "gcc", &(line + " -lm"))?;
     let needs = check::needs(&read(&home.join("shared"))?, &abi.soname());
     ran.note("pkg-config, shared: the library", needs);
     Ok(())
