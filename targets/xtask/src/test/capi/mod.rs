@@ -7,6 +7,7 @@
 //! is made for.
 
 pub mod abi;
+pub mod board;
 mod header;
 mod programs;
 mod versions;

@@ -19,17 +19,23 @@ pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
 const VALGRIND: &str = "valgrind --quiet --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 7] = [
+pub const PROGRAMS: [(&str, &str); 11] = [
     ("plain.c", ""),
+    ("cache.c", ""),
+    ("caches.c", ""),
+    ("concurrency.c", ""),
     ("versions.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
+    ("stack.c", ""),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
 /// Programs that run through the stand-in driver, and the faults of the driver.
-const ON_A_GPU: [(&str, &str); 7] = [
+const ON_A_GPU: [(&str, &str); 9] = [
+    ("caches.c", ""),
+    ("caches.c", "cuLaunchKernel:1:700"),
     ("device.c", ""),
     ("plain.c", ""),
     ("plain.c", "cuLaunchKernel:1:700"),
