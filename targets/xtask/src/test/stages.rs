@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 25] = [
+pub const STAGES: [Stage; 27] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -94,6 +94,18 @@ pub const STAGES: [Stage; 25] = [
     },
     Stage { name: "abi", about: "the C ABI against its list", fast: false, run: capi::abi::abi },
     Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
+    Stage {
+        name: "capi-asan",
+        about: "programs and library, AddressSanitizer",
+        fast: false,
+        run: capi::instrumented::asan,
+    },
+    Stage {
+        name: "capi-tsan",
+        about: "programs and library, ThreadSanitizer",
+        fast: false,
+        run: capi::instrumented::tsan,
+    },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },
     Stage {

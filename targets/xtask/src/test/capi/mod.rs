@@ -9,6 +9,7 @@
 pub mod abi;
 pub mod board;
 mod header;
+pub mod instrumented;
 mod programs;
 mod versions;
 
