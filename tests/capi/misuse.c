@@ -125,7 +125,7 @@ static void pointers(void) {
     ARGUMENT(elsa_plan_certificate(plan, ELSA_BACKEND_AUTO, (elsa_certificate *)ODD), "certificate");
     ARGUMENT(elsa_workspace_create(plan, NULL), "workspace");
     ARGUMENT(elsa_workspace_create(plan, (elsa_workspace *)ODD), "workspace");
-    ARGUMENT(elsa_workspace_create_in(plan, NULL, 1 << 20, (elsa_workspace *)GOOD), "memory");
+    ARGUMENT(elsa_workspace_create_in(plan, NULL, 1 << 20, (elsa_workspace *)GOOD), ": null");
     ARGUMENT(elsa_workspace_create_in(plan, GOOD, 1 << 20, NULL), "workspace");
     ARGUMENT(elsa_run(plan, workspace, NULL, &good.to, NULL), "inputs");
     ARGUMENT(elsa_run(plan, workspace, (const elsa_inputs *)odd(&good.in, sizeof good.in), &good.to, NULL), "inputs");
@@ -149,6 +149,7 @@ static void pointers(void) {
 
 /* Tensors that are null, misaligned or too short; nothing is written to out. */
 static void tensors(void) {
+    static const int64_t lengths[1] = {N};
     const elsa_input whole = good.in.k;
     elsa_inputs in = good.in;
     elsa_outputs to = good.to;
@@ -164,7 +165,7 @@ static void tensors(void) {
     in.past_k = whole;
     ARGUMENT(elsa_run(plan, workspace, &in, &to, NULL), "past_k:");
     in = good.in;
-    in.key_lengths.data = (const int64_t *)GOOD;
+    in.key_lengths.data = lengths;
     in.key_lengths.count = 1;
     ARGUMENT(elsa_run(plan, workspace, &in, &to, NULL), "key_lengths:");
     in = good.in;

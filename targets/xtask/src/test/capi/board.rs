@@ -10,8 +10,17 @@ use std::fs;
 use std::path::Path;
 
 /// Programs whose outcome depends on the processor or the C library, or on how C++ calls them.
-const PROGRAMS: [&str; 8] =
-    ["plain.c", "floats.c", "cache.c", "caches.c", "concurrency.c", "stack.c", "versions.c", "whole.cpp"];
+const PROGRAMS: [&str; 9] = [
+    "plain.c",
+    "floats.c",
+    "cache.c",
+    "caches.c",
+    "concurrency.c",
+    "misuse.c",
+    "stack.c",
+    "versions.c",
+    "whole.cpp",
+];
 /// Libraries that a link by zig needs besides this one.
 const BESIDE: &str = "-lpthread -lm -ldl -lunwind";
 

@@ -8,6 +8,7 @@
 
 pub mod abi;
 pub mod board;
+mod dialects;
 mod header;
 pub mod instrumented;
 mod programs;
@@ -36,6 +37,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
 
+    dialects::check(tree, ran, &dist, &home)?;
     programs::by_both_compilers(tree, ran, &dist, &home);
     versions::check(tree, ran, &dist, &home)?;
     programs::through_the_standin(tree, ran, &dist, &home)?;

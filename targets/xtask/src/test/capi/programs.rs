@@ -19,7 +19,7 @@ pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
 const VALGRIND: &str = "valgrind --quiet --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 11] = [
+pub const PROGRAMS: [(&str, &str); 12] = [
     ("plain.c", ""),
     ("cache.c", ""),
     ("caches.c", ""),
@@ -28,6 +28,7 @@ pub const PROGRAMS: [(&str, &str); 11] = [
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
+    ("misuse.c", ""),
     ("stack.c", ""),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
