@@ -1,6 +1,6 @@
 //! The stage `cross`: what boards get is built, examined, linked against and run by emulation.
 
-use super::{capi, links, readme};
+use super::{links, readme};
 use crate::boards::library::Abi;
 use crate::boards::target::Target;
 use crate::boards::{bad, build, check, deploy};
@@ -61,7 +61,6 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let dist = Target::named(tree, &board.name)?.dist(tree);
     consumer(tree, ran, &board, &dist)?;
     links::board(tree, ran, &board, &dist)?;
-    capi::board::emulated(tree, ran, &dist)?;
     readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
     emulate(tree, ran, &board, &dist);
     Ok(())

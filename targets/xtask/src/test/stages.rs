@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 27] = [
+pub const STAGES: [Stage; 28] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -94,6 +94,12 @@ pub const STAGES: [Stage; 27] = [
     },
     Stage { name: "abi", about: "the C ABI against its list", fast: false, run: capi::abi::abi },
     Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
+    Stage {
+        name: "capi-board",
+        about: "programs on an emulated Cortex-A57",
+        fast: false,
+        run: capi::board::emulated,
+    },
     Stage {
         name: "capi-asan",
         about: "programs and library, AddressSanitizer",
