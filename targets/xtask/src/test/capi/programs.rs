@@ -15,8 +15,10 @@ pub const SOURCES: &str = "tests/capi";
 pub const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 /// Libraries that a static link needs besides this one; the packages name the same.
 pub const BESIDE: &str = "-lutil -lrt -lpthread -lm -ldl";
-/// Memory errors are failures, and so is memory that nothing points to at the end.
-const VALGRIND: &str = "valgrind --quiet --error-exitcode=9 --errors-for-leak-kinds=definite";
+/// Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns, so that one
+/// that spins does not keep the others from working.
+const VALGRIND: &str =
+    "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
 pub const PROGRAMS: [(&str, &str); 12] = [
