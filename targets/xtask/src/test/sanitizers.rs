@@ -6,8 +6,13 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 
-/// A command of cargo's with a sanitizer of the nightly compiler, for the packages that work with raw memory. Its
-/// functions are exported, so that the stand-in driver, when it is opened, finds them.
+/// Flags of the nightly compiler for a sanitizer, whose functions are exported, so that the stand-in driver, when it is
+/// opened, finds them.
+pub fn flags(sanitizer: &str) -> String {
+    format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic")
+}
+
+/// A command of cargo's with a sanitizer of the nightly compiler, for the packages that work with raw memory.
 fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
     // What follows the two dashes is for the tests.
     let (for_cargo, for_tests) = options.split_once(" -- ").unwrap_or((options, ""));
@@ -16,7 +21,7 @@ fn sanitized(tree: &Tree, sanitizer: &str, options: &str, host: &str) -> Run {
             .args(for_cargo)
             .args(&format!("--target {host} --target-dir"))
             .arg(tree.target.join(sanitizer))
-            .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer} -Clink-arg=-Wl,--export-dynamic"))
+            .env("RUSTFLAGS", flags(sanitizer))
             .env_default("PROPTEST_CASES", "16");
     if for_tests.is_empty() { run } else { run.args("--").args(for_tests) }
 }

@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 24] = [
+pub const STAGES: [Stage; 28] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -92,7 +92,26 @@ pub const STAGES: [Stage; 24] = [
         fast: false,
         run: workspace::robot,
     },
+    Stage { name: "abi", about: "the C ABI against its list", fast: false, run: capi::abi::abi },
     Stage { name: "capi", about: "C and C++ programs with the library", fast: false, run: capi::capi },
+    Stage {
+        name: "capi-board",
+        about: "programs on an emulated Cortex-A57",
+        fast: false,
+        run: capi::board::emulated,
+    },
+    Stage {
+        name: "capi-asan",
+        about: "programs and library, AddressSanitizer",
+        fast: false,
+        run: capi::instrumented::asan,
+    },
+    Stage {
+        name: "capi-tsan",
+        about: "programs and library, ThreadSanitizer",
+        fast: false,
+        run: capi::instrumented::tsan,
+    },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },
     Stage {

@@ -2,19 +2,25 @@
 //! crash or panic, every status is one of those that the header names, and a refusal has a message.
 //!
 //! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
-//! described, now and then misaligned, short, overlapping or null.
+//! described, now and then misaligned, short, overlapping or null. Structs that begin with their size are now and then
+//! those of an older or a newer version, in memory of exactly that size.
 #![no_main]
 
 use elsa::*;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use std::ffi::CStr;
-use std::ptr::{null, null_mut};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::{CStr, c_void};
+use std::ptr::{NonNull, null, null_mut};
 
 /// Bytes of an arena.
 const ARENA: usize = 1 << 15;
 /// Calls of a sequence.
 const CALLS: usize = 24;
+/// No struct of any version is larger; the library looks at none that says so.
+const LARGEST: usize = 4096;
+/// What lies behind memory that is written.
+const BEHIND: [u8; 16] = [0xa5; 16];
 
 /// The handles of a sequence of calls. Destroyed ones stay.
 #[derive(Default)]
@@ -23,6 +29,8 @@ struct Known {
     plans: Vec<(elsa_plan, elsa_problem)>,
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
+    /// Memory of workspaces, which outlives them.
+    memories: Vec<Vec<u64>>,
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -57,6 +65,123 @@ fn accepted(status: elsa_status) -> bool {
         assert!(unsafe { !CStr::from_ptr(elsa_last_error()).is_empty() });
     }
     status == ELSA_STATUS_OK
+}
+
+/// A struct in memory of its own, aligned as it must be.
+struct Block {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Block {
+    /// The first bytes of a value, and zeros where there are more bytes than it has.
+    fn new<T: Copy>(value: &T, bytes: usize) -> Block {
+        // Every struct begins with its size, which is read whatever it says.
+        let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
+        let layout = layout.expect("sizes are small");
+        // SAFETY: the layout is not empty; at most the bytes of the value are read, and of the block written.
+        unsafe {
+            let memory = NonNull::new(alloc_zeroed(layout)).expect("memory for a struct");
+            let from = (&raw const *value).cast::<u8>();
+            from.copy_to_nonoverlapping(memory.as_ptr(), layout.size().min(size_of::<T>()));
+            Block { memory, layout }
+        }
+    }
+
+    fn get<T>(&self) -> *mut T {
+        self.memory.as_ptr().cast()
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the block has as many bytes, all initialized, and no other reference.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
+    }
+
+    fn set_size(&mut self, size: usize) {
+        self.bytes()[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with that layout.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+/// The size that a struct of a version has: mostly that of the library's own.
+fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
+    Ok(match u.int_in_range(0..=15)? {
+        0..=10 => known,
+        11 | 12 => u.int_in_range(0..=known)?,
+        13 | 14 => known + u.int_in_range(0..=40)?,
+        _ => u.arbitrary()?,
+    })
+}
+
+/// A struct that is read, as a program of some version has it, in as many bytes as its size says.
+fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
+    let known = size_of::<T>();
+    let size = version(u, known)?;
+    let mut block = Block::new(value, if size > LARGEST { known } else { size });
+    block.set_size(size);
+    if size > known && size <= LARGEST && u.arbitrary()? {
+        let at = u.int_in_range(known..=size - 1)?;
+        block.bytes()[at] = u.arbitrary()?;
+    }
+    Ok(block)
+}
+
+/// Has a struct written, as a program of some version has it: nothing behind its size changes, nor anything else where
+/// it is refused.
+fn write<T: Copy>(
+    u: &mut Unstructured<'_>,
+    value: &T,
+    call: impl FnOnce(*mut T) -> elsa_status,
+) -> Result<bool> {
+    let known = size_of::<T>();
+    let size = version(u, known)?;
+    let room = if size > LARGEST { known } else { size.max(size_of::<usize>()) };
+    let mut block = Block::new(value, room + BEHIND.len());
+    block.bytes()[size_of::<usize>()..].fill(BEHIND[0]);
+    block.set_size(size);
+    let done = accepted(call(block.get()));
+    assert_eq!(block.bytes()[..size_of::<usize>()], size.to_ne_bytes(), "the size of a struct was changed");
+    let kept = if done { size } else { size_of::<usize>() };
+    assert!(
+        block.bytes()[kept..].iter().all(|byte| *byte == BEHIND[0]),
+        "size {size}: written from {kept} on"
+    );
+    Ok(done)
+}
+
+/// A host that lends one thread: the caller's.
+unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void) {
+    let task = task.expect("a task");
+    for worker in (0..workers).rev() {
+        // SAFETY: the library's own task and context, each worker once.
+        unsafe { task(context, worker) };
+    }
+}
+
+/// Options of an engine, without threads of its own.
+fn engine_options(u: &mut Unstructured<'_>, cores: &[u32; 3]) -> Result<elsa_engine_options> {
+    let mut options =
+        elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
+    if u.ratio(1, 4)? {
+        options.backend = u.int_in_range(0..=6)?;
+        options.fallback = u.int_in_range(0..=2)?;
+        options.cuda_context = u.int_in_range(0..=2)?;
+        options.priority = u.int_in_range(-1..=100)?;
+        options.spin_us = u.arbitrary()?;
+        options.core_count = u.int_in_range(0..=3)?;
+        options.cores = if u.arbitrary()? { cores.as_ptr() } else { null() };
+    }
+    if u.ratio(1, 3)? {
+        options.threads = u.int_in_range(1..=3)?;
+        options.parallel_for = Some(lend);
+    }
+    Ok(options)
 }
 
 /// One of the handles, or a number that never was one.
@@ -219,12 +344,13 @@ fn frame(
 
 fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> Result<()> {
     let mut lists = [[0i64; 4]; 3];
-    let engine =
+    let cores = [0, 1, u32::MAX];
+    let options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
     let mut made = elsa_engine::default();
-    // SAFETY (all calls below): structs are those of this function; tensors lie in the arenas, which outlive the
-    // handles, and which nothing else uses during a call.
-    if accepted(unsafe { elsa_engine_create(&engine, &mut made) }) {
+    // SAFETY (all calls below): structs are those of this function, in as many bytes as their sizes say; tensors lie in
+    // the arenas, which outlive the handles, and which nothing else uses during a call.
+    if accepted(unsafe { elsa_engine_create(&options, &mut made) }) {
         known.engines.push(made);
     }
     for _ in 0..CALLS {
@@ -232,7 +358,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             break;
         }
         let none = (elsa_plan::default(), elsa_problem::default());
-        match u.int_in_range(0..=11)? {
+        match u.int_in_range(0..=14)? {
             0..=2 => {
                 let p = problem(u)?;
                 let options = elsa_plan_options {
@@ -243,10 +369,11 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
-                let options: *const _ = if u.arbitrary()? { &options } else { null() };
+                let (given, options) = (read(u, &p)?, read(u, &options)?);
+                let options = if u.arbitrary()? { options.get() } else { null_mut() };
                 let mut plan = elsa_plan::default();
                 // SAFETY: above.
-                if accepted(unsafe { elsa_plan_create(engine, &p, options, &mut plan) }) {
+                if accepted(unsafe { elsa_plan_create(engine, given.get(), options, &mut plan) }) {
                     known.plans.push((plan, p));
                 }
             }
@@ -271,14 +398,24 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     key_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=19)? },
                     ..elsa_chunk::default()
                 };
-                let (part, chunk) = (u.ratio(1, 4)?, if u.arbitrary()? { &raw const chunk } else { null() });
-                // SAFETY: above.
-                accepted(unsafe {
-                    match part {
-                        true => elsa_partial(plan, workspace, chunk, &inputs, &outputs, null_mut()),
-                        false => elsa_run(plan, workspace, &inputs, &outputs, null_mut()),
+                let (part, whole) = (u.ratio(1, 4)?, u.arbitrary()?);
+                let (inputs, outputs, chunk) = (read(u, &inputs)?, read(u, &outputs)?, read(u, &chunk)?);
+                let (inputs, outputs) = (inputs.get(), outputs.get());
+                let chunk = if whole { null_mut() } else { chunk.get() };
+                let run = |report| {
+                    // SAFETY: above.
+                    unsafe {
+                        match part {
+                            true => elsa_partial(plan, workspace, chunk, inputs, outputs, report),
+                            false => elsa_run(plan, workspace, inputs, outputs, report),
+                        }
                     }
-                });
+                };
+                if u.arbitrary()? {
+                    write(u, &elsa_report::default(), run)?;
+                } else {
+                    accepted(run(null_mut()));
+                }
             }
             7 => {
                 let (plan, p) = pick(u, &known.plans, none)?;
@@ -304,6 +441,45 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let stale = pick(u, &known.bounds, elsa_bound::default())?;
                 // SAFETY: above; every bound frame was destroyed.
                 accepted(unsafe { elsa_bound_run(stale, null_mut()) });
+            }
+            11 => {
+                let engine = pick(u, &known.engines, elsa_engine::default())?;
+                let (plan, _) = pick(u, &known.plans, none)?;
+                // SAFETY: above.
+                write(u, &elsa_engine_info::default(), |info| unsafe { elsa_engine_describe(engine, info) })?;
+                // SAFETY: above.
+                write(u, &elsa_plan_info::default(), |info| unsafe { elsa_plan_describe(plan, info) })?;
+                let backend = u.int_in_range(0..=6)?;
+                let bound = elsa_certificate::default();
+                // SAFETY: above.
+                write(u, &bound, |bound| unsafe { elsa_plan_certificate(plan, backend, bound) })?;
+                accepted(elsa_engine_load_kernels(engine));
+            }
+            12 => {
+                let (plan, _) = pick(u, &known.plans, none)?;
+                let mut memory = vec![0u64; u.int_in_range(0..=1024)?];
+                let off = u.int_in_range(0..=7)?;
+                let bytes = (memory.len() * 8).saturating_sub(off);
+                let start = if u.ratio(1, 16)? {
+                    null_mut()
+                } else {
+                    memory.as_mut_ptr().cast::<u8>().wrapping_add(off)
+                };
+                let mut workspace = elsa_workspace::default();
+                // SAFETY: above; the memory outlives the workspace.
+                if accepted(unsafe { elsa_workspace_create_in(plan, start.cast(), bytes, &mut workspace) }) {
+                    known.workspaces.push(workspace);
+                }
+                known.memories.push(memory);
+            }
+            13 => {
+                let options = engine_options(u, &cores)?;
+                let options = read(u, &options)?;
+                let mut engine = elsa_engine::default();
+                // SAFETY: above.
+                if accepted(unsafe { elsa_engine_create(options.get(), &mut engine) }) {
+                    known.engines.push(engine);
+                }
             }
             _ => merge(u, arenas)?,
         }

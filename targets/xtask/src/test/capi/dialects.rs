@@ -1,0 +1,50 @@
+//! The headers alone, in every standard of C and C++ that programs use, with warnings that projects switch on.
+
+use crate::ran::Ran;
+use crate::shell::{Run, Tree};
+use std::path::Path;
+
+/// Warnings beyond those of the programs, which a header must not cause in the code of others.
+const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror";
+const OF_C: [&str; 3] = ["c99", "c11", "c17"];
+const OF_CPP: [&str; 4] = ["c++14", "c++17", "c++20", "c++23"];
+
+/// Compilers that this machine may have besides those that the stage requires: the oldest ones that boards come with.
+const OLDER: [(&str, &str); 5] =
+    [("gcc-7", "g++-7"), ("gcc-8", "g++-8"), ("gcc-9", "g++-9"), ("gcc-10", "g++-10"), ("gcc-11", "g++-11")];
+
+/// Compiles both headers, each included twice, by every compiler that is there.
+pub fn check(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
+    let write = |name: &str, text: &str| {
+        let path = home.join(name);
+        std::fs::write(&path, text).map(|()| path).map_err(|error| format!("{}: {error}", home.display()))
+    };
+    let c = write("header.c", "#include \"elsa.h\"\n#include \"elsa.h\"\nint only_here(void);\n")?;
+    let cpp = write("header.cpp", "#include \"elsa.hpp\"\n#include \"elsa.hpp\"\nint only_here();\n")?;
+    let is_there = |program: &&(&str, &str)| Run::new(tree, program.1).args("--version").quiet().run().ok;
+    let older = OLDER.iter().filter(is_there).copied();
+    for (of_c, of_cpp) in [("gcc", "g++"), ("clang-19", "clang++-19")].into_iter().chain(older) {
+        let both = OF_C.map(|standard| (of_c, standard, &c, "-Wstrict-prototypes")).into_iter();
+        for (compiler, standard, file, more) in
+            both.chain(OF_CPP.map(|standard| (of_cpp, standard, &cpp, "")))
+        {
+            // The oldest name the newest standard by its draft, or do not know it.
+            if !knows(tree, compiler, standard) {
+                continue;
+            }
+            let run =
+                Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only {WARNINGS} {more} -I"));
+            let out = run.arg(dist.join("include")).arg(file).quiet().run();
+            let found = if out.ok { Ok("no warning".to_owned()) } else { Err(out.stderr) };
+            ran.note(&format!("the header, {compiler} {standard}"), found);
+        }
+    }
+    Ok(())
+}
+
+fn knows(tree: &Tree, compiler: &str, standard: &str) -> bool {
+    let language = if standard.starts_with("c++") { "c++" } else { "c" };
+    let run =
+        Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only -x {language} /dev/null"));
+    run.quiet().run().ok
+}

@@ -1,0 +1,184 @@
+//! What `elsa.h` declares, read from its text, which cbindgen writes in one regular form.
+
+/// The declarations of a header, each kind in its order.
+#[derive(Debug, Default, PartialEq)]
+pub struct Header {
+    /// Names of constants.
+    pub constants: Vec<String>,
+    /// Names of numbers that stand for something, with their types.
+    pub numbers: Vec<(String, String)>,
+    /// Types of functions that the library calls, as in C, without the names of their arguments.
+    pub callbacks: Vec<String>,
+    /// Structs.
+    pub structs: Vec<Struct>,
+    /// Functions, with their names: as in C, without the names of their arguments.
+    pub functions: Vec<(String, String)>,
+}
+
+/// A struct.
+#[derive(Debug, PartialEq)]
+pub struct Struct {
+    /// Its name.
+    pub name: String,
+    /// Its fields.
+    pub fields: Vec<Field>,
+}
+
+/// A field of a struct.
+#[derive(Debug, PartialEq)]
+pub struct Field {
+    /// Its name.
+    pub name: String,
+    /// Its declaration without a comment.
+    pub declaration: String,
+}
+
+impl Struct {
+    /// Whether it begins with its size, so that fields can be added to it.
+    pub fn grows(&self) -> bool {
+        self.fields.first().is_some_and(|field| field.declaration == "size_t size")
+    }
+}
+
+impl Header {
+    /// Reads the text of a header.
+    ///
+    /// # Errors
+    /// A declaration that is none of the kinds above.
+    pub fn parse(text: &str) -> Result<Header, String> {
+        let code = without_comments(text);
+        let mut header = Header::default();
+        let mut rest = String::new();
+        for line in code.lines() {
+            if let Some(line) = line.trim().strip_prefix('#') {
+                let constant = line.strip_prefix("define ").and_then(|line| line.split_once(' '));
+                header.constants.extend(constant.map(|(name, _)| name.to_owned()));
+            } else {
+                rest.push_str(line);
+                rest.push('\n');
+            }
+        }
+        // What follows is compiled into the programs.
+        let rest = rest.split_once("static inline").map_or(rest.as_str(), |(before, _)| before);
+        let mut rest = rest.trim();
+        while !rest.is_empty() {
+            rest = header.declaration(rest)?.trim_start();
+        }
+        if header.structs.is_empty() || header.functions.is_empty() || header.constants.is_empty() {
+            return Err("elsa.h: no constants, structs or functions found in it".to_owned());
+        }
+        Ok(header)
+    }
+
+    /// Takes one declaration off the front; returns the rest.
+    fn declaration<'a>(&mut self, text: &'a str) -> Result<&'a str, String> {
+        let wrong = || format!("elsa.h: {:?}: not a declaration that is known", first_line(text));
+        if let Some(rest) = text.strip_prefix("extern \"C\" {").or_else(|| text.strip_prefix('}')) {
+            return Ok(rest);
+        }
+        if text.starts_with("typedef struct") {
+            let (_, body) = text.split_once('{').ok_or_else(wrong)?;
+            let (body, rest) = body.split_once('}').ok_or_else(wrong)?;
+            let (name, rest) = rest.split_once(';').ok_or_else(wrong)?;
+            let fields = body.split(';').map(words).filter(|field| !field.is_empty());
+            let fields = fields.map(|declaration| Field {
+                name: last_word(declaration.split('[').next().unwrap_or_default()).to_owned(),
+                declaration,
+            });
+            self.structs.push(Struct { name: words(name), fields: fields.collect() });
+            return Ok(rest);
+        }
+        let (declaration, rest) = text.split_once(';').ok_or_else(wrong)?;
+        let declaration = words(declaration);
+        match declaration.strip_prefix("typedef ") {
+            Some(callback) if callback.contains('(') => {
+                self.callbacks.push(prototype(callback).ok_or_else(wrong)?)
+            }
+            Some(number) => {
+                let (of, name) = number.rsplit_once(' ').ok_or_else(wrong)?;
+                self.numbers.push((name.to_owned(), of.to_owned()));
+            }
+            None => {
+                let name = last_word(declaration.split('(').next().unwrap_or_default());
+                let function = prototype(&declaration).filter(|_| name.starts_with("elsa_"));
+                self.functions.push((name.to_owned(), function.ok_or_else(wrong)?));
+            }
+        }
+        Ok(rest)
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn without_comments(text: &str) -> String {
+    let mut code = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("/*") {
+        code.push_str(before);
+        rest = after.split_once("*/").map_or("", |(_, after)| after);
+    }
+    code.push_str(rest);
+    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// Words with one space between them.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The identifier at the end.
+fn last_word(text: &str) -> &str {
+    let text = text.trim_end();
+    let start = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_').len();
+    &text[start..]
+}
+
+/// A function's declaration without the names of its arguments.
+fn prototype(declaration: &str) -> Option<String> {
+    let (before, arguments) = declaration.strip_suffix(')')?.rsplit_once('(')?;
+    let unnamed = |argument: &str| {
+        let argument = argument.trim();
+        let without = argument.strip_suffix(last_word(argument)).unwrap_or(argument).trim_end();
+        if without.is_empty() { argument.to_owned() } else { without.to_owned() }
+    };
+    let arguments: Vec<String> = arguments.split(',').map(unnamed).collect();
+    Some(format!("{before}({})", arguments.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "/* A header. */\n#ifndef ELSA_H\n#define ELSA_H\n#define ELSA_BYTES 256\n\
+        /*\n One. */\ntypedef int32_t elsa_status;\n\
+        typedef void (*elsa_call)(void *user, const char *message);\n\
+        typedef struct {\n  /*\n   size.\n   */\n  size_t size;\n  char name[ELSA_BYTES];\n  const char *kernel;\n} elsa_info;\n\
+        #ifdef __cplusplus\nextern \"C\" {\n#endif // __cplusplus\n\
+        const char *elsa_version(void);\nelsa_status elsa_ask(uint32_t which,\n                     elsa_info *info);\n\
+        #ifdef __cplusplus\n}  // extern \"C\"\n#endif\nstatic inline void elsa_init(elsa_info *info) { info->size = 0; }\n";
+
+    #[test]
+    fn every_kind_of_declaration_is_read() {
+        let header = Header::parse(TEXT).unwrap();
+        assert_eq!(header.constants, ["ELSA_BYTES"]);
+        assert_eq!(header.numbers, [("elsa_status".to_owned(), "int32_t".to_owned())]);
+        assert_eq!(header.callbacks, ["void (*elsa_call)(void *, const char *)"]);
+        assert!(header.structs[0].grows() && header.structs[0].name == "elsa_info");
+        let fields: Vec<&str> = header.structs[0].fields.iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(fields, ["size", "name", "kernel"]);
+        let functions: Vec<&str> = header.functions.iter().map(|(_, function)| function.as_str()).collect();
+        assert_eq!(
+            functions,
+            ["const char *elsa_version(void)", "elsa_status elsa_ask(uint32_t, elsa_info *)"]
+        );
+        assert_eq!(header.functions[0].0, "elsa_version");
+    }
+
+    #[test]
+    fn what_is_no_declaration_is_refused() {
+        assert!(Header::parse("#define ELSA_H\n").is_err());
+        assert!(Header::parse(&TEXT.replace("typedef int32_t elsa_status;", "union")).is_err());
+    }
+}

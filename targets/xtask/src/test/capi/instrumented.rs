@@ -1,0 +1,74 @@
+//! The stages `capi-asan` and `capi-tsan`: programs of `tests/capi` and the library that they are linked with, both
+//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both.
+
+use super::super::sanitizers;
+use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::path::Path;
+
+/// Programs that measure what instrumentation changes: the stack that calls need.
+const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
+/// Programs with threads.
+const WITH_THREADS: [&str; 4] = ["cache.c", "concurrency.c", "logs.c", "whole.cpp"];
+
+/// The stage `capi-asan`.
+pub fn asan(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let programs = PROGRAMS.iter().filter(|(source, _)| !NOT_INSTRUMENTED.contains(source));
+        // The system's heap and the stacks of threads must hold nothing that nobody frees.
+        let options =
+            ("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
+        run(tree, ran, "address", "", "address,undefined", programs, options)
+    })
+}
+
+/// The stage `capi-tsan`.
+pub fn tsan(tree: &Tree) -> Ran {
+    Ran::of("checks", |ran| {
+        let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
+        // The standard library must be instrumented too, or its locks are taken for races.
+        run(tree, ran, "thread", "-Zbuild-std", "thread", programs, ("TSAN_OPTIONS", "halt_on_error=1"))
+    })
+}
+
+/// Builds the library with the nightly compiler's sanitizer and the programs with clang's, links them by clang, which
+/// brings the runtime of both, and runs them.
+fn run<'a>(
+    tree: &Tree,
+    ran: &mut Ran,
+    sanitizer: &str,
+    options: &str,
+    of_clang: &str,
+    programs: impl Iterator<Item = &'a (&'a str, &'a str)>,
+    (variable, value): (&str, &str),
+) -> Result<(), String> {
+    setup::program(tree, "clang++-19", "clang-19")?;
+    setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+    setup::nightly(tree, &["rust-src"])?;
+    let host = setup::host(tree)?;
+    let folder = tree.target.join(sanitizer);
+    let build = Run::new(tree, "cargo +nightly build -p elsa-capi")
+        .args(options)
+        .args(&format!("--target {host} --target-dir"))
+        .arg(&folder)
+        .env("RUSTFLAGS", sanitizers::flags(sanitizer));
+    build.run().text("the instrumented library")?;
+    let archive = folder.join(host).join("debug/libelsa.a");
+    let home = tree.target.join("capi");
+    std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
+    for (source, flags) in programs {
+        let program = home.join(format!("{source}{flags}-{sanitizer}"));
+        let link = format!(
+            "-g -O1 -fsanitize={of_clang} -fno-sanitize-recover=all {flags} {} {BESIDE}",
+            archive.display()
+        );
+        let include = tree.root.join("runtime/capi/include");
+        if Compilers::clang().compile(tree, Path::new(source), &include, &link, &program).count(ran) {
+            let run = Run::new(tree, "").arg(&program).env(variable, value);
+            checks(ran, &format!("{source} {flags}, {sanitizer}"), run);
+        }
+    }
+    Ok(())
+}

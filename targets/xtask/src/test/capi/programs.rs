@@ -1,0 +1,200 @@
+//! The programs of `tests/capi`: compiled without warnings, linked, run, and their checks counted.
+
+use super::super::cargo::with_standin;
+use crate::boards::library::{self, Abi};
+pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
+use crate::gpu::standin::{self, Variant};
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Run, Tree};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns, so that one
+/// that spins does not keep the others from working.
+const VALGRIND: &str =
+    "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite";
+
+/// A program of `tests/capi` and the flags that make variants of it.
+pub const PROGRAMS: [(&str, &str); 13] = [
+    ("plain.c", ""),
+    ("buffers.c", ""),
+    ("cache.c", ""),
+    ("caches.c", ""),
+    ("concurrency.c", ""),
+    ("versions.c", ""),
+    ("floats.c", ""),
+    ("fork.c", ""),
+    ("logs.c", ""),
+    ("misuse.c", ""),
+    ("stack.c", ""),
+    ("whole.cpp", ""),
+    ("whole.cpp", "-DELSA_THROW"),
+];
+/// Programs that run through the stand-in driver, the faults of the driver, and its device.
+const ON_A_GPU: [(&str, &str, &str); 16] = [
+    ("device.c", "", ""),
+    ("device.c", "", "discrete"),
+    ("buffers.c", "", ""),
+    ("buffers.c", "", "discrete"),
+    ("buffers.c", "cuLaunchKernel:1:700", ""),
+    ("buffers.c", "cuLaunchKernel:1:700", "discrete"),
+    ("buffers.c", "cuMemHostAlloc:1+:2", ""),
+    ("copies.c", "", ""),
+    ("caches.c", "", ""),
+    ("caches.c", "cuLaunchKernel:1:700", ""),
+    ("plain.c", "", ""),
+    ("plain.c", "cuLaunchKernel:1:700", ""),
+    ("fork.c", "", ""),
+    ("fork.c", "cuLaunchKernel:1:700", ""),
+    ("logs.c", "", ""),
+    ("logs.c", "cuLaunchKernel:1:700", ""),
+];
+
+/// Compilers of C99 and of C++14, with the flags that both take.
+pub struct Compilers {
+    /// Of C.
+    pub c: String,
+    /// Of C++.
+    pub cpp: String,
+}
+
+impl Compilers {
+    /// GNU's.
+    pub fn gcc() -> Compilers {
+        Compilers { c: "gcc".to_owned(), cpp: "g++".to_owned() }
+    }
+
+    /// LLVM's.
+    pub fn clang() -> Compilers {
+        Compilers { c: "clang-19".to_owned(), cpp: "clang++-19".to_owned() }
+    }
+
+    /// Those for the boards, with what runs their programs.
+    pub fn boards(tree: &Tree) -> Result<Compilers, String> {
+        setup::board(tree)?;
+        let python = setup::zig(tree)?.join("python");
+        let build = setup::reference()?.build;
+        let zig = |language: &str| {
+            format!(
+                "{} -m ziglang {language} -target {}-linux-gnu.{}",
+                python.display(),
+                build.machine,
+                build.glibc
+            )
+        };
+        Ok(Compilers { c: zig("cc"), cpp: zig("c++") })
+    }
+
+    /// Compiles and links a source with the headers of a folder; returns whether that succeeded.
+    pub fn compile(
+        &self,
+        tree: &Tree,
+        source: &Path,
+        include: &Path,
+        link: &str,
+        program: &Path,
+    ) -> Compiled {
+        let is_c = source.extension().is_some_and(|extension| extension == "c");
+        let (compiler, standard) = if is_c { (&self.c, "c99") } else { (&self.cpp, "c++14") };
+        let run = Run::new(tree, compiler)
+            .args(&format!("-std={standard} {WARNINGS} -I"))
+            .arg(include)
+            .arg("-o")
+            .arg(program)
+            .arg(tree.root.join(SOURCES).join(source))
+            .args(link);
+        let line = run.line();
+        Compiled { ok: run.run().ok, line }
+    }
+}
+
+/// What became of a compilation.
+pub struct Compiled {
+    /// Whether it succeeded.
+    pub ok: bool,
+    line: String,
+}
+
+impl Compiled {
+    /// Counts it; returns whether it succeeded.
+    pub fn count(self, ran: &mut Ran) -> bool {
+        ran.add(&self.line, self.ok, u64::from(self.ok), u64::from(!self.ok));
+        self.ok
+    }
+}
+
+/// Runs a program that ends with the number of its checks.
+pub fn checks(ran: &mut Ran, what: &str, run: Run) {
+    let line = run.line();
+    // The longest program takes some seconds; one that does not end has hung.
+    let out = run.limit(Duration::from_secs(300)).run();
+    let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());
+    let good = out.ok && count.is_some_and(|n| n > 0);
+    ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
+}
+
+/// Every program by both compilers, as it is and under valgrind.
+pub fn by_both_compilers(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) {
+    let archive = dist.join("lib/libelsa.a");
+    for (source, flags) in PROGRAMS {
+        for (name, compilers) in [("gcc", Compilers::gcc()), ("clang", Compilers::clang())] {
+            let program = home.join(format!("{source}{flags}-{name}"));
+            let link = format!("-O1 {flags} {} {BESIDE}", archive.display());
+            let compiled = compilers.compile(tree, Path::new(source), &dist.join("include"), &link, &program);
+            if !compiled.count(ran) {
+                continue;
+            }
+            checks(ran, source, Run::new(tree, "").arg(&program));
+            if name == "clang" && flags.is_empty() {
+                // A child of fork has lost what belonged to its parent's threads.
+                let leaks = if source == "fork.c" { "no" } else { "full" };
+                let valgrind = Run::new(tree, &format!("{VALGRIND} --leak-check={leaks}")).arg(&program);
+                checks(ran, &format!("{source} under valgrind"), valgrind);
+            }
+        }
+    }
+}
+
+/// The programs that use a GPU through the stand-in driver, faults of the driver included.
+pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
+    let driver = standin::build(tree, Variant::Plain)?;
+    let link = format!("-O1 {} {BESIDE}", dist.join("lib/libelsa.a").display());
+    for (source, fault, device) in ON_A_GPU {
+        let program = home.join(format!("{source}-standin"));
+        let compiled =
+            Compilers::gcc().compile(tree, Path::new(source), &dist.join("include"), &link, &program);
+        if compiled.count(ran) {
+            let run = with_standin(Run::new(tree, "").arg(&program), &driver).env("ELSA_STANDIN_FAIL", fault);
+            let run = run.env("ELSA_STANDIN_DEVICE", device);
+            checks(ran, &format!("{source} through the stand-in driver"), run);
+        }
+    }
+    Ok(())
+}
+
+/// Every program with AddressSanitizer and UndefinedBehaviorSanitizer, against a library with debugging information
+/// that panics on request.
+pub fn against_panics(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
+    let folder: PathBuf = home.join("inject");
+    let inject = Run::new(tree, "cargo build -p elsa-capi --features inject --target-dir").arg(&folder);
+    if !inject.run().ok {
+        return Err("elsa-capi with the feature inject: does not build".to_owned());
+    }
+    // Its symbols are local, too: panics unwind in what is shipped.
+    let mut abi = Abi::read(tree)?;
+    abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+    let archive = library::enclosed(tree, &abi, &folder.join("debug/libelsa.a"), &folder)?;
+    for (source, flags) in PROGRAMS {
+        let program = home.join(format!("{source}{flags}-sanitized"));
+        let sanitize = "-g -fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
+        let link = format!("{sanitize} {flags} {} {BESIDE}", archive.display());
+        let compiled =
+            Compilers::gcc().compile(tree, Path::new(source), &dist.join("include"), &link, &program);
+        if compiled.count(ran) {
+            let run = Run::new(tree, "").arg(&program).env("ASAN_OPTIONS", "detect_leaks=1");
+            checks(ran, &format!("{source} {flags} with sanitizers"), run);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+/* Structs of other versions: shorter ones of older programs, longer ones of newer programs, and sizes that no version
+   has. What is read lies in memory of exactly its size; behind what is written lie bytes that must stay.
+
+   Compiled against elsa.h as it is, against one whose structs end where they may end (OLDER), and against one whose
+   structs have a field more (NEWER). */
+#include "common.h"
+
+/* Beyond the largest struct of any version. */
+enum { BEYOND = 4097, BEHIND = 64, FILL = 0xa5 };
+
+static elsa_engine engine;
+static call plain;
+
+static elsa_status engine_options(void *options) {
+    elsa_engine made;
+    const elsa_status status = elsa_engine_create((const elsa_engine_options *)options, &made);
+    if (status == ELSA_STATUS_OK) OK(elsa_engine_destroy(made));
+    return status;
+}
+
+static elsa_status plan_of(const elsa_problem *problem, const elsa_plan_options *options) {
+    elsa_plan made;
+    const elsa_status status = elsa_plan_create(engine, problem, options, &made);
+    if (status == ELSA_STATUS_OK) OK(elsa_plan_destroy(made));
+    return status;
+}
+
+static elsa_status problem(void *value) { return plan_of((const elsa_problem *)value, NULL); }
+
+static elsa_status plan_options(void *value) { return plan_of(&plain.problem, (const elsa_plan_options *)value); }
+
+static elsa_status inputs(void *value) {
+    return elsa_run(plain.plan, plain.room, (const elsa_inputs *)value, &plain.to, NULL);
+}
+
+static elsa_status outputs(void *value) {
+    return elsa_run(plain.plan, plain.room, &plain.in, (const elsa_outputs *)value, NULL);
+}
+
+static elsa_status bound_inputs(void *value) {
+    elsa_bound bound;
+    const elsa_status status = elsa_bind(plain.plan, plain.room, (const elsa_inputs *)value, &plain.to, &bound);
+    if (status == ELSA_STATUS_OK) {
+        OK(elsa_bound_run(bound, NULL));
+        OK(elsa_bound_destroy(bound));
+    }
+    return status;
+}
+
+#ifndef OLDER
+static float state_m[H * N], state_s[H * N], state_w[COUNT];
+
+static elsa_status chunk(void *value) {
+    elsa_outputs to = plain.to;
+    to.state_m.data = state_m;
+    to.state_s.data = state_s;
+    to.state_w.data = state_w;
+    to.state_m.bytes = to.state_s.bytes = sizeof state_m;
+    to.state_w.bytes = sizeof state_w;
+    return elsa_partial(plain.plan, plain.room, (const elsa_chunk *)value, &plain.in, &to, NULL);
+}
+#endif
+
+static elsa_status engine_info(void *info) { return elsa_engine_describe(engine, (elsa_engine_info *)info); }
+
+static elsa_status plan_info(void *info) { return elsa_plan_describe(plain.plan, (elsa_plan_info *)info); }
+
+static elsa_status certificate(void *value) {
+    return elsa_plan_certificate(plain.plan, ELSA_BACKEND_AUTO, (elsa_certificate *)value);
+}
+
+static elsa_status report(void *value) {
+    return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
+}
+
+/* A copy of the first bytes of a struct, in memory of its own, with that size. */
+static unsigned char *cut(const void *from, size_t have, size_t size, size_t memory) {
+    unsigned char *copy = (unsigned char *)calloc(1, memory);
+    CHECK(copy != NULL);
+    memcpy(copy, from, have < memory ? have : memory);
+    memcpy(copy, &size, sizeof size);
+    return copy;
+}
+
+static elsa_status status_of(elsa_status (*function)(void *), const void *from, size_t have, size_t size, int last) {
+    unsigned char *copy = cut(from, have, size, size);
+    elsa_status status;
+    if (last) copy[size - 1] = (unsigned char)last;
+    status = function(copy);
+    free(copy);
+    return status;
+}
+
+/* Sizes that no version has. */
+static void never(elsa_status (*function)(void *), const void *from, size_t have) {
+    static const size_t sizes[] = {0, 1, 7, 8, BEYOND, (size_t)-1, (size_t)-1 / 2 + 1};
+    size_t i;
+    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        unsigned char *copy = cut(from, have, sizes[i], have), *same = cut(from, have, sizes[i], have);
+        CHECK(function(copy) == ELSA_STATUS_ARGUMENT);
+        CHECK(strstr(elsa_last_error(), ".size") != NULL);
+        CHECK(memcmp(copy, same, have) == 0);
+        free(copy);
+        free(same);
+    }
+}
+
+/* A struct that is read: accepted from its least size on, and beyond what the library knows as long as that is zero. */
+static void is_read(elsa_status (*function)(void *), const void *value, size_t bytes) {
+    size_t size, least = 0;
+    for (size = sizeof(size_t); size <= bytes; size += 4) {
+        const elsa_status status = status_of(function, value, bytes, size, 0);
+        if (status == ELSA_STATUS_OK && least == 0) least = size;
+        CHECK(status == (least ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
+    }
+    CHECK(least != 0);
+#ifdef OLDER
+    CHECK(least == bytes);
+#else
+    for (size = bytes + 1; size < BEYOND; size += size < bytes + 9 ? 1 : 333) {
+        CHECK(status_of(function, value, bytes, size, 0) == ELSA_STATUS_OK);
+        CHECK(status_of(function, value, bytes, size, 1) == ELSA_STATUS_UNSUPPORTED);
+        CHECK(strstr(elsa_last_error(), ".size") != NULL);
+    }
+#endif
+#ifdef NEWER
+    CHECK(status_of(function, value, bytes, bytes, 1) == ELSA_STATUS_UNSUPPORTED);
+#endif
+    never(function, value, bytes);
+}
+
+/* A struct that is written: nothing behind its size changes, nor anything where it is refused. */
+static void is_written(elsa_status (*function)(void *), const void *value, size_t bytes) {
+    size_t size, i, least = 0;
+#ifdef NEWER
+    const size_t known = bytes - sizeof(uint64_t);
+#else
+    const size_t known = bytes;
+#endif
+    for (size = sizeof(size_t); size <= bytes + BEHIND; size += 4) {
+        unsigned char *block = (unsigned char *)malloc(size + BEHIND);
+        elsa_status status;
+        size_t kept = sizeof size;
+        CHECK(block != NULL);
+        memset(block, FILL, size + BEHIND);
+        memcpy(block, &size, sizeof size);
+        status = function(block);
+        CHECK(memcmp(block, &size, sizeof size) == 0);
+        if (status == ELSA_STATUS_OK) kept = size;
+        for (i = kept; i < size + BEHIND; i++)
+            if (block[i] != FILL) break;
+        CHECK(i == size + BEHIND);
+        free(block);
+        if (status == ELSA_STATUS_OK && least == 0) least = size;
+#ifndef OLDER
+        if (size > known) {
+            CHECK(status == ELSA_STATUS_UNSUPPORTED);
+            continue;
+        }
+#endif
+        CHECK(size > known || status == (least ? ELSA_STATUS_OK : ELSA_STATUS_ARGUMENT));
+    }
+    CHECK(least != 0 && least <= known);
+#ifdef OLDER
+    CHECK(least == bytes);
+#endif
+    never(function, value, bytes);
+}
+
+int main(void) {
+    elsa_engine_options options;
+    elsa_engine_info on;
+    elsa_plan_options how;
+    elsa_plan_info chosen;
+    elsa_certificate bound;
+    elsa_report done;
+#ifndef OLDER
+    elsa_chunk place;
+#endif
+    fill_all();
+    elsa_engine_options_init(&options);
+    elsa_engine_info_init(&on);
+    elsa_plan_options_init(&how);
+    elsa_plan_info_init(&chosen);
+    elsa_certificate_init(&bound);
+    elsa_report_init(&done);
+    options.backend = ELSA_BACKEND_SCALAR;
+    options.threads = 1;
+    OK(elsa_engine_create(&options, &engine));
+    plain = make(engine);
+    OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, NULL));
+    CHECK(error() < 1e-5);
+
+    is_read(engine_options, &options, sizeof options);
+    is_read(plan_options, &how, sizeof how);
+    is_read(problem, &plain.problem, sizeof plain.problem);
+    is_read(inputs, &plain.in, sizeof plain.in);
+    is_read(bound_inputs, &plain.in, sizeof plain.in);
+    is_read(outputs, &plain.to, sizeof plain.to);
+#ifndef OLDER
+    elsa_chunk_init(&place);
+    place.key_total = N;
+    is_read(chunk, &place, sizeof place);
+#endif
+    is_written(engine_info, &on, sizeof on);
+    is_written(plan_info, &chosen, sizeof chosen);
+    is_written(certificate, &bound, sizeof bound);
+    is_written(report, &done, sizeof done);
+#ifndef NEWER
+    OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, &done));
+    CHECK(done.backend == ELSA_BACKEND_SCALAR && done.fallback == 0 && done.workers == 1 && done.kernel[0] != 0);
+    OK(elsa_engine_describe(engine, &on));
+    CHECK(on.backend == ELSA_BACKEND_SCALAR && on.threads == 1);
+    OK(elsa_plan_describe(plain.plan, &chosen));
+    CHECK(chosen.workspace_bytes > 0 && strcmp(chosen.kernel, done.kernel) == 0);
+#endif
+    memset(out, 0, sizeof out);
+    OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, NULL));
+    CHECK(error() < 1e-5);
+    end(&plain);
+    OK(elsa_engine_destroy(engine));
+    printf("%d checks\n", checks);
+    return 0;
+}
