@@ -2,8 +2,10 @@
 // refusals. Compiled with and without ELSA_THROW; with INJECT against a library that panics on request.
 #include "elsa.hpp"
 
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +14,12 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#if __cplusplus >= 202002L
+#include <span>
+#endif
+#include <sys/wait.h>
+#include <unistd.h>
 
 #ifdef INJECT
 extern "C" void elsa_test_panic_next(void);
@@ -128,24 +136,24 @@ void packed_qkv(const elsa::engine &engine) {
     const std::size_t tokens = 45, heads = 3, dim = 24, row = 3 * heads * dim;
     const std::vector<float> x = noise(tokens * row, 1);
     std::vector<float> out(tokens * heads * dim, -7.0f);
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = *elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim);
     p.out = p.q;
     p.q.strides[2] = row;
     p.q.strides[0] = row * tokens;
     p.k = p.v = p.q;
-    elsa::result<elsa::plan> plan = engine.plan(p);
+    elsa::result<elsa::plan<float>> plan = engine.plan(p);
     CHECK(plan.ok());
     elsa::result<elsa::workspace> room = plan->workspace();
     CHECK(room.ok());
-    elsa_inputs in = elsa::inputs();
-    elsa_outputs to = elsa::outputs();
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
     const std::size_t reach = (tokens - 1) * row + heads * dim;
-    in.q = elsa::input(x.data(), reach);
-    in.k = elsa::input(x.data() + heads * dim, reach);
-    in.v = elsa::input(x.data() + 2 * heads * dim, reach);
-    to.out = elsa::output(out.data(), out.size());
-    elsa_report report = elsa::report();
+    in.q = {x.data(), reach};
+    in.k = {x.data() + heads * dim, reach};
+    in.v = {x.data() + 2 * heads * dim, reach};
+    to.out = out;
+    elsa::report report;
     CHECK(plan->run(*room, in, to, &report).ok());
     CHECK(report.workers >= 1 && report.kernel != nullptr && report.kernel[0] != 0 && report.fallback == 0);
     const std::vector<double> want =
@@ -197,17 +205,17 @@ void flags(const elsa::engine &engine) {
     const std::vector<float> q = noise(heads * tokens * dim, 2), k = noise(2 * tokens * dim, 3), v = noise(2 * tokens * dim, 4);
     std::vector<unsigned char> mask(tokens * tokens);
     for (std::size_t i = 0; i < mask.size(); i++) mask[i] = i * 7919 % 5 != 0;
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
     p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, tokens, dim);
-    elsa_inputs in = elsa::inputs();
-    in.q = elsa::input(q.data(), q.size());
-    in.k = elsa::input(k.data(), k.size());
-    in.v = elsa::input(v.data(), v.size());
+    elsa::inputs<float> in;
+    in.q = q;
+    in.k = k;
+    in.v = v;
     const std::int64_t length = 29;
     for (int flag = 0; flag < 4; flag++) {
-        elsa_problem f = p;
-        elsa_inputs with = in;
+        elsa::problem<float> f = p;
+        elsa::inputs<float> with = in;
         std::function<bool(std::size_t, std::size_t)> attends = all;
         if (flag == 0) {
             f.causal = ELSA_CAUSAL_TOP_LEFT;
@@ -221,7 +229,7 @@ void flags(const elsa::engine &engine) {
             f.mask.kind = ELSA_MASK_BOOL;
             f.mask.rank = 2;
             f.mask.dims[0] = f.mask.dims[1] = tokens;
-            with.mask = elsa::input(mask.data(), mask.size());
+            with.mask = mask;
             attends = [&](std::size_t i, std::size_t j) { return mask[i * tokens + j] != 0; };
         } else {
             f.has_key_lengths = 1;
@@ -229,9 +237,9 @@ void flags(const elsa::engine &engine) {
             attends = [&](std::size_t, std::size_t j) { return j < static_cast<std::size_t>(length); };
         }
         std::vector<float> out(q.size(), -7.0f);
-        elsa_outputs to = elsa::outputs();
-        to.out = elsa::output(out.data(), out.size());
-        elsa::result<elsa::plan> plan = engine.plan(f);
+        elsa::outputs<float> to;
+        to.out = out;
+        elsa::result<elsa::plan<float>> plan = engine.plan(f);
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
         CHECK(room.ok());
@@ -242,37 +250,43 @@ void flags(const elsa::engine &engine) {
 }
 
 // f16 and bf16: sums in f32, the output rounded once.
-void sixteen_bits(const elsa::engine &engine) {
-    const std::size_t tokens = 50, dim = 32;
-    const std::vector<float> x = noise(3 * tokens * dim, 5);
-    for (int is_f16 = 0; is_f16 < 2; is_f16++) {
-        std::vector<std::uint16_t> raw(x.size()), out(tokens * dim, 0x7fff);
-        for (std::size_t i = 0; i < x.size(); i++) raw[i] = is_f16 ? to_f16(x[i]) : to_bf16(x[i]);
-        std::function<float(std::uint16_t)> widen = from_bf16;
-        if (is_f16) widen = from_f16;
-        const auto read = [&](const std::vector<std::uint16_t> &data, std::size_t from) -> Read {
-            return [&data, from, widen](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) {
-                return widen(data[from + at(v, h, t, d)]);
-            };
+template <class T>
+void sixteen_bits(const elsa::engine &engine, std::uint16_t (*narrow)(float), float (*widen)(std::uint16_t),
+                  double rounding) {
+    const std::size_t tokens = 50, dim = 32, each = tokens * dim;
+    const std::vector<float> x = noise(3 * each, 5);
+    std::vector<T> raw(x.size()), out(each, T{0x7fff});
+    for (std::size_t i = 0; i < x.size(); i++) raw[i].bits = narrow(x[i]);
+    const auto read = [&](const std::vector<T> &data, std::size_t from) -> Read {
+        return [&data, from, widen](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) {
+            return widen(data[from + at(v, h, t, d)].bits);
         };
-        elsa_problem p = elsa::problem();
-        p.dtype = is_f16 ? ELSA_DTYPE_F16 : ELSA_DTYPE_BF16;
-        p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
-        elsa_inputs in = elsa::inputs();
-        elsa_outputs to = elsa::outputs();
-        const std::size_t each = tokens * dim;
-        in.q = elsa::input(raw.data(), each);
-        in.k = elsa::input(raw.data() + each, each);
-        in.v = elsa::input(raw.data() + 2 * each, each);
-        to.out = elsa::output(out.data(), each);
-        elsa::result<elsa::plan> plan = engine.plan(p);
-        CHECK(plan.ok());
-        elsa::result<elsa::workspace> room = plan->workspace();
-        CHECK(plan->run(*room, in, to).ok());
-        // Half a unit in the last place of outputs below one, and the error of f32 sums.
-        const double allowed = (is_f16 ? 1.0 / 4096 : 1.0 / 512) + 1e-5;
-        CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <= allowed);
-    }
+    };
+    elsa::problem<T> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
+    elsa::inputs<T> in;
+    elsa::outputs<T> to;
+    in.q = {raw.data(), each};
+    in.k = {raw.data() + each, each};
+    in.v = {raw.data() + 2 * each, each};
+    to.out = out;
+    elsa::result<elsa::plan<T>> plan = engine.plan(p);
+    CHECK(plan.ok());
+    elsa::result<elsa::workspace> room = plan->workspace();
+    CHECK(plan->run(*room, in, to).ok());
+    // The error of f32 sums besides.
+    CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <=
+          rounding + 1e-5);
+    // Words of 16 bits that somebody else has made.
+    std::vector<std::uint16_t> words(x.size()), other(each, 0x7fff);
+    for (std::size_t i = 0; i < x.size(); i++) words[i] = narrow(x[i]);
+    in.q = elsa::as<T>(words.data(), each);
+    to.out = elsa::as<T>(other.data(), each);
+    CHECK(plan->run(*room, in, to).ok());
+    CHECK(std::memcmp(out.data(), other.data(), 2 * each) == 0);
+    // A type of elements that changed behind the type's back.
+    p.dtype = ELSA_DTYPE_F32;
+    CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
 // The states of two disjoint sets of keys merge into the state of all. Scores lie about `centre`, a few values of f32
@@ -287,54 +301,48 @@ void parts(const elsa::engine &engine, float centre) {
         k[j * dim] = centre;
         for (std::size_t up = j * 5 % 7; up > 0; up--) k[j * dim] = std::nextafter(k[j * dim], infinity);
     }
-    std::vector<float> m[3], s[3], w[3], out(tokens * dim), whole(tokens * dim), lse(tokens);
-    for (int part = 0; part < 3; part++) {
-        m[part].resize(tokens);
-        s[part].resize(tokens);
-        w[part].resize(tokens * dim);
-    }
+    std::vector<float> out(tokens * dim), whole(tokens * dim), lse(tokens);
+    elsa::states all_keys(tokens, dim), folded(tokens, dim);
     const std::size_t from[3] = {0, cut, 0}, to_key[3] = {cut, keys, keys};
     for (int part = 0; part < 3; part++) {
         const std::size_t count = to_key[part] - from[part];
-        elsa_problem p = elsa::problem();
+        elsa::problem<float> p;
         p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
         p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, count, dim);
-        elsa::result<elsa::plan> plan = engine.plan(p);
+        elsa::result<elsa::plan<float>> plan = engine.plan(p);
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
-        elsa_inputs in = elsa::inputs();
-        elsa_outputs to = elsa::outputs();
-        in.q = elsa::input(q.data(), q.size());
-        in.k = elsa::input(k.data() + from[part] * dim, count * dim);
-        in.v = elsa::input(v.data() + from[part] * dim, count * dim);
-        to.out = elsa::output(part == 2 ? whole.data() : out.data(), tokens * dim);
+        elsa::states states(tokens, dim);
+        elsa::inputs<float> in;
+        elsa::outputs<float> to;
+        in.q = q;
+        in.k = {k.data() + from[part] * dim, count * dim};
+        in.v = {v.data() + from[part] * dim, count * dim};
+        to.out = part == 2 ? whole : out;
         CHECK(!plan->partial(*room, in, to).ok());
-        to.state_m = elsa::output(m[part].data(), tokens);
-        to.state_s = elsa::output(s[part].data(), tokens);
-        to.state_w = elsa::output(w[part].data(), tokens * dim);
+        to.with_states(states);
         CHECK(plan->partial(*room, in, to).ok());
+        if (part == 2) all_keys = std::move(states);
+        else CHECK(folded.merge(states).ok());
     }
-    const elsa_states_in a = {m[0].data(), s[0].data(), w[0].data()}, b = {m[1].data(), s[1].data(), w[1].data()};
-    std::vector<float> mm(tokens), ss(tokens), ww(tokens * dim);
-    const elsa_states_out merged = {mm.data(), ss.data(), ww.data()};
-    CHECK(elsa_states_merge(tokens, dim, &a, &b, &merged) == ELSA_STATUS_OK);
-    const elsa_states_in both = {mm.data(), ss.data(), ww.data()};
-    CHECK(elsa_states_finish(tokens, dim, &both, out.data(), lse.data()) == ELSA_STATUS_OK);
+    CHECK(folded.finish(out, lse).ok());
     CHECK(distance(out, whole) < 2e-6);
+    const elsa_states_in state = all_keys.read();
     for (std::size_t i = 0; i < tokens; i++) {
-        const double want = static_cast<double>(m[2][i]) + std::log(static_cast<double>(s[2][i]));
+        const double want = static_cast<double>(state.m[i]) + std::log(static_cast<double>(state.s[i]));
         CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5 + 2e-7 * std::fabs(want));
     }
-    // A state without keys changes nothing.
-    const std::vector<float> none_m(tokens, -std::numeric_limits<float>::infinity()), none_s(tokens, 0.0f),
-        none_w(tokens * dim, 0.0f);
-    const elsa_states_in none = {none_m.data(), none_s.data(), none_w.data()};
-    std::vector<float> m2(tokens), s2(tokens), w2(tokens * dim), again(tokens * dim);
-    const elsa_states_out same = {m2.data(), s2.data(), w2.data()};
-    CHECK(elsa_states_merge(tokens, dim, &both, &none, &same) == ELSA_STATUS_OK);
-    const elsa_states_in third = {m2.data(), s2.data(), w2.data()};
-    CHECK(elsa_states_finish(tokens, dim, &third, again.data(), nullptr) == ELSA_STATUS_OK);
-    CHECK(distance(out, again) < 1e-6);
+    // States without keys change nothing, on either side.
+    std::vector<float> again(tokens * dim);
+    CHECK(folded.merge(elsa::states(tokens, dim)).ok() && folded.finish(again).ok());
+    CHECK(std::memcmp(out.data(), again.data(), out.size() * 4) == 0);
+    // Others are refused, and memory that is too short.
+    CHECK(folded.merge(elsa::states(tokens, dim + 1)).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.merge(elsa::states(tokens - 1, dim)).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.finish({again.data(), again.size() - 1}).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.finish(again, {lse.data(), tokens - 1}).code() == ELSA_STATUS_ARGUMENT);
+    const elsa_states_in a = folded.read();
+    const elsa_states_out merged = folded.write();
     CHECK(elsa_states_merge(tokens, dim, &a, nullptr, &merged) == ELSA_STATUS_ARGUMENT);
 }
 
@@ -375,14 +383,14 @@ void written_states() {
 void threads(const elsa::engine &engine) {
     const std::size_t tokens = 64, dim = 32, each = tokens * dim;
     const std::vector<float> x = noise(3 * each, 9);
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
-    elsa::result<elsa::plan> plan = engine.plan(p);
+    elsa::result<elsa::plan<float>> plan = engine.plan(p);
     CHECK(plan.ok());
-    elsa_inputs in = elsa::inputs();
-    in.q = elsa::input(x.data(), each);
-    in.k = elsa::input(x.data() + each, each);
-    in.v = elsa::input(x.data() + 2 * each, each);
+    elsa::inputs<float> in;
+    in.q = {x.data(), each};
+    in.k = {x.data() + each, each};
+    in.v = {x.data() + 2 * each, each};
     elsa::result<elsa::workspace> common = plan->workspace();
     CHECK(common.ok());
     std::vector<std::vector<float>> outs(4, std::vector<float>(each)), shared(4, std::vector<float>(each));
@@ -391,11 +399,11 @@ void threads(const elsa::engine &engine) {
     for (std::size_t t = 0; t < 4; t++)
         workers.emplace_back([&, t] {
             elsa::result<elsa::workspace> room = plan->workspace();
-            elsa_outputs to = elsa::outputs();
+            elsa::outputs<float> to;
             for (int i = 0; i < 20; i++) {
-                to.out = elsa::output(outs[t].data(), each);
+                to.out = {outs[t].data(), each};
                 if (room.ok() && plan->run(*room, in, to).ok()) good++;
-                to.out = elsa::output(shared[t].data(), each);
+                to.out = {shared[t].data(), each};
                 const elsa::status done = plan->run(*common, in, to);
                 if (done.code() == ELSA_STATUS_BUSY) busy++;
                 else if (!done.ok()) odd++;
@@ -407,7 +415,7 @@ void threads(const elsa::engine &engine) {
 }
 
 void refusals(const elsa::engine &engine) {
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     CHECK(!engine.plan(p).ok());
     CHECK(!engine.plan(p).message().empty());
     CHECK(!elsa::view(99, 1, 1, 1, 1).ok());
@@ -417,10 +425,10 @@ void refusals(const elsa::engine &engine) {
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
     CHECK(std::strstr(elsa_last_error(), "allowed") != nullptr);
     p.dtype = ELSA_DTYPE_F32;
-    elsa_plan_options small = elsa::plan_options();
+    elsa::plan_options small;
     small.budget = 1;
     CHECK(engine.plan(p, small).status().code() == ELSA_STATUS_MEMORY);
-    elsa_engine_options bad = elsa::engine_options();
+    elsa::engine_options bad;
     bad.threads = 1000000;
     CHECK(!elsa::engine::create(bad).ok());
     elsa::engine none;
@@ -428,36 +436,143 @@ void refusals(const elsa::engine &engine) {
     CHECK(!none && static_cast<bool>(engine));
 }
 
-int messages = 0;
-void listen(void *user, elsa_log_level, const char *text) {
-    if (user == &messages && text != nullptr && text[0] != 0) messages++;
-}
-
 // A requested GPU: where it is missing the CPU computes and reports it once, or the engine is refused.
 void gpu() {
-    CHECK(elsa_log_set(ELSA_LOG_WARN, listen, &messages) == ELSA_STATUS_OK);
+    std::atomic<int> messages(0), earlier(0);
+    elsa::result<elsa::logger> first =
+        elsa::logger::create(ELSA_LOG_WARN, [&](elsa_log_level, const char *) { earlier++; });
+    elsa::result<elsa::logger> log = elsa::logger::create(ELSA_LOG_WARN, [&](elsa_log_level level, const char *text) {
+        if (level >= ELSA_LOG_ERROR && level <= ELSA_LOG_WARN && text[0] != 0) messages++;
+    });
+    CHECK(first.ok() && log.ok());
+    // The end of the earlier one leaves the later one in force.
+    *first = elsa::logger();
     std::uint32_t present = 0;
     CHECK(elsa_backend_present(ELSA_BACKEND_CUDA, &present) == ELSA_STATUS_OK);
-    elsa_engine_options options = elsa::engine_options();
+    elsa::engine_options options;
     options.backend = ELSA_BACKEND_CUDA;
     elsa::result<elsa::engine> engine = elsa::engine::create(options);
     CHECK(engine.ok());
-    elsa_engine_info info;
-    elsa_engine_info_init(&info);
-    CHECK(elsa_engine_describe(engine->get(), &info) == ELSA_STATUS_OK && info.threads >= 1);
-    CHECK((info.backend == ELSA_BACKEND_CUDA) == (present != 0));
-    CHECK((info.absent != 0) == (present == 0) && (info.reason[0] != 0) == (present == 0));
-    CHECK((info.device[0] != 0) == (present != 0) && (info.capability_major >= 6) == (present != 0));
-    CHECK(info.fallback == ELSA_FALLBACK_CPU && elsa_engine_load_kernels(engine->get()) == ELSA_STATUS_OK);
-    CHECK(present != 0 || messages == 1);
+    const elsa::result<elsa_engine_info> info = engine->describe();
+    CHECK(info.ok() && info->threads >= 1);
+    CHECK((info->backend == ELSA_BACKEND_CUDA) == (present != 0));
+    CHECK((info->absent != 0) == (present == 0) && (info->reason[0] != 0) == (present == 0));
+    CHECK((info->device[0] != 0) == (present != 0) && (info->capability_major >= 6) == (present != 0));
+    CHECK(info->fallback == ELSA_FALLBACK_CPU && engine->load_kernels().ok());
+    CHECK((present != 0 || messages == 1) && earlier == 0);
     options.fallback = ELSA_FALLBACK_FAIL;
     CHECK(elsa::engine::create(options).ok() == (present != 0));
-    CHECK(elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) == ELSA_STATUS_OK);
+    const int before = messages;
+    *log = elsa::logger();
+    options.fallback = ELSA_FALLBACK_CPU;
+    CHECK(elsa::engine::create(options).ok() && messages == before);
+}
+
+// What containers say of themselves, and what is absent.
+void memory() {
+    std::vector<float> list(5);
+    std::array<float, 3> three = {{0, 0, 0}};
+    float row[2] = {0, 0};
+    CHECK(elsa::input<float>(list).get().data == list.data() && elsa::input<float>(list).get().bytes == 20);
+    CHECK(elsa::output<float>(list).get().data == list.data() && elsa::output<float>(list).get().bytes == 20);
+    CHECK(elsa::input<float>(three).get().bytes == 12 && elsa::output<float>(three).get().bytes == 12);
+    CHECK(elsa::input<float>(row).get().bytes == 8 && elsa::output<float>(row).get().bytes == 8);
+    CHECK(elsa::input<float>().get().data == nullptr && elsa::output<float>().get().bytes == 0);
+    CHECK(elsa::input<float>(elsa::output<float>(row)).get().bytes == 8);
+    // A count whose bytes overflow is not a small one.
+    CHECK(elsa::input<float>(row, SIZE_MAX / 2).get().bytes == SIZE_MAX);
+    const std::vector<std::int64_t> lengths = {1, 2, 3};
+    const long long other[] = {4, 5};
+    CHECK(elsa::integers(lengths).get().count == 3 && elsa::integers(other, 2).get().data[1] == 5);
+    const bool allowed[] = {true, false, true};
+    CHECK(elsa::mask(allowed, 3).kind() == ELSA_MASK_BOOL && elsa::mask(allowed, 3).get().bytes == 3);
+    CHECK(elsa::mask(list).kind() == ELSA_MASK_F32 && elsa::mask().kind() == ELSA_MASK_NONE);
+    CHECK(elsa::mask(std::vector<elsa::bf16>(2)).kind() == ELSA_MASK_BF16);
+#if __cplusplus >= 202002L
+    const std::span<float> part(list.data() + 1, 2);
+    CHECK(elsa::input<float>(part).get().bytes == 8 && elsa::output<float>(part).get().data == list.data() + 1);
+    CHECK(elsa::input<float>(std::span<const float>(part)).get().bytes == 8);
+#endif
+    for (const elsa_layout layout : {ELSA_LAYOUT_BHND, ELSA_LAYOUT_BNHD})
+        CHECK(elsa::extent(*elsa::view(layout, 2, 3, 5, 7)) == 2 * 3 * 5 * 7);
+    // A slice ends with its last row, not with those of the other slices.
+    CHECK(elsa::extent(*elsa::view(ELSA_LAYOUT_QKV, 2, 3, 5, 7)) == 2 * 3 * 3 * 5 * 7 - 2 * 3 * 7);
+    elsa_view empty = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 1, 1);
+    empty.shape[2] = 0;
+    CHECK(elsa::extent(empty) == 0);
+    empty.shape[2] = SIZE_MAX;
+    empty.strides[2] = 2;
+    CHECK(elsa::extent(empty) == 0);
+    CHECK(std::strlen(elsa::status_text(ELSA_STATUS_BUSY)) > 0);
+}
+
+// A mask of other elements than the problem's is refused, though its bytes would do.
+void other_masks(const elsa::engine &engine) {
+    const std::size_t tokens = 6, dim = 4;
+    std::vector<float> x(tokens * dim, 0.5f), out(tokens * dim, -7.0f), wide(tokens * tokens, 1.0f);
+    elsa::problem<float> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
+    p.with_mask<bool>({tokens, tokens});
+    const elsa::plan<float> plan = engine.plan(p).value();
+    const elsa::workspace room = plan.workspace().value();
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
+    in.q = in.k = in.v = x;
+    to.out = out;
+    in.mask = wide;
+    CHECK(plan.run(room, in, to).code() == ELSA_STATUS_ARGUMENT && out[0] == -7.0f);
+    CHECK(plan.bind(room, in, to).status().message().find("mask") == 0);
+    CHECK(plan.partial(room, in, to).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(plan.run_device(room, in, to, nullptr).code() == ELSA_STATUS_ARGUMENT);
+    const std::vector<unsigned char> right(tokens * tokens, 1);
+    in.mask = right;
+    CHECK(plan.run(room, in, to).ok() && out[0] == 0.5f);
+    // More axes than a mask has.
+    p.with_mask<float>({1, 1, 1, 1, tokens});
+    CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
+}
+
+// The value of a failed result is not there.
+void no_value(const elsa::engine &engine) {
+#ifdef ELSA_THROW
+    int thrown = 0;
+    const elsa::result<elsa::plan<float>> failed = engine.plan(elsa::problem<float>());
+    for (int way = 0; way < 4; way++) try {
+            if (way == 0) static_cast<void>(failed.value());
+            if (way == 1) static_cast<void>(*failed);
+            if (way == 2) static_cast<void>(failed->get());
+            if (way == 3) static_cast<void>(engine.plan(elsa::problem<float>()).value());
+        } catch (const elsa::error &error) {
+            thrown += error.code() == ELSA_STATUS_ARGUMENT && error.what()[0] != 0;
+        }
+    CHECK(thrown == 4);
+#else
+    for (int way = 0; way < 4; way++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            std::signal(SIGABRT, SIG_DFL);
+            if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(0);
+            const elsa::result<elsa::plan<float>> failed = elsa::engine().plan(elsa::problem<float>());
+            if (way == 0) static_cast<void>(failed.value());
+            if (way == 1) static_cast<void>(*failed);
+            if (way == 2) static_cast<void>(failed->get());
+            if (way == 3) static_cast<void>(elsa::engine().plan(elsa::problem<float>()).value());
+            _exit(0);
+        }
+        int how = 0;
+        CHECK(child > 0 && waitpid(child, &how, 0) == child);
+        CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT);
+    }
+    static_cast<void>(engine);
+#endif
+    // Success is no failure.
+    const elsa::result<elsa::plan<float>> neither{elsa::status()};
+    CHECK(!neither.ok() && !neither.message().empty());
 }
 
 #ifdef ELSA_THROW
 void throwing(const elsa::engine &engine) {
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     bool thrown = false;
     try {
         elsa::or_throw(engine.plan(p));
@@ -466,7 +581,7 @@ void throwing(const elsa::engine &engine) {
     }
     CHECK(thrown);
     p.q = p.k = p.v = p.out = elsa::or_throw(elsa::view(ELSA_LAYOUT_BHND, 1, 1, 4, 4));
-    const elsa::plan plan = elsa::or_throw(engine.plan(p));
+    const elsa::plan<float> plan = elsa::or_throw(engine.plan(p));
     CHECK(static_cast<bool>(elsa::or_throw(plan.workspace())));
 }
 #endif
@@ -474,25 +589,29 @@ void throwing(const elsa::engine &engine) {
 } // namespace
 
 int main() {
-    elsa_engine_options options = elsa::engine_options();
+    elsa::engine_options options;
     options.threads = 2;
     elsa::result<elsa::engine> made = elsa::engine::create(options);
     CHECK(made.ok());
     elsa::engine engine = std::move(made).value();
     packed_qkv(engine);
     flags(engine);
-    sixteen_bits(engine);
+    sixteen_bits<elsa::f16>(engine, to_f16, from_f16, 1.0 / 4096);
+    sixteen_bits<elsa::bf16>(engine, to_bf16, from_bf16, 1.0 / 512);
     // Scores near 2e7, -2e7, 1e9 and 3e9 as well as small ones.
     for (const float centre : {0.0f, 2e7f, -2e7f, 1e9f, 3e9f}) parts(engine, centre);
     written_states();
     threads(engine);
     refusals(engine);
+    memory();
+    other_masks(engine);
+    no_value(engine);
     gpu();
 #ifdef ELSA_THROW
     throwing(engine);
 #endif
 #ifdef INJECT
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 4, 4);
     elsa_test_panic_next();
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_PANIC);
