@@ -4,10 +4,10 @@
 //! static and the shared library, through CMake (the oldest and the system's) and pkg-config and by hand; run as they
 //! are, under valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on
 //! request; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number
-//! of its checks. The README's quick start of C++ is followed, too.
+//! of its checks. `super::hpp` adds what `elsa.hpp` promises to compilers. The README's quick start of C++ is followed, too.
 
 use super::cargo::with_standin;
-use super::readme;
+use super::{hpp, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
 use crate::gpu::standin::{self, Variant};
@@ -16,10 +16,10 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-const SOURCES: &str = "tests/capi";
-const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
+pub(super) const SOURCES: &str = "tests/capi";
+pub(super) const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
 /// Libraries that a static link needs besides this one; the packages name the same.
-const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+pub(super) const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 
 /// A program of `tests/capi` and the flags that make variants of it.
 const PROGRAMS: [(&str, &str); 6] = [
@@ -88,6 +88,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         readme::cpp(tree, ran, cmake.as_deref())?;
     }
     with_pkg_config(tree, ran, &dist, &home)?;
+    hpp::hpp(tree, ran, &dist, &home)?;
 
     // A library with debugging information, which panics on request.
     let inject =
@@ -137,7 +138,7 @@ fn compile(
 }
 
 /// Runs a program that ends with the number of its checks.
-fn checks(ran: &mut Ran, what: &str, run: Run) {
+pub(super) fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     let out = run.run();
     let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());

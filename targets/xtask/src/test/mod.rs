@@ -7,6 +7,7 @@ mod cross;
 mod deploy;
 mod fuzz;
 mod house;
+mod hpp;
 mod printed;
 mod readme;
 mod release;
