@@ -1,6 +1,9 @@
 //! The engine: a back end and its workers. It is independent of operators, which create their plans with it.
 
 use crate::backend::{Backend, UnknownBackend};
+use crate::cpu::host::{HostThreads, MAX_WORKERS};
+use crate::cpu::place::Placement;
+use crate::cpu::spin::Spin;
 use crate::cpu::{detect, pool::Pool};
 use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
@@ -11,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Largest number of threads of an engine.
-pub(crate) const MAX_THREADS: usize = 1024;
+pub(crate) const MAX_THREADS: usize = MAX_WORKERS;
 
 /// What happens if the GPU is requested but cannot compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,16 +32,28 @@ pub struct EngineOptions {
     /// The back end. `None` takes the one named by the environment variable `ELSA_BACKEND`; if that is unset,
     /// empty or `auto`, the first one available.
     pub backend: Option<Backend>,
-    /// Number of compute threads, including the caller's. `None` takes every core available to the process.
+    /// Number of compute threads, including the caller's. `None` takes every core available to the process. With lent
+    /// threads it is the largest number of workers of a call.
     pub threads: Option<usize>,
+    /// How long workers, and callers that wait for them, spin before they sleep.
+    pub spin: Spin,
+    /// The cores of the standing threads, on Linux: thread `i`, counted from one, runs on core `(i − 1) mod n` of the
+    /// list. Empty leaves them to the system. A caller's thread is never touched.
+    pub cores: Vec<usize>,
+    /// The real-time priority (`SCHED_FIFO`) of the standing threads, on Linux. `None` inherits the policy of the thread
+    /// that creates the engine. A caller's thread is never touched.
+    pub priority: Option<u8>,
+    /// Threads that the host lends. The engine then has no standing threads.
+    pub host: Option<HostThreads>,
     /// What happens if the GPU is missing or fails.
     pub fallback: Fallback,
     /// Which GPU to use, and in which context.
     pub cuda: CudaOptions,
 }
 
-/// A back end with its workers. Clones share them. Calls from several threads take turns on the CPU and run
-/// concurrently on a GPU.
+/// A back end with its workers. Clones share them. Calls from several threads run side by side, except that calls that
+/// need several standing threads of the CPU take turns; [`Report::workers`](crate::Report::workers) says how many a call
+/// needs.
 ///
 /// In a child of `fork` an engine of the parent computes on the CPU, on the calling thread alone and with the same bits;
 /// with [`Fallback::Fail`] a call of a GPU's plan is [`DeviceError::Forked`]. An engine that the child creates has
@@ -85,8 +100,9 @@ impl Engine {
     /// [`Fallback::Cpu`] the CPU takes its place, which a warning logs once and every report repeats.
     ///
     /// # Errors
-    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds,
-    /// or if the system cannot start a thread.
+    /// Returns an error if a requested back end is unknown or absent, if the number of threads is out of bounds, if cores
+    /// or the priority are out of range, not permitted, or given for lent threads, or if the system cannot start a thread.
+    /// No thread is then left.
     pub fn new(options: &EngineOptions) -> Result<Engine, EngineError> {
         let requested = requested(options)?;
         let (gpu, absence) = match requested {
@@ -129,7 +145,12 @@ impl Engine {
             Some(n) => n,
             None => std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS)),
         };
-        let pool = Pool::new(threads)?;
+        let placement = Placement::new(&options.cores, options.priority)?;
+        let pool = match (&options.host, placement.option()) {
+            (Some(_), Some(option)) => return Err(EngineError::Lent { option }),
+            (Some(host), None) => Pool::lent(threads, options.spin, host.clone()),
+            (None, _) => Pool::standing(threads, options.spin, &placement)?,
+        };
         let mut profile = detect::profile(threads);
         profile.gpu = gpu.as_ref().map(|gpu| *gpu.profile());
         log::debug!("CPU back end {}, {threads} threads", cpu.name());

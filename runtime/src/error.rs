@@ -185,6 +185,50 @@ pub enum EngineError {
         /// The system's error message.
         reason: String,
     },
+    /// The number of a core is larger than any that the system can name.
+    #[error("cores: {found}; allowed: numbers below {max}")]
+    CoreRange {
+        /// The requested core.
+        found: usize,
+        /// The first number that is too large.
+        max: usize,
+    },
+    /// The system does not let a worker run on a core.
+    #[error("cores: {found}: {reason}; allowed: cores on which the system lets this process run")]
+    Core {
+        /// The requested core.
+        found: usize,
+        /// The system's error message.
+        reason: String,
+    },
+    /// The priority is none of `SCHED_FIFO`.
+    #[error("priority: {found}; allowed: 1 to 99")]
+    PriorityRange {
+        /// The requested priority.
+        found: u8,
+    },
+    /// The system does not give a worker the priority.
+    #[error(
+        "priority: {found}: {reason}; allowed: at most the process's limit RLIMIT_RTPRIO (ulimit -r), or any with the capability CAP_SYS_NICE"
+    )]
+    Priority {
+        /// The requested priority.
+        found: u8,
+        /// The system's error message.
+        reason: String,
+    },
+    /// Cores or a priority were requested on a system where they cannot be set.
+    #[error("{option}: given on a system other than Linux; allowed there: none")]
+    Placement {
+        /// Name of the option.
+        option: &'static str,
+    },
+    /// Cores or a priority were requested for threads that the host lends.
+    #[error("{option}: given for threads that the host lends; allowed for them: none")]
+    Lent {
+        /// Name of the option.
+        option: &'static str,
+    },
 }
 
 /// Why a plan cannot bind the tensors of a call.

@@ -42,6 +42,8 @@ pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
+pub use cpu::host::{HostTask, HostThreads, ParallelFor};
+pub use cpu::spin::Spin;
 pub use cuda::driver::RawStream;
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};

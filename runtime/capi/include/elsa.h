@@ -1078,7 +1078,15 @@ elsa_status elsa_view_init(elsa_layout layout,
 /*
  Creates an engine: a back end with its workers. Null options are the defaults.
 
- Any number of threads may use it. On the CPU they take turns.
+ Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
+ standing threads take turns; a call that needs one, by threads = 1 or because it is small, never waits.
+
+ A host that lends its threads (parallel_for) keeps the engine from having its own. Calls then use the host's for all
+ that needs more than one, at most as many as threads says. The hook may be called by several threads at once, and by
+ a thread of the host that is inside the hook already. It must return, must not throw, and may be called until the
+ engine and everything that was made with it are gone. A hook that calls a task twice, too late or not at all changes
+ no answer: each share is computed once, the caller computes what is left over, and a call waits for the shares that
+ have begun. A task needs as much stack as elsa_run.
 
  In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
  where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
@@ -1086,7 +1094,7 @@ elsa_status elsa_view_init(elsa_layout layout,
  parent may be in a call of this library.
 
  # Safety
- *read*, *write*.
+ *read*, *write*, *hook*: parallel_for is null or such a function.
  */
 elsa_status elsa_engine_create(const elsa_engine_options *options,
                                elsa_engine *engine);

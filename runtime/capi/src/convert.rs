@@ -5,7 +5,8 @@ use crate::types::*;
 use elsa_core::attention::{Alignment, MaskKind, MaskView, Problem, Spec, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions};
+use elsa_runtime::{Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin};
+use std::time::Duration;
 
 fn unknown<T>(argument: &str, found: u32, allowed: &str) -> Result<T, Fault> {
     Err(Fault::argument(format_args!("{argument}: {found}; allowed: {allowed}")))
@@ -40,6 +41,7 @@ pub(crate) fn fallback_number(fallback: Fallback) -> elsa_fallback {
     }
 }
 
+/// The options but for what they point to: cores and host.
 pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, Fault> {
     let context = match o.cuda_context {
         ELSA_CUDA_CONTEXT_PRIMARY => CudaContext::Primary,
@@ -53,7 +55,20 @@ pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, F
     };
     let threads = (o.threads != 0).then_some(o.threads);
     let cuda = CudaOptions { device: o.cuda_device, context };
-    Ok(EngineOptions { backend: backend(o.backend)?, threads, fallback, cuda })
+    let spin = match u64::try_from(o.spin_us) {
+        Ok(0) => Spin::default(),
+        Ok(micros) => Spin::For(Duration::from_micros(micros)),
+        Err(_) => Spin::Never,
+    };
+    let priority = match (o.priority, u8::try_from(o.priority)) {
+        (0, _) => None,
+        (_, Ok(priority)) => Some(priority),
+        (found, Err(_)) => {
+            return Err(Fault::argument(format_args!("priority: {found}; allowed: 1 to 99, or 0")));
+        }
+    };
+    let (cores, host) = (Vec::new(), None);
+    Ok(EngineOptions { backend: backend(o.backend)?, threads, spin, cores, priority, host, fallback, cuda })
 }
 
 pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> {

@@ -1,19 +1,27 @@
 //! Engines: a back end with its workers.
 
-use crate::convert;
 use crate::fault::call;
 use crate::growing::{Room, take_or_default};
 use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::text::Text;
 use crate::types::*;
-use elsa_runtime::Engine;
+use crate::{convert, lend};
+use elsa_runtime::{Engine, EngineOptions};
 
 pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 
 /// Creates an engine: a back end with its workers. Null options are the defaults.
 ///
-/// Any number of threads may use it. On the CPU they take turns.
+/// Any number of threads may use it, and their calls run side by side. On the CPU, calls that need several of its
+/// standing threads take turns; a call that needs one, by threads = 1 or because it is small, never waits.
+///
+/// A host that lends its threads (parallel_for) keeps the engine from having its own. Calls then use the host's for all
+/// that needs more than one, at most as many as threads says. The hook may be called by several threads at once, and by
+/// a thread of the host that is inside the hook already. It must return, must not throw, and may be called until the
+/// engine and everything that was made with it are gone. A hook that calls a task twice, too late or not at all changes
+/// no answer: each share is computed once, the caller computes what is left over, and a call waits for the shares that
+/// have begun. A task needs as much stack as elsa_run.
 ///
 /// In a child of fork the engines of the parent compute on the CPU, on the calling thread alone and with the same bits;
 /// where the policy is ELSA_FALLBACK_FAIL, a call of a plan on a GPU returns ELSA_STATUS_UNSUPPORTED. An engine that
@@ -21,7 +29,7 @@ pub(crate) static ENGINES: Table<Engine> = Table::new("engine");
 /// parent may be in a call of this library.
 ///
 /// # Safety
-/// *read*, *write*.
+/// *read*, *write*, *hook*: parallel_for is null or such a function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_engine_create(
     options: *const elsa_engine_options,
@@ -31,7 +39,10 @@ pub unsafe extern "C" fn elsa_engine_create(
         aligned("engine", engine)?;
         // SAFETY: *read*.
         let options = unsafe { take_or_default("options", options) }?;
-        let id = ENGINES.insert(Engine::new(&convert::engine_options(&options)?)?)?;
+        // SAFETY: *read*, *hook*.
+        let (cores, host) = unsafe { (lend::cores(&options)?, lend::host(&options)) };
+        let options = EngineOptions { cores, host, ..convert::engine_options(&options)? };
+        let id = ENGINES.insert(Engine::new(&options)?)?;
         // SAFETY: *write*.
         unsafe { put(engine, elsa_engine { id }) };
         Ok(())

@@ -78,7 +78,9 @@ impl From<DeviceError> for Fault {
 impl From<EngineError> for Fault {
     fn from(e: EngineError) -> Fault {
         let status = match &e {
-            EngineError::BackendAbsent { .. } => ELSA_STATUS_UNSUPPORTED,
+            EngineError::BackendAbsent { .. }
+            | EngineError::Priority { .. }
+            | EngineError::Placement { .. } => ELSA_STATUS_UNSUPPORTED,
             EngineError::Device { reason } => device(reason),
             EngineError::Spawn { .. } => ELSA_STATUS_DEVICE,
             _ => ELSA_STATUS_ARGUMENT,

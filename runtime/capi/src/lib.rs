@@ -10,13 +10,15 @@
 //! - *write*: a pointer to what is written is null or valid for writes, and nobody else uses it during the call.
 //! - *tensors*: memory named in `elsa_inputs` and `elsa_outputs` is as those structs describe, and keeps to *read* and
 //!   *write*, until the run is done.
+//! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and all that
+//!   was made with it, is gone; it returns, and does not throw.
 //!
 //! # The rooms
 //!
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
-//! | `engine`, `plan`, `workspace` | `handles`: numbers that name objects; `pointer`: checked pointers |
+//! | `engine`, `plan`, `workspace` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
 //! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -29,6 +31,7 @@ mod engine;
 mod fault;
 mod growing;
 mod handles;
+mod lend;
 mod library;
 mod log;
 mod plan;

@@ -103,7 +103,9 @@ fn call<R>(f: impl FnOnce() -> R) -> R {
 #[cfg(all(test, not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use super::*;
+    use crate::cpu::place::Placement;
     use crate::cpu::pool::Pool;
+    use crate::cpu::spin::Spin;
     use std::hint::black_box;
     use std::sync::Mutex;
 
@@ -141,7 +143,7 @@ mod tests {
         let expected = bits();
         let before = registers::read();
         registers::write(HOSTILE);
-        let pool = Pool::new(3).unwrap();
+        let pool = Pool::standing(3, Spin::default(), &Placement::default()).unwrap();
         let seen = Mutex::new(Vec::new());
         let ran = pool.run(3, &|_| seen.lock().unwrap().push(bits()));
         registers::write(before);

@@ -2,6 +2,10 @@
 
 pub mod detect;
 pub mod float;
+pub mod host;
 pub mod memory;
+pub mod place;
 pub mod pool;
 pub mod process;
+pub mod spin;
+mod standing;

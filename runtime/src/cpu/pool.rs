@@ -1,193 +1,79 @@
-//! The worker pool: standing threads that wake for a job and divide it among themselves.
+//! The workers of an engine: the caller, and standing threads ([`Standing`]) or threads that the host lends
+//! ([`HostThreads`]).
 //!
-//! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
-//!
-//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can
-//! take longer than a small call.
-//!
-//! **Why the code differs.**
-//!
-//! 1. *Waiting threads spin before they sleep.* The next layer of a network, or the next phase of a call, often
-//!    follows at once. Workers spin for [`SPIN`] on the generation of the last job, and the caller on the number of
-//!    workers still busy; then they sleep.
-//! 2. *Spinning threads yield.* After [`SPIN_ALONE`] a spinning thread offers its processor to others. Where there are
-//!    more threads than processors, it may hold the one that the last busy worker needs.
-//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if
-//!    it has seen the current generation. The last busy worker passes through the lock of the waiting caller before it
-//!    notifies.
-//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Pool::run`] does not return before every
-//!    worker has finished with it. Nothing is allocated per job.
-//! 5. *One floating-point environment.* Every worker, the caller included, computes in the default one
+//! 1. *A call that needs one worker is the caller's alone.* It takes no turn, wakes nobody and touches nothing that is
+//!    shared, so any number of such calls run side by side.
+//! 2. *One floating-point environment.* Every worker, the caller included, computes in the default one
 //!    ([`float`]), so that bits do not depend on who computes what.
-//! 6. *A child of `fork` has no workers.* It has the caller alone, which then computes alone and takes none of the
+//! 3. *A child of `fork` has no workers.* It has the caller alone, which then computes alone and takes none of the
 //!    locks that a thread of the parent may have held.
-//! 7. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
+//! 4. *Panics stay inside.* A panic in a worker, or in the caller's share, ends that call with an error. The pool remains
 //!    usable.
 
 use super::float;
+use super::host::HostThreads;
+use super::place::Placement;
 use super::process::Process;
+use super::spin::Spin;
+use super::standing::Standing;
 use crate::error::{EngineError, RunError};
-#[cfg(unix)]
-use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How long a waiting thread spins before it sleeps.
-const SPIN: Duration = Duration::from_micros(200);
-/// How long a waiting thread spins without yielding. After that it offers its processor to other threads, among
-/// them the one that it waits for, if the system has put both on the same processor.
-const SPIN_ALONE: Duration = Duration::from_micros(20);
-/// Number of spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 32;
-
-type Task = *const (dyn Fn(usize) + Sync);
-
-/// A job.
-#[derive(Clone, Copy)]
-struct Job {
-    task: Task,
-    workers: usize,
+/// Who computes beside the caller.
+enum Others {
+    Standing(Standing),
+    Host(HostThreads),
 }
 
-// SAFETY: the pointer is dereferenced only while `Pool::run` waits in the frame that owns the function, and the
-// function is `Sync`.
-unsafe impl Send for Job {}
-
-struct Shared {
-    /// The current generation and its job; no job when the pool closes.
-    job: Mutex<(u64, Option<Job>)>,
-    start: Condvar,
-    generation: AtomicU64,
-    pending: AtomicUsize,
-    panicked: AtomicBool,
-    done_lock: Mutex<()>,
-    done: Condvar,
-    closing: AtomicBool,
-}
-
-/// A pool of standing threads. Dropping it ends them. In a child of the process that made it, the caller is its only
-/// thread.
+/// The workers of an engine. Dropping it ends standing threads. In a child of the process that made it, the caller is
+/// the only worker.
 pub struct Pool {
-    /// Where the threads are.
+    /// Where the workers are.
     process: Process,
-    shared: Arc<Shared>,
-    handles: Vec<JoinHandle<()>>,
-    turn: Mutex<()>,
+    workers: usize,
+    spin: Spin,
+    others: Others,
 }
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).finish()
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
-}
-
-/// Spins until `ready`, for at most [`SPIN`]. Returns whether it is ready.
-fn spin(ready: impl Fn() -> bool) -> bool {
-    let mut start = None;
-    loop {
-        for _ in 0..SPINS_PER_LOOK {
-            if ready() {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        let spun = start.get_or_insert_with(Instant::now).elapsed();
-        if spun >= SPIN {
-            return false;
-        }
-        if spun >= SPIN_ALONE {
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// Locks a mutex whose data is consistent even after a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
-    /// Starts `threads − 1` threads; the caller of [`Pool::run`] is the remaining one.
+    /// A pool of `workers` workers with standing threads: `workers − 1` of them are started.
     ///
     /// # Errors
-    /// Returns an error if the system cannot start a thread.
-    pub fn new(threads: usize) -> Result<Pool, EngineError> {
-        let shared = Arc::new(Shared {
-            job: Mutex::new((0, None)),
-            start: Condvar::new(),
-            generation: AtomicU64::new(0),
-            pending: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
-            done_lock: Mutex::new(()),
-            done: Condvar::new(),
-            closing: AtomicBool::new(false),
-        });
-        let process = Process::current();
-        let mut pool = Pool { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
-        for index in 1..threads {
-            let shared = Arc::clone(&pool.shared);
-            let spawned =
-                std::thread::Builder::new().name(format!("elsa-{index}")).spawn(move || work(&shared, index));
-            match spawned {
-                Ok(handle) => pool.handles.push(handle),
-                Err(e) => {
-                    let reason = e.to_string();
-                    return Err(EngineError::Spawn { started: index, wanted: threads, reason });
-                }
-            }
-        }
-        Ok(pool)
+    /// Returns an error if the system cannot start a thread, or refuses its place.
+    pub fn standing(workers: usize, spin: Spin, placement: &Placement) -> Result<Pool, EngineError> {
+        let others = Others::Standing(Standing::new(workers, spin.limit(), placement)?);
+        Ok(Pool { process: Process::current(), workers, spin, others })
     }
 
-    /// Number of threads, including the caller's.
+    /// A pool of at most `workers` workers on threads that the host lends.
+    pub fn lent(workers: usize, spin: Spin, host: HostThreads) -> Pool {
+        Pool { process: Process::current(), workers, spin, others: Others::Host(host) }
+    }
+
+    /// Number of workers, including the caller.
     pub fn threads(&self) -> usize {
-        if self.process.is_current() { self.handles.len() + 1 } else { 1 }
+        if self.process.is_current() { self.workers } else { 1 }
     }
 
     /// Calls `task(i)` once for every `i` below `workers`, clamped to the number of threads, and waits for all
-    /// calls. Callers on several threads take turns.
+    /// calls. Callers on several threads take turns if they need several workers of the standing threads.
     ///
     /// # Errors
     /// Returns an error if a call panicked.
     pub fn run(&self, workers: usize, task: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
-        if !self.process.is_current() {
-            return catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))))
-                .map_err(|_| RunError::Panicked);
-        }
         let workers = workers.clamp(1, self.threads());
-        let _turn = lock(&self.turn);
-        let shared = &*self.shared;
-        shared.panicked.store(false, Ordering::Relaxed);
-        if workers > 1 {
-            // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no
-            // worker uses the task after it has decremented `pending`.
-            let task = unsafe {
-                std::mem::transmute::<
-                    *const (dyn Fn(usize) + Sync + '_),
-                    *const (dyn Fn(usize) + Sync + 'static),
-                >(task)
-            };
-            shared.pending.store(workers - 1, Ordering::Relaxed);
-            let mut job = lock(&shared.job);
-            job.0 += 1;
-            job.1 = Some(Job { task, workers });
-            let generation = job.0;
-            drop(job);
-            // A worker that stops spinning takes the lock next, so it is released before this store.
-            shared.generation.store(generation, Ordering::Release);
-            shared.start.notify_all();
-        }
-        let mine = catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))));
-        if workers > 1 {
-            self.wait();
-        }
-        if mine.is_err() || shared.panicked.load(Ordering::Relaxed) {
-            Err(RunError::Panicked)
-        } else {
-            Ok(())
+        match &self.others {
+            _ if workers == 1 => catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))))
+                .map_err(|_| RunError::Panicked),
+            Others::Standing(standing) => standing.run(workers, task),
+            Others::Host(host) => host.run(workers, self.spin.limit(), task),
         }
     }
 
@@ -212,83 +98,21 @@ impl Pool {
             }
         })
     }
-
-    fn wait(&self) {
-        let shared = &*self.shared;
-        if spin(|| shared.pending.load(Ordering::Acquire) == 0) {
-            return;
-        }
-        let mut guard = lock(&shared.done_lock);
-        while shared.pending.load(Ordering::Acquire) != 0 {
-            guard = shared.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        if !self.process.is_current() {
-            // Neither waited for nor detached: in this process the threads do not exist.
-            #[cfg(unix)]
-            for handle in self.handles.drain(..) {
-                let _ = handle.into_pthread_t();
-            }
-            return;
-        }
-        self.shared.closing.store(true, Ordering::Release);
-        {
-            let mut job = lock(&self.shared.job);
-            job.0 += 1;
-            job.1 = None;
-            self.shared.generation.store(job.0, Ordering::Release);
-        }
-        self.shared.start.notify_all();
-        for handle in self.handles.drain(..) {
-            if handle.join().is_err() {
-                log::error!("a worker thread ended by a panic");
-            }
-        }
-    }
-}
-
-/// The loop of a worker, until the pool closes.
-fn work(shared: &Shared, index: usize) {
-    float::set_default();
-    let mut seen = 0;
-    loop {
-        spin(|| shared.generation.load(Ordering::Acquire) != seen);
-        let job = {
-            let mut guard = lock(&shared.job);
-            while guard.0 == seen {
-                guard = shared.start.wait(guard).unwrap_or_else(PoisonError::into_inner);
-            }
-            seen = guard.0;
-            guard.1
-        };
-        if shared.closing.load(Ordering::Acquire) {
-            return;
-        }
-        let Some(job) = job.filter(|job| index < job.workers) else { continue };
-        // SAFETY: `Pool::run` waits for this worker, so the task is still alive.
-        let task = unsafe { &*job.task };
-        if catch_unwind(AssertUnwindSafe(|| task(index))).is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
-        }
-        if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            drop(lock(&shared.done_lock));
-            shared.done.notify_one();
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn standing(workers: usize) -> Result<Pool, EngineError> {
+        Pool::standing(workers, Spin::default(), &Placement::default())
+    }
 
     #[test]
     fn every_worker_is_called_once_per_job() {
         for threads in [1, 2, 5] {
-            let pool = Pool::new(threads).unwrap();
+            let pool = standing(threads).unwrap();
             for round in 0..200 {
                 let workers = round % (threads + 1) + 1;
                 let calls: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
@@ -305,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_reported_and_the_pool_lives_on() {
-        let pool = Pool::new(3).unwrap();
+        let pool = standing(3).unwrap();
         for bad in 0..3 {
             assert_eq!(pool.run(3, &|i| assert_ne!(i, bad)), Err(RunError::Panicked));
             assert_eq!(pool.run(3, &|_| ()), Ok(()));
@@ -314,7 +138,7 @@ mod tests {
 
     #[test]
     fn callers_from_several_threads_take_turns() {
-        let pool = Pool::new(2).unwrap();
+        let pool = standing(2).unwrap();
         let total = AtomicUsize::new(0);
         std::thread::scope(|s| {
             for _ in 0..4 {
@@ -331,11 +155,94 @@ mod tests {
         assert_eq!(total.load(Ordering::Relaxed), 4 * 50 * 2);
     }
 
+    /// A call that needs one worker does not wait for one that needs several.
+    #[test]
+    fn calls_of_one_worker_take_no_turn() {
+        let pool = standing(2).unwrap();
+        let (busy, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (send, receive) = std::sync::mpsc::channel();
+        let in_time = std::thread::scope(|s| {
+            s.spawn(|| {
+                let wait = |_| {
+                    busy.store(true, Ordering::Release);
+                    while !over.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                };
+                pool.run(2, &wait).unwrap();
+            });
+            while !busy.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            s.spawn(|| pool.divide(2, 1, &|worker, item| send.send((worker, item)).unwrap()));
+            let done = receive.recv_timeout(std::time::Duration::from_secs(20));
+            over.store(true, Ordering::Release);
+            done
+        });
+        assert_eq!(in_time, Ok((0, 0)));
+    }
+
+    #[cfg(all(target_os = "linux", not(miri)))]
+    #[test]
+    fn standing_threads_run_where_and_as_urgently_as_asked_or_not_at_all() {
+        // SAFETY: a set of cores is an array of integers, for which zero is a value; the call writes one.
+        let allowed = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+            (0..1024).filter(|core| libc::CPU_ISSET(*core, &set)).collect::<Vec<usize>>()
+        };
+        let at = |cores: &[usize], priority| {
+            Pool::standing(4, Spin::Never, &Placement::new(cores, priority).unwrap())
+        };
+        let mine = std::thread::current().id();
+        let cores: Vec<usize> = allowed.iter().rev().copied().take(2).collect();
+        let pool = at(&cores, None).unwrap();
+        for _ in 0..20 {
+            let check = |i: usize| {
+                if i > 0 {
+                    // SAFETY: takes no argument.
+                    let core = unsafe { libc::sched_getcpu() } as usize;
+                    assert_eq!(core, cores[(i - 1) % cores.len()], "worker {i}");
+                } else {
+                    assert_eq!(std::thread::current().id(), mine);
+                }
+            };
+            assert_eq!(pool.run(4, &check), Ok(()));
+        }
+        let absent = (0..1024).rev().find(|core| !allowed.contains(core)).unwrap();
+        let refused = at(&[allowed[0], absent], None).unwrap_err();
+        assert!(matches!(refused, EngineError::Core { found, .. } if found == absent), "{refused}");
+        assert!(refused.to_string().starts_with(&format!("cores: {absent}: ")), "{refused}");
+        let urgent = at(&[], Some(7));
+        match urgent {
+            Ok(pool) => {
+                let check = |i: usize| {
+                    // SAFETY: the parameters are integers to write to; zero is the calling thread.
+                    let found = unsafe {
+                        let mut parameters: libc::sched_param = std::mem::zeroed();
+                        assert_eq!(libc::sched_getparam(0, &raw mut parameters), 0);
+                        (libc::sched_getscheduler(0), parameters.sched_priority)
+                    };
+                    assert_eq!(found, if i > 0 { (libc::SCHED_FIFO, 7) } else { (libc::SCHED_OTHER, 0) });
+                };
+                assert_eq!(pool.run(4, &check), Ok(()));
+            }
+            Err(e) => assert!(e.to_string().contains("CAP_SYS_NICE"), "{e}"),
+        }
+        for (cores, priority, message) in [
+            (&[0, 1024][..], None, "cores: 1024; allowed: numbers below 1024"),
+            (&[], Some(0), "priority: 0; allowed: 1 to 99"),
+            (&[], Some(100), "priority: 100; allowed: 1 to 99"),
+        ] {
+            assert_eq!(Placement::new(cores, priority).unwrap_err().to_string(), message);
+        }
+    }
+
     /// The child has none of the threads, and another thread of its parent is in a call of the pool.
     #[cfg(all(unix, not(miri)))]
     #[test]
     fn a_child_of_fork_computes_alone() {
-        let (pool, idle) = (Pool::new(3).unwrap(), Pool::new(2).unwrap());
+        let (pool, idle) = (standing(3).unwrap(), standing(2).unwrap());
         let (busy, over) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|s| {
             s.spawn(|| {

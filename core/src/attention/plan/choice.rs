@@ -126,6 +126,11 @@ pub struct LongestPath {
     pub additions: usize,
 }
 
+/// The workers that `work` is worth, from one to `most`, where each takes at least `per_worker` of it.
+pub(super) fn worthwhile(work: f64, per_worker: f64, most: usize) -> usize {
+    if per_worker > 0.0 { ((work / per_worker) as usize).clamp(1, most.max(1)) } else { most.max(1) }
+}
+
 /// Additions on the longest path through `keys` terms that are summed in chains of `chain`, one result after the
 /// other being added to a total.
 pub(super) fn chained(keys: usize, chain: usize) -> usize {
@@ -158,6 +163,8 @@ pub struct CpuChoice {
     pub group: usize,
     /// Number of workers.
     pub workers: usize,
+    /// Multiply-adds that make a worker worth waking; zero if all workers take part whatever the work.
+    pub work_per_worker: f64,
     /// Head size of queries and keys, rounded up to a multiple of four.
     pub head_dim: usize,
     /// Head size of values, rounded up to a multiple of four.
@@ -181,6 +188,13 @@ impl CpuChoice {
     #[must_use]
     pub const fn width(&self) -> usize {
         self.vectors * self.kernel.lanes
+    }
+
+    /// Number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those of the
+    /// plan. No bit of the answer depends on it.
+    #[must_use]
+    pub fn workers_for(&self, pairs: f64) -> usize {
+        worthwhile(pairs * (self.head_dim + self.value_dim) as f64, self.work_per_worker, self.workers)
     }
 
     /// The merges and additions on the longest path.

@@ -15,7 +15,8 @@
 //!    that takes any number.
 //! 2. *Workers are added by work.* Waking a thread costs some microseconds. A worker is added for every
 //!    [`WORK_PER_LANE`] multiply-adds per lane, unless the options ask for all of them, and there is never more than
-//!    one per tile.
+//!    one per tile. The plan has workers for all the keys that a call may have; a call whose lengths leave fewer takes
+//!    fewer of them ([`CpuChoice::workers_for`]).
 //! 3. *The group balances three costs.* A larger group reads, and possibly copies, each key block less often. But
 //!    its queries and states must stay in cache beside the block, so they may take half of L2; and with several
 //!    workers there must be at least eight tasks for each, or the last task leaves the others idle.
@@ -29,7 +30,7 @@
 //! 6. *Speed never changes a bit.* Tile width, group, workers and copies only determine who computes a row, and when.
 //!    Of everything here, only the kernel, the method and the block size can change the answer.
 
-use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options};
+use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options, worthwhile};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use crate::attention::problem::Problem;
@@ -78,11 +79,9 @@ pub fn choose<'a>(
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
     // A worker must get more arithmetic than waking it costs, which is some microseconds.
-    let work = heads as f64 * queries as f64 * keys as f64 * (d + dv) as f64;
-    let worthwhile =
-        if options.all_workers { f64::INFINITY } else { work / (WORK_PER_LANE * kernel.lanes as f64) };
-    let workers = (worthwhile.clamp(1.0, options.workers.max(1) as f64) as usize)
-        .clamp(1, tiles.saturating_mul(heads).max(1));
+    let work_per_worker = if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 };
+    let pairs = heads as f64 * queries as f64 * keys as f64;
+    let most = options.workers.clamp(1, tiles.saturating_mul(heads).max(1));
     let mut choice = CpuChoice {
         kernel: *kernel,
         candidate,
@@ -92,7 +91,8 @@ pub fn choose<'a>(
         segments: keys.div_ceil(segment).max(1),
         vectors: kernel.vectors,
         group: 1,
-        workers,
+        workers: worthwhile(pairs * (d + dv) as f64, work_per_worker, most),
+        work_per_worker,
         head_dim: d.next_multiple_of(4),
         value_dim: dv.next_multiple_of(4),
         stage_keys: copied || !d.is_multiple_of(4) || matches!(kernel.keys, KeyLayout::Panels(_)),
@@ -103,9 +103,9 @@ pub fn choose<'a>(
         extent: [queries, keys, heads],
     };
     // Group size: leave at least eight tasks per worker, and keep queries and states in half of L2.
-    let balanced = match workers {
+    let balanced = match choice.workers {
         1 => usize::MAX,
-        _ => (tiles.saturating_mul(heads) / workers.saturating_mul(8)).max(1),
+        workers => (tiles.saturating_mul(heads) / workers.saturating_mul(8)).max(1),
     };
     let states = choice.levels().saturating_mul(choice.value_dim + 2);
     let tile_bytes = choice.head_dim.saturating_add(states).saturating_mul(choice.width() * 4);
@@ -190,6 +190,18 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 8].map(|most| workers(most, true)), [1, 1, 2, 3, 4]);
         let few = chosen(spec(DType::F32, 2, 64, 25, [24, 32]), &WIDE, 1 << 20, 8, false);
         assert_eq!(few.workers, 1);
+    }
+
+    /// A call has at most the workers of its plan, and those that its own pairs of queries and keys are worth.
+    #[test]
+    fn the_workers_of_a_call_follow_its_lengths() {
+        let choice = |all| chosen(spec(DType::F32, 2, 64, 256, [24, 32]), &WIDE, 1 << 20, 8, all);
+        let pairs =
+            [0, 2 * 64, 2 * 64 * 146, 2 * 64 * 147, 2 * 64 * 219, 2 * 64 * 220, 2 * 64 * 256, usize::MAX];
+        assert_eq!(pairs.map(|n| choice(false).workers_for(n as f64)), [1, 1, 1, 2, 2, 3, 3, 3]);
+        assert_eq!(pairs.map(|n| choice(true).workers_for(n as f64)), [4; 8]);
+        let few = CpuChoice { workers: 2, ..choice(false) };
+        assert_eq!(pairs.map(|n| few.workers_for(n as f64)), [1, 1, 1, 2, 2, 2, 2, 2]);
     }
 
     #[test]

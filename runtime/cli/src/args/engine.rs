@@ -99,6 +99,7 @@ impl EngineArgs {
             threads: self.threads,
             fallback: self.fallback,
             cuda: CudaOptions { device: self.device.unwrap_or_default(), ..CudaOptions::default() },
+            ..EngineOptions::default()
         };
         let engine = Engine::new(&options)?;
         let chosen = engine.backend();

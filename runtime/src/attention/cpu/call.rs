@@ -14,6 +14,8 @@ use std::marker::PhantomData;
 pub struct CpuCall<'a> {
     context: Context<'a>,
     workspace: &'a mut CpuWorkspace,
+    /// Number of workers that compute the attention.
+    workers: usize,
     /// Borrows the tensors for the lifetime of the call.
     tensors: PhantomData<&'a mut ()>,
 }
@@ -52,21 +54,29 @@ impl<'a> CpuCall<'a> {
         let context = Context::new(plan, problem, inputs, tensors, base);
         workspace.sequences.clear();
         workspace.tasks.clear();
-        let mut first = 0;
+        let (mut first, mut pairs) = (0, 0.0);
         for index in 0..problem.sequences() {
             let sequence = problem.sequence(&inputs.lengths, index);
             workspace.tasks.push(first);
             let tiles = plan.choice.tiling(sequence.queries).count();
             first += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
+            pairs += sequence.queries as f64 * sequence.reach() as f64;
             workspace.sequences.push(sequence);
         }
         workspace.tasks.push(first);
-        Ok(CpuCall { context, workspace, tensors: PhantomData })
+        let workers = plan.choice.workers_for(pairs * problem.heads() as f64);
+        Ok(CpuCall { context, workspace, workers, tensors: PhantomData })
     }
 
     /// Number of workers that share the work, if the pool has that many.
     pub fn workers(&self) -> usize {
-        self.context.choice.workers
+        if self.has_present() { self.context.choice.workers } else { self.workers }
+    }
+
+    /// Whether the call copies keys or values to a present tensor.
+    fn has_present(&self) -> bool {
+        let presents = [Operand::PresentKey, Operand::PresentValue];
+        presents.into_iter().any(|present| self.context.tensor(present).is_present())
     }
 
     /// Computes the outputs and waits for them.
@@ -76,8 +86,8 @@ impl<'a> CpuCall<'a> {
     pub fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: &self.workspace.sequences, tasks: &self.workspace.tasks };
-        let presents = [Operand::PresentKey, Operand::PresentValue];
-        if presents.into_iter().any(|present| context.tensor(present).is_present()) {
+        // A present holds every key, whatever the lengths.
+        if self.has_present() {
             let key = context.tensor(Operand::Key).view;
             // SAFETY: every pair of batch and key head is one item, and items write disjoint rows of the present
             // (invariants *inputs* and *outputs*).
@@ -88,10 +98,10 @@ impl<'a> CpuCall<'a> {
         match context.choice.method {
             // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
             // worker has its own number.
-            Method::Elsa => pool.divide(context.choice.workers, shared.count(), &|worker, number| unsafe {
+            Method::Elsa => pool.divide(self.workers, shared.count(), &|worker, number| unsafe {
                 walk::attend(context, &shared.task(number), worker);
             }),
-            Method::Math => math::run(&shared, pool),
+            Method::Math => math::run(&shared, self.workers, pool),
         }
     }
 }

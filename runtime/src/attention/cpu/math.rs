@@ -49,14 +49,14 @@ impl<'a> MatrixTile<'a> {
     }
 }
 
-/// Computes all tasks.
+/// Computes all tasks on that many workers.
 ///
 /// # Errors
 /// Returns an error if a worker panicked.
-pub(super) fn run(shared: &Shared<'_>, pool: &Pool) -> Result<(), RunError> {
+pub(super) fn run(shared: &Shared<'_>, workers: usize, pool: &Pool) -> Result<(), RunError> {
     let (c, n) = (shared.context, shared.count());
     let pass = |task: unsafe fn(&Context<'_>, &MatrixTile<'_>)| {
-        pool.divide(c.choice.workers, n, &|worker, number| {
+        pool.divide(workers, n, &|worker, number| {
             // SAFETY: `Context::new` established the invariants. A task is one tile with its own rows of the
             // matrix and its own state, and belongs to one worker. Each pass waits for the one before it.
             unsafe { task(c, &MatrixTile::of(c, &shared.task(number), worker)) }

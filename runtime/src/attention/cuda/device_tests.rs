@@ -334,6 +334,7 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
         threads: Some(1),
         fallback,
         cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
+        ..EngineOptions::default()
     };
     // No context is current: an error, or the CPU.
     let absent = Engine::new(&current(Fallback::Fail)).unwrap_err().to_string();

@@ -1,0 +1,61 @@
+//! What the options of an engine point to: the list of cores, and the hook by which a host lends its threads.
+
+use crate::fault::Fault;
+use crate::pointer::aligned;
+use crate::types::*;
+use elsa_runtime::{HostTask, HostThreads, ParallelFor};
+use std::ffi::c_void;
+use std::{ptr, slice};
+
+/// Longest list of cores.
+const MOST_CORES: usize = 1024;
+
+/// A hook with its first argument.
+struct Hook {
+    call: unsafe extern "C" fn(*mut c_void, usize, elsa_parallel_task, *mut c_void),
+    user: *mut c_void,
+}
+
+// SAFETY: *hook* of elsa_engine_create: any thread may call it with its pointer.
+unsafe impl Send for Hook {}
+// SAFETY: as above.
+unsafe impl Sync for Hook {}
+
+impl ParallelFor for Hook {
+    fn parallel_for(&self, workers: usize, task: HostTask) {
+        let context = ptr::without_provenance_mut(task.number());
+        // SAFETY: *hook*. The context is a number that is never followed.
+        unsafe { (self.call)(self.user, workers, Some(share), context) }
+    }
+}
+
+/// Computes the share of a worker. Safe to call with any context, at any time, on any thread.
+extern "C" fn share(context: *mut c_void, worker: usize) {
+    HostTask::from_number(context.addr()).call(worker);
+}
+
+/// The threads that the host lends, if it does.
+///
+/// # Safety
+/// *hook* of elsa_engine_create.
+pub(crate) unsafe fn host(options: &elsa_engine_options) -> Option<HostThreads> {
+    options.parallel_for.map(|call| HostThreads::new(Hook { call, user: options.parallel_user }))
+}
+
+/// The cores of the standing threads.
+///
+/// # Safety
+/// *read*: the list is readable for as many entries as the options say.
+pub(crate) unsafe fn cores(options: &elsa_engine_options) -> Result<Vec<usize>, Fault> {
+    let count = options.core_count;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    aligned("cores", options.cores)?;
+    if count > MOST_CORES {
+        return Err(Fault::argument(format_args!("core_count: {count}; allowed: at most {MOST_CORES}")));
+    }
+    // SAFETY: not null, aligned and of at most that many entries; *read*.
+    let cores = unsafe { slice::from_raw_parts(options.cores, count) };
+    Ok(cores.iter().map(|core| usize::try_from(*core).unwrap_or(usize::MAX)).collect())
+}

@@ -1,0 +1,467 @@
+//! Threads that the host lends: the workers of a call run as tasks of the host's own pool.
+//!
+//! A program often has a pool already, in which other layers of its network compute. Standing threads of an engine
+//! would compete with it for the cores. A host lends its threads by a function that calls a task for every number below
+//! a count, as the parallel loops of thread pools do ([`ParallelFor`]).
+//!
+//! **The naive way** hands the host a pointer to the job in the caller's frame and believes it. A host that calls a task
+//! twice, forgets one, or calls one after the call has ended then computes rubbish or reads a dead frame.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *A task is a number, not a pointer.* It names a slot of a static table, and a generation of that slot. A slot
+//!    admits the calls of its present generation while it is open. A task that is called too late, or for an invented
+//!    number, finds a closed slot or another generation, and returns.
+//! 2. *Each worker's number is claimed*, so that it runs at most once, whoever asks for it.
+//! 3. *The caller closes the slot when the host returns*, runs what nobody has claimed, and waits for those who are
+//!    inside. So the job in its frame outlives every use, and every worker has run exactly once.
+//! 4. *No turn is taken.* Each call has a slot of its own, so calls run side by side, and a thread of the host that waits
+//!    for one call may make another. If all slots are taken, the caller computes alone.
+//! 5. *Every task computes in the default floating-point environment* ([`float`]), and a panic in one ends that call with
+//!    an error.
+
+use super::float;
+use super::spin::spin;
+use crate::error::RunError;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Largest number of workers of a call.
+pub const MAX_WORKERS: usize = 1024;
+/// Number of calls that may use lent threads at the same time. A power of two.
+const SLOTS: usize = 128;
+/// The bits of a slot's state: threads inside, whether it is open, and above them the generation.
+const INSIDE: u64 = 0xffff;
+const OPEN: u64 = INSIDE + 1;
+const GENERATION: u64 = OPEN << 1;
+
+/// A thread pool of the host, which computes for an engine that is made with it.
+pub trait ParallelFor: Send + Sync {
+    /// Calls `task.call(i)` once for every `i` below `workers`, on any threads and in any order, and returns when all
+    /// calls have returned. Several threads may call it at the same time, also from inside one another.
+    ///
+    /// An implementation that breaks this slows the call down, but the answer stays the same: a number that is called
+    /// twice runs once, the caller computes what was left out, and a call that comes too late does nothing. A panic ends
+    /// the call with [`RunError::Panicked`].
+    fn parallel_for(&self, workers: usize, task: HostTask);
+}
+
+/// A shared [`ParallelFor`]. Clones are equal to one another, and to nothing else.
+#[derive(Clone)]
+pub struct HostThreads(Arc<dyn ParallelFor>);
+
+impl HostThreads {
+    /// Shares a thread pool of the host.
+    #[must_use]
+    pub fn new(host: impl ParallelFor + 'static) -> HostThreads {
+        HostThreads(Arc::new(host))
+    }
+}
+
+impl fmt::Debug for HostThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostThreads").field(&Arc::as_ptr(&self.0)).finish()
+    }
+}
+
+impl PartialEq for HostThreads {
+    fn eq(&self, other: &HostThreads) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for HostThreads {}
+
+/// The share of a worker in a call, as lent threads see it: a function of the worker's number. It may be copied, kept and
+/// called at any time, on any thread; outside the [`ParallelFor::parallel_for`] that it was handed to it does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostTask(usize);
+
+impl HostTask {
+    /// Computes the share of a worker. Does nothing if that was called before, if there is no such worker, or if the
+    /// call has ended.
+    pub fn call(self, worker: usize) {
+        SLOTS_OF_CALLS[self.0 % SLOTS].visit((self.0 / SLOTS) as u64, worker);
+    }
+
+    /// The task as a number other than zero, for an interface that carries no Rust types.
+    #[must_use]
+    pub fn number(self) -> usize {
+        self.0
+    }
+
+    /// The task of a number. One that no task has is the number of a task whose call has ended.
+    #[must_use]
+    pub fn from_number(number: usize) -> HostTask {
+        HostTask(number)
+    }
+}
+
+/// A job of the caller's frame.
+type Job = *const (dyn Fn(usize) + Sync);
+
+/// Where a call admits lent threads.
+struct Slot {
+    taken: AtomicBool,
+    /// Generation, [`OPEN`] and the number of threads [`INSIDE`].
+    state: AtomicU64,
+    /// Written by the caller while the slot is closed and nobody is inside; read by those inside.
+    job: UnsafeCell<Option<(Job, usize)>>,
+    /// One bit per worker that has been claimed.
+    claimed: [AtomicU64; MAX_WORKERS / 64],
+    panicked: AtomicBool,
+    lock: Mutex<()>,
+    left: Condvar,
+}
+
+// SAFETY: `job` is written by the only owner of `taken`, and only while the state keeps everybody out; the state is
+// released after the write and acquired before a read. The job itself is `Sync`, and lives while its slot is open or
+// anybody is inside.
+unsafe impl Sync for Slot {}
+
+static SLOTS_OF_CALLS: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
+
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
+            taken: AtomicBool::new(false),
+            state: AtomicU64::new(0),
+            job: UnsafeCell::new(None),
+            claimed: [const { AtomicU64::new(0) }; MAX_WORKERS / 64],
+            panicked: AtomicBool::new(false),
+            lock: Mutex::new(()),
+            left: Condvar::new(),
+        }
+    }
+
+    /// Enters the slot in its generation, runs a worker's share if nobody has claimed it, and leaves.
+    fn visit(&self, generation: u64, worker: usize) {
+        // A task holds as many bits of the generation as fit beside the number of the slot.
+        let ours = |state: u64| (state / GENERATION) & (usize::MAX / SLOTS) as u64 == generation;
+        let enter =
+            |state: u64| (state & OPEN != 0 && state & INSIDE != INSIDE && ours(state)).then_some(state + 1);
+        if self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_err() {
+            return;
+        }
+        self.claim(worker);
+        let before = self.state.fetch_sub(1, Ordering::AcqRel);
+        if before & (OPEN | INSIDE) == 1 {
+            // The caller may be about to sleep: it does so under the lock.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.left.notify_one();
+        }
+    }
+
+    /// Runs a worker's share unless it has been claimed. The thread is inside, or the owner's.
+    fn claim(&self, worker: usize) {
+        // SAFETY: written before the slot was opened, and not again before everybody has left.
+        let Some((job, workers)) = (unsafe { *self.job.get() }) else { return };
+        let bit = 1 << (worker % 64);
+        if worker >= workers || self.claimed[worker / 64].fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        // SAFETY: the owner stays in the frame of the job until everybody has left.
+        let job = unsafe { &*job };
+        if catch_unwind(AssertUnwindSafe(|| float::in_default(|| job(worker)))).is_err() {
+            self.panicked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the slot for a job, and returns its task.
+    fn open(&self, index: usize, job: Job, workers: usize) -> HostTask {
+        for word in &self.claimed {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.panicked.store(false, Ordering::Relaxed);
+        // SAFETY: the slot belongs to this caller, is closed, and nobody is inside.
+        unsafe { *self.job.get() = Some((job, workers)) };
+        // The generation whose number has no bits in a task would make the task zero.
+        let mut generation = self.state.load(Ordering::Relaxed) / GENERATION + 1;
+        while generation & (usize::MAX / SLOTS) as u64 == 0 {
+            generation += 1;
+        }
+        self.state.store(generation.wrapping_mul(GENERATION) | OPEN, Ordering::Release);
+        HostTask((generation as usize).wrapping_mul(SLOTS) | index)
+    }
+
+    /// Waits until nobody is inside. The slot is closed.
+    fn wait(&self, limit: Duration) {
+        let empty = || self.state.load(Ordering::Acquire) & INSIDE == 0;
+        if spin(limit, empty) {
+            return;
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while !empty() {
+            guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl HostThreads {
+    /// Calls `job(i)` once for every `i` below `workers`, at most [`MAX_WORKERS`], on threads of the host and on the
+    /// caller's, and waits for all calls, spinning for `limit` before it sleeps.
+    ///
+    /// # Errors
+    /// Returns an error if a call or the host panicked.
+    pub fn run(&self, workers: usize, limit: Duration, job: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
+        let free = |(_, slot): &(usize, &Slot)| {
+            !slot.taken.load(Ordering::Relaxed) && !slot.taken.swap(true, Ordering::Acquire)
+        };
+        let Some((index, slot)) = SLOTS_OF_CALLS.iter().enumerate().find(free) else {
+            return catch_unwind(AssertUnwindSafe(|| float::in_default(|| (0..workers).for_each(job))))
+                .map_err(|_| RunError::Panicked);
+        };
+        // SAFETY: only the lifetime changes. This function does not return before everybody has left the slot, and
+        // nobody uses the job outside it.
+        let job = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
+                job,
+            )
+        };
+        let task = slot.open(index, job, workers);
+        let lent = catch_unwind(AssertUnwindSafe(|| self.0.parallel_for(workers, task)));
+        slot.state.fetch_and(!OPEN, Ordering::AcqRel);
+        (0..workers).for_each(|worker| slot.claim(worker));
+        slot.wait(limit);
+        let good = lent.is_ok() && !slot.panicked.load(Ordering::Relaxed);
+        // SAFETY: the slot still belongs to this caller, is closed, and nobody is inside.
+        unsafe { *slot.job.get() = None };
+        slot.taken.store(false, Ordering::Release);
+        if good { Ok(()) } else { Err(RunError::Panicked) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::pool::Pool;
+    use crate::cpu::spin::Spin;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    fn add(count: &AtomicUsize) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A host by a function.
+    struct By<F>(F);
+
+    impl<F: Fn(usize, HostTask) + Send + Sync> ParallelFor for By<F> {
+        fn parallel_for(&self, workers: usize, task: HostTask) {
+            (self.0)(workers, task);
+        }
+    }
+
+    fn lent(host: impl Fn(usize, HostTask) + Send + Sync + 'static) -> Pool {
+        Pool::lent(4, Spin::Never, HostThreads::new(By(host)))
+    }
+
+    /// Every worker runs exactly once, in each of many calls.
+    fn holds(host: impl Fn(usize, HostTask) + Send + Sync + 'static) {
+        let pool = lent(host);
+        for round in 0..if cfg!(miri) { 6 } else { 100 } {
+            let workers = round % 4 + 1;
+            let calls = [const { AtomicUsize::new(0) }; 4];
+            let count = |i: usize| add(&calls[i]);
+            assert_eq!(pool.run(workers, &count), Ok(()));
+            for (i, n) in calls.iter().enumerate() {
+                assert_eq!(n.load(Ordering::Relaxed), usize::from(i < workers), "worker {i} of {workers}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_that_keeps_its_word() {
+        holds(|workers, task| {
+            thread::scope(|s| (0..workers).for_each(|i| drop(s.spawn(move || task.call(i)))));
+        });
+    }
+
+    #[test]
+    fn hosts_that_do_not() {
+        holds(|_, _| ());
+        holds(|workers, task| (0..workers).rev().for_each(|i| task.call(i)));
+        holds(|workers, task| (0..workers).chain(0..workers).for_each(|i| task.call(i)));
+        holds(|workers, task| {
+            [workers, 64, MAX_WORKERS, usize::MAX, 1].into_iter().for_each(|i| task.call(i))
+        });
+        holds(|workers, task| {
+            thread::scope(|s| {
+                for i in (0..workers).chain(0..workers) {
+                    s.spawn(move || task.call(i));
+                }
+            });
+        });
+    }
+
+    /// The threads outlive the call, which may end before they start.
+    #[test]
+    fn hosts_that_return_early() {
+        let threads = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&threads);
+        holds(move |workers, task| {
+            for i in 0..workers {
+                kept.lock().unwrap().push(thread::spawn(move || task.call(i)));
+            }
+        });
+        for thread in threads.lock().unwrap().drain(..) {
+            thread.join().unwrap();
+        }
+    }
+
+    /// The call waits for a worker that has started, though its host does not.
+    #[test]
+    fn a_call_outlives_its_workers() {
+        let (started, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+        let seen = Arc::clone(&started);
+        let thread = Arc::new(Mutex::new(None));
+        let kept = Arc::clone(&thread);
+        let pool = lent(move |_, task| {
+            *kept.lock().unwrap() = Some(thread::spawn(move || task.call(1)));
+            while !seen.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+        });
+        let work = |i: usize| {
+            if i == 1 {
+                started.store(true, Ordering::Release);
+                thread::sleep(Duration::from_millis(30));
+                over.store(true, Ordering::Release);
+            }
+        };
+        assert_eq!(pool.run(2, &work), Ok(()));
+        assert!(over.load(Ordering::Acquire));
+        thread.lock().unwrap().take().unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn tasks_of_calls_that_have_ended_do_nothing() {
+        let tasks = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&tasks);
+        let total = Arc::new(AtomicUsize::new(0));
+        let pool = lent(move |_, task| {
+            // During this call as well, the tasks of earlier ones do nothing.
+            let mut tasks = kept.lock().unwrap();
+            tasks.iter().for_each(|old: &HostTask| (0..4).for_each(|i| old.call(i)));
+            tasks.push(task);
+        });
+        for round in 1..20 {
+            pool.run(3, &|_| add(&total)).unwrap();
+            assert_eq!(total.load(Ordering::Relaxed), 3 * round);
+        }
+        drop(pool);
+        let tasks = tasks.lock().unwrap();
+        assert!(tasks.iter().all(|task| task.number() != 0 && HostTask::from_number(task.number()) == *task));
+        for task in tasks.iter().copied().chain([0, 1, SLOTS, usize::MAX].map(HostTask::from_number)) {
+            (0..4).for_each(|i| task.call(i));
+        }
+        assert_eq!(total.load(Ordering::Relaxed), 3 * 19);
+    }
+
+    /// A thread of the host that waits for its tasks makes another call.
+    #[test]
+    fn calls_nest_and_run_side_by_side() {
+        let nested = Arc::new(Mutex::new(None::<Arc<Pool>>));
+        let inner = Arc::clone(&nested);
+        let total = Arc::new(AtomicUsize::new(0));
+        let sum = Arc::clone(&total);
+        let depth = AtomicUsize::new(0);
+        let pool = Arc::new(lent(move |workers, task| {
+            if depth.fetch_add(1, Ordering::Relaxed) < 5 {
+                let pool = inner.lock().unwrap().clone().unwrap();
+                pool.run(2, &|_| add(&sum)).unwrap();
+            }
+            (0..workers).for_each(|i| task.call(i));
+        }));
+        *nested.lock().unwrap() = Some(Arc::clone(&pool));
+        let task = |_| {
+            // From inside a task, too.
+            pool.run(4, &|_| add(&total)).unwrap();
+        };
+        thread::scope(|s| (0..3).for_each(|_| drop(s.spawn(|| pool.run(2, &task).unwrap()))));
+        assert_eq!(total.load(Ordering::Relaxed), 3 * 2 * 4 + 5 * 2);
+        nested.lock().unwrap().take();
+    }
+
+    /// Beyond the number of slots the callers compute alone.
+    #[test]
+    fn more_calls_than_slots() {
+        fn deep(pool: &Pool, depth: usize, total: &AtomicUsize) {
+            total.fetch_add(1, Ordering::Relaxed);
+            if depth > 0 {
+                let first = |i| {
+                    if i == 0 {
+                        deep(pool, depth - 1, total);
+                    }
+                };
+                pool.run(2, &first).unwrap();
+            }
+        }
+        let pool = lent(|workers, task| (0..workers).for_each(|i| task.call(i)));
+        let total = AtomicUsize::new(0);
+        thread::Builder::new()
+            .stack_size(16 << 20)
+            .spawn(move || {
+                deep(&pool, SLOTS + 20, &total);
+                assert_eq!(total.into_inner(), SLOTS + 21);
+            })
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_panic_of_a_task_or_of_the_host_ends_its_call() {
+        let pool = lent(|workers, task| (0..workers - 1).for_each(|i| task.call(i)));
+        for bad in 0..3 {
+            assert_eq!(pool.run(3, &|i| assert_ne!(i, bad)), Err(RunError::Panicked));
+            assert_eq!(pool.run(3, &|_| ()), Ok(()));
+        }
+        let calls = AtomicUsize::new(0);
+        let pool = lent(|_, _| panic!("a host that fails"));
+        assert_eq!(pool.run(3, &|_| add(&calls)), Err(RunError::Panicked));
+        assert_eq!(calls.into_inner(), 3);
+    }
+
+    /// Threads that call tasks of many calls at random, early and late.
+    #[test]
+    fn a_storm_of_tasks() {
+        let latest = Arc::new(AtomicUsize::new(0));
+        let publish = Arc::clone(&latest);
+        let over = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let (latest, over) = (Arc::clone(&latest), Arc::clone(&over));
+                thread::spawn(move || {
+                    let mut i = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        HostTask::from_number(latest.load(Ordering::Relaxed)).call(i % 5);
+                        i += 1;
+                    }
+                })
+            })
+            .collect();
+        let pool = lent(move |workers, task| {
+            publish.store(task.number(), Ordering::Relaxed);
+            task.call(workers - 1);
+        });
+        for _ in 0..if cfg!(miri) { 5 } else { 3000 } {
+            let calls = [const { AtomicUsize::new(0) }; 4];
+            pool.run(4, &|i| add(&calls[i])).unwrap();
+            assert!(calls.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+        }
+        over.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    #[test]
+    fn hosts_are_equal_to_themselves() {
+        let (a, b) = (HostThreads::new(By(|_, _| ())), HostThreads::new(By(|_, _| ())));
+        assert!(a == a.clone() && a != b);
+        assert!(format!("{a:?}").starts_with("HostThreads"));
+    }
+}

@@ -1,0 +1,99 @@
+//! Where and how urgently the standing threads run: cores and priority.
+
+use crate::error::EngineError;
+
+/// Number of cores that a set of cores can name (`CPU_SETSIZE`).
+const MAX_CORES: usize = 1024;
+/// The priorities of `SCHED_FIFO`.
+const PRIORITIES: std::ops::RangeInclusive<u8> = 1..=99;
+
+/// The cores and the priority of standing threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    cores: Vec<usize>,
+    priority: Option<u8>,
+}
+
+impl Placement {
+    /// Checks cores and priority.
+    ///
+    /// # Errors
+    /// Returns an error if a core or the priority is out of range, or if this system offers no such thing.
+    pub fn new(cores: &[usize], priority: Option<u8>) -> Result<Placement, EngineError> {
+        if let Some(&found) = cores.iter().find(|core| **core >= MAX_CORES) {
+            return Err(EngineError::CoreRange { found, max: MAX_CORES });
+        }
+        if let Some(found) = priority.filter(|priority| !PRIORITIES.contains(priority)) {
+            return Err(EngineError::PriorityRange { found });
+        }
+        let placement = Placement { cores: cores.to_vec(), priority };
+        if let (Some(option), false) = (placement.option(), cfg!(target_os = "linux")) {
+            return Err(EngineError::Placement { option });
+        }
+        Ok(placement)
+    }
+
+    /// Name of an option that is set; `None` if threads run as the system likes.
+    pub fn option(&self) -> Option<&'static str> {
+        match (self.cores.is_empty(), self.priority) {
+            (false, _) => Some("cores"),
+            (true, Some(_)) => Some("priority"),
+            (true, None) => None,
+        }
+    }
+
+    /// Places the calling thread, the standing thread of that index, counted from one.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses the core or the priority.
+    pub fn apply(&self, index: usize) -> Result<(), EngineError> {
+        if !self.cores.is_empty() {
+            let core = self.cores[(index - 1) % self.cores.len()];
+            system::pin(core).map_err(|reason| EngineError::Core { found: core, reason })?;
+        }
+        match self.priority {
+            Some(found) => system::urge(found).map_err(|reason| EngineError::Priority { found, reason }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::io;
+
+    /// Keeps the calling thread on a core below `CPU_SETSIZE`.
+    pub fn pin(core: usize) -> Result<(), String> {
+        // SAFETY: a set of cores is an array of integers, for which zero is a value; the core is below its size; the call
+        // reads a set of the size that it is told.
+        let failed = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(core, &mut set);
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set) != 0
+        };
+        if failed { Err(io::Error::last_os_error().to_string()) } else { Ok(()) }
+    }
+
+    /// Gives the calling thread a priority of `SCHED_FIFO`.
+    pub fn urge(priority: u8) -> Result<(), String> {
+        // SAFETY: the parameters are integers, for which zero is a value; the call reads them, for the calling thread.
+        let code = unsafe {
+            let mut parameters: libc::sched_param = std::mem::zeroed();
+            parameters.sched_priority = i32::from(priority);
+            libc::pthread_setschedparam(libc::pthread_self(), libc::SCHED_FIFO, &raw const parameters)
+        };
+        if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code).to_string()) }
+    }
+}
+
+/// [`Placement::new`] refuses what these systems do not offer.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    pub fn pin(_: usize) -> Result<(), String> {
+        Err("only on Linux".to_owned())
+    }
+
+    pub fn urge(_: u8) -> Result<(), String> {
+        Err("only on Linux".to_owned())
+    }
+}

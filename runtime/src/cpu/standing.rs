@@ -1,0 +1,228 @@
+//! Standing threads that wake for a job and divide it with the caller.
+//!
+//! A job is a function of the worker's number, which every worker calls once. The caller is worker zero.
+//!
+//! **The naive way** starts threads for every call, or wakes sleeping ones through a condition variable. Either can
+//! take longer than a small call.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Waiting threads spin before they sleep* ([`Spin`](super::spin::Spin)). The next layer of a network, or the next
+//!    phase of a call, often follows at once. Workers spin on the generation of the last job, and the caller on the number
+//!    of workers still busy; then they sleep.
+//! 2. *Spinning threads yield* after a while. Where there are more threads than processors, a spinning one may hold the
+//!    processor that the last busy worker needs.
+//! 3. *No wake-up is lost.* Generation and job change under one lock, and a worker goes to sleep under that lock only if
+//!    it has seen the current generation. The last busy worker passes through the lock of the waiting caller before it
+//!    notifies.
+//! 4. *Jobs borrow.* The function may borrow from the caller's frame, because [`Standing::run`] does not return before
+//!    every worker has finished with it. Nothing is allocated per job.
+//! 5. *Threads start complete or not at all.* Where a core or a priority is asked for, every thread reports whether it has
+//!    got them before it counts; if one has not, all end.
+
+use super::float;
+use super::place::Placement;
+use super::process::Process;
+use super::spin::spin;
+use crate::error::{EngineError, RunError};
+#[cfg(unix)]
+use std::os::unix::thread::JoinHandleExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of stack of a standing thread.
+const STACK: usize = 256 << 10;
+
+type Task = *const (dyn Fn(usize) + Sync);
+
+/// A job.
+#[derive(Clone, Copy)]
+struct Job {
+    task: Task,
+    workers: usize,
+}
+
+// SAFETY: the pointer is dereferenced only while `Standing::run` waits in the frame that owns the function, and the
+// function is `Sync`.
+unsafe impl Send for Job {}
+
+struct Shared {
+    /// How long a thread spins before it sleeps.
+    limit: Duration,
+    /// The current generation and its job; no job when the pool closes.
+    job: Mutex<(u64, Option<Job>)>,
+    start: Condvar,
+    generation: AtomicU64,
+    pending: AtomicUsize,
+    panicked: AtomicBool,
+    done_lock: Mutex<()>,
+    done: Condvar,
+    closing: AtomicBool,
+}
+
+/// Standing threads. Dropping them ends them. A child of the process that made them has none.
+pub struct Standing {
+    /// Where the threads are.
+    process: Process,
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+    turn: Mutex<()>,
+}
+
+/// Locks a mutex whose data is consistent even after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Standing {
+    /// Starts `workers − 1` threads; the caller of [`Standing::run`] is the remaining worker. Threads spin for `limit`
+    /// before they sleep.
+    ///
+    /// # Errors
+    /// Returns an error if the system cannot start a thread, or refuses its place. No thread is then left.
+    pub fn new(workers: usize, limit: Duration, placement: &Placement) -> Result<Standing, EngineError> {
+        let shared = Arc::new(Shared {
+            limit,
+            job: Mutex::new((0, None)),
+            start: Condvar::new(),
+            generation: AtomicU64::new(0),
+            pending: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            done_lock: Mutex::new(()),
+            done: Condvar::new(),
+            closing: AtomicBool::new(false),
+        });
+        let process = Process::current();
+        let mut standing = Standing { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
+        let placed = placement.option().is_some();
+        let (report, reports) = channel();
+        for index in 1..workers {
+            let shared = Arc::clone(&standing.shared);
+            let start = placed.then(|| (placement.clone(), Sender::clone(&report)));
+            let thread = std::thread::Builder::new().name(format!("elsa-{index}")).stack_size(STACK);
+            let spawned = thread.spawn(move || {
+                if let Some((placement, report)) = start {
+                    // Whoever started the thread may have given up.
+                    let _ = report.send(placement.apply(index));
+                }
+                work(&shared, index);
+            });
+            match spawned {
+                Ok(handle) => standing.handles.push(handle),
+                Err(e) => {
+                    let reason = e.to_string();
+                    return Err(EngineError::Spawn { started: index, wanted: workers, reason });
+                }
+            }
+        }
+        drop(report);
+        // Ends with the last report.
+        reports.into_iter().collect::<Result<(), EngineError>>()?;
+        Ok(standing)
+    }
+
+    /// Calls `task(i)` once for every `i` below `workers`, at least two and at most as many as were asked for, and waits
+    /// for all calls. Callers on several threads take turns. The process is the one that made the threads.
+    ///
+    /// # Errors
+    /// Returns an error if a call panicked.
+    pub fn run(&self, workers: usize, task: &(dyn Fn(usize) + Sync)) -> Result<(), RunError> {
+        let _turn = lock(&self.turn);
+        let shared = &*self.shared;
+        shared.panicked.store(false, Ordering::Relaxed);
+        // SAFETY: only the lifetime changes. This function does not return before `pending` is zero, and no worker uses
+        // the task after it has decremented `pending`.
+        let borrowed = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(
+                task,
+            )
+        };
+        shared.pending.store(workers - 1, Ordering::Relaxed);
+        let mut job = lock(&shared.job);
+        job.0 += 1;
+        job.1 = Some(Job { task: borrowed, workers });
+        let generation = job.0;
+        drop(job);
+        // A worker that stops spinning takes the lock next, so it is released before this store.
+        shared.generation.store(generation, Ordering::Release);
+        shared.start.notify_all();
+        let mine = catch_unwind(AssertUnwindSafe(|| float::in_default(|| task(0))));
+        self.wait();
+        if mine.is_err() || shared.panicked.load(Ordering::Relaxed) {
+            Err(RunError::Panicked)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn wait(&self) {
+        let shared = &*self.shared;
+        if spin(shared.limit, || shared.pending.load(Ordering::Acquire) == 0) {
+            return;
+        }
+        let mut guard = lock(&shared.done_lock);
+        while shared.pending.load(Ordering::Acquire) != 0 {
+            guard = shared.done.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if !self.process.is_current() {
+            // Neither waited for nor detached: in this process the threads do not exist.
+            #[cfg(unix)]
+            for handle in self.handles.drain(..) {
+                let _ = handle.into_pthread_t();
+            }
+            return;
+        }
+        self.shared.closing.store(true, Ordering::Release);
+        {
+            let mut job = lock(&self.shared.job);
+            job.0 += 1;
+            job.1 = None;
+            self.shared.generation.store(job.0, Ordering::Release);
+        }
+        self.shared.start.notify_all();
+        for handle in self.handles.drain(..) {
+            if handle.join().is_err() {
+                log::error!("a worker thread ended by a panic");
+            }
+        }
+    }
+}
+
+/// The loop of a worker, until the pool closes.
+fn work(shared: &Shared, index: usize) {
+    float::set_default();
+    let mut seen = 0;
+    loop {
+        spin(shared.limit, || shared.generation.load(Ordering::Acquire) != seen);
+        let job = {
+            let mut guard = lock(&shared.job);
+            while guard.0 == seen {
+                guard = shared.start.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            seen = guard.0;
+            guard.1
+        };
+        if shared.closing.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(job) = job.filter(|job| index < job.workers) else { continue };
+        // SAFETY: `Standing::run` waits for this worker, so the task is still alive.
+        let task = unsafe { &*job.task };
+        if catch_unwind(AssertUnwindSafe(|| task(index))).is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            drop(lock(&shared.done_lock));
+            shared.done.notify_one();
+        }
+    }
+}

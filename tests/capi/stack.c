@@ -1,0 +1,218 @@
+/* The stack that functions of the library need: every function for a CPU, on threads whose stack has exactly the bytes
+   that elsa.h states and ends at a page that nobody may touch. Prints how much of it was used. */
+#define _GNU_SOURCE
+#define H 2
+#define N 600
+#define D 64
+#include "common.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+static float state_m[2][H * N], state_s[2][H * N], state_w[2][COUNT], lse[H * N];
+static float past[2][COUNT], present[2][2 * COUNT];
+static unsigned char attended[N * 2 * N];
+static int64_t lengths[1] = {N - 3};
+
+typedef struct {
+    elsa_dtype dtype;
+    elsa_causal causal;
+    elsa_method method;
+    elsa_layout layout;
+    size_t threads, heads, queries, keys, dim;
+    int mask, past, lengths, states, softcap;
+} kind;
+
+static const kind kinds[] = {
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, 1, N, D, 0, 0, 1, 0, 0},
+    {ELSA_DTYPE_F16, ELSA_CAUSAL_TOP_LEFT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 2, H, N, N, D, 0, 0, 0, 0, 1},
+    {ELSA_DTYPE_BF16, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BNHD, 1, H, 1, N, D, 0, 0, 0, 0, 0},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D - 3, 1, 0, 1, 1, 0},
+    {ELSA_DTYPE_F32, ELSA_CAUSAL_BOTTOM_RIGHT, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 1, 0, 1, 0},
+    {ELSA_DTYPE_F32, 0, ELSA_METHOD_MATH, ELSA_LAYOUT_BHND, 2, H, N, N, D, 0, 0, 0, 1, 0}};
+#define KINDS (sizeof kinds / sizeof *kinds)
+
+/* What one kind works with. Static, as little as possible lies on the measured stack. */
+static const kind *now;
+static elsa_backend backend;
+static elsa_engine engine;
+static elsa_plan plan;
+static elsa_workspace room;
+static elsa_problem problem;
+static elsa_inputs in;
+static elsa_outputs to;
+
+static void put(elsa_view *view, size_t heads, size_t tokens) {
+    OK(elsa_view_init(now->layout, 1, heads, tokens, now->dim, view));
+}
+
+static void create_engine(void) {
+    static elsa_engine_options options;
+    static elsa_engine_info info;
+    elsa_engine_options_init(&options);
+    options.threads = now->threads;
+    options.backend = backend;
+    OK(elsa_engine_create(&options, &engine));
+    elsa_engine_info_init(&info);
+    OK(elsa_engine_describe(engine, &info));
+    OK(elsa_engine_load_kernels(engine));
+    options.threads = 1 << 20;
+    CHECK(elsa_engine_create(&options, &engine) == ELSA_STATUS_ARGUMENT);
+}
+
+static void create_plan(void) {
+    static elsa_plan_options options;
+    static elsa_plan_info info;
+    static elsa_certificate certificate;
+    elsa_problem_init(&problem);
+    elsa_plan_options_init(&options);
+    options.method = now->method;
+    problem.dtype = now->dtype;
+    problem.causal = now->causal;
+    problem.softcap = now->softcap ? 20.0f : 0.0f;
+    put(&problem.q, now->heads, now->queries);
+    put(&problem.k, now->heads, now->keys);
+    problem.v = problem.k;
+    problem.out = problem.q;
+    problem.has_key_lengths = (uint32_t)now->lengths;
+    if (now->past) {
+        problem.has_past = problem.has_present = 1;
+        put(&problem.past_k, now->heads, now->keys);
+        put(&problem.present_k, now->heads, 2 * now->keys);
+        problem.past_v = problem.past_k;
+        problem.present_v = problem.present_k;
+    }
+    if (now->mask) {
+        problem.mask.kind = ELSA_MASK_BOOL;
+        problem.mask.rank = 2;
+        problem.mask.dims[0] = now->queries;
+        problem.mask.dims[1] = now->keys;
+    }
+    OK(elsa_plan_create(engine, &problem, &options, &plan));
+    elsa_plan_info_init(&info);
+    OK(elsa_plan_describe(plan, &info));
+    elsa_certificate_init(&certificate);
+    OK(elsa_plan_certificate(plan, ELSA_BACKEND_AUTO, &certificate));
+    OK(elsa_workspace_create(plan, &room));
+    problem.dtype = 99;
+    CHECK(elsa_plan_create(engine, &problem, &options, &plan) == ELSA_STATUS_ARGUMENT);
+}
+
+static void run(void) {
+    static elsa_report report;
+    static elsa_bound bound;
+    elsa_inputs_init(&in);
+    elsa_outputs_init(&to);
+    in.q.data = q;
+    in.k.data = k;
+    in.v.data = v;
+    in.q.bytes = in.k.bytes = in.v.bytes = sizeof q;
+    to.out.data = out;
+    to.out.bytes = sizeof out;
+    if (now->past) {
+        in.past_k.data = past[0];
+        in.past_v.data = past[1];
+        in.past_k.bytes = in.past_v.bytes = sizeof past[0];
+        to.present_k.data = present[0];
+        to.present_v.data = present[1];
+        to.present_k.bytes = to.present_v.bytes = sizeof present[0];
+    }
+    if (now->mask) {
+        in.mask.data = attended;
+        in.mask.bytes = sizeof attended;
+    }
+    if (now->lengths) {
+        in.key_lengths.data = lengths;
+        in.key_lengths.count = 1;
+    }
+    if (now->states) {
+        to.lse.data = lse;
+        to.lse.bytes = now->heads * now->queries * sizeof(float);
+        to.state_m.data = state_m[0];
+        to.state_s.data = state_s[0];
+        to.state_w.data = state_w[0];
+        to.state_m.bytes = to.state_s.bytes = now->heads * now->queries * sizeof(float);
+        to.state_w.bytes = to.state_m.bytes * now->dim;
+    }
+    elsa_report_init(&report);
+    OK(elsa_run(plan, room, &in, &to, &report));
+    CHECK(report.backend == backend);
+    OK(elsa_bind(plan, room, &in, &to, &bound));
+    OK(elsa_bound_run(bound, &report));
+    OK(elsa_bound_destroy(bound));
+    in.q.bytes = 1;
+    CHECK(elsa_run(plan, room, &in, &to, &report) == ELSA_STATUS_ARGUMENT);
+}
+
+static void destroy(void) {
+    OK(elsa_workspace_destroy(room));
+    OK(elsa_plan_destroy(plan));
+    OK(elsa_engine_destroy(engine));
+}
+
+static void *step(void *what) {
+    (*(void (**)(void))what)();
+    return NULL;
+}
+
+/* Runs a step on a thread with that stack below which lies a page that nobody may touch. */
+static void on(size_t bytes, void (*what)(void), size_t *used) {
+    const size_t page = 65536;
+    unsigned char *memory =
+        mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    size_t at = 0;
+    CHECK(memory != MAP_FAILED && mprotect(memory, page, PROT_NONE) == 0);
+    memset(memory + page, 0xa5, bytes);
+    CHECK(pthread_attr_init(&attributes) == 0);
+    CHECK(pthread_attr_setstack(&attributes, memory + page, bytes) == 0);
+    CHECK(pthread_create(&thread, &attributes, step, &what) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(pthread_attr_destroy(&attributes) == 0);
+    while (at < bytes && memory[page + at] == 0xa5) at++;
+    CHECK(at > 0);
+    if (bytes - at > *used) *used = bytes - at;
+    CHECK(munmap(memory, bytes + page) == 0);
+}
+
+/* The same calls with all the stack of a program give an answer to compare with. */
+static void with_plenty(void) {
+    static const kind plain = {ELSA_DTYPE_F32, 0, ELSA_METHOD_ELSA, ELSA_LAYOUT_BHND, 1, H, N, N, D, 0, 0, 0, 0, 0};
+    call c;
+    now = &plain;
+    create_engine();
+    c = make(engine);
+    memset(out, 0, sizeof out);
+    OK(elsa_run(c.plan, c.room, &c.in, &c.to, NULL));
+    CHECK(error() < 1e-5);
+    end(&c);
+    OK(elsa_engine_destroy(engine));
+}
+
+int main(void) {
+    size_t used[4] = {0, 0, 0, 0};
+    elsa_backend each;
+    size_t i;
+    fill_all();
+    memset(attended, 1, sizeof attended);
+    for (each = ELSA_BACKEND_SCALAR; each < ELSA_BACKEND_CUDA; each++) {
+        uint32_t is_present = 0;
+        OK(elsa_backend_present(each, &is_present));
+        if (!is_present) continue;
+        backend = each;
+        with_plenty();
+        for (i = 0; i < KINDS; i++) {
+            now = &kinds[i];
+            on(ELSA_STACK_BYTES, create_engine, &used[0]);
+            on(ELSA_STACK_BYTES, create_plan, &used[1]);
+            on(ELSA_STACK_BYTES, run, &used[2]);
+            on(ELSA_STACK_BYTES, destroy, &used[3]);
+        }
+    }
+    printf("bytes of stack: engines %zu, plans %zu, runs %zu, ends %zu\n", used[0], used[1], used[2], used[3]);
+    printf("%d checks\n", checks);
+    return 0;
+}
