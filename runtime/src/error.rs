@@ -91,6 +91,11 @@ pub enum DeviceError {
         "process: a child, by fork, of the one that uses the GPU; allowed: that one, or a program that exec has started"
     )]
     Forked,
+    /// The context was lost, and with it the caller's device memory in which a workspace lies.
+    #[error(
+        "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
+    )]
+    LostWorkspace,
     /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
     #[error("the device's context was lost to an earlier error")]
     Lost,
@@ -122,7 +127,7 @@ pub enum PlanError {
         /// The given size in bytes.
         found: usize,
         /// The given address.
-        address: usize,
+        address: u64,
         /// Number of bytes that the plan needs.
         needed: usize,
     },
@@ -137,6 +142,38 @@ pub enum PlanError {
     /// The caller supplied host memory, but the workspace of the plan is on a device.
     #[error("workspace: memory of the host for a plan on a GPU; allowed: one that the plan allocates")]
     OnDevice,
+    /// The caller supplied device memory, but the plan computes on the CPU.
+    #[error("workspace: memory of a device for a plan on {found}; allowed: a plan on cuda")]
+    OnHost {
+        /// The back end that computes.
+        found: Backend,
+    },
+    /// The caller's device memory is not aligned.
+    #[error("workspace: address {address:#x}; allowed: a multiple of {alignment}")]
+    Alignment {
+        /// The given address.
+        address: u64,
+        /// The required alignment in bytes.
+        alignment: usize,
+    },
+    /// The caller's memory is not memory that the plan's device can use.
+    #[error(
+        "workspace: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
+    )]
+    Address {
+        /// The given address.
+        address: u64,
+    },
+    /// The caller's device memory ends before the given size.
+    #[error(
+        "workspace: {found} bytes to the end of its allocation; allowed: at least the {given} that are given"
+    )]
+    DeviceShort {
+        /// Number of bytes from its address to the end of the allocation.
+        found: usize,
+        /// The given size in bytes.
+        given: usize,
+    },
 }
 
 impl From<DeviceError> for PlanError {
@@ -252,6 +289,14 @@ pub enum BindError {
         /// Number of sequences of the plan.
         sequences: usize,
     },
+    /// The call outputs states, and the caller's device memory for the workspace has no room for their parts.
+    #[error("workspace: {found} bytes; allowed: at least {needed} where states are given")]
+    StateRoom {
+        /// Size of the memory in bytes.
+        found: usize,
+        /// Number of bytes that calls with states need.
+        needed: usize,
+    },
     /// The workspace belongs to a plan of another engine, or to a plan without a GPU.
     #[error("workspace: it has no room on this plan's device; allowed: one that this plan has made")]
     Foreign,
@@ -317,6 +362,21 @@ pub enum RunError {
     /// The GPU failed, and there is no fallback.
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
+}
+
+/// Why a plan could not be warmed up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WarmError {
+    /// Host memory for the tensors was not available.
+    #[error(transparent)]
+    Memory(DeviceError),
+    /// The workspace does not fit, or the GPU failed and there is no fallback.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub use cuda::driver::RawStream;
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
-pub use error::{BindError, DeviceError, EngineError, PlanError, RunError};
+pub use error::{BindError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
 
 pub use elsa_core::attention::plan::Method;

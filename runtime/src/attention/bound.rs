@@ -62,6 +62,9 @@ pub struct Report {
     pub backend: Backend,
     /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
     pub workers: usize,
+    /// Number of bytes of tensors that were copied between host and GPU. Zero if all tensors were used where they
+    /// lie, and on the CPU.
+    pub copied: usize,
     /// Why the CPU computed instead of a GPU; `None` if there was no fallback.
     pub fallback: Option<Reason>,
 }
@@ -148,7 +151,7 @@ impl Plan {
             Ok(memory) => memory,
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };
-        memory.check(plan, &self.problem)?;
+        memory.check(plan, &self.problem, tensors.has_states())?;
         let call = plan.check_states(tensors.has_states()).and_then(|()| {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, memory);
             call.map_err(BindError::Device)
@@ -158,8 +161,10 @@ impl Plan {
 
     /// Binds tensors in device memory, which are used in place. Runs enqueue work in `stream`, or in a stream of
     /// the workspace if that is `None`, and do not wait for it. Later runs in the same workspace, of any plan and in
-    /// any stream, take place after that work. There is no fallback, because the CPU cannot read
-    /// device memory.
+    /// any stream, take place after that work. There is no fallback, because the CPU cannot read device memory.
+    /// Page-locked memory of the host may be given by its device address ([`HostBuffer::device_address`]).
+    ///
+    /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
     ///
     /// # Errors
     /// Returns an error if
@@ -190,7 +195,7 @@ impl Plan {
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
         };
-        memory.check(plan, &self.problem)?;
+        memory.check(plan, &self.problem, outputs.state.is_some())?;
         plan.check_states(outputs.state.is_some())?;
         Ok(DeviceBound { call: DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)? })
     }
@@ -227,7 +232,8 @@ impl Bound<'_> {
             Calls::Cpu(cpu) => (cpu, self.reason.clone()),
             Calls::Gpu { gpu, standby } => {
                 let Err(e) = gpu.run(resident) else {
-                    return Ok(Report { backend: Backend::Cuda, workers: gpu.blocks(), fallback: None });
+                    let (workers, copied) = (gpu.blocks(), gpu.copied());
+                    return Ok(Report { backend: Backend::Cuda, workers, copied, fallback: None });
                 };
                 let e = Arc::new(e);
                 let Some(cpu) = standby else { return Err(RunError::Device(e)) };
@@ -239,7 +245,7 @@ impl Bound<'_> {
         };
         cpu.run(self.engine.pool())?;
         let workers = cpu.workers().min(self.engine.threads());
-        Ok(Report { backend: Backend::Cpu(self.engine.cpu()), workers, fallback })
+        Ok(Report { backend: Backend::Cpu(self.engine.cpu()), workers, copied: 0, fallback })
     }
 }
 
@@ -260,7 +266,7 @@ impl<'a> DeviceBound<'a> {
     pub unsafe fn run(&mut self) -> Result<Report, RunError> {
         // SAFETY: the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
-        Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), fallback: None })
+        Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
     }
 
     /// Waits until all work in the stream is done.

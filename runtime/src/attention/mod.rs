@@ -6,3 +6,4 @@ pub mod cuda;
 pub mod options;
 pub mod plan;
 mod tensors;
+mod warm;

@@ -218,6 +218,16 @@ impl Plan {
         }
     }
 
+    /// Size in bytes of a workspace with room for calls that output states. It is larger than
+    /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
+    #[must_use]
+    pub fn state_workspace_bytes(&self) -> usize {
+        match &self.execution {
+            Execution::Cpu(cpu) => cpu.layout.bytes(),
+            Execution::Gpu { gpu, .. } => gpu.bytes_with_states(),
+        }
+    }
+
     /// Bytes of device memory that hold copies of host tensors during a run, without states; zero on the CPU.
     #[must_use]
     pub fn staging_bytes(&self) -> usize {
@@ -264,11 +274,11 @@ impl Plan {
     pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace, PlanError> {
         let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
         let needed = self.workspace_bytes();
-        let (found, address) = (bytes, memory.addr());
+        let (found, address) = (bytes, memory.addr() as u64);
         if memory.is_null() {
             return Err(PlanError::Null { found, needed });
         }
-        if bytes > isize::MAX as usize || address.checked_add(bytes).is_none() {
+        if bytes > isize::MAX as usize || memory.addr().checked_add(bytes).is_none() {
             return Err(PlanError::Extent { found, address, needed });
         }
         if bytes < needed {
@@ -277,5 +287,31 @@ impl Plan {
         // SAFETY: *lent*.
         let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
         Ok(Workspace(Memory::Cpu(workspace)))
+    }
+
+    /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, or
+    /// [`Plan::state_workspace_bytes`] for calls that output states, at a multiple of 256. `memory` is its device
+    /// address; zero with no bytes serves a plan that needs none. Runs on device tensors in this workspace allocate no
+    /// device memory. Runs on host tensors that are not used in place still allocate their staging.
+    ///
+    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or are finished
+    /// by the CPU, until the caller creates another workspace.
+    ///
+    /// # Errors
+    /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
+    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
+    /// fails.
+    ///
+    /// # Safety
+    /// - *lent*: nobody else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for
+    ///   pending runs.
+    pub unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Workspace, PlanError> {
+        let Execution::Gpu { gpu: plan, standby } = &self.execution else {
+            return Err(PlanError::OnHost { found: self.backend() });
+        };
+        let standby = standby.as_ref().map(|cpu| cpu.workspace(&self.problem)).transpose()?;
+        // SAFETY: *lent*.
+        let gpu = unsafe { plan.workspace_on_device(memory, bytes)? };
+        Ok(Workspace(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
     }
 }

@@ -1,4 +1,10 @@
-//! Working memory of f32 values: allocated, or lent by the caller.
+//! Host memory: working memory of f32 values, allocated or lent by the caller, and zero bytes of any type.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::{self, NonNull};
+
+/// Alignment of [`Bytes`]: a cache line.
+const LINE: usize = 64;
 
 /// The storage of the values.
 #[derive(Debug)]
@@ -63,5 +69,51 @@ impl Memory {
         };
         let skip = data.align_offset(64).min(self.len());
         (data.wrapping_add(skip), self.len() - skip)
+    }
+}
+
+/// Bytes on a 64-byte boundary, initially zero. The system may provide their pages only when they are first used.
+#[derive(Debug)]
+pub struct Bytes {
+    /// Allocated with `layout`, unless that is empty.
+    data: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the value owns its bytes, and a shared reference gives no access to them except through a raw pointer.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// Allocates `bytes` zero bytes. Returns `None` if the system refuses.
+    pub fn zeroed(bytes: usize) -> Option<Bytes> {
+        let layout = Layout::from_size_align(bytes, LINE).ok()?;
+        let data = match bytes {
+            0 => ptr::without_provenance_mut(LINE),
+            // SAFETY: the layout is not empty.
+            _ => unsafe { alloc_zeroed(layout) },
+        };
+        Some(Bytes { data: NonNull::new(data)?, layout })
+    }
+
+    /// Writes zeros, so that every page is provided.
+    pub fn touch(&mut self) {
+        // SAFETY: the bytes belong to this value, which is borrowed exclusively.
+        unsafe { self.data.write_bytes(0, self.layout.size()) };
+    }
+
+    /// Address of the first byte; dangling, and aligned, if there is none.
+    pub fn data(&self) -> *mut u8 {
+        self.data.as_ptr()
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: allocated by `zeroed` with this layout, and freed once.
+            unsafe { dealloc(self.data.as_ptr(), self.layout) };
+        }
     }
 }

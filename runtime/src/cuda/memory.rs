@@ -1,6 +1,7 @@
 //! Host memory that a GPU can use in place.
 
 use super::driver::{Context, PinnedBuffer};
+use crate::cpu::memory::Bytes;
 use crate::error::DeviceError;
 use half::{bf16, f16};
 use std::marker::PhantomData;
@@ -13,7 +14,7 @@ pub trait Element: sealed::Sealed + Copy {}
 
 mod sealed {
     /// # Safety
-    /// Every bit pattern is a value, and the alignment is at most 16.
+    /// Every bit pattern is a value, and the alignment is at most 64.
     pub unsafe trait Sealed {}
 }
 
@@ -26,38 +27,50 @@ macro_rules! element {
 }
 element!(f32, f16, bf16, u8, i64);
 
-/// A slice in host memory, initially zero. If there is a GPU, the memory is page-locked: an integrated GPU uses
-/// tensors in such memory in place, and other GPUs copy them faster than ordinary memory. Without a GPU the memory
-/// is ordinary, so that the same program runs on both.
+/// A slice in host memory, initially zero, on a 64-byte boundary. If there is a GPU, the memory is page-locked: an
+/// integrated GPU uses tensors in any part of such memory in place, and other GPUs copy them faster than ordinary
+/// memory. Without a GPU the memory is ordinary, so that the same program runs on both.
+///
+/// Dropping page-locked memory waits for all work of the GPU's context, because a run that was enqueued may use it.
 #[derive(Debug)]
 pub struct HostBuffer<T: Element> {
     memory: Memory,
     len: usize,
+    device: Option<u64>,
     element: PhantomData<T>,
 }
 
 #[derive(Debug)]
 enum Memory {
     Pinned(PinnedBuffer),
-    Ordinary(Vec<u128>),
+    Ordinary(Bytes),
 }
 
 impl<T: Element> HostBuffer<T> {
+    /// Allocates zeros, page-locked if there is a context, and provides every page.
     pub(crate) fn new(context: Option<&Arc<Context>>, len: usize) -> Result<HostBuffer<T>, DeviceError> {
-        let refused = || DeviceError::HostMemory { bytes: len.saturating_mul(size_of::<T>()) };
-        let bytes =
-            len.checked_mul(size_of::<T>()).filter(|n| *n <= isize::MAX as usize).ok_or_else(refused)?;
-        let memory = match context {
-            Some(context) => Memory::Pinned(PinnedBuffer::new(context, bytes)?),
-            None => {
-                let mut words: Vec<u128> = Vec::new();
-                let count = bytes.div_ceil(size_of::<u128>());
-                words.try_reserve_exact(count).map_err(|_| refused())?;
-                words.resize(count, 0);
-                Memory::Ordinary(words)
+        let Some(context) = context else {
+            let mut buffer = HostBuffer::ordinary(len)?;
+            if let Memory::Ordinary(bytes) = &mut buffer.memory {
+                bytes.touch();
             }
+            return Ok(buffer);
         };
-        Ok(HostBuffer { memory, len, element: PhantomData })
+        let pinned = PinnedBuffer::new(context, Self::bytes(len)?)?;
+        let device = pinned.device_address();
+        Ok(HostBuffer { memory: Memory::Pinned(pinned), len, device, element: PhantomData })
+    }
+
+    /// Allocates zeros in ordinary memory, whose pages the system may provide when they are first used.
+    pub(crate) fn ordinary(len: usize) -> Result<HostBuffer<T>, DeviceError> {
+        let bytes = Self::bytes(len)?;
+        let memory = Bytes::zeroed(bytes).ok_or(DeviceError::HostMemory { bytes })?;
+        Ok(HostBuffer { memory: Memory::Ordinary(memory), len, device: None, element: PhantomData })
+    }
+
+    fn bytes(len: usize) -> Result<usize, DeviceError> {
+        let bytes = len.checked_mul(size_of::<T>()).filter(|n| *n <= isize::MAX as usize);
+        bytes.ok_or(DeviceError::HostMemory { bytes: len.saturating_mul(size_of::<T>()) })
     }
 
     /// Whether the memory is page-locked, so that a GPU can use it.
@@ -66,10 +79,29 @@ impl<T: Element> HostBuffer<T> {
         matches!(self.memory, Memory::Pinned(_))
     }
 
-    fn data(&self) -> *const T {
+    /// The address of the first element on the GPU, for [`Plan::bind_device`](crate::Plan::bind_device); those of the
+    /// others follow it as they do on the host. `None` if the memory is ordinary, or if the buffer is empty.
+    #[must_use]
+    pub fn device_address(&self) -> Option<u64> {
+        self.device
+    }
+
+    /// Address of the first element on the host, aligned to 64 bytes; dangling if the buffer is empty.
+    #[must_use]
+    pub fn data(&self) -> *mut T {
         match &self.memory {
-            Memory::Pinned(buffer) => buffer.data().cast_const().cast(),
-            Memory::Ordinary(words) => words.as_ptr().cast(),
+            Memory::Pinned(buffer) => buffer.data().cast(),
+            Memory::Ordinary(bytes) => bytes.data().cast(),
+        }
+    }
+}
+
+impl<T: Element> Drop for HostBuffer<T> {
+    fn drop(&mut self) {
+        if let Memory::Pinned(buffer) = &self.memory
+            && let Err(e) = buffer.settle()
+        {
+            log::debug!("while waiting for a GPU: {e}");
         }
     }
 }
@@ -78,20 +110,16 @@ impl<T: Element> Deref for HostBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` allocated zeros for `len` elements, aligned to 16 bytes. Every bit pattern is an element
-        // (`Sealed`), and the memory lives as long as `self`.
+        // SAFETY: `new` and `ordinary` allocated zeros for `len` elements, aligned to 64 bytes. Every bit pattern is an
+        // element (`Sealed`), and the memory lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.data(), self.len) }
     }
 }
 
 impl<T: Element> DerefMut for HostBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        let data = match &mut self.memory {
-            Memory::Pinned(buffer) => buffer.data().cast(),
-            Memory::Ordinary(words) => words.as_mut_ptr().cast(),
-        };
         // SAFETY: as in `deref`; `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(data, self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.data(), self.len) }
     }
 }
 
@@ -102,12 +130,17 @@ mod tests {
     #[test]
     fn without_a_gpu_it_is_ordinary_memory() {
         let mut buffer = HostBuffer::<f32>::new(None, 5).unwrap();
-        assert!(!buffer.is_pinned());
+        assert!(!buffer.is_pinned() && buffer.device_address().is_none());
         assert_eq!(&*buffer, &[0.0; 5]);
         buffer[4] = 2.0;
         assert_eq!(buffer[4], 2.0);
-        assert!(HostBuffer::<u8>::new(None, 0).unwrap().is_empty());
+        for len in [0, 1, 3, 1000] {
+            let bytes = HostBuffer::<u8>::new(None, len).unwrap();
+            assert!(bytes.data().addr().is_multiple_of(64) && *bytes == *vec![0; len]);
+        }
         let refused = HostBuffer::<i64>::new(None, usize::MAX / 4);
         assert!(matches!(refused, Err(DeviceError::HostMemory { .. })));
+        let refused = HostBuffer::<u8>::new(None, usize::MAX - 64);
+        assert!(matches!(refused, Err(DeviceError::HostMemory { bytes }) if bytes == usize::MAX - 64));
     }
 }

@@ -259,6 +259,12 @@ impl GpuWorkspaceLayout {
             bytes: at,
         })
     }
+
+    /// Size of the partial states in bytes, which lie at the start.
+    #[must_use]
+    pub fn partial_bytes(&self) -> usize {
+        self.sequences.start
+    }
 }
 
 /// Chooses the kernel, the blocks of rows and the division of the keys for `problem` on `device`. Of the

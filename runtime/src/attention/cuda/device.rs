@@ -89,14 +89,10 @@ fn check_address(
     if !address.is_multiple_of(alignment as u64) {
         return Err(BindError::Alignment { argument, address, alignment });
     }
-    if let Some((base, bytes)) = entered.allocation(address) {
-        let found = bytes.saturating_sub(usize::try_from(address.saturating_sub(base)).unwrap_or(usize::MAX));
-        if found < needed {
-            return Err(BindError::DeviceShort { argument, found, needed });
-        }
-        return Ok(address);
-    }
-    entered.mapped(address, needed).ok_or(BindError::Address { argument, address })
+    entered.usable_at(address, needed).map_err(|found| match found {
+        Some(found) => BindError::DeviceShort { argument, found, needed },
+        None => BindError::Address { argument, address },
+    })
 }
 
 impl<'a> DeviceCall<'a> {

@@ -7,7 +7,7 @@ use super::workspace::GpuWorkspace;
 use crate::attention::tensors::HostTensors;
 use crate::cuda::driver::{Entered, RawStream};
 use crate::error::DeviceError;
-use elsa_core::attention::{Lengths, Operands, Problem};
+use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 
 /// A call on host tensors.
 ///
@@ -25,6 +25,8 @@ pub struct HostCall<'a> {
     prepared: bool,
     /// Whether the staging holds the inputs.
     staged: bool,
+    /// Number of bytes that the last run copied between the tensors and the device.
+    copied: usize,
 }
 
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
@@ -60,7 +62,13 @@ impl<'a> HostCall<'a> {
             launch,
             prepared: true,
             staged: false,
+            copied: 0,
         })
+    }
+
+    /// Number of bytes that the last run copied between the tensors and the device.
+    pub fn copied(&self) -> usize {
+        self.copied
     }
 
     /// Number of blocks of threads of the attention kernel.
@@ -95,7 +103,14 @@ impl<'a> HostCall<'a> {
         done?;
         waited?;
         self.staged = true;
+        self.copied = self.copies(reused, resident).map(|(_, tensor)| tensor.bytes).sum();
         if resident { Ok(()) } else { self.fill_gaps(&entered, stream) }
+    }
+
+    /// The tensors that a run copies: inputs unless they are `reused`, outputs unless they are `resident`.
+    fn copies(&self, reused: bool, resident: bool) -> impl Iterator<Item = (Operand, &Placed)> {
+        let copied = self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
+        copied.filter(move |(operand, _)| if operand.is_written() { !resident } else { !reused })
     }
 
     /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
@@ -107,8 +122,8 @@ impl<'a> HostCall<'a> {
         resident: bool,
     ) -> Result<(), DeviceError> {
         self.workspace.pending.precede(entered, stream)?;
-        let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
-        for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
+        let copies = || self.copies(reused, resident);
+        for (_, tensor) in copies().filter(|(operand, _)| !operand.is_written()) {
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
@@ -116,7 +131,7 @@ impl<'a> HostCall<'a> {
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
-        let written = copied().filter(|(operand, _)| !resident && operand.is_written());
+        let written = copies().filter(|(operand, _)| operand.is_written());
         for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
             // SAFETY: as for the inputs; nobody else uses the outputs.
             unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };

@@ -157,8 +157,7 @@ fn partial_states(
     let (base, layout) = if plan.choice.divided() {
         (workspace.scratch.address(), plan.layout)
     } else if let (true, Some(layout)) = (states, GpuWorkspaceLayout::of(&plan.choice, true)) {
-        workspace.reserve_state_partials(layout.partial_w.start + layout.partial_w.len)?;
-        (workspace.state_partials.as_ref().map_or(0, |partials| partials.address()), layout)
+        (workspace.reserve_state_partials(plan.layout.bytes, layout.partial_bytes())?, layout)
     } else {
         return Ok(PartialStates::default());
     };

@@ -8,6 +8,8 @@
 //! reads them next ([`host`]). An integrated GPU uses page-locked memory in place. Device tensors are used in
 //! place, and such a run only enqueues ([`device`]).
 
+#[cfg(test)]
+mod buffer_tests;
 pub mod device;
 #[cfg(test)]
 mod device_tests;

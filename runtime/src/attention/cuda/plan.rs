@@ -101,6 +101,16 @@ impl GpuPlan {
         }
     }
 
+    /// Size of a workspace in bytes with room for calls that output states: partial states of undivided keys follow
+    /// what every call needs. `usize::MAX` if it overflows.
+    pub fn bytes_with_states(&self) -> usize {
+        if self.choice.divided() {
+            return self.layout.bytes;
+        }
+        let partials = GpuWorkspaceLayout::of(&self.choice, true).map(|layout| layout.partial_bytes());
+        partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
+    }
+
     /// Checks that the partial states of a call fit the budget. `states` says whether the call outputs states.
     ///
     /// # Errors

@@ -3,13 +3,16 @@
 use super::plan::GpuPlan;
 use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use crate::cuda::gpu::Gpu;
-use crate::error::{BindError, DeviceError};
+use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::plan::SEQUENCE_BYTES;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::Sequence;
 use std::sync::Arc;
 
 const _: () = assert!(size_of::<Sequence>() == SEQUENCE_BYTES);
+
+/// Alignment of a workspace in device memory, which the offsets of its layout keep.
+const ALIGNMENT: usize = 256;
 
 /// The layout of device memory that holds copies of host tensors. States have a buffer of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +50,49 @@ impl GpuPlan {
     /// Returns an error if memory is not available, or if the device fails.
     pub fn workspace(&self, problem: &Problem) -> Result<GpuWorkspace, DeviceError> {
         let context = self.gpu.context()?;
-        let (scratch, table) = (self.layout.bytes, self.layout.sequences.len);
-        let mut workspace = GpuWorkspace::new(&self.gpu, &context, scratch, table)?;
+        let scratch = DeviceBuffer::new(&context, self.layout.bytes)?;
+        let mut workspace = GpuWorkspace::new(&self.gpu, &context, scratch, self.layout.sequences.len)?;
         workspace.reserve_bounce(problem)?;
         if !self.gpu.profile().integrated {
             workspace.reserve_staging(problem)?;
         }
         Ok(workspace)
+    }
+
+    /// Makes a workspace of the caller's device memory.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
+    /// device fails.
+    ///
+    /// # Safety
+    /// - *lent*, of [`DeviceBuffer::lent`].
+    pub unsafe fn workspace_on_device(&self, address: u64, bytes: usize) -> Result<GpuWorkspace, PlanError> {
+        let needed = self.layout.bytes;
+        if address == 0 && (bytes > 0 || needed > 0) {
+            return Err(PlanError::Null { found: bytes, needed });
+        }
+        if bytes > isize::MAX as usize || address.checked_add(bytes as u64).is_none() {
+            return Err(PlanError::Extent { found: bytes, address, needed });
+        }
+        if bytes < needed {
+            return Err(PlanError::Room { found: bytes, needed });
+        }
+        if !address.is_multiple_of(ALIGNMENT as u64) {
+            return Err(PlanError::Alignment { address, alignment: ALIGNMENT });
+        }
+        let context = self.gpu.context()?;
+        let at = match bytes {
+            0 => Ok(address),
+            _ => context.enter()?.usable_at(address, bytes),
+        };
+        let at = at.map_err(|found| match found {
+            Some(found) => PlanError::DeviceShort { found, given: bytes },
+            None => PlanError::Address { address },
+        })?;
+        // SAFETY: *lent*; the context can use the bytes, as the driver says.
+        let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
+        Ok(GpuWorkspace::new(&self.gpu, &context, scratch, self.layout.sequences.len)?)
     }
 }
 
@@ -68,9 +107,10 @@ pub struct GpuWorkspace {
     gpu: Arc<Gpu>,
     pub context: Arc<Context>,
     pub stream: Stream,
-    /// Partial states and the table of sequences, at the offsets of the plan's layout.
+    /// Partial states and the table of sequences, at the offsets of the plan's layout. If it is lent, partial states of
+    /// undivided keys follow them.
     pub scratch: DeviceBuffer,
-    /// Partial states of undivided keys, for calls that output states.
+    /// Partial states of undivided keys, for calls that output states, unless the scratch is lent.
     pub state_partials: Option<DeviceBuffer>,
     /// Copies of host tensors on the device.
     pub staging: Option<DeviceBuffer>,
@@ -138,17 +178,17 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
-    /// Allocates what every run needs: `scratch` bytes on the device, and `table` bytes for the table of sequences.
+    /// Creates what every run needs beside the scratch, with `table` bytes for the table of sequences.
     fn new(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
-        scratch: usize,
+        scratch: DeviceBuffer,
         table: usize,
     ) -> Result<GpuWorkspace, DeviceError> {
         Ok(GpuWorkspace {
             gpu: gpu.clone(),
             stream: Stream::new(context)?,
-            scratch: DeviceBuffer::new(context, scratch)?,
+            scratch,
             state_partials: None,
             staging: None,
             states: None,
@@ -169,24 +209,31 @@ impl GpuWorkspace {
     }
 
     /// Replaces a workspace whose context was lost by one in a new context. It is as large as the lost one, so that
-    /// every plan that it served can use it. Returns whether it was replaced; it then holds no tensors.
+    /// every plan that it served can use it. Returns whether it was replaced; it then holds no tensors. Memory of the
+    /// caller's is not replaced.
     ///
     /// # Errors
-    /// Returns an error if a context is lost a second time, if memory is not available, or if the device fails.
+    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
+    /// available, or if the device fails.
     pub fn revive(&mut self) -> Result<bool, DeviceError> {
         let lost = self.context.is_lost();
         if lost {
+            if self.scratch.is_lent() {
+                return Err(DeviceError::LostWorkspace);
+            }
             let context = self.gpu.context()?;
-            *self = GpuWorkspace::new(&self.gpu, &context, self.scratch.bytes(), self.table.bytes())?;
+            let scratch = DeviceBuffer::new(&context, self.scratch.bytes())?;
+            *self = GpuWorkspace::new(&self.gpu, &context, scratch, self.table.bytes())?;
         }
         Ok(lost)
     }
 
-    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine.
+    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine. `states` says whether
+    /// the call outputs states, for which memory of the caller's must have room.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
-    pub fn check(&self, plan: &GpuPlan, problem: &Problem) -> Result<(), BindError> {
+    pub fn check(&self, plan: &GpuPlan, problem: &Problem, states: bool) -> Result<(), BindError> {
         if !Arc::ptr_eq(&self.gpu, &plan.gpu) {
             return Err(BindError::Foreign);
         }
@@ -194,6 +241,12 @@ impl GpuWorkspace {
         if found < needed || self.table.bytes() < plan.layout.sequences.len {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
+        }
+        if states && self.scratch.is_lent() {
+            let needed = plan.bytes_with_states();
+            if found < needed {
+                return Err(BindError::StateRoom { found, needed });
+            }
         }
         Ok(())
     }
@@ -226,15 +279,29 @@ impl GpuWorkspace {
     }
 
     /// Allocates partial states of undivided keys, unless they are allocated already. Waits for pending work if that
-    /// may use smaller ones.
+    /// may use smaller ones. In memory of the caller's they begin at offset `after`, where [`GpuWorkspace::check`] has
+    /// found room for them. Returns their address.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
-    pub fn reserve_state_partials(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    pub fn reserve_state_partials(&mut self, after: usize, bytes: usize) -> Result<u64, DeviceError> {
+        if self.scratch.is_lent() {
+            return Ok(self.scratch.address() + after as u64);
+        }
         if self.state_partials.as_ref().is_some_and(|partials| partials.bytes() < bytes) {
             self.pending.wait()?;
         }
-        reserve(&self.context, &mut self.state_partials, bytes)
+        reserve(&self.context, &mut self.state_partials, bytes)?;
+        Ok(self.state_partials.as_ref().map_or(0, DeviceBuffer::address))
+    }
+
+    /// Frees the copies of host tensors on the device.
+    ///
+    /// # Errors
+    /// Returns the first error that the driver reports.
+    pub fn free_copies(&mut self) -> Result<(), DeviceError> {
+        let copies = [self.staging.take(), self.states.take()];
+        copies.into_iter().flatten().map(DeviceBuffer::close).collect()
     }
 
     /// Waits for pending work and frees everything.

@@ -52,6 +52,7 @@ api! {
     cuCtxGetDevice(*mut CUdevice);
     cuCtxPushCurrent_v2(CUcontext);
     cuCtxPopCurrent_v2(*mut CUcontext);
+    cuCtxSynchronize();
     cuMemAlloc_v2(*mut CUdeviceptr, usize);
     cuMemFree_v2(CUdeviceptr);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);

@@ -187,4 +187,13 @@ impl Entered<'_> {
     pub(super) fn check(&self, call: &'static str, code: u32) -> Result<(), DeviceError> {
         self.context.check(call, code)
     }
+
+    /// Waits for all work of the context, in any stream.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports, including errors of earlier work.
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
+        // SAFETY: *current*.
+        self.check("cuCtxSynchronize", unsafe { (self.context.api().cuCtxSynchronize)() })
+    }
 }

@@ -9,12 +9,15 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// A buffer in device memory.
+/// A buffer in device memory: allocated, or lent by the caller.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     context: Arc<Context>,
-    address: Option<CUdeviceptr>,
+    /// What is freed; `None` if the buffer is empty or lent.
+    owned: Option<CUdeviceptr>,
+    address: u64,
     bytes: usize,
+    lent: bool,
 }
 
 impl DeviceBuffer {
@@ -23,8 +26,9 @@ impl DeviceBuffer {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<DeviceBuffer, DeviceError> {
+        let context = context.clone();
         if bytes == 0 {
-            return Ok(DeviceBuffer { context: context.clone(), address: None, bytes });
+            return Ok(DeviceBuffer { context, owned: None, address: 0, bytes, lent: false });
         }
         let entered = context.enter()?;
         let mut address = 0;
@@ -34,12 +38,27 @@ impl DeviceBuffer {
             return Err(DeviceError::Memory { call: "cuMemAlloc_v2", bytes });
         }
         entered.check("cuMemAlloc_v2", code)?;
-        Ok(DeviceBuffer { context: context.clone(), address: Some(address), bytes })
+        drop(entered);
+        Ok(DeviceBuffer { context, owned: Some(address), address, bytes, lent: false })
     }
 
-    /// Device address of the first byte; zero if the buffer is empty.
+    /// Takes the caller's device memory, which is not freed. Its contents do not matter.
+    ///
+    /// # Safety
+    /// - *lent*: the `bytes` bytes at `address` are memory that the context can use, and nobody else uses them until
+    ///   the buffer is dropped and the work that uses it is done.
+    pub unsafe fn lent(context: &Arc<Context>, address: u64, bytes: usize) -> DeviceBuffer {
+        DeviceBuffer { context: context.clone(), owned: None, address, bytes, lent: true }
+    }
+
+    /// Whether the memory is the caller's.
+    pub fn is_lent(&self) -> bool {
+        self.lent
+    }
+
+    /// Device address of the first byte; zero if the buffer is empty and not lent.
     pub fn address(&self) -> u64 {
-        self.address.unwrap_or(0)
+        self.address
     }
 
     /// Size in bytes.
@@ -48,7 +67,7 @@ impl DeviceBuffer {
     }
 }
 
-resource!(DeviceBuffer, cuMemFree_v2, address);
+resource!(DeviceBuffer, cuMemFree_v2, owned);
 
 /// A buffer in page-locked host memory that the device can use in place.
 #[derive(Debug)]
@@ -83,9 +102,26 @@ impl PinnedBuffer {
         Ok(buffer)
     }
 
-    /// Address of the first byte, aligned to at least 16 bytes; dangling if the buffer is empty.
+    /// Address of the first byte, aligned to at least 64 bytes; dangling if the buffer is empty.
     pub fn data(&self) -> *mut u8 {
-        self.data.map_or(ptr::without_provenance_mut(16), <*mut c_void>::cast)
+        self.data.map_or(ptr::without_provenance_mut(64), <*mut c_void>::cast)
+    }
+
+    /// The address of the first byte on the device; `None` if the buffer is empty, or if the driver has none.
+    pub fn device_address(&self) -> Option<u64> {
+        let entered = self.context.enter().ok()?;
+        entered.mapped(self.data().expose_provenance() as u64, self.bytes)
+    }
+
+    /// Waits for all work of the context, so that none uses the buffer.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports, including errors of earlier work.
+    pub fn settle(&self) -> Result<(), DeviceError> {
+        if self.data.is_none() || self.context.usable().is_err() {
+            return Ok(());
+        }
+        self.context.enter()?.synchronize()
     }
 
     /// Size in bytes.

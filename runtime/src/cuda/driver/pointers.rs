@@ -39,6 +39,21 @@ impl Entered<'_> {
         (first != 0 && end.checked_sub(first)? == last - address).then_some(first)
     }
 
+    /// The device address of `needed` bytes at `address`, which are device memory of this context or host memory that
+    /// the device can use in place.
+    ///
+    /// # Errors
+    /// Returns the number of bytes to the end of the allocation if those are fewer, or `None` if the device cannot use
+    /// the address.
+    pub fn usable_at(&self, address: u64, needed: usize) -> Result<u64, Option<usize>> {
+        let Some((base, bytes)) = self.allocation(address) else {
+            return self.mapped(address, needed).ok_or(None);
+        };
+        let before = usize::try_from(address.saturating_sub(base)).unwrap_or(usize::MAX);
+        let found = bytes.saturating_sub(before);
+        if found < needed { Err(Some(found)) } else { Ok(address) }
+    }
+
     /// An attribute of a pointer. Returns `None` if the driver does not know the pointer.
     fn query<T: Default>(&self, attribute: i32, address: u64) -> Option<T> {
         let mut value = T::default();

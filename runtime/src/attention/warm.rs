@@ -1,0 +1,208 @@
+//! Warming up: runs over tensors of zeros, so that everything that happens once has happened.
+
+use super::bound::Report;
+use super::plan::{Execution, Memory, Plan, Workspace};
+use crate::cuda::memory::HostBuffer;
+use crate::error::{BindError, DeviceError, WarmError};
+use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs, Problem, StateOut};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use half::{bf16, f16};
+
+/// A tensor of zeros.
+enum Zeros {
+    F32(HostBuffer<f32>),
+    F16(HostBuffer<f16>),
+    Bf16(HostBuffer<bf16>),
+}
+
+impl Zeros {
+    fn new(dtype: DType, len: usize) -> Result<Zeros, DeviceError> {
+        Ok(match dtype {
+            DType::F32 => Zeros::F32(HostBuffer::ordinary(len)?),
+            DType::F16 => Zeros::F16(HostBuffer::ordinary(len)?),
+            DType::Bf16 => Zeros::Bf16(HostBuffer::ordinary(len)?),
+        })
+    }
+
+    fn read(&self) -> Elements<'_> {
+        match self {
+            Zeros::F32(x) => Elements::F32(x),
+            Zeros::F16(x) => Elements::F16(x),
+            Zeros::Bf16(x) => Elements::Bf16(x),
+        }
+    }
+
+    fn write(&mut self) -> ElementsMut<'_> {
+        match self {
+            Zeros::F32(x) => ElementsMut::F32(x),
+            Zeros::F16(x) => ElementsMut::F16(x),
+            Zeros::Bf16(x) => ElementsMut::Bf16(x),
+        }
+    }
+}
+
+/// A mask that lets every key be attended.
+enum Open {
+    Bool(HostBuffer<u8>),
+    Additive(Zeros),
+}
+
+impl Open {
+    fn new(kind: MaskKind, len: usize) -> Result<Open, DeviceError> {
+        Ok(match kind {
+            MaskKind::Bool => {
+                let mut mask = HostBuffer::ordinary(len)?;
+                mask.fill(1);
+                Open::Bool(mask)
+            }
+            MaskKind::Additive(dtype) => Open::Additive(Zeros::new(dtype, len)?),
+        })
+    }
+
+    fn read(&self) -> MaskElements<'_> {
+        match self {
+            Open::Bool(mask) => MaskElements::Bool(mask),
+            Open::Additive(mask) => MaskElements::Additive(mask.read()),
+        }
+    }
+}
+
+/// The tensors of a call. Outputs and states are those of every row.
+struct Tensors {
+    /// Query, key, value, past keys and past values.
+    read: [Option<Zeros>; 5],
+    mask: Option<Open>,
+    /// Output, present keys and present values.
+    written: [Option<Zeros>; 3],
+    /// Log-sum-exp, and the arrays of the states.
+    rows: [HostBuffer<f32>; 4],
+    /// Valid keys, and the bounds of packed queries and keys.
+    lists: [Option<HostBuffer<i64>>; 3],
+}
+
+impl Tensors {
+    fn new(problem: &Problem) -> Result<Tensors, DeviceError> {
+        let spec = problem.spec();
+        let zeros = |operand| {
+            let memory = problem.memory(operand);
+            memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
+        };
+        let rows =
+            |operand| HostBuffer::ordinary(problem.memory(operand).map_or(0, |memory| memory.elements));
+        // One sequence has every token, the others have none.
+        let bounds = |sequences: usize, tokens: usize| {
+            let mut list = HostBuffer::ordinary(sequences.saturating_add(1))?;
+            if let [_, rest @ ..] = &mut *list {
+                rest.fill(tokens as i64);
+            }
+            Ok::<_, DeviceError>(list)
+        };
+        let keys = || {
+            let mut list = HostBuffer::ordinary(spec.query.batch())?;
+            list.fill(problem.keys() as i64);
+            Ok::<_, DeviceError>(list)
+        };
+        Ok(Tensors {
+            read: [
+                zeros(Operand::Query)?,
+                zeros(Operand::Key)?,
+                zeros(Operand::Value)?,
+                zeros(Operand::PastKey)?,
+                zeros(Operand::PastValue)?,
+            ],
+            mask: spec.mask.map(|mask| Open::new(mask.kind(), mask.extent())).transpose()?,
+            written: [zeros(Operand::Output)?, zeros(Operand::PresentKey)?, zeros(Operand::PresentValue)?],
+            rows: [
+                rows(Operand::LogSumExp)?,
+                rows(Operand::StateReference)?,
+                rows(Operand::StateSum)?,
+                rows(Operand::StateWeighted)?,
+            ],
+            lists: [
+                spec.key_lengths.then(keys).transpose()?,
+                spec.packed.map(|n| bounds(n, spec.query.tokens())).transpose()?,
+                spec.packed.map(|n| bounds(n, spec.key.tokens())).transpose()?,
+            ],
+        })
+    }
+
+    /// The tensors as inputs and outputs, with `states` among these or without.
+    fn bound(&mut self, states: bool) -> (Inputs<'_>, Outputs<'_>) {
+        const NONE: Elements<'static> = Elements::F32(&[]);
+        let [query, key, value, past_key, past_value] =
+            self.read.each_ref().map(|zeros| zeros.as_ref().map(Zeros::read));
+        let [keys, cu_seqlens_q, cu_seqlens_k] = self.lists.each_ref().map(|list| list.as_deref());
+        let inputs = Inputs {
+            query: query.unwrap_or(NONE),
+            key: key.unwrap_or(NONE),
+            value: value.unwrap_or(NONE),
+            past_key,
+            past_value,
+            mask: self.mask.as_ref().map(Open::read),
+            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k },
+        };
+        let [output, present_key, present_value] =
+            self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));
+        let [lse, m, s, w] = self.rows.each_mut().map(|rows| &mut **rows);
+        let outputs = Outputs {
+            output: output.unwrap_or(ElementsMut::F32(&mut [])),
+            lse: Some(lse),
+            state: states.then_some(StateOut { m, s, w }),
+            present_key,
+            present_value,
+        };
+        (inputs, outputs)
+    }
+}
+
+impl Plan {
+    /// Runs the plan over tensors of zeros of its own, so that the first run in this workspace takes what later runs
+    /// take, and allocates nothing:
+    ///
+    /// - A GPU loads the kernels of every kind of run, with states and without, and has launched them. The workspace
+    ///   has the device memory that copies of host tensors and states take
+    ///   ([`Plan::staging_bytes`], [`Plan::state_workspace_bytes`]), also where later tensors are used in place. In
+    ///   memory of the caller's ([`Plan::workspace_on_device`]) that memory is freed again: runs on device tensors are
+    ///   then ready, and a run on host tensors that are copied is not.
+    /// - On the CPU every worker has been woken.
+    ///
+    /// It takes as long as one run or two, and host memory for the tensors that these write. Creating a plan has
+    /// already loaded the GPU kernels of runs without states; creating a workspace has allocated what those use on
+    /// device tensors, and the staging of a GPU that is not integrated. Contents of the workspace do not matter, and no
+    /// tensor of the caller's is used. If a GPU fails, the report names the reason, as that of a run does.
+    ///
+    /// # Errors
+    /// Returns an error if host memory is not available, or the errors of [`Plan::bind`] and
+    /// [`Bound::run`](crate::Bound::run).
+    pub fn warm(&self, workspace: &mut Workspace) -> Result<Report, WarmError> {
+        let mut tensors = Tensors::new(&self.problem).map_err(WarmError::Memory)?;
+        let states = self.takes_states(workspace);
+        let (inputs, outputs) = tensors.bound(states);
+        let mut report = self.bind(inputs, outputs, workspace)?.run()?;
+        if let Execution::Gpu { .. } = self.execution
+            && states
+            && report.fallback.is_none()
+        {
+            let (inputs, outputs) = tensors.bound(false);
+            report = self.bind(inputs, outputs, workspace)?.run()?;
+        }
+        if let Memory::Gpu { gpu: Ok(memory), .. } = &mut workspace.0
+            && memory.scratch.is_lent()
+        {
+            memory.free_copies().map_err(BindError::Device)?;
+        }
+        // A call may be too small for some of the workers, which then have not started.
+        self.engine.pool().run(self.engine.threads(), &|_| ())?;
+        Ok(report)
+    }
+
+    /// Whether runs in the workspace may output states: with a budget, or in memory of the caller's, they may not.
+    fn takes_states(&self, workspace: &Workspace) -> bool {
+        match (&self.execution, &workspace.0) {
+            (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
+                plan.check_states(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
+            }
+            _ => true,
+        }
+    }
+}

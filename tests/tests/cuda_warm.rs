@@ -1,0 +1,237 @@
+//! What a first run finds ready after a plan was warmed up, counted by the stand-in driver in a child whose log is its
+//! own; faults meanwhile; page-locked buffers.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::{Inputs, Outputs};
+use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, HostBuffer, PlanOptions};
+use elsa_tests::cases::{Case, Data, Params, hard_cases};
+use elsa_tests::standin::{child, folder, is_child, said};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a run that finds everything ready does not call.
+const LAZY: [&str; 8] = [
+    "cuMemAlloc_v2",
+    "cuMemHostAlloc",
+    "cuModuleLoadDataEx",
+    "cuModuleGetFunction",
+    "cuStreamCreate",
+    "cuEventCreate",
+    "cuMemFree_v2",
+    "cuMemFreeHost",
+];
+
+fn engine(fallback: Fallback) -> Engine {
+    let backend = Some(Backend::Cuda);
+    Engine::new(&EngineOptions { backend, threads: Some(2), fallback, ..EngineOptions::default() }).unwrap()
+}
+
+/// Lines of the child's log so far.
+fn log() -> Vec<String> {
+    let path = std::env::var("ELSA_STANDIN_LOG").unwrap();
+    std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Calls of each lazy function since `before` lines of the log.
+fn lazy_since(before: usize) -> BTreeMap<&'static str, usize> {
+    let log = log();
+    let count =
+        |name: &str| log[before..].iter().filter(|line| line.starts_with(&format!("{name} "))).count();
+    LAZY.into_iter().map(|name| (name, count(name))).filter(|(_, n)| *n > 0).collect()
+}
+
+/// Runs a test of this program in a child with a log. Returns what it printed after `lazy: `, and checks that it came to
+/// its end.
+fn counted(test: &str, library: &Path, device: &str, more: &[(&str, &str)]) -> Vec<String> {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut variables =
+        vec![("ELSA_STANDIN_LOG", log.path().to_str().unwrap()), ("ELSA_STANDIN_DEVICE", device)];
+    variables.extend(more);
+    let output = child(test, library, &variables);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && said(&output, "end").len() == 1,
+        "{test}: {}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    said(&output, "lazy")
+}
+
+/// Child: the first runs of every hard case, with states and without, and what they call.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn first_runs() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let cold = std::env::var_os("ELSA_TEST_COLD").is_some();
+    let mut cases = 0;
+    for case in hard_cases() {
+        let engine = engine(Fallback::Fail);
+        let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        if !cold {
+            let report = plan.warm(&mut workspace).unwrap();
+            assert_eq!((report.backend, &report.fallback), (Backend::Cuda, &None));
+        }
+        let mut buffers = case.buffers();
+        let before = log().len();
+        for states in [true, false] {
+            let mut outputs = buffers.outputs();
+            if !states {
+                outputs.state = None;
+            }
+            plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        }
+        let lazy = lazy_since(before);
+        case.naive().check_all(&buffers, 4096).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        if !lazy.is_empty() {
+            println!("lazy: {lazy:?} {case:?}");
+        }
+        cases += 1;
+    }
+    assert!(cases > 20);
+    println!("end: {cases}");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn after_a_warm_up_the_first_run_allocates_and_loads_nothing() {
+    let library = folder();
+    for device in ["", "discrete"] {
+        let lazy = counted("first_runs", &library, device, &[]);
+        assert!(lazy.is_empty(), "{device}: {lazy:?}");
+        // Without it there is something to prepare.
+        let lazy = counted("first_runs", &library, device, &[("ELSA_TEST_COLD", "1")]);
+        assert!(lazy.iter().any(|calls| calls.contains("cuMemAlloc_v2")), "{device}: {lazy:?}");
+        assert!(lazy.iter().any(|calls| calls.contains("cuModuleLoadDataEx")), "{device}: {lazy:?}");
+    }
+}
+
+fn plain(queries: usize, keys: usize) -> Case {
+    Params { heads: 2, kv_heads: 2, ..Params::plain(queries, keys, 16, 16) }.build("warm")
+}
+
+/// Child: faults while a plan is warmed up.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn warm_alone() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let fail = std::env::var_os("ELSA_TEST_FAIL").is_some();
+    let engine = engine(if fail { Fallback::Fail } else { Fallback::Cpu });
+    let case = plain(1, 9000);
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    match plan.warm(&mut workspace) {
+        Ok(report) => println!("warm: {} {}", report.backend, report.fallback.is_some()),
+        Err(e) => println!("warm: {e}"),
+    }
+    // Warm or not, a run is right.
+    let mut buffers = case.buffers();
+    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    case.naive().check_all(&buffers, 4096).unwrap();
+    println!("end: 0");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_gpu_that_fails_while_it_is_warmed_up() {
+    let library = folder();
+    for name in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"] {
+        for code in [2, 700] {
+            let fault = format!("{name}:1:{code}");
+            let output = child("warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault)]);
+            let warm = said(&output, "warm");
+            assert!(warm.len() == 1 && warm[0].ends_with(" true"), "{fault}: {warm:?}");
+            assert_eq!(said(&output, "end").len(), 1, "{fault}");
+            let output =
+                child("warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault), ("ELSA_TEST_FAIL", "1")]);
+            let warm = said(&output, "warm");
+            assert!(warm.len() == 1 && warm[0].contains(name), "{fault}: {warm:?}");
+            assert_eq!(said(&output, "end").len(), 1, "{fault}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+/// Child: the faults of a buffer.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn buffer_alone() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    for fallback in [Fallback::Cpu, Fallback::Fail] {
+        let engine = engine(fallback);
+        match engine.host_buffer::<u8>(1000) {
+            Ok(buffer) => {
+                assert!(buffer.iter().all(|x| *x == 0) && buffer.data().addr().is_multiple_of(64));
+                assert_eq!(buffer.is_pinned(), buffer.device_address().is_some());
+                println!("buffer: {}", buffer.is_pinned());
+            }
+            Err(e) => println!("buffer: {e}"),
+        }
+    }
+    println!("end: 0");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn page_locked_memory_that_is_not_there() {
+    let library = folder();
+    let said = |fault: &str| {
+        let output = child("buffer_alone", &library, &[("ELSA_STANDIN_FAIL", fault)]);
+        assert_eq!(said(&output, "end").len(), 1, "{fault}: {}", String::from_utf8_lossy(&output.stderr));
+        said(&output, "buffer")
+    };
+    assert_eq!(said(""), ["true", "true"]);
+    let none = said("cuMemHostAlloc:1+:2");
+    assert_eq!(none[0], "false");
+    assert!(none[1].contains("cuMemHostAlloc") && none[1].contains("1000 bytes"), "{none:?}");
+    // What fails when a buffer is dropped changes nothing.
+    for fault in ["cuCtxSynchronize:1+:999", "cuMemFreeHost:1+:1"] {
+        assert_eq!(said(fault).len(), 2, "{fault}");
+    }
+}
+
+/// Tensors in buffers with a plan of f32 give the answer in place, and the copies are counted.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn copies_are_counted() {
+    let engine = engine(Fallback::Fail);
+    let case = plain(37, 300);
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let buffer = |data: &Data| -> HostBuffer<f32> {
+        let Data::F32(data) = data else { panic!("f32") };
+        let mut buffer = engine.host_buffer(data.len()).unwrap();
+        buffer.copy_from_slice(data);
+        buffer
+    };
+    let inputs = [&case.q, &case.k, &case.v].map(buffer);
+    let mut output = engine.host_buffer::<f32>(case.spec.output.extent()).unwrap();
+    let integrated = engine.device().unwrap().profile.integrated;
+    let all: usize = inputs.iter().map(|x| x.len() * 4).sum::<usize>() + output.len() * 4;
+    let mut read =
+        Inputs::new(Elements::F32(&inputs[0]), Elements::F32(&inputs[1]), Elements::F32(&inputs[2]));
+    let mut bound = plan.bind(read, Outputs::new(ElementsMut::F32(&mut output)), &mut workspace).unwrap();
+    assert_eq!(bound.run().unwrap().copied, if integrated { 0 } else { all });
+    let resident = bound.run_resident().unwrap().copied;
+    assert_eq!(resident, 0);
+    drop(bound);
+    case.naive().check(&Data::F32(output.to_vec()), None, 4096).unwrap();
+    // One tensor in ordinary memory is copied alone.
+    let Data::F32(key) = &case.k else { panic!("f32") };
+    read.key = Elements::F32(key);
+    let outputs = Outputs::new(ElementsMut::F32(&mut output));
+    let report = plan.bind(read, outputs, &mut workspace).unwrap().run().unwrap();
+    assert_eq!(report.copied, if integrated { key.len() * 4 } else { all });
+}
