@@ -89,12 +89,20 @@ typedef uint32_t elsa_log_level;
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
 /*
- Order of axes.
+ Order of axes in memory. Shapes and strides name the axes [batch, heads, tokens, dim] in any layout, and so do the
+ arguments of elsa_view_init. For batch 2, heads 3, tokens 5 and dim 7 it writes the shape {2, 3, 5, 7} with the strides
+ {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD, and {315, 7, 63, 1} for ELSA_LAYOUT_QKV,
+ whose keys start 21 elements behind the queries, and values 21 behind the keys.
  */
 typedef uint32_t elsa_layout;
 
 /*
- Shape and strides of a tensor.
+ Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
+ from the first.
+
+ Memory of elsa_input and elsa_output must reach to the last element of the view, and no further: it has
+ 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3] elements. That is their product for a dense tensor
+ and less than the whole buffer for a slice of a larger one.
  */
 typedef struct {
   /*
@@ -262,7 +270,14 @@ typedef struct {
 typedef uint32_t elsa_dtype;
 
 /*
- Where the diagonal of a causal mask starts.
+ Where the diagonal of a causal mask starts. Keys count from zero at the first key of the past, and from the first key
+ of the sequence where sequences are packed. The diagonal of query i, counted from zero in its sequence, is key
+ i + offset; the offset may be negative. A causal row attends the keys up to its diagonal, and zeros are the output of
+ a row that attends none.
+
+ With a past of 3 keys, 2 new keys and 2 queries both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4.
+ If key_lengths are 4, the offset of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3.
+ That of ELSA_CAUSAL_TOP_LEFT remains 3, but key 4 is not valid: both queries attend keys 0 to 3.
  */
 typedef uint32_t elsa_causal;
 
@@ -272,8 +287,13 @@ typedef uint32_t elsa_causal;
 typedef uint32_t elsa_mask_kind;
 
 /*
- A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
- leaves the rest unattended.
+ A mask, dense, and broadcast over [batch, heads, queries, keys] from the right: the last of dims belongs to the keys,
+ the one before it to the queries, and axes that are not given are shared. An axis is as long as the problem's, or 1 to
+ be shared. Only the last may have another length: if it is shorter than all keys, past included, and not 1, the keys
+ beyond it are not attended. The memory has the product of dims elements, in rows.
+
+ For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 
  A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
  they count as that, and a row that they mask wholly is the mean of its values.
@@ -389,11 +409,13 @@ typedef struct {
   uint32_t reserved;
   /*
    A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
-   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
+   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT: the length of the past. For self
+   attention without a past, 3 to the left and 2 to the right have query 10 attend keys 7 to 12.
    */
   int64_t window_left;
   /*
-   A row attends the keys up to its diagonal plus this many; not negative.
+   A row attends the keys up to its diagonal plus this many; not negative. A causal row ends at its diagonal all the
+   same.
    */
   int64_t window_right;
   /*
@@ -957,12 +979,12 @@ typedef struct {
 #define ELSA_CAUSAL_NONE 0
 
 /*
- The offset is the length of the past: the first query sees the first new key.
+ The offset is the length of the past, 0 without one: the first query sees the first new key.
  */
 #define ELSA_CAUSAL_TOP_LEFT 1
 
 /*
- The offset is valid keys minus queries: the last query sees the last valid key.
+ The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
  */
 #define ELSA_CAUSAL_BOTTOM_RIGHT 2
 
