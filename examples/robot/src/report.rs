@@ -90,6 +90,7 @@ impl Statistics {
             max_us: some(self.latency.max()),
             rate_hz: run.rate,
             seconds: run.seconds,
+            copied_bytes: run.copied,
             backend: run.backend.name(),
             ended: run.ended,
         }
@@ -107,6 +108,8 @@ pub struct Run {
     pub rate: f64,
     /// From the first release to the end.
     pub seconds: f64,
+    /// Bytes of tensors that were copied between host and GPU for the last frame.
+    pub copied: usize,
     /// The back end that computed the last frame.
     pub backend: Backend,
     /// Why the loop ended.
@@ -170,6 +173,9 @@ pub struct Summary {
     pub rate_hz: f64,
     /// From the first release to the end.
     pub seconds: f64,
+    /// Bytes of tensors that were copied between host and GPU for the last frame; 0 if attention used all of them in
+    /// place, and on the CPU.
+    pub copied_bytes: usize,
     /// The back end that computed the last frame.
     pub backend: &'static str,
     /// Why the loop ended.
@@ -192,8 +198,8 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "broken_frames {} replaced_frames {} dropped_lines {} fallbacks {}",
-            self.broken_frames, self.replaced_frames, self.dropped_lines, self.fallbacks
+            "broken_frames {} replaced_frames {} dropped_lines {} fallbacks {} copied_bytes {}",
+            self.broken_frames, self.replaced_frames, self.dropped_lines, self.fallbacks, self.copied_bytes
         )?;
         write!(f, "ended: {}", self.ended)
     }
@@ -212,6 +218,7 @@ mod tests {
         dropped_lines: 2,
         rate: 30.0,
         seconds: 1.0,
+        copied: 3,
         backend: Backend::SCALAR,
         ended: End::Frames,
     };

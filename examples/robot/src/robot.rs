@@ -65,8 +65,8 @@ pub fn run(
             0
         }
     };
-    let (replaced, backend) = (source.replaced(), model.backend());
-    let run = Run { replaced, dropped_lines, rate: options.rate, seconds, backend, ended };
+    let (replaced, copied, backend) = (source.replaced(), model.copied(), model.backend());
+    let run = Run { replaced, dropped_lines, rate: options.rate, seconds, copied, backend, ended };
     Ok(Outcome { summary: statistics.summary(run), fault })
 }
 

@@ -21,7 +21,7 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     let (answers, summary) = account(&output);
     common::check(&desk, &answers, 6, |frame| frame as usize);
     assert!(answers.iter().all(|answer| answer["fallback"] == true));
-    assert_eq!(summary["fallbacks"], 6);
+    assert_eq!((&summary["fallbacks"], &summary["copied_bytes"]), (&6.into(), &0.into()));
     assert_ne!(summary["backend"], "cuda");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(told.lines().count(), 1, "{told}");
@@ -32,6 +32,21 @@ fn a_gpu_that_is_missing_has_the_cpu_take_its_place_or_is_an_error() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.starts_with("elsa-robot: backend: cuda cannot be used: "), "{told}");
     assert!(output.stdout.is_empty());
+}
+
+/// Tensors lie in memory that an integrated GPU uses in place, and that another one copies.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only robot"]
+fn an_integrated_gpu_copies_nothing() {
+    let desk = Desk::new(4);
+    for (device, in_place) in [("", true), ("discrete", false)] {
+        let mut command = desk.robot("--images @images --rate 1000 --json --backend cuda");
+        let output = command.env("ELSA_STANDIN_DEVICE", device).output().unwrap();
+        let (answers, summary) = account(&output);
+        common::check(&desk, &answers, 4, |frame| frame as usize);
+        assert_eq!(summary["backend"], "cuda");
+        assert_eq!(summary["copied_bytes"] == 0, in_place, "{summary}");
+    }
 }
 
 /// Launches that a call of attention takes, from the log of the stand-in: those of `frames` frames and of the one

@@ -100,9 +100,9 @@ typedef uint32_t elsa_layout;
  Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
  from the first.
 
- Memory of elsa_input and elsa_output must reach to the last element of the view, and no further: it has
- 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3] elements. That is their product for a dense tensor
- and less than the whole buffer for a slice of a larger one.
+ The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
+ 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3]: the product of the shape for a dense tensor, and
+ less than what is left of the buffer for a slice of a larger one.
  */
 typedef struct {
   /*
@@ -263,6 +263,46 @@ typedef struct {
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_engine_info;
+
+/*
+ A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+ */
+typedef struct {
+  /*
+   Opaque.
+   */
+  uint64_t id;
+} elsa_buffer;
+
+/*
+ Memory of the host that a GPU can use.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
+   */
+  size_t size;
+  /*
+   The first byte, at a multiple of 64.
+   */
+  void *data;
+  /*
+   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+   */
+  void *device_data;
+  /*
+   Number of bytes.
+   */
+  size_t bytes;
+  /*
+   Non-zero where the memory is page-locked.
+   */
+  uint32_t page_locked;
+  /*
+   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+   */
+  uint32_t in_place;
+} elsa_buffer_info;
 
 /*
  Type of elements.
@@ -492,7 +532,7 @@ typedef struct {
    */
   size_t workspace_bytes;
   /*
-   Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
+   Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
    */
   size_t staging_bytes;
   /*
@@ -728,6 +768,10 @@ typedef struct {
    */
   size_t workers;
   /*
+   Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+   */
+  size_t copied_bytes;
+  /*
    Name of the kernel, in memory that is never freed.
    */
   const char *kernel;
@@ -800,46 +844,6 @@ typedef struct {
    */
   size_t key_total;
 } elsa_chunk;
-
-/*
- A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
- */
-typedef struct {
-  /*
-   Opaque.
-   */
-  uint64_t id;
-} elsa_buffer;
-
-/*
- Memory of the host that a GPU can use.
- */
-typedef struct {
-  /*
-   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
-   */
-  size_t size;
-  /*
-   The first byte, at a multiple of 64.
-   */
-  void *data;
-  /*
-   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
-   */
-  void *device_data;
-  /*
-   Number of bytes.
-   */
-  size_t bytes;
-  /*
-   Non-zero where the memory is page-locked.
-   */
-  uint32_t page_locked;
-  /*
-   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
-   */
-  uint32_t in_place;
-} elsa_buffer_info;
 
 /*
  Done.
@@ -1140,7 +1144,48 @@ elsa_status elsa_engine_load_kernels(elsa_engine engine);
 elsa_status elsa_engine_destroy(elsa_engine engine);
 
 /*
- Decides everything that depends on the shape. Null options are the defaults.
+ Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
+ page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
+ ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
+ any number of them.
+
+ What is copied:
+  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
+    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
+    the kernels. copied_bytes of the report is their sum.
+  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
+    from and to ordinary memory.
+  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
+    share the host's memory then reads and writes it over its bus.
+
+ A child of fork must not use a buffer that its parent has page-locked.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_create(elsa_engine engine,
+                               size_t bytes,
+                               elsa_buffer *buffer);
+
+/*
+ Writes where a buffer lies.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
+
+/*
+ Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
+ it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
+ otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
+ elsa_states_finish.
+ */
+elsa_status elsa_buffer_destroy(elsa_buffer buffer);
+
+/*
+ Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
+ that output no states.
 
  Any number of threads may use a plan, each with a workspace of its own.
 
@@ -1172,6 +1217,19 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
                                   elsa_certificate *certificate);
 
 /*
+ Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+ nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+ tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+ and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+
+ Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+ of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+ the memory for copies again.
+ */
+elsa_status elsa_plan_warm(elsa_plan plan,
+                           elsa_workspace workspace);
+
+/*
  Ends the handle of a plan. Workspaces and frames that were made with it keep working.
  */
 elsa_status elsa_plan_destroy(elsa_plan plan);
@@ -1200,12 +1258,32 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      elsa_workspace *workspace);
 
 /*
+ Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
+ elsa_plan_info, or state_workspace_bytes for runs that output states, at a multiple of 256; null with 0 bytes serves a
+ plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
+ that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
+ bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+
+ Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+ them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+
+ # Safety
+ *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
+ */
+elsa_status elsa_workspace_create_on_device(elsa_plan plan,
+                                            void *device_memory,
+                                            size_t bytes,
+                                            elsa_workspace *workspace);
+
+/*
  Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+ Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
+ they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
+ elsa_plan_warm. The report may be null.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -1230,7 +1308,8 @@ elsa_status elsa_partial(elsa_plan plan,
                          elsa_report *report);
 
 /*
- Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
+ Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
+ lists of lengths lie in memory of the host. Work
  is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
  own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
  calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
@@ -1248,7 +1327,7 @@ elsa_status elsa_run_device(elsa_plan plan,
 
 /*
  Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
- copied; what they point to must stay valid as long as the frame is run.
+ copied; what they point to must stay valid as long as the frame is run, which buffers do.
 
  Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
 

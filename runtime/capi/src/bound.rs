@@ -1,5 +1,6 @@
 //! Bound frames: a plan with its tensors, checked once and run many times.
 
+use crate::buffer::{Held, hold};
 use crate::fault::call;
 use crate::growing::{Room, take};
 use crate::handles::Table;
@@ -21,6 +22,7 @@ struct Frame {
     workspace: Arc<Mutex<Workspace>>,
     inputs: elsa_inputs,
     outputs: elsa_outputs,
+    _held: Held,
 }
 
 // SAFETY: *tensors* of elsa_bind: whichever thread runs it, the memory is valid and nobody else uses it.
@@ -29,7 +31,7 @@ unsafe impl Send for Frame {}
 unsafe impl Sync for Frame {}
 
 /// Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
-/// copied; what they point to must stay valid as long as the frame is run.
+/// copied; what they point to must stay valid as long as the frame is run, which buffers do.
 ///
 /// Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
 ///
@@ -48,13 +50,14 @@ pub unsafe extern "C" fn elsa_bind(
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *read*.
         let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
+        let held = hold(&inputs, &outputs);
         {
             let mut workspace = lock(&workspace)?;
             // SAFETY: *tensors*.
             let (inputs, outputs) = unsafe { tensors::host(plan.problem(), &inputs, &outputs) }?;
             plan.bind(inputs, outputs, &mut workspace)?;
         }
-        let id = BOUNDS.insert(Frame { plan, workspace, inputs, outputs })?;
+        let id = BOUNDS.insert(Frame { plan, workspace, inputs, outputs, _held: held })?;
         // SAFETY: *write*.
         unsafe { put(bound, elsa_bound { id }) };
         Ok(())

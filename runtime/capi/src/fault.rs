@@ -4,7 +4,9 @@ use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
-use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError, in_default_float_environment};
+use elsa_runtime::{
+    BindError, DeviceError, EngineError, PlanError, RunError, WarmError, in_default_float_environment,
+};
 use std::cell::RefCell;
 use std::ffi::c_char;
 use std::fmt;
@@ -96,10 +98,13 @@ impl From<PlanError> for Fault {
             PlanError::Refused(Refused::Block { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
-            PlanError::Null { .. } | PlanError::Extent { .. } | PlanError::Room { .. } => {
-                ELSA_STATUS_ARGUMENT
-            }
-            PlanError::OnDevice => ELSA_STATUS_UNSUPPORTED,
+            PlanError::Null { .. }
+            | PlanError::Extent { .. }
+            | PlanError::Room { .. }
+            | PlanError::Alignment { .. }
+            | PlanError::Address { .. }
+            | PlanError::DeviceShort { .. } => ELSA_STATUS_ARGUMENT,
+            PlanError::OnDevice | PlanError::OnHost { .. } => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)
@@ -115,6 +120,17 @@ impl From<BindError> for Fault {
             _ => ELSA_STATUS_ARGUMENT,
         };
         Fault::new(status, &e)
+    }
+}
+
+impl From<WarmError> for Fault {
+    fn from(e: WarmError) -> Fault {
+        match e {
+            WarmError::Memory(e) => e.into(),
+            WarmError::Bind(e) => e.into(),
+            WarmError::Run(e) => e.into(),
+            e => Fault::new(ELSA_STATUS_DEVICE, &e),
+        }
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + mask);
         assert_eq!(size_of::<elsa_inputs>(), word + 9 * inputs);
         assert_eq!(size_of::<elsa_outputs>(), word + 7 * inputs);
-        assert_eq!(size_of::<elsa_report>(), 3 * word + 2 * 4 + ELSA_REASON_BYTES);
+        assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
         assert_eq!(size_of::<elsa_chunk>(), 3 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
@@ -217,6 +217,7 @@ mod tests {
             backend: 2,
             fallback: 3,
             workers: 4,
+            copied_bytes: 5,
             kernel: ptr::null(),
             reason: [5; ELSA_REASON_BYTES],
         };

@@ -18,7 +18,7 @@
 //! | functions of `elsa.h` | what they are made of |
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
-//! | `engine`, `plan`, `workspace` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
+//! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
 //! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -26,6 +26,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod bound;
+mod buffer;
 mod convert;
 mod engine;
 mod fault;
@@ -46,6 +47,7 @@ mod workspace;
 
 pub use self::log::*;
 pub use bound::*;
+pub use buffer::*;
 pub use engine::*;
 pub use library::*;
 pub use plan::*;

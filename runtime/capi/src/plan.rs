@@ -7,12 +7,14 @@ use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::text::Text;
 use crate::types::*;
+use crate::workspace::{WORKSPACES, lock};
 use crate::{convert, text};
 use elsa_runtime::Plan;
 
 pub(crate) static PLANS: Table<Plan> = Table::new("plan");
 
-/// Decides everything that depends on the shape. Null options are the defaults.
+/// Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
+/// that output no states.
 ///
 /// Any number of threads may use a plan, each with a workspace of its own.
 ///
@@ -57,7 +59,7 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
             workspace_bytes: plan.workspace_bytes(),
             staging_bytes: plan.staging_bytes(),
             kernel: text::name(plan.kernel()),
-            state_workspace_bytes: plan.workspace_bytes(),
+            state_workspace_bytes: plan.state_workspace_bytes(),
             reason: reason.chars(),
         });
         Ok(())
@@ -94,6 +96,24 @@ pub unsafe extern "C" fn elsa_plan_certificate(
             published_bound: c.published_bound,
             output_rounding: c.output_rounding,
         });
+        Ok(())
+    })
+}
+
+/// Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+/// nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+/// tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+/// and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+///
+/// Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+/// of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+/// the memory for copies again.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
+    call(|| {
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        let mut workspace = lock(&workspace)?;
+        plan.warm(&mut workspace)?;
         Ok(())
     })
 }

@@ -1,5 +1,6 @@
 //! Runs of a plan over the tensors of one call.
 
+use crate::buffer::hold;
 use crate::fault::{Fault, call};
 use crate::growing::{Room, take};
 use crate::plan::PLANS;
@@ -18,6 +19,7 @@ fn report_of(plan: &Plan, report: &Report) -> elsa_report {
         backend: convert::backend_number(report.backend),
         fallback: u32::from(report.fallback.is_some()),
         workers: report.workers,
+        copied_bytes: report.copied,
         kernel: text::name(plan.kernel_of(report.backend)),
         reason: reason.chars(),
     }
@@ -41,13 +43,16 @@ pub(crate) unsafe fn run(
     outputs: &elsa_outputs,
 ) -> Result<elsa_report, Fault> {
     let mut workspace = lock(workspace)?;
+    let _held = hold(inputs, outputs);
     // SAFETY: *tensors*.
     let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs) }?;
     let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
     Ok(report_of(plan, &report))
 }
 
-/// Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+/// Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
+/// they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
+/// elsa_plan_warm. The report may be null.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -101,7 +106,8 @@ pub unsafe extern "C" fn elsa_partial(
     })
 }
 
-/// Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
+/// Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
+/// lists of lengths lie in memory of the host. Work
 /// is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
 /// own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
 /// calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
@@ -125,6 +131,7 @@ pub unsafe extern "C" fn elsa_run_device(
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         let mut workspace = lock(&workspace)?;
+        let _held = hold(&inputs, &outputs);
         // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
         unsafe {
             let (inputs, outputs) = tensors::device(plan.problem(), &inputs, &outputs)?;

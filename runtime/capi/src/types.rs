@@ -235,9 +235,9 @@ pub struct elsa_plan_options {
 /// Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
 /// from the first.
 ///
-/// Memory of elsa_input and elsa_output must reach to the last element of the view, and no further: it has
-/// 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3] elements. That is their product for a dense tensor
-/// and less than the whole buffer for a slice of a larger one.
+/// The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
+/// 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3]: the product of the shape for a dense tensor, and
+/// less than what is left of the buffer for a slice of a larger one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_view {
@@ -461,6 +461,8 @@ pub struct elsa_report {
     pub fallback: u32,
     /// Workers that shared the work: threads, or thread blocks of a GPU.
     pub workers: usize,
+    /// Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+    pub copied_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
     /// Reason of the fallback, cut where it is too long; empty without a fallback.
@@ -479,7 +481,7 @@ pub struct elsa_plan_info {
     pub fallback: u32,
     /// Bytes of the workspace; on a GPU, bytes of its memory beyond inputs and outputs.
     pub workspace_bytes: usize,
-    /// Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
+    /// Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
     pub staging_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,

@@ -67,6 +67,35 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
     })
 }
 
+/// Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
+/// elsa_plan_info, or state_workspace_bytes for runs that output states, at a multiple of 256; null with 0 bytes serves a
+/// plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
+/// that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
+/// bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+///
+/// Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+/// them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+///
+/// # Safety
+/// *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_create_on_device(
+    plan: elsa_plan,
+    device_memory: *mut c_void,
+    bytes: usize,
+    workspace: *mut elsa_workspace,
+) -> elsa_status {
+    call(|| {
+        aligned("workspace", workspace)?;
+        // SAFETY: the clause on memory.
+        let made = unsafe { PLANS.get(plan.id)?.workspace_on_device(device_memory.addr() as u64, bytes) }?;
+        let id = WORKSPACES.insert(Mutex::new(made))?;
+        // SAFETY: *write*.
+        unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
 /// Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
 #[unsafe(no_mangle)]
 pub extern "C" fn elsa_workspace_destroy(workspace: elsa_workspace) -> elsa_status {

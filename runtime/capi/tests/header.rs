@@ -3,8 +3,8 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 10] =
-    ["types", "library", "log", "view", "engine", "plan", "workspace", "run", "bound", "states"];
+const SOURCES: [&str; 11] =
+    ["types", "library", "log", "view", "engine", "buffer", "plan", "workspace", "run", "bound", "states"];
 
 #[test]
 fn the_header_is_generated() {

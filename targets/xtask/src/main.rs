@@ -62,6 +62,7 @@
 #![forbid(unsafe_code)]
 
 mod boards;
+mod c_programs;
 mod gpu;
 mod measure;
 mod ran;

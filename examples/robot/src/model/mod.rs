@@ -71,6 +71,7 @@ pub struct Model {
     plan: Plan,
     workspace: Workspace,
     backend: Backend,
+    copied: usize,
     width: usize,
     buffers: Buffers,
 }
@@ -162,6 +163,7 @@ impl Model {
             workspace: plan.workspace()?,
             plan,
             backend: engine.backend(),
+            copied: 0,
             width,
             buffers: Buffers {
                 cells: [0.0; SIDE * SIDE],
@@ -181,6 +183,13 @@ impl Model {
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
+    }
+
+    /// Bytes of tensors that attention copied between host and GPU for the last frame; 0 if it used all in place, and
+    /// on the CPU.
+    #[must_use]
+    pub fn copied(&self) -> usize {
+        self.copied
     }
 
     /// Scores of the last frame, one for each class, before softmax.
@@ -209,7 +218,7 @@ impl Model {
 
     fn forward(&mut self) -> Result<Class, ModelError> {
         let (width, b) = (self.width, &mut self.buffers);
-        let mut fallback = false;
+        let (mut fallback, mut copied) = (false, 0);
         // A patch is its pixels row by row, on a scale from 0 to 1.
         for (i, pixel) in b.patches.iter_mut().enumerate() {
             let (patch, inside) = (i / (PATCH * PATCH), i % (PATCH * PATCH));
@@ -231,6 +240,7 @@ impl Model {
             let report = self.plan.bind(inputs, outputs, &mut self.workspace)?.run()?;
             self.backend = report.backend;
             fallback |= report.fallback.is_some();
+            copied += report.copied;
             block.proj.apply(&b.attended, &mut b.mapped);
             add(&mut b.x, &b.mapped);
             block.norm2.apply(&b.x, &mut b.normed);
@@ -240,6 +250,7 @@ impl Model {
             block.fc2.apply(hidden, &mut b.mapped);
             add(&mut b.x, &b.mapped);
         }
+        self.copied = copied;
         // The answer depends on the class token alone.
         self.norm.apply(&b.x[..width], &mut b.normed[..width]);
         self.head.apply(&b.normed[..width], &mut b.scores);

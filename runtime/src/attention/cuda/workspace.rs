@@ -301,7 +301,8 @@ impl GpuWorkspace {
     /// Returns the first error that the driver reports.
     pub fn free_copies(&mut self) -> Result<(), DeviceError> {
         let copies = [self.staging.take(), self.states.take()];
-        copies.into_iter().flatten().map(DeviceBuffer::close).collect()
+        let closed = copies.map(|copy| copy.map_or(Ok(()), DeviceBuffer::close));
+        closed.into_iter().collect()
     }
 
     /// Waits for pending work and frees everything.

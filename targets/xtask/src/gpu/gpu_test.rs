@@ -1,13 +1,25 @@
 //! `cargo xtask gpu-test`: a folder that tests the CUDA back end on a machine that has an NVIDIA driver and no Rust:
-//! release test programs, which carry their PTX, the tool, and a script.
+//! release test programs, which carry their PTX, C programs that are linked with the static library, the tool, and a
+//! script.
 
+use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
+use crate::setup;
 use crate::shell::{Run, Tree};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Test programs of `elsa-tests` that a real driver can run.
-const TESTS: [&str; 6] =
-    ["conformance", "hostile", "cuda_conformance", "cuda_determinism", "cuda_scale", "no_allocation"];
+const TESTS: [&str; 7] = [
+    "conformance",
+    "hostile",
+    "cuda_conformance",
+    "cuda_determinism",
+    "cuda_scale",
+    "cuda_warm",
+    "no_allocation",
+];
+/// Programs of `tests/capi` that a real driver can run.
+const C_PROGRAMS: [&str; 4] = ["plain", "buffers", "device", "copies"];
 
 /// Executables that a cargo command with JSON messages has made, by the name of their target.
 fn executables(messages: &str) -> Vec<(String, PathBuf)> {
@@ -48,6 +60,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
         &format!("cargo test --no-run -p elsa-tests{tests}"),
         "cargo test --no-run -p elsa-runtime --lib",
         "cargo build -p elsa-edge",
+        "cargo build -p elsa-capi",
     ] {
         let done = build(line);
         if !done.ok {
@@ -60,6 +73,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
         let (_, path) = found.ok_or_else(|| format!("{name}: not among what was built"))?;
         std::fs::copy(path, out.join(name)).map_err(|error| file(path, error))?;
     }
+    c_programs(tree, &out)?;
     let script = out.join("run.sh");
     std::fs::write(&script, include_str!("gpu_test.sh")).map_err(|error| file(&script, error))?;
     let mut bytes = 0;
@@ -67,5 +81,22 @@ pub fn make(tree: &Tree) -> Result<(), String> {
         bytes += entry.and_then(|entry| entry.metadata()).map_err(|error| file(&out, error))?.len();
     }
     println!("{}: {} KiB; on a machine with an NVIDIA driver: sh run.sh", out.display(), bytes >> 10);
+    Ok(())
+}
+
+/// Compiles the C programs into `out`.
+fn c_programs(tree: &Tree, out: &Path) -> Result<(), String> {
+    setup::program(tree, "gcc", "gcc")?;
+    for name in C_PROGRAMS {
+        let done = Run::new(tree, &format!("gcc -std=c99 {WARNINGS} -O1 -I runtime/capi/include -o"))
+            .arg(out.join(name))
+            .arg(tree.root.join(SOURCES).join(name).with_extension("c"))
+            .arg(tree.target.join("release/libelsa.a"))
+            .args(BESIDE)
+            .run();
+        if !done.ok {
+            return Err(format!("{SOURCES}/{name}.c: {}", done.how));
+        }
+    }
     Ok(())
 }

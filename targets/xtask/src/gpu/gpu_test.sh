@@ -43,6 +43,24 @@ step() {
   note "$name: $p passed, $f failed, status $status, $seconds s"
 }
 
+# counted NAME COMMAND...: a C program, which ends with the number of its checks.
+counted() {
+  name=$1
+  shift
+  echo "== $name: $*" | tee -a gpu-test.log
+  "$@" >step.log 2>&1
+  status=$?
+  tee -a gpu-test.log <step.log | cut -c1-300
+  n=$(sed -n '$s/^\([0-9]*\) checks$/\1/p' step.log)
+  if [ "$status" -eq 0 ] && [ "${n:-0}" -gt 0 ]; then
+    passed=$((passed + 1))
+    note "$name: passed, $n checks"
+  else
+    failed=$((failed + 1))
+    note "$name: FAILED, status $status"
+  fi
+}
+
 # tool NAME COMMAND...: a command that must succeed.
 tool() {
   name=$1
@@ -67,6 +85,11 @@ step determinism ./cuda_determinism $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
 step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1
+step warm ./cuda_warm copies_are_counted --include-ignored --nocapture --test-threads 1
+counted c-plain env ELSA_BACKEND=cuda ./plain
+counted c-buffers ./buffers
+counted c-device ./device
+counted c-copies ./copies
 step scale ./cuda_scale scale_ --include-ignored --nocapture --test-threads 1
 tool bench ./elsa bench --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json
 

@@ -10,35 +10,39 @@ use super::cargo::with_standin;
 use super::{hpp, readme};
 use crate::boards::build;
 use crate::boards::target::{HOST, Target};
+use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 
-pub(super) const SOURCES: &str = "tests/capi";
-pub(super) const WARNINGS: &str = "-Wall -Wextra -Wpedantic -Werror";
-/// Libraries that a static link needs besides this one; the packages name the same.
-pub(super) const BESIDE: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
-
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("plain.c", ""),
+    ("buffers.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
-/// Programs that run through the stand-in driver, and the faults of the driver.
-const ON_A_GPU: [(&str, &str); 7] = [
-    ("device.c", ""),
-    ("plain.c", ""),
-    ("plain.c", "cuLaunchKernel:1:700"),
-    ("fork.c", ""),
-    ("fork.c", "cuLaunchKernel:1:700"),
-    ("logs.c", ""),
-    ("logs.c", "cuLaunchKernel:1:700"),
+/// Programs that run through the stand-in driver, the faults of the driver, and its device.
+const ON_A_GPU: [(&str, &str, &str); 14] = [
+    ("device.c", "", ""),
+    ("device.c", "", "discrete"),
+    ("buffers.c", "", ""),
+    ("buffers.c", "", "discrete"),
+    ("buffers.c", "cuLaunchKernel:1:700", ""),
+    ("buffers.c", "cuLaunchKernel:1:700", "discrete"),
+    ("buffers.c", "cuMemHostAlloc:1+:2", ""),
+    ("copies.c", "", ""),
+    ("plain.c", "", ""),
+    ("plain.c", "cuLaunchKernel:1:700", ""),
+    ("fork.c", "", ""),
+    ("fork.c", "cuLaunchKernel:1:700", ""),
+    ("logs.c", "", ""),
+    ("logs.c", "cuLaunchKernel:1:700", ""),
 ];
 
 /// The stage `capi`.
@@ -76,10 +80,11 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         }
     }
     let driver = standin::build(tree, Variant::Plain)?;
-    for (source, fault) in ON_A_GPU {
+    for (source, fault, device) in ON_A_GPU {
         let program = home.join(format!("{source}-standin"));
         if compile(tree, ran, source, false, &dist, &format!("-O1 {archive} {BESIDE}"), &program) {
             let run = with_standin(Run::new(tree, "").arg(&program), &driver).env("ELSA_STANDIN_FAIL", fault);
+            let run = run.env("ELSA_STANDIN_DEVICE", device);
             checks(ran, &format!("{source} through the stand-in driver"), run);
         }
     }

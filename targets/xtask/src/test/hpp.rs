@@ -1,7 +1,8 @@
 //! `elsa.hpp` to compilers: a part of the stage `capi`. The program that uses all of it, in the later standards of C++;
 //! and lines that must not compile, each of which a compiler must name.
 
-use super::capi::{BESIDE, SOURCES, WARNINGS, checks};
+use super::capi::checks;
+use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
 use std::path::Path;

@@ -1,0 +1,189 @@
+//! Buffers: memory of the host that a GPU can use where it lies.
+
+use crate::engine::ENGINES;
+use crate::fault::{Fault, call};
+use crate::growing::Room;
+use crate::handles::Table;
+use crate::pointer::{aligned, put};
+use crate::types::*;
+use elsa_runtime::HostBuffer;
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+static BUFFERS: Table<Buffer> = Table::new("buffer");
+
+/// The buffers whose handles have not ended, by the address of their first byte, with the address after their last: as
+/// the host addresses them and as their GPU does.
+static SPANS: RwLock<BTreeMap<usize, (usize, Arc<Buffer>)>> = RwLock::new(BTreeMap::new());
+
+/// A buffer. Dropping it waits for the GPU.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    memory: HostBuffer<u8>,
+    /// Whether the engine's GPU uses host tensors in it without a copy.
+    in_place: bool,
+}
+
+impl Buffer {
+    fn device_address(&self) -> Option<usize> {
+        self.memory.device_address().and_then(|address| usize::try_from(address).ok())
+    }
+
+    /// Where it lies in [`SPANS`].
+    fn starts(&self) -> impl Iterator<Item = usize> {
+        [Some(self.memory.data().expose_provenance()), self.device_address()].into_iter().flatten()
+    }
+}
+
+/// The buffers that a call uses, which are not freed before this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    _buffers: [Option<Arc<Buffer>>; 16],
+}
+
+/// Keeps every buffer in which a tensor or a list begins.
+pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
+    let (i, o) = (inputs, outputs);
+    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask].map(|input| input.data.addr());
+    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k].map(|list| list.data.addr());
+    let states = [o.state_m, o.state_s, o.state_w].map(|output| output.data.addr());
+    let outputs = [o.out, o.lse, o.present_k, o.present_v].map(|output| output.data.addr());
+    let mut addresses = inputs.into_iter().chain(lists).chain(states).chain(outputs);
+    let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
+    let buffers = std::array::from_fn(|_| {
+        let address = addresses.next()?;
+        let (_, (end, buffer)) = spans.range(..=address).next_back()?;
+        (address < *end).then(|| buffer.clone())
+    });
+    Held { _buffers: buffers }
+}
+
+/// Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
+/// page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
+/// ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
+/// any number of them.
+///
+/// What is copied:
+///  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
+///    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
+///    the kernels. copied_bytes of the report is their sum.
+///  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
+///    from and to ordinary memory.
+///  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
+///    share the host's memory then reads and writes it over its bus.
+///
+/// A child of fork must not use a buffer that its parent has page-locked.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_buffer_create(
+    engine: elsa_engine,
+    bytes: usize,
+    buffer: *mut elsa_buffer,
+) -> elsa_status {
+    call(|| {
+        aligned("buffer", buffer)?;
+        let engine = ENGINES.get(engine.id)?;
+        if bytes == 0 {
+            return Err(Fault::argument(format_args!("bytes: 0; allowed: at least 1")));
+        }
+        let memory = engine.host_buffer::<u8>(bytes)?;
+        let integrated = engine.device().is_some_and(|device| device.profile.integrated);
+        let in_place = integrated && memory.device_address().is_some();
+        let id = BUFFERS.insert(Buffer { memory, in_place })?;
+        let made = BUFFERS.get(id)?;
+        let mut spans = SPANS.write().unwrap_or_else(PoisonError::into_inner);
+        for start in made.starts() {
+            spans.insert(start, (start.saturating_add(bytes), made.clone()));
+        }
+        drop(spans);
+        // SAFETY: *write*.
+        unsafe { put(buffer, elsa_buffer { id }) };
+        Ok(())
+    })
+}
+
+/// Writes where a buffer lies.
+///
+/// # Safety
+/// *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_buffer_describe(
+    buffer: elsa_buffer,
+    info: *mut elsa_buffer_info,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *write*.
+        let room = unsafe { Room::new("info", info) }?;
+        let buffer = BUFFERS.get(buffer.id)?;
+        room.fill(elsa_buffer_info {
+            size: size_of::<elsa_buffer_info>(),
+            data: buffer.memory.data().cast(),
+            device_data: buffer.device_address().map_or(ptr::null_mut(), ptr::without_provenance_mut),
+            bytes: buffer.memory.len(),
+            page_locked: u32::from(buffer.memory.is_pinned()),
+            in_place: u32::from(buffer.in_place),
+        });
+        Ok(())
+    })
+}
+
+/// Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
+/// it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
+/// otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
+/// elsa_states_finish.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_buffer_destroy(buffer: elsa_buffer) -> elsa_status {
+    call(|| {
+        let ended = BUFFERS.remove(buffer.id)?;
+        let mut spans = SPANS.write().unwrap_or_else(PoisonError::into_inner);
+        let kept = ended.starts().map(|start| spans.remove(&start)).collect::<Vec<_>>();
+        drop(spans);
+        // Freed outside of the lock.
+        drop((ended, kept));
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Elements from `at` on.
+    fn input(at: usize) -> elsa_input {
+        elsa_input { data: ptr::without_provenance(at), bytes: 8 }
+    }
+
+    #[test]
+    fn a_call_keeps_the_buffers_in_which_its_tensors_begin() {
+        let mut engine = elsa_engine::default();
+        let options = elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..Default::default() };
+        let mut buffers = [elsa_buffer::default(); 2];
+        let mut info = [elsa_buffer_info::default(); 2];
+        // SAFETY: structs of this frame, in a thread that is alone with them.
+        unsafe {
+            assert_eq!(crate::elsa_engine_create(&raw const options, &raw mut engine), ELSA_STATUS_OK);
+            for (buffer, info) in buffers.iter_mut().zip(&mut info) {
+                assert_eq!(elsa_buffer_create(engine, 100, buffer), ELSA_STATUS_OK);
+                assert_eq!(elsa_buffer_describe(*buffer, info), ELSA_STATUS_OK);
+            }
+        }
+        let at = info.map(|info| info.data.addr());
+        let weak = buffers.map(|buffer| Arc::downgrade(&BUFFERS.get(buffer.id).unwrap()));
+        let outputs = elsa_outputs::default();
+        // The last byte of the first buffer, and the first beyond the second.
+        let inputs = elsa_inputs { q: input(at[0] + 99), k: input(at[1] + 100), ..Default::default() };
+        let held = hold(&inputs, &outputs);
+        for buffer in buffers {
+            assert_eq!(elsa_buffer_destroy(buffer), ELSA_STATUS_OK);
+            assert_eq!(elsa_buffer_destroy(buffer), ELSA_STATUS_HANDLE);
+        }
+        assert_eq!(weak.each_ref().map(|weak| weak.strong_count() > 0), [true, false]);
+        drop(held);
+        assert_eq!(weak[0].strong_count(), 0);
+        assert!(hold(&inputs, &outputs)._buffers.iter().all(Option::is_none));
+        assert_eq!(crate::elsa_engine_destroy(engine), ELSA_STATUS_OK);
+    }
+}
