@@ -3,7 +3,7 @@
 use core::fmt;
 
 /// Why a problem, or the data bound to it, was refused. Every message names the argument, the value found and the
-/// values allowed.
+/// values allowed. Arguments have the names of the fields of the C interface.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ArgumentError {
@@ -102,6 +102,22 @@ pub enum ArgumentError {
         /// The largest allowed value.
         max: i64,
     },
+    /// A count is out of bounds.
+    Count {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Its value.
+        found: usize,
+        /// The smallest allowed value.
+        min: usize,
+        /// The largest allowed value.
+        max: usize,
+    },
+    /// A call would write nothing about its rows: neither the output nor log-sum-exp nor states.
+    NoOutput {
+        /// Name of the output.
+        argument: &'static str,
+    },
     /// Two arguments exclude each other.
     Conflict {
         /// Name of the argument.
@@ -139,6 +155,35 @@ pub enum ArgumentError {
         /// Name of the tensor.
         argument: &'static str,
     },
+}
+
+impl ArgumentError {
+    /// The same error with `name` applied to the names of its arguments, for an interface that has other names than the
+    /// C interface.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(&'static str) -> &'static str) -> ArgumentError {
+        use ArgumentError as E;
+        match &mut self {
+            E::Rank { argument, .. }
+            | E::DimStride { argument, .. }
+            | E::TooLarge { argument, .. }
+            | E::HeadsMissing { argument }
+            | E::HeadsDoNotDivide { argument, .. }
+            | E::Zero { argument, .. }
+            | E::Number { argument, .. }
+            | E::Length { argument, .. }
+            | E::Count { argument, .. }
+            | E::NoOutput { argument }
+            | E::Type { argument, .. }
+            | E::Short { argument, .. }
+            | E::Overlap { argument } => *argument = name(argument),
+            E::Mismatch { argument, of: other, .. }
+            | E::Conflict { argument, other }
+            | E::Needs { argument, other } => (*argument, *other) = (name(argument), name(other)),
+            E::Groups { .. } | E::MaskShape { .. } => {}
+        }
+        self
+    }
 }
 
 impl fmt::Display for ArgumentError {
@@ -181,6 +226,12 @@ impl fmt::Display for ArgumentError {
             }
             E::Length { argument, index, found, min, max } => {
                 write!(f, "{argument}: entry {index} is {found}; allowed: {min} to {max}")
+            }
+            E::Count { argument, found, min, max } => {
+                write!(f, "{argument}: {found}; allowed: {min} to {max}")
+            }
+            E::NoOutput { argument } => {
+                write!(f, "{argument}: absent; allowed: an output, log-sum-exp, states, or several of them")
             }
             E::Conflict { argument, other } => {
                 write!(f, "{argument}: given with {other}; allowed: one of the two")

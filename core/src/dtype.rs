@@ -161,6 +161,16 @@ impl ElementsMut<'_> {
         self.len() == 0
     }
 
+    /// The elements, to be read.
+    #[must_use]
+    pub fn elements(&self) -> Elements<'_> {
+        match self {
+            ElementsMut::F32(x) => Elements::F32(x),
+            ElementsMut::F16(x) => Elements::F16(x),
+            ElementsMut::Bf16(x) => Elements::Bf16(x),
+        }
+    }
+
     /// Address of the first element.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {

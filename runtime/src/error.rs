@@ -306,8 +306,8 @@ pub enum BindError {
     /// The workspace belongs to a plan of another engine, or to a plan without a GPU.
     #[error("workspace: it has no room on this plan's device; allowed: one that this plan has made")]
     Foreign,
-    /// The call outputs states, and the memory for them exceeds the budget.
-    #[error("budget: {budget} bytes; allowed: at least {needed} where states are given")]
+    /// The call outputs states, or no output, and the memory for partial states exceeds the budget.
+    #[error("budget: {budget} bytes; allowed: at least {needed} where states are given, or no out")]
     Budget {
         /// Number of bytes needed.
         needed: usize,

@@ -178,7 +178,7 @@ fn mapped(engine: &Engine, case: &Case) {
     let mut inputs = case.inputs();
     inputs.query = Elements::F32(&query);
     let mut outputs = buffers.outputs();
-    outputs.output = ElementsMut::F32(&mut output);
+    outputs.output = Some(ElementsMut::F32(&mut output));
     let before = calls();
     let Ok(mut bound) = plan.bind(inputs, outputs, &mut workspace) else { return };
     let Ok(report) = bound.run() else { return };

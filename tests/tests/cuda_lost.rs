@@ -159,7 +159,7 @@ fn resident() {
             output.fill(f32::NAN);
             let mut buffers = case.buffers();
             let mut outputs = buffers.outputs();
-            outputs.output = ElementsMut::F32(&mut output);
+            outputs.output = Some(ElementsMut::F32(&mut output));
             let mut bound = plan.bind(case.inputs(), outputs, &mut workspace).unwrap();
             let mut report = None;
             if staged {

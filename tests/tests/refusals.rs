@@ -41,9 +41,9 @@ fn lengths_beyond_the_keys() {
         Params { batch: 3, lengths: true, past: Some(2), ..Params::plain(4, 5, 8, 8) }.build("case");
     for (lengths, want) in [
         ([0, 7, 3], None),
-        ([0, 8, 3], Some(("kv-lens", 1))),
-        ([0, 7, -1], Some(("kv-lens", 2))),
-        ([i64::MIN, 7, 1], Some(("kv-lens", 0))),
+        ([0, 8, 3], Some(("key_lengths", 1))),
+        ([0, 7, -1], Some(("key_lengths", 2))),
+        ([i64::MIN, 7, 1], Some(("key_lengths", 0))),
     ] {
         case.lengths = Some(lengths.to_vec());
         assert_eq!(refusal(&case), want, "{lengths:?}");
@@ -67,7 +67,7 @@ fn bounds_that_are_none() {
     ] {
         let mut case = base.clone();
         case.cu = Some((q.clone(), k.to_vec()));
-        assert_eq!(refusal(&case), want.map(|i| ("cu-seqlens-k", i)), "{k:?}");
+        assert_eq!(refusal(&case), want.map(|i| ("cu_seqlens_k", i)), "{k:?}");
     }
 }
 
@@ -150,18 +150,24 @@ fn inputs_that_are_not_what_the_problem_says() {
         (&|x| x.query = shorter(x.query), short("q", 256)),
         (&|x| x.key = half, wrong("k", "f16")),
         (&|x| x.value = shorter(x.value), short("v", 120)),
-        (&|x| x.past_key = x.past_key.map(shorter), short("past-k", 96)),
-        (&|x| x.past_key = None, needs("past-k", data)),
-        (&|x| x.past_value = Some(half), wrong("past-v", "f16")),
+        (&|x| x.past_key = x.past_key.map(shorter), short("past_k", 96)),
+        (&|x| x.past_key = None, needs("past_k", data)),
+        (&|x| x.past_value = Some(half), wrong("past_v", "f16")),
         (&|x| x.mask = None, needs("mask", data)),
         (&|x| x.mask = Some(MaskElements::Bool(&bytes)), wrong("mask", "bool")),
         (&|x| x.mask = Some(MaskElements::Additive(Elements::F32(&[0.0; 31]))), short("mask", 32)),
-        (&|x| x.lengths.keys = None, needs("kv-lens", data)),
+        (&|x| x.lengths.keys = None, needs("key_lengths", data)),
         (
             &|x| x.lengths.keys = Some(&one),
-            Some(E::Mismatch { argument: "kv-lens", axis: "entries", found: 1, allowed: 2, of: "the batch" }),
+            Some(E::Mismatch {
+                argument: "key_lengths",
+                axis: "entries",
+                found: 1,
+                allowed: 2,
+                of: "the batch",
+            }),
         ),
-        (&|x| x.lengths.cu_seqlens_q = Some(&nine), needs("cu-seqlens-q", "its mention in the problem")),
+        (&|x| x.lengths.cu_seqlens_q = Some(&nine), needs("cu_seqlens_q", "its mention in the problem")),
     ];
     for (i, (change, want)) in changes.into_iter().enumerate() {
         let mut inputs = case.inputs();
@@ -170,9 +176,9 @@ fn inputs_that_are_not_what_the_problem_says() {
     }
     let changes: [(Change<'_>, Option<E>); 4] = [
         (&|_| (), None),
-        (&|x| x.past_value = Some(half), needs("past-v", "its shape in the problem")),
+        (&|x| x.past_value = Some(half), needs("past_v", "its shape in the problem")),
         (&|x| x.mask = Some(mask), needs("mask", "its shape in the problem")),
-        (&|x| x.lengths.keys = Some(&one), needs("kv-lens", "its mention in the problem")),
+        (&|x| x.lengths.keys = Some(&one), needs("key_lengths", "its mention in the problem")),
     ];
     for (i, (change, want)) in changes.into_iter().enumerate() {
         let mut inputs = plain.inputs();
@@ -197,31 +203,30 @@ fn outputs_that_are_not_what_the_problem_says() {
     for (n, want) in [(192, None), (191, Some(E::Short { argument: "out", found: 191, needed: 192 }))] {
         let mut data = of(n);
         assert_eq!(
-            Outputs { output: data.elements_mut(), ..buffers.outputs() }.check(&case.problem()).err(),
+            Outputs { output: Some(data.elements_mut()), ..buffers.outputs() }.check(&case.problem()).err(),
             want
         );
     }
     let mut halves = Data::filled(DType::Bf16, 1000, 0.0);
     let outputs = Outputs { present_value: Some(halves.elements_mut()), ..buffers.outputs() };
-    let error = E::Type { argument: "present-v", found: "bf16", allowed: "f32" };
+    let error = E::Type { argument: "present_v", found: "bf16", allowed: "f32" };
     assert_eq!(outputs.check(&case.problem()), Err(error));
-    let error = E::Needs { argument: "present-k", other: "its buffer" };
+    let error = E::Needs { argument: "present_k", other: "its buffer" };
     assert_eq!(refused(&case, &|x| x.present_key = None), Some(error));
     let (mut data, mut buffers) = (of(1000), plain.buffers());
     let outputs = Outputs { present_key: Some(data.elements_mut()), ..buffers.outputs() };
-    let error = E::Needs { argument: "present-k", other: "its shape in the problem" };
+    let error = E::Needs { argument: "present_k", other: "its shape in the problem" };
     assert_eq!(outputs.check(&plain.problem()), Err(error));
     // Log-sum-exp and states may be omitted, and have exactly as many elements as there are rows.
     assert_eq!(refused(&case, &|x| (x.lse, x.state) = (None, None)), None);
     for by in [-1, 1] {
         let rows = |n: usize| n.checked_add_signed(by).unwrap();
-        for (argument, n) in [("lse-out", 32), ("state-out m", 32), ("state-out s", 32), ("state-out w", 192)]
-        {
+        for (argument, n) in [("lse", 32), ("state_m", 32), ("state_s", 32), ("state_w", 192)] {
             let mut buffers = case.buffers();
             let which = match argument {
-                "lse-out" => &mut buffers.lse,
-                "state-out m" => &mut buffers.m,
-                "state-out s" => &mut buffers.s,
+                "lse" => &mut buffers.lse,
+                "state_m" => &mut buffers.m,
+                "state_s" => &mut buffers.s,
                 _ => &mut buffers.w,
             };
             which.resize(rows(n), 0.0);
@@ -241,11 +246,11 @@ fn bounds_that_are_missing_or_too_many() {
         let mut inputs = case.inputs();
         inputs.lengths.cu_seqlens_q = Some(list);
         let of = "one more than the sequences";
-        let error = E::Mismatch { argument: "cu-seqlens-q", axis: "entries", found, allowed: 4, of };
+        let error = E::Mismatch { argument: "cu_seqlens_q", axis: "entries", found, allowed: 4, of };
         assert_eq!(inputs.check(&case.problem()), Err(error));
     }
     let mut inputs = case.inputs();
     inputs.lengths.cu_seqlens_k = None;
-    let error = E::Needs { argument: "cu-seqlens-k", other: "its data" };
+    let error = E::Needs { argument: "cu_seqlens_k", other: "its data" };
     assert_eq!(inputs.check(&case.problem()), Err(error));
 }

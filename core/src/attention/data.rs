@@ -3,7 +3,7 @@
 use super::mask::MaskElements;
 use super::operands::Operand;
 use super::problem::{Memory, Problem};
-use super::sequence::Lengths;
+use super::sequence::{Chunk, Lengths};
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements, ElementsMut};
 
@@ -16,9 +16,9 @@ pub struct Inputs<'a> {
     pub key: Elements<'a>,
     /// Elements of the value view.
     pub value: Elements<'a>,
-    /// Elements of the past keys.
+    /// Elements of the past keys; `None` if they lie in the present ([`Spec::append`](super::Spec::append)).
     pub past_key: Option<Elements<'a>>,
-    /// Elements of the past values.
+    /// Elements of the past values; `None` if they lie in the present.
     pub past_value: Option<Elements<'a>>,
     /// Elements of the mask.
     pub mask: Option<MaskElements<'a>>,
@@ -54,6 +54,10 @@ impl<'a> Inputs<'a> {
             (Operand::PastKey, self.past_key),
             (Operand::PastValue, self.past_value),
         ] {
+            let past = matches!(operand, Operand::PastKey | Operand::PastValue);
+            if past && data.is_some() && problem.spec().append {
+                return Err(E::Conflict { argument: operand.argument(), other: "append" });
+            }
             let found = data.map(|data| (data.dtype(), data.len()));
             covers(problem, operand, found, "its data")?;
         }
@@ -86,34 +90,37 @@ impl Lengths<'_> {
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         let s = problem.spec();
+        if let Some(chunk) = self.chunk {
+            chunk.check(problem)?;
+        }
         match (s.key_lengths, self.keys) {
             (true, Some(lengths)) => {
                 let allowed = s.query.batch();
                 if lengths.len() != allowed {
                     return Err(E::Mismatch {
-                        argument: "kv-lens",
+                        argument: "key_lengths",
                         axis: "entries",
                         found: lengths.len(),
                         allowed,
                         of: "the batch",
                     });
                 }
-                let max = problem.keys() as i64;
+                let max = self.chunk.map_or(problem.keys(), |chunk| chunk.key_total) as i64;
                 for (index, &found) in lengths.iter().enumerate() {
                     if !(0..=max).contains(&found) {
-                        return Err(E::Length { argument: "kv-lens", index, found, min: 0, max });
+                        return Err(E::Length { argument: "key_lengths", index, found, min: 0, max });
                     }
                 }
             }
             (false, None) => {}
-            (true, None) => return Err(E::Needs { argument: "kv-lens", other: "its data" }),
+            (true, None) => return Err(E::Needs { argument: "key_lengths", other: "its data" }),
             (false, Some(_)) => {
-                return Err(E::Needs { argument: "kv-lens", other: "its mention in the problem" });
+                return Err(E::Needs { argument: "key_lengths", other: "its mention in the problem" });
             }
         }
         let bounds = [
-            ("cu-seqlens-q", self.cu_seqlens_q, s.query.tokens()),
-            ("cu-seqlens-k", self.cu_seqlens_k, s.key.tokens()),
+            ("cu_seqlens_q", self.cu_seqlens_q, s.query.tokens()),
+            ("cu_seqlens_k", self.cu_seqlens_k, s.key.tokens()),
         ];
         for (argument, list, total) in bounds {
             match (s.packed, list) {
@@ -122,6 +129,33 @@ impl Lengths<'_> {
                 (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
                 (None, Some(_)) => return Err(E::Needs { argument, other: "its mention in the problem" }),
             }
+        }
+        Ok(())
+    }
+}
+
+impl Chunk {
+    /// Checks that the keys of `problem` can be a chunk of the whole.
+    fn check(self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let (s, keys) = (problem.spec(), problem.keys());
+        for (given, other) in [
+            (s.past_key.is_some(), "past_k"),
+            (s.present_key.is_some(), "present_k"),
+            (s.present_value.is_some(), "present_v"),
+            (s.packed.is_some(), "cu_seqlens_q"),
+        ] {
+            if given {
+                return Err(E::Conflict { argument: "chunk", other });
+            }
+        }
+        let (found, max) = (self.key_total, isize::MAX as usize / 4);
+        if !(keys..=max).contains(&found) {
+            return Err(E::Count { argument: "key_total", found, min: keys, max });
+        }
+        let (found, max) = (self.key_offset, self.key_total - keys);
+        if found > max {
+            return Err(E::Count { argument: "key_offset", found, min: 0, max });
         }
         Ok(())
     }
@@ -193,18 +227,20 @@ pub struct StateOut<'a> {
     pub w: &'a mut [f32],
 }
 
-/// The output tensors of a call. Their shapes and strides are those of the [`Problem`].
-#[derive(Debug)]
+/// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output,
+/// log-sum-exp, states, or several of them.
+#[derive(Debug, Default)]
 pub struct Outputs<'a> {
     /// Elements of the output view.
-    pub output: ElementsMut<'a>,
+    pub output: Option<ElementsMut<'a>>,
     /// Log-sum-exp of each row, `[batch, heads, queries]`, natural logarithm; `−∞` for a row that attends no key.
     pub lse: Option<&'a mut [f32]>,
     /// The state of each row.
     pub state: Option<StateOut<'a>>,
-    /// Elements of the present keys.
+    /// Elements of the present keys. Where the problem appends in place, the past keys are their first rows, which are
+    /// read and not written.
     pub present_key: Option<ElementsMut<'a>>,
-    /// Elements of the present values.
+    /// Elements of the present values, likewise.
     pub present_value: Option<ElementsMut<'a>>,
 }
 
@@ -212,7 +248,13 @@ impl<'a> Outputs<'a> {
     /// Outputs with the output tensor alone.
     #[must_use]
     pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
-        Outputs { output, lse: None, state: None, present_key: None, present_value: None }
+        Outputs { output: Some(output), ..Outputs::default() }
+    }
+
+    /// Outputs with states alone.
+    #[must_use]
+    pub fn states(state: StateOut<'a>) -> Outputs<'a> {
+        Outputs { state: Some(state), ..Outputs::default() }
     }
 
     /// Checks the buffers against `problem`: element types and lengths.
@@ -222,10 +264,16 @@ impl<'a> Outputs<'a> {
     pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
         use ArgumentError as E;
         for (operand, data) in [
-            (Operand::Output, Some(&self.output)),
+            (Operand::Output, self.output.as_ref()),
             (Operand::PresentKey, self.present_key.as_ref()),
             (Operand::PresentValue, self.present_value.as_ref()),
         ] {
+            if operand == Operand::Output && data.is_none() {
+                if self.lse.is_none() && self.state.is_none() {
+                    return Err(E::NoOutput { argument: operand.argument() });
+                }
+                continue;
+            }
             covers(problem, operand, data.map(|data| (data.dtype(), data.len())), "its buffer")?;
         }
         let exact = |operand: Operand, found| match problem.memory(operand) {

@@ -52,4 +52,4 @@ pub use data::{Inputs, Outputs, StateOut};
 pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};
 pub use operands::{Operand, Operands};
 pub use problem::{LARGEST_FACTOR, Memory, Problem, Spec};
-pub use sequence::{Alignment, Lengths, Sequence, Window};
+pub use sequence::{Alignment, Chunk, Lengths, Sequence, Window};

@@ -55,23 +55,24 @@ impl Operand {
         Operand::StateWeighted,
     ];
 
-    /// The name of the operand in error messages, such as `q`, `past-k`, `lse-out` or `state-out m`.
+    /// The name of the operand in error messages, such as `q`, `past_k`, `lse` or `state_m`: that of its field in the
+    /// C interface.
     #[must_use]
     pub const fn argument(self) -> &'static str {
         match self {
             Operand::Query => "q",
             Operand::Key => "k",
             Operand::Value => "v",
-            Operand::PastKey => "past-k",
-            Operand::PastValue => "past-v",
+            Operand::PastKey => "past_k",
+            Operand::PastValue => "past_v",
             Operand::Mask => "mask",
             Operand::Output => "out",
-            Operand::PresentKey => "present-k",
-            Operand::PresentValue => "present-v",
-            Operand::LogSumExp => "lse-out",
-            Operand::StateReference => "state-out m",
-            Operand::StateSum => "state-out s",
-            Operand::StateWeighted => "state-out w",
+            Operand::PresentKey => "present_k",
+            Operand::PresentValue => "present_v",
+            Operand::LogSumExp => "lse",
+            Operand::StateReference => "state_m",
+            Operand::StateSum => "state_s",
+            Operand::StateWeighted => "state_w",
         }
     }
 
@@ -154,7 +155,7 @@ mod tests {
         }
         let names = Operands::from_fn(Operand::argument);
         assert!(names.iter().all(|(operand, name)| operand.argument() == *name));
-        assert_eq!((names[Operand::PastValue], names[Operand::StateWeighted]), ("past-v", "state-out w"));
+        assert_eq!((names[Operand::PastValue], names[Operand::StateWeighted]), ("past_v", "state_w"));
     }
 
     #[test]

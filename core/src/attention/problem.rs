@@ -45,6 +45,11 @@ pub struct Spec {
     pub present_key: Option<View>,
     /// Where past and new values are written one after the other, `[batch, kv_heads, past + keys, d_v]`.
     pub present_value: Option<View>,
+    /// Whether the call appends in place: the past lies in the first rows of the present's own memory, and the call
+    /// writes the new rows behind it. The past and the present must both have keys and values, and views with the same
+    /// strides; the data of a call hold the present alone. A present whose strides leave room for
+    /// more tokens is a cache of that capacity.
+    pub append: bool,
     /// Scale of the scores; `None` means `1 / sqrt(d)`.
     pub scale: Option<f32>,
     /// Makes the problem causal, with the diagonal aligned as given.
@@ -76,6 +81,7 @@ impl Spec {
             past_value: None,
             present_key: None,
             present_value: None,
+            append: false,
             scale: None,
             causal: None,
             window: Window::default(),
@@ -125,43 +131,46 @@ impl Spec {
         match (&self.past_key, &self.past_value) {
             (Some(pk), Some(pv)) => {
                 past = pk.tokens();
-                same("past-k", "batch", pk.batch(), key.batch(), "k")?;
-                same("past-k", "heads", pk.heads(), key.heads(), "k")?;
-                same("past-k", "head size", pk.dim(), key.dim(), "k")?;
-                same("past-v", "batch", pv.batch(), value.batch(), "v")?;
-                same("past-v", "heads", pv.heads(), value.heads(), "v")?;
-                same("past-v", "head size", pv.dim(), value.dim(), "v")?;
-                same("past-v", "tokens", pv.tokens(), past, "past-k")?;
+                same("past_k", "batch", pk.batch(), key.batch(), "k")?;
+                same("past_k", "heads", pk.heads(), key.heads(), "k")?;
+                same("past_k", "head size", pk.dim(), key.dim(), "k")?;
+                same("past_v", "batch", pv.batch(), value.batch(), "v")?;
+                same("past_v", "heads", pv.heads(), value.heads(), "v")?;
+                same("past_v", "head size", pv.dim(), value.dim(), "v")?;
+                same("past_v", "tokens", pv.tokens(), past, "past_k")?;
             }
             (None, None) => {}
-            (Some(_), None) => return Err(E::Needs { argument: "past-k", other: "past-v" }),
-            (None, Some(_)) => return Err(E::Needs { argument: "past-v", other: "past-k" }),
+            (Some(_), None) => return Err(E::Needs { argument: "past_k", other: "past_v" }),
+            (None, Some(_)) => return Err(E::Needs { argument: "past_v", other: "past_k" }),
         }
         let Some(keys) = past.checked_add(key.tokens()) else {
-            return Err(E::TooLarge { argument: "past-k", shape: key.shape() });
+            return Err(E::TooLarge { argument: "past_k", shape: key.shape() });
         };
         for (view, argument, dim) in
-            [(&self.present_key, "present-k", key.dim()), (&self.present_value, "present-v", value.dim())]
+            [(&self.present_key, "present_k", key.dim()), (&self.present_value, "present_v", value.dim())]
         {
             if let Some(view) = view {
                 writes(argument, view, [key.batch(), key.heads(), keys, dim], "past and k")?;
             }
         }
+        if self.append {
+            self.check_append()?;
+        }
         if let Some(sequences) = self.packed {
             if sequences == 0 {
-                return Err(E::Zero { argument: "cu-seqlens-q", axis: "sequences" });
+                return Err(E::Zero { argument: "cu_seqlens_q", axis: "sequences" });
             }
             same("q", "batch", query.batch(), 1, "a packed tensor")?;
             let given = [
-                (self.past_key.is_some(), "past-k"),
-                (self.present_key.is_some(), "present-k"),
-                (self.present_value.is_some(), "present-v"),
+                (self.past_key.is_some(), "past_k"),
+                (self.present_key.is_some(), "present_k"),
+                (self.present_value.is_some(), "present_v"),
                 (self.mask.is_some(), "mask"),
-                (self.key_lengths, "kv-lens"),
+                (self.key_lengths, "key_lengths"),
             ];
             for (given, argument) in given {
                 if given {
-                    return Err(E::Conflict { argument, other: "cu-seqlens-q" });
+                    return Err(E::Conflict { argument, other: "cu_seqlens_q" });
                 }
             }
         }
@@ -206,6 +215,29 @@ impl Spec {
             }),
             _ => Ok(problem),
         }
+    }
+
+    /// Checks that past rows are the first rows of the present: the same strides along every axis that has them.
+    fn check_append(&self) -> Result<(), ArgumentError> {
+        let pairs = [
+            (&self.past_key, "past_k", &self.present_key, "present_k"),
+            (&self.past_value, "past_v", &self.present_value, "present_v"),
+        ];
+        for (past, argument, present, of) in pairs {
+            let needs = |other| ArgumentError::Needs { argument: "append", other };
+            let past = past.as_ref().ok_or(needs(argument))?;
+            let present = present.as_ref().ok_or(needs(of))?;
+            if past.count() == 0 {
+                continue;
+            }
+            for (a, axis) in ["batch stride", "head stride", "token stride"].into_iter().enumerate() {
+                let (found, allowed) = (past.strides()[a], present.strides()[a]);
+                if past.shape()[a] > 1 && found != allowed {
+                    return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -343,8 +375,30 @@ impl Problem {
         self.spec.causal.is_some() || self.spec.window.right.is_some()
     }
 
-    /// The memory of `operand`, or `None` if the problem does not have that operand. Every problem has log-sum-exp
-    /// and states, which a call may omit.
+    /// The operand whose rows a run reads as keys or values: itself, except that a problem that appends in place reads
+    /// past and new ones from the present, after the new rows have been written there.
+    #[must_use]
+    pub const fn source(&self, operand: Operand) -> Operand {
+        match operand {
+            Operand::Key if self.spec.append => Operand::PresentKey,
+            Operand::Value if self.spec.append => Operand::PresentValue,
+            _ => operand,
+        }
+    }
+
+    /// Of a present that is appended to, the number of tokens at its start that a call reads and does not write: the
+    /// past. `None` for any other operand.
+    #[must_use]
+    pub const fn kept(&self, operand: Operand) -> Option<usize> {
+        match operand {
+            Operand::PresentKey | Operand::PresentValue if self.spec.append => Some(self.past),
+            _ => None,
+        }
+    }
+
+    /// The memory of `operand`, or `None` if the problem does not have that operand, or if it lies in the memory of
+    /// another, as the past does where the problem appends in place. Every problem has an output, log-sum-exp and
+    /// states, which a call may omit.
     #[must_use]
     pub fn memory(&self, operand: Operand) -> Option<Memory> {
         let s = &self.spec;
@@ -352,6 +406,7 @@ impl Problem {
             Some(Memory { elements: self.rows().saturating_mul(width), element_size: 4, view: None })
         };
         let view = match operand {
+            Operand::PastKey | Operand::PastValue if s.append => None,
             Operand::Query => Some(s.query),
             Operand::Key => Some(s.key),
             Operand::Value => Some(s.value),
@@ -384,20 +439,27 @@ impl Problem {
                 Sequence { batch: 0, query0: q0, queries, key0: k0, keys, valid: keys, ..Sequence::default() }
             }
             _ => {
-                let valid = match lengths.keys {
-                    Some(lengths) if self.spec.key_lengths => lengths[index] as usize,
-                    _ => self.keys,
-                };
-                let queries = self.spec.query.tokens();
-                Sequence { batch: index, queries, keys: self.keys, valid, ..Sequence::default() }
+                let (queries, keys) = (self.spec.query.tokens(), self.keys);
+                Sequence { batch: index, queries, keys, valid: keys, ..Sequence::default() }
             }
         };
-        s.past = self.past;
-        let aligned = match self.spec.causal {
-            Some(Alignment::BottomRight) => s.valid as isize - s.queries as isize,
-            Some(Alignment::TopLeft) | None => s.past as isize,
+        // Of a problem that appends in place, past and new keys lie side by side.
+        s.past = if self.spec.append { 0 } else { self.past };
+        // The diagonal and the number of valid keys belong to the whole, of which the keys may be a chunk.
+        let (first, total) = match lengths.chunk {
+            Some(chunk) => (chunk.key_offset, chunk.key_total),
+            None => (0, s.keys),
         };
-        s.offset = aligned;
+        let valid = match lengths.keys {
+            Some(lengths) if self.spec.key_lengths => lengths[index] as usize,
+            _ => total,
+        };
+        s.valid = valid.saturating_sub(first).min(s.keys);
+        let aligned = match self.spec.causal {
+            Some(Alignment::BottomRight) => valid as isize - s.queries as isize,
+            Some(Alignment::TopLeft) | None => self.past as isize,
+        };
+        s.offset = aligned - first as isize;
         s.left = self.spec.window.left;
         s.right = match (self.spec.causal, self.spec.window.right) {
             (Some(_), _) => Some(0),

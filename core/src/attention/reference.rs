@@ -43,7 +43,8 @@ pub struct Row {
 
 /// Writes the output of query `i` of a sequence in f64 to `output` (`[d_v]`) and returns the statistics of the
 /// row. `sequence` and `i` count as in [`Problem::sequence`], and `head` counts query heads. The inputs must have
-/// passed [`Inputs::check`].
+/// passed [`Inputs::check`], except that those of a problem that appends in place hold its past, too, as it was
+/// before the call.
 ///
 /// # Panics
 /// Panics if `output` does not have `d_v` elements, or if `sequence`, `head` or `i` is out of bounds.
@@ -196,9 +197,10 @@ struct Geometry<'a> {
     query: usize,
     first_key: usize,
     past: usize,
-    /// Number of keys of the sequence, and number of valid keys.
+    /// Number of keys of the sequence.
     keys: usize,
-    valid: usize,
+    /// Number of valid keys from the first key of the sequence on; negative if they end before it.
+    valid: i128,
     /// Key index of the diagonal in this row.
     diagonal: i128,
     mask: Option<(&'a MaskView, MaskElements<'a>)>,
@@ -225,13 +227,16 @@ impl<'a> Geometry<'a> {
             None => (sequence, 0, spec.query.tokens(), 0, past + spec.key.tokens()),
         };
         assert!(batch < spec.query.batch() && i < queries, "row of the oracle");
-        let valid = match inputs.lengths.keys {
+        let (before, total) = inputs.lengths.chunk.map_or((0, keys), |c| (c.key_offset, c.key_total));
+        // Valid keys and the diagonal are those of the whole, counted from the first key of the call.
+        let whole = match inputs.lengths.keys {
             Some(lengths) if spec.key_lengths => lengths[batch] as usize,
-            _ => keys,
+            _ => total,
         };
+        let valid = whole as i128 - before as i128;
         let offset = match spec.causal {
-            Some(Alignment::BottomRight) => valid as i128 - queries as i128,
-            Some(Alignment::TopLeft) | None => past as i128,
+            Some(Alignment::BottomRight) => valid - queries as i128,
+            Some(Alignment::TopLeft) | None => past as i128 - before as i128,
         };
         Geometry {
             spec,
@@ -252,7 +257,7 @@ impl<'a> Geometry<'a> {
     #[inline]
     fn bias(&self, j: usize) -> Option<f64> {
         let column = j as i128;
-        if j >= self.valid
+        if column >= self.valid
             || (self.spec.causal.is_some() && column > self.diagonal)
             || self.spec.window.left.is_some_and(|left| column < self.diagonal - left as i128)
             || self.spec.window.right.is_some_and(|right| column > self.diagonal + right as i128)

@@ -81,6 +81,12 @@ fn row(
     let mut segment = None;
     let (start, end) = sequence.range(i);
     let mask = s.mask.as_ref().zip(inputs.mask.as_ref());
+    // Where the new rows lie; behind the past, if the problem appends in place.
+    let present = (&s.present_key, &s.present_value, &outputs.present_key, &outputs.present_value);
+    let (key_view, value_view, new_key, new_value) = match present {
+        (Some(pk), Some(pv), Some(k), Some(v)) if s.append => (pk, pv, k.elements(), v.elements()),
+        _ => (&s.key, &s.value, inputs.key, inputs.value),
+    };
     for j in start..end {
         let mut bias = 0.0;
         if let Some((view, data)) = mask {
@@ -103,8 +109,9 @@ fn row(
             }
             _ => {
                 let t = sequence.key0 + j - sequence.past;
-                let at = (s.key.row(sequence.batch, kv_head, t), s.value.row(sequence.batch, kv_head, t));
-                (&inputs.key, &inputs.value, at.0, at.1)
+                let at =
+                    (key_view.row(sequence.batch, kv_head, t), value_view.row(sequence.batch, kv_head, t));
+                (&new_key, &new_value, at.0, at.1)
             }
         };
         let mut score = 0.0;
@@ -144,10 +151,12 @@ fn row(
             *o = natural.w(*w);
         }
     }
-    state.finish();
-    let to = s.output.row(sequence.batch, head, token);
-    for (x, w) in state.w.iter().enumerate() {
-        outputs.output.set(to + x, *w);
+    if let Some(output) = &mut outputs.output {
+        state.finish();
+        let to = s.output.row(sequence.batch, head, token);
+        for (x, w) in state.w.iter().enumerate() {
+            output.set(to + x, *w);
+        }
     }
 }
 
@@ -160,7 +169,8 @@ fn merge(levels: &mut [(f32, f32)], states: &mut [f32], dv: usize, slot: usize) 
     levels[slot] = (earlier.m, earlier.s);
 }
 
-/// Copies past and new keys and values to the present tensors, where the problem has them.
+/// Copies past and new keys and values to the present tensors, where the problem has them: only the new ones to a
+/// present that holds the past.
 fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) {
     let s = problem.spec();
     let pairs = [
@@ -176,9 +186,10 @@ fn write_present(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'
     ];
     for (to, out, past_view, past, view, new) in pairs {
         let (Some(to), Some(out)) = (to, out) else { continue };
+        let kept = if s.append { problem.past() } else { 0 };
         for b in 0..to.batch() {
             for h in 0..to.heads() {
-                for t in 0..to.tokens() {
+                for t in kept..to.tokens() {
                     let (from, at) = match (past_view, past) {
                         (Some(p), Some(data)) if t < problem.past() => (data, p.row(b, h, t)),
                         _ => (new, view.row(b, h, t - problem.past())),

@@ -18,15 +18,30 @@ pub struct Window {
     pub right: Option<usize>,
 }
 
+/// The place of a call's keys in a longer whole, given with the data, so that chunks of one shape share a plan. Key `j`
+/// of the call is key `key_offset + j` of the whole. Key lengths, causal diagonals and windows are those of the whole; a
+/// mask covers the keys of the call. The states of chunks that cover the whole merge into its state.
+///
+/// A problem with a past, a present or packed sequences takes no chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Number of keys of the whole before those of the call.
+    pub key_offset: usize,
+    /// Number of keys of the whole.
+    pub key_total: usize,
+}
+
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths<'a> {
-    /// Number of valid keys of each sequence, `[batch]`.
+    /// Number of valid keys of each sequence, `[batch]`; of the whole, if the keys are a chunk of one.
     pub keys: Option<&'a [i64]>,
     /// Start of each packed sequence among the query tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_q: Option<&'a [i64]>,
     /// Start of each packed sequence among the key tokens, then the total, `[sequences + 1]`.
     pub cu_seqlens_k: Option<&'a [i64]>,
+    /// The whole of which the keys are a chunk; `None` if they are the whole.
+    pub chunk: Option<Chunk>,
 }
 
 /// One sequence of a batch: where its tokens are, and which interval of keys each row attends.
@@ -38,13 +53,13 @@ pub struct Sequence {
     pub query0: usize,
     /// Number of query tokens.
     pub queries: usize,
-    /// First key token in the key view.
+    /// First key token in the view of the keys ([`Problem::source`](super::Problem::source)).
     pub key0: usize,
     /// Number of keys, including the past.
     pub keys: usize,
-    /// Number of past keys, which precede those of the key view.
+    /// Number of past keys in memory of their own, which precede those of that view.
     pub past: usize,
-    /// Number of valid keys.
+    /// Number of valid keys among `keys`.
     pub valid: usize,
     /// Number of valid keys that the mask covers.
     pub(super) reach: usize,

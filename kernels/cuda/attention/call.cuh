@@ -46,7 +46,7 @@ struct Call {
   Tensor query, key, value;
   Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
   int part_dim, tokens, dtype, group;   // tokens of the query view; query heads of a key head
-  Tensor output;
+  Tensor output;                        // data zero: not requested, and there are partial states
   Divisor by_tokens;
   int head_dim, value_dim;
   int query_rows, sequence_count;       // batch * heads * tokens

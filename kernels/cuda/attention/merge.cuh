@@ -36,12 +36,14 @@ INLINE void write_scalars(const Call& call, long long row, float m, float s, int
     }
 }
 
-// Columns x .. x + 3 of a row's output, and of its W relative to m.
+// Columns x .. x + 3 of a row's output, if the call has one, and of its W relative to m.
 INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m, float s) {
-  const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
-  const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
   const bool empty = state_is_empty(m, s);
-  write_quotient4(call, output_row(call, batch, head, token), x, w, s, empty, call.dtype);
+  if (call.output.data != 0) {
+    const int of_tokens = quotient_of((int)row, call.by_tokens), batch = quotient_of(of_tokens, call.by_heads);
+    const int token = (int)row - of_tokens * call.tokens, head = of_tokens - batch * call.heads;
+    write_quotient4(call, output_row(call, batch, head, token), x, w, s, empty, call.dtype);
+  }
   if (call.state_w != 0) {
     UNROLL for (int e = 0; e < 4; e++)
       if (x + e < call.value_dim) write_f32(call.state_w + (row * call.value_dim + x + e) * 4, empty ? 0.f : w[e]);

@@ -663,11 +663,11 @@ typedef struct {
    */
   elsa_input v;
   /*
-   Earlier keys.
+   Earlier keys. Where the problem appends, absent or the address of present_k.
    */
   elsa_input past_k;
   /*
-   Earlier values.
+   Earlier values. Where the problem appends, absent or the address of present_v.
    */
   elsa_input past_v;
   /*
@@ -711,7 +711,7 @@ typedef struct {
    */
   size_t size;
   /*
-   Output.
+   Output. May be absent where lse or the states are given.
    */
   elsa_output out;
   /*
@@ -738,11 +738,12 @@ typedef struct {
    */
   elsa_output state_w;
   /*
-   Earlier and new keys.
+   Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
+   leave between rows, and behind them, is neither read nor written.
    */
   elsa_output present_k;
   /*
-   Earlier and new values.
+   Earlier and new values, likewise.
    */
   elsa_output present_v;
 } elsa_outputs;
@@ -780,6 +781,25 @@ typedef struct {
    */
   char reason[ELSA_REASON_BYTES];
 } elsa_report;
+
+/*
+ The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
+ of key_offset and the keys of the call is at most key_total.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_chunk). elsa_chunk_init sets it.
+   */
+  size_t size;
+  /*
+   Keys of the whole before the first key of the call.
+   */
+  size_t key_offset;
+  /*
+   Keys of the whole.
+   */
+  size_t key_total;
+} elsa_chunk;
 
 /*
  A handle of a bound frame: a plan with the tensors of a frame. All zeros names no frame. Copies name the same frame.
@@ -826,24 +846,6 @@ typedef struct {
    */
   float *w;
 } elsa_states_out;
-
-/*
- The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
- */
-typedef struct {
-  /*
-   sizeof(elsa_chunk). elsa_chunk_init sets it.
-   */
-  size_t size;
-  /*
-   Keys of the whole before the first key of the call.
-   */
-  size_t key_offset;
-  /*
-   Keys of the whole.
-   */
-  size_t key_total;
-} elsa_chunk;
 
 /*
  Done.
@@ -1245,6 +1247,19 @@ elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
 
 /*
+ Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
+ them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
+ the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
+ plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+
+ # Safety
+ *read*: plans for count handles; *write*.
+ */
+elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
+                                         size_t count,
+                                         elsa_workspace *workspace);
+
+/*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
  alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used
  by nobody else, until the handle is destroyed and the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
@@ -1284,6 +1299,7 @@ elsa_status elsa_workspace_destroy(elsa_workspace workspace);
  Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
  they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
  elsa_plan_warm. The report may be null.
+ Of out, lse and the states, what is absent is not computed; at least one of them is given.
 
  # Safety
  *read*, *write*, *tensors*.
@@ -1296,13 +1312,20 @@ elsa_status elsa_run(elsa_plan plan,
 
 /*
  As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
- which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+ which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
+ may be absent.
+
+ With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
+ windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+ chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
+ past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 
  # Safety
  As for elsa_run.
  */
 elsa_status elsa_partial(elsa_plan plan,
                          elsa_workspace workspace,
+                         const elsa_chunk *chunk,
                          const elsa_inputs *inputs,
                          const elsa_outputs *outputs,
                          elsa_report *report);

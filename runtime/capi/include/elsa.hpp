@@ -669,7 +669,13 @@ public:
     // The states of a subset of the keys.
     status partial(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                    elsa_report *report = nullptr) const {
-        return status(elsa_partial(get(), room.get(), &inputs, &outputs, report));
+        return status(elsa_partial(get(), room.get(), nullptr, &inputs, &outputs, report));
+    }
+
+    // The states of the keys that chunk places in a longer whole.
+    status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa_inputs &inputs,
+                   const elsa_outputs &outputs, elsa_report *report = nullptr) const {
+        return status(elsa_partial(get(), room.get(), &chunk, &inputs, &outputs, report));
     }
 
     // Over tensors in device memory. With a null stream the call waits.

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn elsa_bind(
         {
             let mut workspace = lock(&workspace)?;
             // SAFETY: *tensors*.
-            let (inputs, outputs) = unsafe { tensors::host(plan.problem(), &inputs, &outputs) }?;
+            let (inputs, outputs) = unsafe { tensors::host(plan.problem(), &inputs, &outputs, None) }?;
             plan.bind(inputs, outputs, &mut workspace)?;
         }
         let id = BOUNDS.insert(Frame { plan, workspace, inputs, outputs, _held: held })?;
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_rep
         let room = unsafe { Room::optional("report", report) }?;
         let frame = BOUNDS.get(bound.id)?;
         // SAFETY: *tensors* of elsa_bind.
-        fill(room, unsafe { run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs) }?);
+        fill(room, unsafe { run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs, None) }?);
         Ok(())
     })
 }

@@ -140,10 +140,11 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
         view("v", &p.v)?,
         view("out", &p.out)?,
     );
-    spec.past_key = optional(p.has_past, "past-k", &p.past_k)?;
-    spec.past_value = optional(p.has_past, "past-v", &p.past_v)?;
-    spec.present_key = optional(p.has_present, "present-k", &p.present_k)?;
-    spec.present_value = optional(p.has_present, "present-v", &p.present_v)?;
+    spec.past_key = optional(p.has_past, "past_k", &p.past_k)?;
+    spec.past_value = optional(p.has_past, "past_v", &p.past_v)?;
+    spec.present_key = optional(p.has_present, "present_k", &p.present_k)?;
+    spec.present_value = optional(p.has_present, "present_v", &p.present_v)?;
+    spec.append = p.append != 0;
     spec.scale = (p.has_scale != 0).then_some(p.scale);
     spec.softcap = Some(p.softcap);
     spec.causal = match p.causal {

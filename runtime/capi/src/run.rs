@@ -8,6 +8,7 @@ use crate::text::{self, Text};
 use crate::types::*;
 use crate::workspace::{WORKSPACES, lock};
 use crate::{convert, tensors};
+use elsa_core::attention::Chunk;
 use elsa_runtime::{Plan, RawStream, Report, Workspace};
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -41,11 +42,12 @@ pub(crate) unsafe fn run(
     workspace: &Mutex<Workspace>,
     inputs: &elsa_inputs,
     outputs: &elsa_outputs,
+    chunk: Option<Chunk>,
 ) -> Result<elsa_report, Fault> {
     let mut workspace = lock(workspace)?;
     let _held = hold(inputs, outputs);
     // SAFETY: *tensors*.
-    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs) }?;
+    let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs, chunk) }?;
     let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
     Ok(report_of(plan, &report))
 }
@@ -53,6 +55,7 @@ pub(crate) unsafe fn run(
 /// Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
 /// they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
 /// elsa_plan_warm. The report may be null.
+/// Of out, lse and the states, what is absent is not computed; at least one of them is given.
 ///
 /// # Safety
 /// *read*, *write*, *tensors*.
@@ -71,14 +74,20 @@ pub unsafe extern "C" fn elsa_run(
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, None) }?;
         fill(room, done);
         Ok(())
     })
 }
 
 /// As elsa_run, over a subset of the keys: q against the keys that k names yields the states (m, S, W) of that subset,
-/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output.
+/// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
+/// may be absent.
+///
+/// With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
+/// windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+/// chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
+/// past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 ///
 /// # Safety
 /// As for elsa_run.
@@ -86,6 +95,7 @@ pub unsafe extern "C" fn elsa_run(
 pub unsafe extern "C" fn elsa_partial(
     plan: elsa_plan,
     workspace: elsa_workspace,
+    chunk: *const elsa_chunk,
     inputs: *const elsa_inputs,
     outputs: *const elsa_outputs,
     report: *mut elsa_report,
@@ -95,12 +105,18 @@ pub unsafe extern "C" fn elsa_partial(
         let (room, inputs, outputs) = unsafe {
             (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
         };
+        let chunk = match chunk.is_null() {
+            true => None,
+            // SAFETY: *read*.
+            false => Some(unsafe { take("chunk", chunk) }?),
+        };
+        let chunk = chunk.map(|c| Chunk { key_offset: c.key_offset, key_total: c.key_total });
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         if outputs.state_m.data.is_null() {
             return Err(Fault::null("state_m"));
         }
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs) }?;
+        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, chunk) }?;
         fill(room, done);
         Ok(())
     })

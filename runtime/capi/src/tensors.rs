@@ -5,7 +5,7 @@
 
 use crate::fault::Fault;
 use crate::types::*;
-use elsa_core::attention::{Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
+use elsa_core::attention::{Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::{DeviceInputs, DeviceOutputs};
@@ -207,8 +207,22 @@ impl Tensors {
         // SAFETY: the clause of this function; `check` makes lists of i64.
         let [keys, cu_seqlens_q, cu_seqlens_k] =
             self.lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
-        Lengths { keys, cu_seqlens_q, cu_seqlens_k }
+        Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
     }
+}
+
+fn is_past(operand: Operand) -> bool {
+    matches!(operand, Operand::PastKey | Operand::PastValue)
+}
+
+/// Whether a past is named by the address of the present to which the problem appends.
+fn in_place(operand: Operand, given: Given, outputs: &elsa_outputs) -> bool {
+    let present = match operand {
+        Operand::PastKey => outputs.present_k,
+        Operand::PastValue => outputs.present_v,
+        _ => return false,
+    };
+    !given.data.is_null() && given.data == present.data
 }
 
 /// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
@@ -229,11 +243,20 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
     }
     let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
     for (operand, name, given) in fields {
-        // Every problem has these; a frame may leave them out.
-        let may_be_none = operand == Operand::LogSumExp || operand.is_state();
+        // Every problem has these; a frame may leave some of them out.
+        let may_be_none = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
         operands[operand] = match problem.memory(operand) {
             Some(_) if may_be_none && !given.any() => Buffer::ABSENT,
             Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
+            // The past lies in the present, and may be named there.
+            None if problem.spec().append && in_place(operand, given, outputs) => Buffer::ABSENT,
+            None if problem.spec().append && given.any() && is_past(operand) => {
+                return Err(Fault::argument(format_args!(
+                    "{name}: address {:#x}; allowed: null with 0 bytes, or the address of {}, to which the problem appends",
+                    given.data as usize,
+                    name.replace("past", "present")
+                )));
+            }
             None if given.any() => {
                 return Err(Fault::argument(format_args!(
                     "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
@@ -274,6 +297,7 @@ pub(crate) unsafe fn host<'a>(
     problem: &Problem,
     inputs: &elsa_inputs,
     outputs: &elsa_outputs,
+    chunk: Option<Chunk>,
 ) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
     let tensors = check(problem, inputs, outputs)?;
     let dtype = problem.spec().dtype;
@@ -295,10 +319,10 @@ pub(crate) unsafe fn host<'a>(
                 .spec()
                 .mask
                 .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
-            lengths: tensors.lengths(),
+            lengths: Lengths { chunk, ..tensors.lengths() },
         };
         let written = Outputs {
-            output: at(Operand::Output).elements_mut(dtype),
+            output: at(Operand::Output).map(|out| out.elements_mut(dtype)),
             lse: at(Operand::LogSumExp).map(|lse| lse.write()),
             state: tensors.states().map(|[m, s, w]| StateOut { m: m.write(), s: s.write(), w: w.write() }),
             present_key: at(Operand::PresentKey).map(|present| present.elements_mut(dtype)),
@@ -334,7 +358,7 @@ pub(crate) unsafe fn device<'a>(
         lengths: unsafe { tensors.lengths() },
     };
     let written = DeviceOutputs {
-        output: required(Operand::Output),
+        output: optional(Operand::Output),
         lse: optional(Operand::LogSumExp),
         state: tensors.states().map(|states| states.map(|array| array.data as u64)),
         present_key: optional(Operand::PresentKey),

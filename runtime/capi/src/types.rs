@@ -377,9 +377,9 @@ pub struct elsa_inputs {
     pub k: elsa_input,
     /// Values.
     pub v: elsa_input,
-    /// Earlier keys.
+    /// Earlier keys. Where the problem appends, absent or the address of present_k.
     pub past_k: elsa_input,
-    /// Earlier values.
+    /// Earlier values. Where the problem appends, absent or the address of present_v.
     pub past_v: elsa_input,
     /// The mask.
     pub mask: elsa_input,
@@ -397,7 +397,7 @@ pub struct elsa_inputs {
 pub struct elsa_outputs {
     /// sizeof(elsa_outputs). elsa_outputs_init sets it.
     pub size: usize,
-    /// Output.
+    /// Output. May be absent where lse or the states are given.
     pub out: elsa_output,
     /// Log-sum-exp of each row, f32 [batch, heads, queries], in natural-log units; minus infinity for a row with no
     /// key. May be absent.
@@ -414,9 +414,10 @@ pub struct elsa_outputs {
     pub state_s: elsa_output,
     /// Weighted sums W = sum_j exp(s_j - m) v_j, f32 [batch, heads, queries, d_v].
     pub state_w: elsa_output,
-    /// Earlier and new keys.
+    /// Earlier and new keys. Where the problem appends, the earlier ones are there already and only read; what the strides
+    /// leave between rows, and behind them, is neither read nor written.
     pub present_k: elsa_output,
-    /// Earlier and new values.
+    /// Earlier and new values, likewise.
     pub present_v: elsa_output,
 }
 
@@ -523,7 +524,8 @@ pub struct elsa_engine_info {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total.
+/// The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
+/// of key_offset and the keys of the call is at most key_total.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_chunk {

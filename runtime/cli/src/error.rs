@@ -1,5 +1,6 @@
 //! Why a command fails: one line of text and an exit status.
 
+use crate::flag;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
@@ -130,10 +131,10 @@ pub enum Error {
         reason: String,
     },
     /// Numbers that are not a valid problem. Its text starts with the argument.
-    #[error("--{0}")]
+    #[error("--{}", flag::problem(*.0))]
     Problem(#[from] ArgumentError),
     /// Tensors of files that are not a valid problem. The text of `fault` starts with the argument.
-    #[error("--{fault}{advice} ({files})")]
+    #[error("--{}{advice} ({files})", flag::problem(*fault))]
     Tensors {
         /// What is wrong with them.
         fault: ArgumentError,
@@ -152,7 +153,7 @@ pub enum Error {
     #[error("--{0}")]
     Plan(#[from] PlanError),
     /// Data that cannot be bound. Its text starts with the argument.
-    #[error("--{0}")]
+    #[error("--{}", flag::bind(.0))]
     Bind(#[from] BindError),
     /// A run that failed.
     #[error("{0}")]

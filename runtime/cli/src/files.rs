@@ -1,6 +1,7 @@
 //! What the files of a call hold, for messages: flag, path, type and shape.
 
 use crate::error::Error;
+use crate::flag::flag;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Spec;
 
@@ -51,6 +52,7 @@ impl Files {
 
     fn with(&self, fault: ArgumentError, advice: String, more: Option<String>) -> Error {
         use ArgumentError as E;
+        let fault = fault.renamed(flag);
         let (argument, other) = match fault {
             E::Groups { .. } => ("k", "q"),
             E::MaskShape { .. } => ("mask", ""),

@@ -3,6 +3,7 @@
 use crate::args::{FILE_IS, ProblemArgs};
 use crate::error::{Error, TensorError, one_line, say};
 use crate::files::Files;
+use crate::flag::flag;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Lengths, MaskView, Operand, Operands, Problem, Spec};
@@ -36,14 +37,19 @@ impl Job {
             if let Some((.., tensor)) = loaded.iter().find(|(s, a, _)| (s, *a) == (source, accept)) {
                 return Ok(Some(Rc::clone(tensor)));
             }
-            let tensor = Rc::new(Tensor::load(operand.argument(), source, accept)?);
+            let tensor = Rc::new(Tensor::load(flag(operand.argument()), source, accept)?);
             loaded.push((source.clone(), accept, Rc::clone(&tensor)));
             Ok(Some(tensor))
         })?;
         let mut files = Files::default();
         for (operand, tensor) in tensors.iter() {
             if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
-                files.add(operand.argument(), &source.to_string(), tensor.dtype().name(), tensor.shape());
+                files.add(
+                    flag(operand.argument()),
+                    &source.to_string(),
+                    tensor.dtype().name(),
+                    tensor.shape(),
+                );
             }
         }
         let lengths = Lists::load(args, &mut files)?;
@@ -99,7 +105,8 @@ impl Job {
         let dtype = q.elements().ok_or_else(|| not_float(Operand::Query))?.dtype();
         let mut spec = Spec::new(dtype, query, key, value, output);
         // Past and present always have the axes of the default layout.
-        let dense = |operand: Operand, shape| View::dense(operand.argument(), Layout::Bhnd, shape, None);
+        let dense =
+            |operand: Operand, shape| View::dense(flag(operand.argument()), Layout::Bhnd, shape, None);
         let past = |operand| tensors[operand].as_ref().map(|past| dense(operand, past.shape())).transpose();
         spec.past_key = past(Operand::PastKey)?;
         spec.past_value = past(Operand::PastValue)?;
@@ -174,11 +181,14 @@ impl Job {
 }
 
 fn missing(operand: Operand) -> Error {
-    Error::Argument { argument: operand.argument(), found: "missing".into(), allowed: FILE_IS.into() }
+    Error::Argument { argument: flag(operand.argument()), found: "missing".into(), allowed: FILE_IS.into() }
 }
 
 fn not_float(operand: Operand) -> Error {
-    Error::Problem(ArgumentError::Needs { argument: operand.argument(), other: "floating-point elements" })
+    Error::Problem(ArgumentError::Needs {
+        argument: flag(operand.argument()),
+        other: "floating-point elements",
+    })
 }
 
 /// The tensors of [`Lengths`], each with one axis.
@@ -226,6 +236,7 @@ impl Lists {
             keys: self.keys.as_ref().and_then(Tensor::lengths),
             cu_seqlens_q: self.cu_seqlens_q.as_ref().and_then(Tensor::lengths),
             cu_seqlens_k: self.cu_seqlens_k.as_ref().and_then(Tensor::lengths),
+            chunk: None,
         }
     }
 }

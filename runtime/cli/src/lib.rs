@@ -23,6 +23,7 @@ pub mod bench;
 pub mod command;
 pub mod error;
 mod files;
+mod flag;
 pub mod info;
 pub mod job;
 pub mod machine;

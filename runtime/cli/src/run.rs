@@ -4,6 +4,7 @@
 
 use crate::args::{EngineArgs, FILE, ProblemArgs, warn_without_half_scores};
 use crate::error::{Error, one_line, say};
+use crate::flag::flag;
 use crate::job::Job;
 use crate::memory::{Buffer, zeros};
 use crate::progress;
@@ -93,7 +94,7 @@ impl RunArgs {
             (Operand::LogSumExp, self.lse_out.as_ref()),
         ] {
             if let Some(source) = source {
-                writer.add(operand.argument(), source)?;
+                writer.add(flag(operand.argument()), source)?;
             }
         }
         if let Some(path) = &self.state_out {
@@ -144,8 +145,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
     let dtype = problem.spec().dtype;
     let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
-    let tensor = |operand: Operand| Buffer::zeros(operand.argument(), dtype, elements(operand));
-    let floats = |operand: Operand| zeros::<f32>(operand.argument(), elements(operand));
+    let tensor = |operand: Operand| Buffer::zeros(flag(operand.argument()), dtype, elements(operand));
+    let floats = |operand: Operand| zeros::<f32>(flag(operand.argument()), elements(operand));
     let mut out = tensor(Operand::Output)?;
     let mut present_k = args.present_k.as_ref().map(|_| tensor(Operand::PresentKey)).transpose()?;
     let mut present_v = args.present_v.as_ref().map(|_| tensor(Operand::PresentValue)).transpose()?;

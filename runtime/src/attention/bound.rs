@@ -151,8 +151,9 @@ impl Plan {
             Ok(memory) => memory,
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };
-        memory.check(plan, &self.problem, tensors.has_states())?;
-        let call = plan.check_states(tensors.has_states()).and_then(|()| {
+        let partial = tensors.has_states() || !tensors.has_output();
+        memory.check(plan, &self.problem, partial)?;
+        let call = plan.check_partials(partial).and_then(|()| {
             let call = HostCall::new(plan, &self.problem, lengths, tensors, memory);
             call.map_err(BindError::Device)
         });
@@ -195,8 +196,9 @@ impl Plan {
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
         };
-        memory.check(plan, &self.problem, outputs.state.is_some())?;
-        plan.check_states(outputs.state.is_some())?;
+        let partial = outputs.state.is_some() || outputs.output.is_none();
+        memory.check(plan, &self.problem, partial)?;
+        plan.check_partials(partial)?;
         Ok(DeviceBound { call: DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)? })
     }
 }

@@ -31,7 +31,7 @@ impl<'a> HostTensors<'a> {
         }
         at[Operand::Mask] = inputs.mask.map_or(ptr::null_mut(), |mask| mask.as_ptr().cast_mut());
         for (operand, elements) in [
-            (Operand::Output, Some(&mut outputs.output)),
+            (Operand::Output, outputs.output.as_mut()),
             (Operand::PresentKey, outputs.present_key.as_mut()),
             (Operand::PresentValue, outputs.present_value.as_mut()),
         ] {
@@ -52,6 +52,11 @@ impl<'a> HostTensors<'a> {
     /// Whether the call outputs states.
     pub fn has_states(&self) -> bool {
         !self.at[Operand::StateReference].is_null()
+    }
+
+    /// Whether the call writes the output.
+    pub fn has_output(&self) -> bool {
+        !self.at[Operand::Output].is_null()
     }
 }
 

@@ -139,13 +139,13 @@ impl Tensors {
             past_key,
             past_value,
             mask: self.mask.as_ref().map(Open::read),
-            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k },
+            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None },
         };
         let [output, present_key, present_value] =
             self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));
         let [lse, m, s, w] = self.rows.each_mut().map(|rows| &mut **rows);
         let outputs = Outputs {
-            output: output.unwrap_or(ElementsMut::F32(&mut [])),
+            output,
             lse: Some(lse),
             state: states.then_some(StateOut { m, s, w }),
             present_key,
@@ -200,7 +200,7 @@ impl Plan {
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.0) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
-                plan.check_states(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
+                plan.check_partials(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
             }
             _ => true,
         }

@@ -75,7 +75,7 @@ pub fn choose<'a>(
         candidates.find(|(_, k)| max_queries <= k.most_queries).ok_or(ChooseError::NoKernel)?;
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     let segment = options.block * BLOCKS_PER_SEGMENT;
-    let copied = s.dtype != DType::F32 || s.past_key.is_some();
+    let copied = s.dtype != DType::F32 || (s.past_key.is_some() && !s.append);
     let heads = problem.sequences().saturating_mul(problem.heads());
     let tiles = Tiling::new(queries, kernel.lanes, kernel.vectors).count().max(1);
     // A worker must get more arithmetic than waking it costs, which is some microseconds.

@@ -113,7 +113,7 @@ pub struct AttentionArgs {
     pub dtype: i32,
     /// Query heads of a key head.
     pub group: i32,
-    /// `[batch, heads, tokens, value_dim]`.
+    /// `[batch, heads, tokens, value_dim]`; the address is zero where a call with partial states has no output.
     pub output: Tensor,
     /// Divisor [`AttentionArgs::tokens`].
     pub by_tokens: Divisor,

@@ -88,6 +88,6 @@ pub static KERNELS: &[GpuKernel] = &[
     rows!("attention_b16_d128_q4k64__sm62_exp2_approx", true, 128, 8832, 149),
     rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 189),
     helper!("merge_f32_s4__sm62", AttentionMerge { states: 4, most: 4 }, 64),
-    helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 150),
+    helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 165),
     helper!("present__sm62", AttentionPresent {}, 54),
 ];

@@ -35,7 +35,8 @@ impl Tensor {
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
-/// - *inputs*: every row of every input that is present is readable for its head size, in elements of `dtype`.
+/// - *inputs*: every row of every input that is present is readable for its head size, in elements of `dtype`. So is
+///   every row of a present that holds the past, once the new rows have been written.
 /// - *outputs*: every row of every output that is present is writable, and the rows of one tensor share no
 ///   element. The arrays with one entry per row are null, or writable for one f32 (or `d_v`) per query row of the
 ///   problem.
@@ -92,6 +93,11 @@ impl<'a> Context<'a> {
     /// A tensor of the call.
     pub fn tensor(&self, operand: Operand) -> Tensor {
         self.tensors[operand]
+    }
+
+    /// The tensor from which keys or values are read: `operand`, or the present into which they have been written.
+    pub fn source(&self, operand: Operand) -> Tensor {
+        self.tensors[self.problem.source(operand)]
     }
 
     /// The array of an operand with one f32, or `d_v`, per query row; null if the call does not have it.

@@ -65,6 +65,9 @@ pub(super) unsafe fn finish(
             }
         }
     }
+    if !c.tensor(Operand::Output).is_present() {
+        return;
+    }
     // SAFETY: the state belongs to this worker; *kernel*; rows and scratch by the clauses.
     unsafe {
         let w = match &sums {

@@ -101,7 +101,7 @@ unsafe fn gather(
     padded: usize,
     dst: *mut f32,
 ) {
-    let (past, new) = (c.tensor(past), c.tensor(new));
+    let (past, new) = (c.tensor(past), c.source(new));
     let dim = new.view.dim();
     for_past_and_new((past, sequence.past), (new, sequence.key0), keys, |tensor, token, row, count| {
         let from = tensor.row(sequence.batch, kv_head, token, c.dtype);
@@ -129,7 +129,7 @@ pub(super) unsafe fn keys(
     keys: &Range<usize>,
     worker: *mut f32,
 ) -> Rows {
-    let (key, padded) = (c.tensor(Operand::Key), c.choice.head_dim);
+    let (key, padded) = (c.source(Operand::Key), c.choice.head_dim);
     let tensors = [Operand::PastKey, Operand::Key];
     let in_place = || {
         let token = sequence.key0 + keys.start;
@@ -170,7 +170,7 @@ pub(super) unsafe fn values(
     keys: &Range<usize>,
     worker: *mut f32,
 ) -> Rows {
-    let value = c.tensor(Operand::Value);
+    let value = c.source(Operand::Value);
     if !c.choice.stage_values {
         let token = sequence.key0 + keys.start;
         let data = value.row(sequence.batch, kv_head, token, c.dtype).cast_const();
@@ -211,27 +211,29 @@ pub(super) unsafe fn store_output(c: &Context<'_>, tile: &TileRows<'_>, src: *co
     }
 }
 
-/// Copies the past and new keys and values of one pair of batch and key head to the present tensors.
+/// Copies the past and new keys and values of one pair of batch and key head to the present tensors: only the new ones
+/// to a present that holds the past.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. No other worker has the same `item`.
 pub(super) unsafe fn write_present(c: &Context<'_>, item: usize) {
     let heads = c.problem.kv_heads();
     let (batch, head) = (item / heads, item % heads);
-    for [present, past, new] in [
+    for [operand, past, new] in [
         [Operand::PresentKey, Operand::PastKey, Operand::Key],
         [Operand::PresentValue, Operand::PastValue, Operand::Value],
     ] {
-        let present = c.tensor(present);
+        let present = c.tensor(operand);
         if !present.is_present() {
             continue;
         }
         let bytes = present.view.dim() * c.dtype.size();
         let (past, new) = ((c.tensor(past), c.problem.past()), (c.tensor(new), 0));
-        for_past_and_new(past, new, &(0..c.problem.keys()), |tensor, token, row, count| {
+        let kept = c.problem.kept(operand).unwrap_or(0);
+        for_past_and_new(past, new, &(kept..c.problem.keys()), |tensor, token, row, count| {
             for i in 0..count {
                 let from = tensor.row(batch, head, token + i, c.dtype);
-                let to = present.row(batch, head, row + i, c.dtype);
+                let to = present.row(batch, head, kept + row + i, c.dtype);
                 // SAFETY: both are rows of `dim` elements (*inputs*, *outputs*), in different tensors.
                 unsafe { to.copy_from_nonoverlapping(from, bytes) }
             }

@@ -105,7 +105,7 @@ fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs)
         lengths: Lengths::default(),
     };
     let outputs = DeviceOutputs {
-        output: at(3),
+        output: Some(at(3)),
         lse: None,
         state: Some([at(4), at(5), at(6)]),
         present_key: None,

@@ -19,9 +19,9 @@ pub struct DeviceInputs<'a> {
     pub key: u64,
     /// Address of the values.
     pub value: u64,
-    /// Address of the past keys.
+    /// Address of the past keys; `None` if they lie in the present.
     pub past_key: Option<u64>,
-    /// Address of the past values.
+    /// Address of the past values; `None` if they lie in the present.
     pub past_value: Option<u64>,
     /// Address of the mask.
     pub mask: Option<u64>,
@@ -30,11 +30,11 @@ pub struct DeviceInputs<'a> {
 }
 
 /// The output tensors of a call as device addresses of the first element. Shapes and strides are those of the
-/// problem.
+/// problem. A call writes the output, log-sum-exp, states, or several of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOutputs {
     /// Address of the output.
-    pub output: u64,
+    pub output: Option<u64>,
     /// Address of the log-sum-exp of each row, f32 `[batch, heads, queries]`.
     pub lse: Option<u64>,
     /// Addresses of the state of each row: `m` and `S`, f32 `[batch, heads, queries]`, and `W`, f32
@@ -56,7 +56,7 @@ fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Opt
         Operand::PastKey => inputs.past_key,
         Operand::PastValue => inputs.past_value,
         Operand::Mask => inputs.mask,
-        Operand::Output => Some(outputs.output),
+        Operand::Output => outputs.output,
         Operand::PresentKey => outputs.present_key,
         Operand::PresentValue => outputs.present_value,
         Operand::LogSumExp => outputs.lse,
@@ -64,6 +64,10 @@ fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Opt
         Operand::StateSum => state(1),
         Operand::StateWeighted => state(2),
     })
+}
+
+const fn is_past(operand: Operand) -> bool {
+    matches!(operand, Operand::PastKey | Operand::PastValue)
 }
 
 /// A call on device tensors. Runs enqueue work and do not wait for it.
@@ -109,6 +113,9 @@ impl<'a> DeviceCall<'a> {
         workspace: &'a mut GpuWorkspace,
     ) -> Result<DeviceCall<'a>, BindError> {
         inputs.lengths.check(problem)?;
+        if outputs.output.is_none() && outputs.lse.is_none() && outputs.state.is_none() {
+            return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() }.into());
+        }
         workspace.revive()?;
         let context = workspace.context.clone();
         let entered = context.enter()?;
@@ -117,12 +124,15 @@ impl<'a> DeviceCall<'a> {
             let argument = operand.argument();
             let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
             // A call may omit these.
-            let optional = operand == Operand::LogSumExp || operand.is_state();
+            let optional = matches!(operand, Operand::Output | Operand::LogSumExp) || operand.is_state();
             match (problem.memory(operand), given[operand]) {
                 (Some(memory), Some(address)) => {
                     check_address(&entered, argument, address, memory.bytes(), memory.element_size)
                 }
                 (Some(_), None) if !optional => needs("its data"),
+                (None, Some(_)) if problem.spec().append && is_past(operand) => {
+                    Err(ArgumentError::Conflict { argument, other: "append" }.into())
+                }
                 (None, Some(_)) => needs("its shape in the problem"),
                 (_, None) => Ok(0),
             }

@@ -87,7 +87,7 @@ impl Fixture {
 
     fn outputs(&self) -> DeviceOutputs {
         DeviceOutputs {
-            output: self.y.address(),
+            output: Some(self.y.address()),
             lse: Some(self.lse.address()),
             state: None,
             present_key: None,
@@ -236,12 +236,12 @@ fn what_is_no_memory_of_the_device_is_refused() {
             matches!(error, BindError::Address { argument: "k", address: a } if a == address),
             "{address:#x}: {error}"
         );
-        let outputs = DeviceOutputs { output: address, ..fixture.outputs() };
+        let outputs = DeviceOutputs { output: Some(address), ..fixture.outputs() };
         let error = refused(&mut workspace, &fixture.inputs(), &outputs);
         assert!(matches!(error, BindError::Address { argument: "out", .. }), "{address:#x}: {error}");
         let outputs = DeviceOutputs { lse: Some(address), ..fixture.outputs() };
         let error = refused(&mut workspace, &fixture.inputs(), &outputs);
-        assert!(matches!(error, BindError::Address { argument: "lse-out", .. }), "{address:#x}: {error}");
+        assert!(matches!(error, BindError::Address { argument: "lse", .. }), "{address:#x}: {error}");
     }
     let inputs = DeviceInputs { value: fixture.v.address() + 2, ..fixture.inputs() };
     let error = refused(&mut workspace, &inputs, &fixture.outputs());
@@ -401,8 +401,7 @@ fn shifted(
         mask: None,
         lengths: Lengths::default(),
     };
-    let outputs =
-        DeviceOutputs { output: out, lse: None, state: None, present_key: None, present_value: None };
+    let outputs = DeviceOutputs { output: Some(out), ..DeviceOutputs::default() };
     let mut workspace = plan.workspace().unwrap();
     // SAFETY: the buffers outlive the run, which is waited for, and nobody else uses them.
     unsafe {

@@ -1,7 +1,7 @@
 //! Runs on host tensors, which are copied to the device and back, or used in place.
 
 use super::launch::Launch;
-use super::place::{Placed, place};
+use super::place::{Placed, for_runs, place};
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::attention::tensors::HostTensors;
@@ -128,13 +128,31 @@ impl<'a> HostCall<'a> {
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }
+        let size = self.problem.spec().dtype.size();
+        let copied = self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
+        for (tensor, (view, kept)) in copied.filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
+            if !reused {
+                for_runs(&view, 0..kept, |run| {
+                    let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
+                    // SAFETY: as above; the run lies in the tensor's view.
+                    unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
+                })?;
+            }
+        }
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
         let written = copies().filter(|(operand, _)| operand.is_written());
         for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
-            // SAFETY: as for the inputs; nobody else uses the outputs.
-            unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
+            match tensor.append {
+                Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
+                    let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
+                    // SAFETY: as for the inputs; the run lies in the tensor's view.
+                    unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
+                })?,
+                // SAFETY: as for the inputs; nobody else uses the outputs.
+                None => unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? },
+            }
         }
         Ok(())
     }

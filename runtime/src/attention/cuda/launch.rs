@@ -5,9 +5,10 @@
 //! 1. *The table of sequences* is copied to the device, if the plan has one. [`Launch::prepare`] writes it on the host,
 //!    after waiting for the copy of an earlier run that may still read it.
 //! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
-//!    tensors.
+//!    tensors; new rows alone if they hold the past. The attention kernel then reads those.
 //! 3. *The attention kernel* has one block of threads per sequence, head, split and block of rows.
-//! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states.
+//! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states
+//!    or no output.
 //!
 //! [`Launch::prepare`] computes everything when tensors are bound. [`Launch::enqueue`] only passes it to the driver, so
 //! a run makes no decision and allocates nothing.
@@ -80,12 +81,12 @@ impl Launch {
         workspace: &mut GpuWorkspace,
     ) -> Result<Launch, DeviceError> {
         let c = &plan.choice;
-        let states = at[Operand::StateReference] != 0;
-        let functions = plan.functions(&workspace.context, problem, states)?;
-        let partials = partial_states(plan, states, workspace)?;
+        let partial = at[Operand::StateReference] != 0 || at[Operand::Output] == 0;
+        let functions = plan.functions(&workspace.context, problem, partial)?;
+        let partials = partial_states(plan, partial, workspace)?;
         let sequences = fill_sequences(plan, problem, lengths, workspace)?;
         let call = marshal::attention(plan, problem, at, partials, sequences);
-        let presents = marshal::presents(problem, &call, at);
+        let presents = marshal::presents(problem, at);
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
         let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
@@ -95,7 +96,8 @@ impl Launch {
             _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
         };
         let threads = (presenting()?.resources().threads as u32).max(WARP);
-        let rows = problem.spec().key.batch() * problem.kv_heads() * problem.keys();
+        let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
+        let rows = problem.spec().key.batch() * problem.kv_heads() * written;
         let most = PRESENT_BLOCKS * plan.gpu.profile().sms.max(1);
         let present_blocks = rows.div_ceil((threads / WARP) as usize).min(most);
         Ok(Launch {
@@ -147,16 +149,16 @@ impl Launch {
     }
 }
 
-/// The addresses of the partial states, if the run has any. It has if the keys are divided, or if it outputs
-/// states, which pass through memory even if the keys are not divided.
+/// The addresses of the partial states, if the run has any. It has if the keys are divided, and if it is `partial`, as
+/// in [`GpuPlan::functions`].
 fn partial_states(
     plan: &GpuPlan,
-    states: bool,
+    partial: bool,
     workspace: &mut GpuWorkspace,
 ) -> Result<PartialStates, DeviceError> {
     let (base, layout) = if plan.choice.divided() {
         (workspace.scratch.address(), plan.layout)
-    } else if let (true, Some(layout)) = (states, GpuWorkspaceLayout::of(&plan.choice, true)) {
+    } else if let (true, Some(layout)) = (partial, GpuWorkspaceLayout::of(&plan.choice, true)) {
         (workspace.reserve_state_partials(plan.layout.bytes, layout.partial_bytes())?, layout)
     } else {
         return Ok(PartialStates::default());

@@ -46,11 +46,24 @@ fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// Converts a sequence to the form of the kernels. A side of the window that reaches past every key becomes
-/// unlimited, so that the kernels' sums fit in 32 bits.
+/// Converts a sequence to the form of the kernels.
+///
+/// The interval of row `i` starts at `start + i` and ends before `end + i`, cut at zero and at the number of keys. A
+/// start of `-queries` or less and an end of `keys` or more limit no row, and a start of `keys` or an end of `-queries`
+/// leaves no row a key, as those beyond do. The diagonal of a chunk may lie any distance from its keys; within these
+/// limits the kernels' sums fit in 32 bits.
 pub fn sequence(s: &attention::Sequence) -> Sequence {
-    let open = s.keys + s.queries;
-    let side = |n: Option<usize>| n.filter(|n| *n < open).map_or(-1, int);
+    let (low, high) = (-(s.queries as isize), s.keys as isize);
+    let start = s.left().map(|left| s.offset().saturating_sub_unsigned(left).clamp(low, high));
+    let end = s.right().map(|right| s.offset().saturating_add_unsigned(right).saturating_add(1));
+    let end = end.map(|end| end.clamp(low, high));
+    let (offset, left, right) = match (start.filter(|x| *x > low), end.filter(|x| *x < high)) {
+        (None, None) => (0, -1, -1),
+        (Some(start), None) => (start as i32, 0, -1),
+        (None, Some(end)) => (end as i32 - 1, -1, 0),
+        // Neither is cut, so that the start lies before the end.
+        (Some(start), Some(end)) => (start as i32, 0, (end - 1 - start) as i32),
+    };
     Sequence {
         batch: int(s.batch),
         query0: int(s.query0),
@@ -59,9 +72,9 @@ pub fn sequence(s: &attention::Sequence) -> Sequence {
         keys: int(s.keys),
         past: int(s.past),
         reach: int(s.reach()),
-        left: side(s.left()),
-        right: side(s.right()),
-        offset: s.offset().clamp(-(open as isize), open as isize) as i32,
+        left,
+        right,
+        offset,
     }
 }
 
@@ -106,8 +119,8 @@ pub fn attention(
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let mut filled = AttentionArgs {
         query: of(Operand::Query),
-        key: of(Operand::Key),
-        value: of(Operand::Value),
+        key: of(problem.source(Operand::Key)),
+        value: of(problem.source(Operand::Value)),
         past_key: of(Operand::PastKey),
         past_value: of(Operand::PastValue),
         output: of(Operand::Output),
@@ -162,25 +175,29 @@ pub fn attention(
 }
 
 /// The parameters of the kernel that writes the present tensors: one for keys and one for values, `None` where the
-/// problem does not have them.
-pub fn presents(problem: &Problem, filled: &AttentionArgs, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
-    let s = problem.spec();
-    let present = |to: Operand, past: Tensor, fresh: Tensor, new: &View| {
-        let view = problem.memory(to)?.view?;
+/// problem does not have them. Rows that a present keeps are left out.
+pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 2] {
+    let size = problem.spec().dtype.size();
+    let view = |operand| problem.memory(operand).and_then(|memory| memory.view);
+    let of = |operand| view(operand).map_or(Tensor::default(), |view| tensor(&view, at[operand]));
+    let present = |to: Operand, past: Operand, fresh: Operand| {
+        let (new, mut present) = (view(fresh)?, tensor(&view(to)?, at[to]));
+        let kept = problem.kept(to).unwrap_or(0);
+        present.data += (kept as i64 * present.token) as u64 * size as u64;
         Some(PresentArgs {
-            past,
-            fresh,
-            present: tensor(&view, at[to]),
+            past: of(past),
+            fresh: of(fresh),
+            present,
             batch: int(new.batch()),
             heads: int(new.heads()),
-            past_tokens: int(problem.past()),
+            past_tokens: int(problem.past() - kept),
             fresh_tokens: int(new.tokens()),
             dim: int(new.dim()),
-            element_size: int(s.dtype.size()),
+            element_size: int(size),
         })
     };
     [
-        present(Operand::PresentKey, filled.past_key, filled.key, &s.key),
-        present(Operand::PresentValue, filled.past_value, filled.value, &s.value),
+        present(Operand::PresentKey, Operand::PastKey, Operand::Key),
+        present(Operand::PresentValue, Operand::PastValue, Operand::Value),
     ]
 }

@@ -6,6 +6,7 @@ use crate::attention::tensors::HostTensors;
 use crate::error::DeviceError;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
+use std::ops::Range;
 use std::ptr;
 
 /// A host tensor and its place on the device.
@@ -19,14 +20,44 @@ pub struct Placed {
     pub device: u64,
     /// Whether the device uses it in place.
     pub mapped: bool,
-    /// Its view, if that has gaps between rows, which a call must not write.
+    /// Its view, if that has gaps between rows, which a call must not write. `None` if the call appends to it.
     pub gaps: Option<View>,
+    /// If the call appends to it: its view, and the number of tokens that it keeps.
+    pub append: Option<(View, usize)>,
 }
 
 impl Default for Placed {
     fn default() -> Placed {
-        Placed { data: ptr::null_mut(), bytes: 0, device: 0, mapped: false, gaps: None }
+        Placed { data: ptr::null_mut(), bytes: 0, device: 0, mapped: false, gaps: None, append: None }
     }
+}
+
+/// Calls `each` with the elements of the rows of `tokens`, in runs without gaps: as long as the view has them, else row
+/// by row.
+///
+/// # Errors
+/// Returns the first error of `each`.
+pub fn for_runs<E>(
+    view: &View,
+    tokens: Range<usize>,
+    mut each: impl FnMut(Range<usize>) -> Result<(), E>,
+) -> Result<(), E> {
+    let [batch, heads, _, dim] = view.shape();
+    let [_, by_head, by_token, _] = view.strides();
+    // The heads of a token side by side, and then the tokens of a batch index; or the tokens of a head.
+    let heads_first = heads == 1 || by_head == dim;
+    let token = if heads_first { heads * dim } else { dim };
+    let whole = tokens.len() == 1 || by_token == token;
+    let (outer, run) = (if heads_first { 1 } else { heads }, if whole { tokens.len() } else { 1 });
+    for b in 0..batch {
+        for h in 0..outer {
+            for t in tokens.clone().step_by(run.max(1)) {
+                let at = view.row(b, h, t);
+                each(at..at + run * token)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Places every tensor and allocates the staging that they need.
@@ -42,7 +73,9 @@ pub fn place(
     let staging = Staging::of(problem).ok_or(DeviceError::HostMemory { bytes: usize::MAX })?;
     let mut placed = Operands::from_fn(|operand| match (tensors[operand], problem.memory(operand)) {
         (data, Some(memory)) if !data.is_null() => {
-            Placed { data, bytes: memory.bytes(), gaps: memory.gaps(), ..Placed::default() }
+            let append = memory.view.zip(problem.kept(operand));
+            let gaps = if append.is_some() { None } else { memory.gaps() };
+            Placed { data, bytes: memory.bytes(), gaps, append, ..Placed::default() }
         }
         _ => Placed::default(),
     });

@@ -66,7 +66,8 @@ impl GpuPlan {
         Ok(plan)
     }
 
-    /// The kernels that a run needs, loaded in `context`. `states` says whether the run outputs states.
+    /// The kernels that a run needs, loaded in `context`. `partial` says whether every row passes through partial
+    /// states, even if the keys are not divided: the run outputs states, or no output.
     ///
     /// # Errors
     /// Returns an error if the driver refuses a module.
@@ -74,9 +75,9 @@ impl GpuPlan {
         &self,
         context: &Arc<Context>,
         problem: &Problem,
-        states: bool,
+        partial: bool,
     ) -> Result<Functions, DeviceError> {
-        let merge = match self.choice.divided() || states {
+        let merge = match self.choice.divided() || partial {
             true => Some(self.gpu.function(context, merging(self.choice.splits)?.0)?),
             false => None,
         };
@@ -111,12 +112,13 @@ impl GpuPlan {
         partials.and_then(|bytes| self.layout.bytes.checked_add(bytes)).unwrap_or(usize::MAX)
     }
 
-    /// Checks that the partial states of a call fit the budget. `states` says whether the call outputs states.
+    /// Checks that the partial states of a call fit the budget. `partial` says whether the call needs them, as in
+    /// [`GpuPlan::functions`].
     ///
     /// # Errors
     /// Returns an error with the number of bytes needed if they do not fit.
-    pub fn check_states(&self, states: bool) -> Result<(), BindError> {
-        if let (true, Some(budget)) = (states, self.budget) {
+    pub fn check_partials(&self, partial: bool) -> Result<(), BindError> {
+        if let (true, Some(budget)) = (partial, self.budget) {
             let needed = GpuWorkspaceLayout::of(&self.choice, true).map_or(usize::MAX, |layout| layout.bytes);
             if needed > budget {
                 return Err(BindError::Budget { needed, budget });

@@ -260,13 +260,14 @@ impl GpuWorkspace {
         Ok(())
     }
 
-    /// Allocates the host copy of outputs with gaps, unless it is allocated already.
+    /// Allocates the host copy of outputs with gaps that a call writes whole, unless it is allocated already.
     ///
     /// # Errors
     /// Returns an error if memory is not available.
     pub fn reserve_bounce(&mut self, problem: &Problem) -> Result<(), DeviceError> {
         let bounce = &mut self.bounce;
-        let with_gaps = Operand::ALL.into_iter().filter(|operand| operand.is_written());
+        let copied = |operand: &Operand| operand.is_written() && problem.kept(*operand).is_none();
+        let with_gaps = Operand::ALL.into_iter().filter(copied);
         let memories = with_gaps.filter_map(|operand| problem.memory(operand));
         let bytes = memories.filter(|memory| memory.gaps().is_some()).map(|memory| memory.bytes()).max();
         let bytes = bytes.unwrap_or(0);

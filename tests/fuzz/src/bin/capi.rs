@@ -96,6 +96,10 @@ fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
         p.has_present = u.int_in_range(0..=1)?;
         p.present_k = view(u, [b, kv, past + k, d])?;
         p.present_v = view(u, [b, kv, past + k, dv])?;
+        if u.ratio(1, 3)? {
+            p.append = 1;
+            (p.past_k.strides, p.past_v.strides) = (p.present_k.strides, p.present_v.strides);
+        }
     }
     if u.ratio(1, 4)? {
         p.has_scale = 1;
@@ -181,7 +185,7 @@ fn frame(
     let mask = dense(p.mask.dims);
     let mask_type = if p.mask.kind == ELSA_MASK_F32 { ELSA_DTYPE_F32 } else { ELSA_DTYPE_F16 };
     let none = elsa_view::default();
-    let past = |v: elsa_view| if p.has_past != 0 { v } else { none };
+    let past = |v: elsa_view| if p.has_past != 0 && p.append == 0 { v } else { none };
     let present = |v: elsa_view| if p.has_present != 0 { v } else { none };
     let inputs = elsa_inputs {
         q: input(u, read, &p.q, p.dtype)?,
@@ -262,11 +266,18 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     known.workspaces.push(workspace);
                 }
                 let (inputs, outputs) = frame(u, &p, arenas, &mut lists)?;
-                let part = u.ratio(1, 4)?;
+                let chunk = elsa_chunk {
+                    key_offset: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=9)? },
+                    key_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=19)? },
+                    ..elsa_chunk::default()
+                };
+                let (part, chunk) = (u.ratio(1, 4)?, if u.arbitrary()? { &raw const chunk } else { null() });
                 // SAFETY: above.
                 accepted(unsafe {
-                    let run = if part { elsa_partial } else { elsa_run };
-                    run(plan, workspace, &inputs, &outputs, null_mut())
+                    match part {
+                        true => elsa_partial(plan, workspace, chunk, &inputs, &outputs, null_mut()),
+                        false => elsa_run(plan, workspace, &inputs, &outputs, null_mut()),
+                    }
                 });
             }
             7 => {

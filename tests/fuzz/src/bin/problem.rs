@@ -171,13 +171,13 @@ fn spec(u: &mut Unstructured<'_>) -> Result<Option<Spec>> {
     let mut past = 0;
     if u.ratio(1, 4)? {
         past = size(u)?;
-        spec.past_key = view(u, "past-k", [b, kv_heads, past, d])?;
-        spec.past_value = view(u, "past-v", [b, kv_heads, past, dv])?;
+        spec.past_key = view(u, "past_k", [b, kv_heads, past, d])?;
+        spec.past_value = view(u, "past_v", [b, kv_heads, past, dv])?;
     }
     let all = past.wrapping_add(k);
     if u.ratio(1, 4)? {
-        spec.present_key = view(u, "present-k", [b, kv_heads, all, d])?;
-        spec.present_value = view(u, "present-v", [b, kv_heads, all, dv])?;
+        spec.present_key = view(u, "present_k", [b, kv_heads, all, d])?;
+        spec.present_value = view(u, "present_v", [b, kv_heads, all, dv])?;
     }
     if u.ratio(1, 2)? {
         spec.causal = Some(*u.choose(&[Alignment::TopLeft, Alignment::BottomRight])?);

@@ -1,0 +1,58 @@
+//! The flags of the tool for the arguments that errors of the library name.
+
+use elsa_core::argument::ArgumentError;
+use elsa_runtime::BindError;
+
+/// The flag, without its dashes, for an argument, which has the name of a field of the C interface. A name without such
+/// a field stays as it is.
+#[must_use]
+pub fn flag(argument: &'static str) -> &'static str {
+    match argument {
+        "past_k" => "past-k",
+        "past_v" => "past-v",
+        "present_k" => "present-k",
+        "present_v" => "present-v",
+        "key_lengths" => "kv-lens",
+        "cu_seqlens_q" => "cu-seqlens-q",
+        "cu_seqlens_k" => "cu-seqlens-k",
+        "lse" => "lse-out",
+        "state_m" => "state-out m",
+        "state_s" => "state-out s",
+        "state_w" => "state-out w",
+        name => name,
+    }
+}
+
+/// The message of an error about an argument, by flag.
+#[must_use]
+pub fn problem(e: ArgumentError) -> String {
+    e.renamed(flag).to_string()
+}
+
+/// The message of an error about the tensors of a call, by flag.
+#[must_use]
+pub fn bind(e: &BindError) -> String {
+    match e {
+        BindError::Problem(e) => problem(*e),
+        e => e.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::attention::Operand;
+
+    #[test]
+    fn messages_name_flags() {
+        let e = ArgumentError::Needs { argument: "past_k", other: "past_v" };
+        assert_eq!(problem(e), "past-k: given without past-v; allowed: both or neither");
+        let e = ArgumentError::Conflict { argument: "key_lengths", other: "cu_seqlens_q" };
+        assert_eq!(bind(&e.into()), "kv-lens: given with cu-seqlens-q; allowed: one of the two");
+        let workspace = BindError::Foreign;
+        assert_eq!(bind(&workspace), workspace.to_string());
+        for operand in Operand::ALL {
+            assert!(!flag(operand.argument()).contains('_'), "{operand:?}");
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Caches that are appended to in place, on every back end: the bits of the form that copies, the answer of the
+//! definition, and not one byte of the cache touched but the new rows.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{Backend, BindError, Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
+
+/// An engine of every back end that is present.
+fn engines() -> impl Iterator<Item = Engine> {
+    backends().into_iter().filter(|b| b.present).map(|b| {
+        let options =
+            EngineOptions { backend: Some(b.backend), threads: Some(2), ..EngineOptions::default() };
+        Engine::new(&options).unwrap()
+    })
+}
+
+/// How rows of a cache lie in memory.
+#[derive(Clone, Copy, Debug)]
+struct Cache {
+    layout: Layout,
+    /// Tokens that it has room for beyond those that the call needs.
+    spare: usize,
+    /// Elements between rows.
+    pad: usize,
+}
+
+const CACHES: [Cache; 4] = [
+    Cache { layout: Layout::Bhnd, spare: 0, pad: 0 },
+    Cache { layout: Layout::Bhnd, spare: 9, pad: 0 },
+    Cache { layout: Layout::Bnhd, spare: 3, pad: 0 },
+    Cache { layout: Layout::Bnhd, spare: 1, pad: 4 },
+];
+
+impl Cache {
+    /// The view of the first `tokens` tokens.
+    fn view(self, [batch, heads, all, d]: [usize; 4], tokens: usize) -> View {
+        let (room, row) = (all + self.spare, d + self.pad);
+        let strides = match self.layout {
+            Layout::Bhnd => [heads * room * row, room * row, row, 1],
+            _ => [room * heads * row, row, heads * row, 1],
+        };
+        View::new("cache", [batch, heads, tokens, d], strides).unwrap()
+    }
+}
+
+/// Every element's index in a view, with its batch, head, token and column.
+fn elements(view: View) -> impl Iterator<Item = ([usize; 4], usize)> {
+    let [b, h, n, d] = view.shape();
+    let all = (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| (b, h, t))));
+    all.flat_map(move |(b, h, t)| (0..d).map(move |x| ([b, h, t, x], view.row(b, h, t) + x)))
+}
+
+/// A case with a past and a present as one cache of its own, full of NaN where no row of the past lies.
+struct Appending {
+    spec: Spec,
+    caches: [Data; 2],
+}
+
+impl Appending {
+    fn of(case: &Case, cache: Cache) -> Appending {
+        let mut spec = Spec { append: true, ..case.spec };
+        let past = case.spec.past_key.unwrap().tokens();
+        let filled = |d: usize, from: View, data: &Data| {
+            let [b, h, _, _] = from.shape();
+            let all = [b, h, past + case.spec.key.tokens(), d];
+            let (before, whole) = (cache.view(all, past), cache.view(all, all[2]));
+            let end = cache.view(all, all[2] + cache.spare).extent();
+            let mut memory = Data::filled(case.spec.dtype, end, f32::NAN);
+            for ([b, h, t, x], at) in elements(before) {
+                memory.set(at, data.get(from.row(b, h, t) + x));
+            }
+            (before, whole, memory)
+        };
+        let (keys, values) = case.past.as_ref().unwrap();
+        let (pk, k, key) = filled(case.spec.key.dim(), case.spec.past_key.unwrap(), keys);
+        let (pv, v, value) = filled(case.spec.value.dim(), case.spec.past_value.unwrap(), values);
+        (spec.past_key, spec.past_value) = (Some(pk), Some(pv));
+        (spec.present_key, spec.present_value) = (Some(k), Some(v));
+        Appending { spec, caches: [key, value] }
+    }
+
+    fn problem(&self) -> Problem {
+        self.spec.check().unwrap()
+    }
+
+    /// The caches as a call must leave them: new rows behind the past, and every other element as it was.
+    fn expected(&self, case: &Case) -> [Data; 2] {
+        let mut caches = self.caches.clone();
+        let views = [
+            (self.spec.present_key, case.spec.key, &case.k),
+            (self.spec.present_value, case.spec.value, &case.v),
+        ];
+        for (cache, (to, from, data)) in caches.iter_mut().zip(views) {
+            let past = to.unwrap().tokens() - from.tokens();
+            for ([b, h, t, x], at) in elements(from) {
+                cache.set(to.unwrap().row(b, h, past + t) + x, data.get(at));
+            }
+        }
+        caches
+    }
+
+    /// Runs `call` over the case's data and copies of the caches. Returns what was written, and the caches.
+    fn run(
+        &self,
+        case: &Case,
+        mut call: impl FnMut(&Problem, elsa_core::attention::Inputs<'_>, elsa_core::attention::Outputs<'_>),
+    ) -> (Buffers, [Data; 2]) {
+        let mut buffers = case.buffers();
+        let [mut key, mut value] = self.caches.clone();
+        let mut inputs = case.inputs();
+        (inputs.past_key, inputs.past_value) = (None, None);
+        let mut outputs = buffers.outputs();
+        (outputs.present_key, outputs.present_value) = (Some(key.elements_mut()), Some(value.elements_mut()));
+        call(&self.problem(), inputs, outputs);
+        (buffers, [key, value])
+    }
+}
+
+/// Bits of everything that describes rows. All NaN are equal.
+fn rows(b: &Buffers) -> Vec<u32> {
+    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    let output = (0..b.output.len()).map(|i| of(b.output.get(i)));
+    output.chain(b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x))).collect()
+}
+
+/// Bits of elements.
+fn bits(data: &Data) -> Vec<u32> {
+    (0..data.len()).map(|i| data.get(i).to_bits()).collect()
+}
+
+fn cases() -> Vec<Case> {
+    let cached = |past, queries, keys, d, dv| Params {
+        batch: 2,
+        heads: 4,
+        kv_heads: 2,
+        past: Some(past),
+        present: true,
+        ..Params::plain(queries, keys, d, dv)
+    };
+    let causal = Some(Alignment::BottomRight);
+    let mask = MaskParams { kind: MaskKind::Bool, dims: vec![5, 45], density: 0.6 };
+    vec![
+        cached(300, 1, 1, 64, 64).build("a decoding step"),
+        Params { dtype: DType::F16, ..cached(300, 1, 1, 64, 64) }.build("a step in f16"),
+        Params { dtype: DType::Bf16, causal, ..cached(77, 6, 6, 24, 40) }.build("six in bf16"),
+        Params { causal, ..cached(70, 90, 90, 32, 32) }.build("many rows"),
+        Params { dtype: DType::F16, causal, layout: Layout::Bnhd, ..cached(130, 70, 70, 16, 8) }
+            .build("many in f16"),
+        Params { causal: Some(Alignment::TopLeft), ..cached(40, 5, 5, 5, 7) }.build("odd heads"),
+        Params { mask: Some(mask), softcap: Some(2.0), ..cached(40, 5, 5, 12, 20) }.build("a mask"),
+        Params {
+            lengths: true,
+            window: Window { left: Some(20), right: Some(3) },
+            ..cached(60, 9, 9, 16, 16)
+        }
+        .build("lengths and a window"),
+        Params { pad: 3, causal, ..cached(33, 4, 4, 64, 64) }.build("new rows with gaps"),
+        cached(0, 3, 3, 64, 64).build("no past"),
+        cached(1, 2, 1, 8, 8).build("one past key"),
+        cached(600, 2, 0, 64, 64).build("no new key"),
+    ]
+}
+
+#[test]
+fn the_bits_of_copies_and_no_other_byte() {
+    for engine in engines() {
+        for case in cases() {
+            let problem = case.problem();
+            for method in [Method::Elsa, Method::Math] {
+                if method == Method::Math && engine.backend() == Backend::Cuda {
+                    continue;
+                }
+                let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
+                let copying = engine.plan(&problem, &options).unwrap();
+                let mut want = case.buffers();
+                let mut workspace = copying.workspace().unwrap();
+                copying.bind(case.inputs(), want.outputs(), &mut workspace).unwrap().run().unwrap();
+                let additions = if method == Method::Math { 4096 } else { 64 + 8 + 12 };
+                case.naive().check_all(&want, additions).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+                for cache in CACHES {
+                    let appending = Appending::of(&case, cache);
+                    let (got, caches) = appending.run(&case, |problem, inputs, outputs| {
+                        let plan = engine.plan(problem, &options).unwrap();
+                        let mut workspace = plan.workspace().unwrap();
+                        let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
+                        let report = bound.run().unwrap();
+                        assert_eq!(report.backend, engine.backend());
+                        // New rows that are there already are written again.
+                        bound.run().unwrap();
+                    });
+                    let what = format!("{} {method:?} {cache:?} {case:?}", engine.kernel());
+                    assert!(rows(&got) == rows(&want), "{what}: other bits than with copies");
+                    for (found, want) in caches.iter().zip(appending.expected(&case)) {
+                        assert!(bits(found) == bits(&want), "{what}: the cache");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_scalar_fallback_appends() {
+    for case in cases() {
+        for cache in CACHES {
+            let appending = Appending::of(&case, cache);
+            let (got, caches) = appending.run(&case, |problem, inputs, mut outputs| {
+                let mut scratch = vec![f32::NAN; scalar::scratch_len(problem).unwrap()];
+                scalar::run(problem, &inputs, &mut outputs, &mut scratch).unwrap();
+            });
+            let what = format!("{cache:?} {case:?}");
+            case.naive().check_all(&got, 512 + 12).unwrap_or_else(|e| panic!("{what}: {e}"));
+            for (found, want) in caches.iter().zip(appending.expected(&case)) {
+                assert!(bits(found) == bits(&want), "{what}: the cache");
+            }
+        }
+    }
+}
+
+/// A cache that grows token by token gives at each step the answer of all tokens so far.
+#[test]
+fn steps_of_a_decoder() {
+    let (all, d) = (12, 32);
+    let params = |n| Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, d, d) };
+    let whole = params(all).build("whole");
+    let dense = |n| View::dense("x", Layout::Bhnd, &[1, n, d], None).unwrap();
+    for engine in engines() {
+        let mut caches = [vec![f32::NAN; all * d], vec![f32::NAN; all * d]];
+        for t in 0..all {
+            let mut step = Params { queries: 1, keys: 1, ..params(1) }.build("step");
+            let from = |data: &Data, at: usize| Data::F32((at..at + d).map(|i| data.get(i)).collect());
+            step.q = Data::F32(
+                [0, 1]
+                    .iter()
+                    .flat_map(|h| (0..d).map(|x| whole.q.get((h * all + t) * d + x)).collect::<Vec<_>>())
+                    .collect(),
+            );
+            (step.k, step.v) = (from(&whole.k, t * d), from(&whole.v, t * d));
+            let mut spec = Spec { append: true, ..step.spec };
+            (spec.past_key, spec.past_value) = (Some(dense(t)), Some(dense(t)));
+            (spec.present_key, spec.present_value) = (Some(dense(t + 1)), Some(dense(t + 1)));
+            let plan = engine.plan(&spec.check().unwrap(), &PlanOptions::default()).unwrap();
+            let mut workspace = plan.workspace().unwrap();
+            let mut buffers = step.buffers();
+            let mut outputs = buffers.outputs();
+            let [key, value] = &mut caches;
+            outputs.present_key = Some(elsa_core::dtype::ElementsMut::F32(key));
+            outputs.present_value = Some(elsa_core::dtype::ElementsMut::F32(value));
+            plan.bind(step.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+            // The same step over keys that lie side by side.
+            let mut plain = Params { queries: 1, ..params(t + 1) }.build("plain");
+            plain.q = step.q.clone();
+            plain.k = Data::F32((0..(t + 1) * d).map(|i| whole.k.get(i)).collect());
+            plain.v = Data::F32((0..(t + 1) * d).map(|i| whole.v.get(i)).collect());
+            plain.naive().check_all(&buffers, 84).unwrap_or_else(|e| panic!("{} {t}: {e}", engine.kernel()));
+        }
+        let kept: Vec<u32> = caches[0].iter().map(|x| x.to_bits()).collect();
+        assert_eq!(kept, bits(&whole.k));
+    }
+}
+
+#[test]
+fn what_is_no_cache_is_refused() {
+    let case =
+        Params { heads: 2, kv_heads: 2, batch: 2, past: Some(4), present: true, ..Params::plain(3, 3, 8, 8) }
+            .build("cache");
+    let good = Appending::of(&case, CACHES[1]).spec;
+    good.check().unwrap();
+    let refused = |change: &dyn Fn(&mut Spec)| {
+        let mut spec = good;
+        change(&mut spec);
+        spec.check().unwrap_err()
+    };
+    let needs = |other| ArgumentError::Needs { argument: "append", other };
+    assert_eq!(refused(&|s| (s.past_key, s.past_value) = (None, None)), {
+        // Without a past the present is too long, which is found first.
+        ArgumentError::Mismatch {
+            argument: "present_k",
+            axis: "tokens",
+            found: 7,
+            allowed: 3,
+            of: "past and k",
+        }
+    });
+    let none = Spec { append: true, ..Params::plain(3, 3, 8, 8).build("plain").spec };
+    assert_eq!(none.check().unwrap_err(), needs("past_k"));
+    assert_eq!(refused(&|s| s.present_key = None), needs("present_k"));
+    assert_eq!(refused(&|s| s.present_value = None), needs("present_v"));
+    for (axis, name) in ["batch stride", "head stride", "token stride"].into_iter().enumerate() {
+        let view = good.past_value.unwrap();
+        let mut strides = view.strides();
+        let allowed = strides[axis];
+        strides[axis] += 8;
+        let found = strides[axis];
+        let error = refused(&|s| s.past_value = Some(View::new("x", view.shape(), strides).unwrap()));
+        let want =
+            ArgumentError::Mismatch { argument: "past_v", axis: name, found, allowed, of: "present_v" };
+        assert_eq!(error, want);
+    }
+    // A past beside the present that holds it.
+    for engine in engines() {
+        let appending = Appending::of(&case, CACHES[1]);
+        let (_, caches) = appending.run(&case, |problem, inputs, outputs| {
+            let inputs = elsa_core::attention::Inputs { past_key: case.inputs().past_key, ..inputs };
+            let plan = engine.plan(problem, &PlanOptions::default()).unwrap();
+            let error = plan.bind(inputs, outputs, &mut plan.workspace().unwrap()).map(|_| ()).unwrap_err();
+            let conflict = ArgumentError::Conflict { argument: "past_k", other: "append" };
+            assert_eq!(error, BindError::Problem(conflict));
+        });
+        assert!(caches.iter().zip(&appending.caches).all(|(a, b)| bits(a) == bits(b)));
+    }
+}
