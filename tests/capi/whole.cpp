@@ -2,6 +2,7 @@
 // refusals. Compiled with and without ELSA_THROW; with INJECT against a library that panics on request.
 #include "elsa.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -532,6 +533,164 @@ void other_masks(const elsa::engine &engine) {
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
+// Tensors in buffers have the bits of tensors anywhere else.
+void buffers(const elsa::engine &engine) {
+    const std::size_t tokens = 37, heads = 2, dim = 24, each = heads * tokens * dim;
+    const std::vector<float> x = noise(3 * each, 11);
+    elsa::problem<float> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
+    const elsa::plan<float> plan = engine.plan(p).value();
+    const elsa::workspace room = plan.workspace().value();
+    CHECK(plan.warm(room).ok());
+    std::vector<float> want(each);
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
+    in.q = {x.data(), each};
+    in.k = {x.data() + each, each};
+    in.v = {x.data() + 2 * each, each};
+    to.out = want;
+    CHECK(plan.run(room, in, to).ok());
+    elsa::buffer<float> q = engine.buffer<float>(each).value(), kv, out = engine.buffer<float>(each).value();
+    CHECK(kv.data() == nullptr && kv.size() == 0 && !kv);
+    kv = engine.buffer<float>(2 * each).value();
+    CHECK(kv.size() == 2 * each && reinterpret_cast<std::uintptr_t>(kv.data()) % 64 == 0);
+    for (const float zero : kv) CHECK(zero == 0.0f);
+    std::copy(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(each), q.begin());
+    std::copy(x.begin() + static_cast<std::ptrdiff_t>(each), x.end(), kv.begin());
+    in.q = q;
+    in.k = {kv.data(), each};
+    in.v = {kv.data() + each, each};
+    to.out = out;
+    CHECK(plan.run(room, in, to).ok() && std::memcmp(want.data(), out.data(), 4 * each) == 0);
+    const elsa::buffer<float> moved = std::move(out);
+    CHECK(moved[0] == want[0] && out.data() == nullptr && out.size() == 0);
+    CHECK(!engine.buffer<float>(SIZE_MAX).ok() && !engine.buffer<float>(SIZE_MAX / 4 - 64).ok());
+    CHECK(plan.workspace_on_device(nullptr, 0).status().code() == ELSA_STATUS_UNSUPPORTED);
+}
+
+// One workspace for plans of which each needs more of something than the other.
+void shared(const elsa::engine &engine) {
+    elsa::problem<float> wide, many;
+    wide.q = wide.k = wide.v = wide.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, 300, 64);
+    many.q = many.k = many.v = many.out = *elsa::view(ELSA_LAYOUT_BHND, 40, 1, 2, 4);
+    const elsa::plan<float> a = engine.plan(wide).value(), b = engine.plan(many).value();
+    CHECK(a.describe()->workspace_bytes > b.describe()->workspace_bytes);
+    const elsa::workspace of_a = a.workspace().value(), of_b = b.workspace().value();
+    const elsa::workspace room = elsa::shared_workspace(b, a).value();
+    const std::vector<float> x = noise(2 * 300 * 64, 12);
+    std::vector<float> out(x.size()), again(x.size());
+    elsa::inputs<float> in;
+    elsa::outputs<float> to, second;
+    in.q = in.k = in.v = x;
+    to.out = out;
+    second.out = again;
+    CHECK(a.run(of_a, in, to).ok() && a.run(room, in, second).ok());
+    CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
+    CHECK(b.run(of_b, in, to).ok() && b.run(room, in, second).ok());
+    CHECK(std::memcmp(out.data(), again.data(), 4 * out.size()) == 0);
+    CHECK(a.run(of_b, in, to).code() == ELSA_STATUS_ARGUMENT && b.run(of_a, in, to).code() == ELSA_STATUS_ARGUMENT);
+    const elsa_plan none = {0}, here = a.get();
+    elsa_workspace made = {7};
+    CHECK(elsa_workspace_create_shared(&none, 1, &made) == ELSA_STATUS_HANDLE);
+    CHECK(elsa_workspace_create_shared(&here, 0, &made) == ELSA_STATUS_ARGUMENT);
+    CHECK(elsa_workspace_create_shared(&here, SIZE_MAX, &made) == ELSA_STATUS_ARGUMENT);
+    CHECK(elsa_workspace_create_shared(nullptr, 1, &made) == ELSA_STATUS_ARGUMENT && made.id == 7);
+}
+
+// Tokens appended one by one to a cache have the answers of causal attention over all of them, and so have chunks of the
+// keys whose states merge.
+void caches_and_chunks(const elsa::engine &engine) {
+    const std::size_t tokens = 23, room_for = 32, heads = 2, dim = 8, each = heads * tokens * dim;
+    const std::vector<float> q = noise(each, 13), k = noise(each, 14), v = noise(each, 15);
+    elsa::problem<float> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
+    p.causal = ELSA_CAUSAL_TOP_LEFT;
+    const std::vector<double> want =
+        naive(p, reader(q), reader(k), reader(v), [](std::size_t i, std::size_t j) { return j <= i; });
+    const elsa_view cache = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, room_for, dim);
+    std::vector<float> keys(elsa::extent(cache), NAN), values(keys), out(heads * dim);
+    for (std::size_t i = 0; i < tokens; i++) {
+        elsa::problem<float> step;
+        step.q = step.k = step.v = p.q;
+        step.q.shape[2] = step.k.shape[2] = step.v.shape[2] = 1;
+        step.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, 1, dim);
+        step.causal = ELSA_CAUSAL_BOTTOM_RIGHT;
+        step.with_cache(cache, cache, i);
+        const elsa::plan<float> plan = engine.plan(step).value();
+        const elsa::workspace room = plan.workspace().value();
+        const std::size_t reach = elsa::extent(step.q), used = elsa::extent(step.present_k);
+        elsa::inputs<float> in;
+        in.q = {q.data() + i * dim, reach};
+        in.k = {k.data() + i * dim, reach};
+        in.v = {v.data() + i * dim, reach};
+        elsa::outputs<float> to;
+        to.out = out;
+        to.present_k = {keys.data(), used};
+        to.present_v = {values.data(), used};
+        CHECK(plan.run(room, in, to).ok());
+        for (std::size_t h = 0; h < heads; h++)
+            for (std::size_t c = 0; c < dim; c++)
+                CHECK(std::fabs(static_cast<double>(out[h * dim + c]) - want[(h * tokens + i) * dim + c]) < 1e-5);
+    }
+    CHECK(std::isnan(keys[tokens * dim]) && keys[0] == k[0]);
+
+    std::vector<float> whole(each);
+    elsa::states folded(heads * tokens, dim);
+    const std::size_t cuts[] = {0, 9, 10, tokens};
+    for (int part = 0; part < 3; part++) {
+        const std::size_t from = cuts[part], count = cuts[part + 1] - from;
+        elsa::problem<float> some = p;
+        some.k.shape[2] = some.v.shape[2] = count;
+        const elsa::plan<float> plan = engine.plan(some).value();
+        const elsa::workspace room = plan.workspace().value();
+        elsa::inputs<float> in;
+        in.q = q;
+        in.k = {k.data() + from * dim, elsa::extent(some.k)};
+        in.v = {v.data() + from * dim, elsa::extent(some.v)};
+        elsa::states states(heads * tokens, dim);
+        elsa::outputs<float> to;
+        CHECK(plan.partial(room, elsa::chunk(from, tokens), in, to.with_states(states)).ok());
+        CHECK(folded.merge(states).ok());
+    }
+    CHECK(folded.finish(whole).ok() && distance(p, want, reader(whole)) < 1e-5);
+}
+
+// Threads of the host's own, as many as a call asks for.
+struct Lender {
+    std::atomic<int> calls{0};
+    template <class Task>
+    void operator()(std::size_t workers, Task task) {
+        calls++;
+        std::vector<std::thread> threads;
+        for (std::size_t i = 1; i < workers; i++) threads.emplace_back([=] { task(i); });
+        task(0);
+        for (std::thread &thread : threads) thread.join();
+    }
+};
+
+void lent() {
+    const std::size_t tokens = 130, heads = 4, dim = 32, each = heads * tokens * dim;
+    const std::vector<float> x = noise(each, 16);
+    std::vector<float> outs[2] = {std::vector<float>(each), std::vector<float>(each)};
+    Lender lender;
+    for (int way = 0; way < 2; way++) {
+        elsa::engine_options options;
+        options.threads = way == 0 ? 1 : 3;
+        if (way == 1) options.lend(lender);
+        const elsa::engine engine = elsa::engine::create(options).value();
+        elsa::problem<float> p;
+        p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
+        const elsa::plan<float> plan = engine.plan(p).value();
+        const elsa::workspace room = plan.workspace().value();
+        elsa::inputs<float> in;
+        elsa::outputs<float> to;
+        in.q = in.k = in.v = x;
+        to.out = outs[way];
+        CHECK(plan.run(room, in, to).ok());
+    }
+    CHECK(lender.calls > 0 && std::memcmp(outs[0].data(), outs[1].data(), 4 * each) == 0);
+}
+
 // The value of a failed result is not there.
 void no_value(const elsa::engine &engine) {
 #ifdef ELSA_THROW
@@ -605,6 +764,10 @@ int main() {
     refusals(engine);
     memory();
     other_masks(engine);
+    buffers(engine);
+    shared(engine);
+    caches_and_chunks(engine);
+    lent();
     no_value(engine);
     gpu();
 #ifdef ELSA_THROW

@@ -647,12 +647,22 @@ public:
         return detail::made<elsa::workspace>(code, handle);
     }
 
-    // A workspace in memory of the caller's, which outlives it.
+    // A workspace in memory of the caller's, which outlives it; see elsa_workspace_create_in.
     result<elsa::workspace> workspace_in(void *memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_in(get(), memory, bytes, &handle);
         return detail::made<elsa::workspace>(code, handle);
     }
+
+    // A workspace in device memory of the caller's, which outlives it; see elsa_workspace_create_on_device.
+    result<elsa::workspace> workspace_on_device(void *device_memory, std::size_t bytes) const {
+        elsa_workspace handle = elsa_workspace();
+        const elsa_status code = elsa_workspace_create_on_device(get(), device_memory, bytes, &handle);
+        return detail::made<elsa::workspace>(code, handle);
+    }
+
+    // Has the first run in this workspace take what later ones take.
+    status warm(const elsa::workspace &room) const { return status(elsa_plan_warm(get(), room.get())); }
 
     result<elsa::bound> bind(const elsa::workspace &room, const elsa_inputs &inputs,
                              const elsa_outputs &outputs) const {
@@ -724,6 +734,11 @@ public:
                    elsa_report *report = nullptr) const {
         return masks(inputs) ? untyped_plan::partial(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
     }
+    status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa::inputs<T> &inputs,
+                   const elsa::outputs<T> &outputs, elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::partial(room, chunk, inputs.get(), outputs.get(), report)
+                             : other_mask(inputs);
+    }
 
     status run_device(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
                       void *stream, elsa_report *report = nullptr) const {
@@ -743,6 +758,53 @@ private:
     elsa_mask_kind mask_ = ELSA_MASK_NONE;
 };
 
+// One workspace for several plans: shared_workspace(one, another).
+template <class... Plans>
+result<workspace> shared_workspace(const Plans &...plans) {
+    const elsa_plan handles[] = {plans.get()...};
+    elsa_workspace handle = elsa_workspace();
+    const elsa_status code = elsa_workspace_create_shared(handles, sizeof...(plans), &handle);
+    return detail::made<workspace>(code, handle);
+}
+
+// Memory of the host for `size` elements of type T, zero at first; on a GPU that shares the host's memory, tensors in it
+// are used in place. It may be given wherever a std::vector<T> may.
+template <class T>
+class buffer : public detail::owner<elsa_buffer, elsa_buffer_destroy> {
+    static_assert(std::is_trivially_copyable<T>::value && alignof(T) <= 64, "elsa: a buffer holds plain elements");
+
+public:
+    buffer() noexcept { elsa_buffer_info_init(&info_); }
+    buffer(elsa_buffer handle, const elsa_buffer_info &info) noexcept : owner(handle), info_(info) {}
+    buffer(buffer &&other) noexcept : buffer() { *this = std::move(other); }
+    buffer &operator=(buffer &&other) noexcept {
+        if (this != &other) {
+            owner::operator=(std::move(other));
+            info_ = other.info_;
+            elsa_buffer_info_init(&other.info_);
+        }
+        return *this;
+    }
+
+    T *data() noexcept { return static_cast<T *>(info_.data); }
+    const T *data() const noexcept { return static_cast<const T *>(info_.data); }
+    std::size_t size() const noexcept { return info_.bytes / sizeof(T); }
+    T *begin() noexcept { return data(); }
+    T *end() noexcept { return data() + size(); }
+    const T *begin() const noexcept { return data(); }
+    const T *end() const noexcept { return data() + size(); }
+    T &operator[](std::size_t at) noexcept { return data()[at]; }
+    const T &operator[](std::size_t at) const noexcept { return data()[at]; }
+    // The first element as the engine's GPU addresses it, for run_device; null where it cannot.
+    T *device_data() const noexcept { return static_cast<T *>(info_.device_data); }
+    bool page_locked() const noexcept { return info_.page_locked != 0; }
+    // Whether the engine's GPU uses tensors in it without a copy.
+    bool in_place() const noexcept { return info_.in_place != 0; }
+
+private:
+    elsa_buffer_info info_;
+};
+
 // A back end with its workers.
 class engine : public detail::owner<elsa_engine, elsa_engine_destroy> {
 public:
@@ -760,6 +822,24 @@ public:
         elsa_engine_info_init(&info);
         const elsa_status code = elsa_engine_describe(get(), &info);
         return detail::made<elsa_engine_info>(code, info);
+    }
+
+    template <class T>
+    result<elsa::buffer<T>> buffer(std::size_t elements) const {
+        const std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
+        elsa_buffer handle = elsa_buffer();
+        elsa_status code = elsa_buffer_create(get(), elements > most ? most * sizeof(T) : elements * sizeof(T), &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        elsa_buffer_info info;
+        elsa_buffer_info_init(&info);
+        code = elsa_buffer_describe(handle, &info);
+        elsa::buffer<T> made(handle, info);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return result<elsa::buffer<T>>(std::move(made));
     }
 
     // Loads every GPU kernel now, rather than with the first plan that needs it.
