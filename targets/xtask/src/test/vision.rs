@@ -384,7 +384,18 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
             "CUDA_ERROR_LAUNCH_FAILED",
             ask(fail).arg(pictures).env("ELSA_STANDIN_FAIL", lost),
         ),
-        ("the CPU instead", 0, "", ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
+        (
+            "the CPU instead",
+            0,
+            "CUDA_ERROR_LAUNCH_FAILED",
+            ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost),
+        ),
+        (
+            "the CPU instead of no GPU",
+            0,
+            "CUDA_ERROR_NO_DEVICE",
+            ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_DEVICE", "none"),
+        ),
         ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
         // Reading there fails; opening does not.
         ("a disk that fails", 3, "/proc/self/mem", ask("/proc/self/mem")),
@@ -393,7 +404,9 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
         let out = run.run();
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let instead = out.stdout.lines().last().is_some_and(|line| line.contains("in place of the GPU"));
-        let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0);
+        // The reason of a fallback is told once, whatever the number of pictures.
+        let once = status != 0 || out.stderr.lines().count() == 1;
+        let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0) && once;
         ran.note(what, if good { Ok(found) } else { Err(found) });
     }
 }
