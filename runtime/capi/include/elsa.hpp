@@ -170,8 +170,8 @@ struct bf16 {
     std::uint16_t bits;
 };
 
-// What a type of elements is to the library. A program may specialise it for a type of its own with the same bits, such
-// as `template <> struct elsa::element<Eigen::half> : elsa::element<elsa::f16> {};`.
+// What a type of elements is to the library. A program may specialise it for a type of its own with the same bits:
+// `namespace elsa { template <> struct element<Eigen::half> : element<f16> {}; }`.
 template <class T>
 struct element {
     static constexpr bool tensor = false, mask = false;
