@@ -295,12 +295,13 @@ pub enum BindError {
         /// Number of sequences of the plan.
         sequences: usize,
     },
-    /// The call outputs states, and the caller's device memory for the workspace has no room for their parts.
-    #[error("workspace: {found} bytes; allowed: at least {needed} where states are given")]
+    /// The call outputs states, or no output, and the caller's device memory for the workspace has no room for partial
+    /// states.
+    #[error("workspace: {found} bytes; allowed: at least {needed} where states are given, or no output")]
     StateRoom {
         /// Size of the memory in bytes.
         found: usize,
-        /// Number of bytes that calls with states need.
+        /// Number of bytes that such calls need.
         needed: usize,
     },
     /// The workspace belongs to a plan of another engine, or to a plan without a GPU.

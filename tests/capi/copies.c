@@ -49,7 +49,7 @@ static void measure(const char *what, const call *c, int on_device, long runs) {
 int main(void) {
     static float want[COUNT];
     const char *given = getenv("ELSA_COPIES_RUNS");
-    const long runs = given != NULL ? strtol(given, NULL, 10) : is_standin() ? 2 : 300;
+    const long runs = given != NULL ? strtol(given, NULL, 10) : STANDIN ? 2 : 300;
     elsa_engine engine;
     elsa_engine_info engine_info;
     elsa_buffer buffer;

@@ -58,7 +58,4 @@ static address upload(const void *from, size_t bytes) {
     return to;
 }
 
-/* Whether the driver is the stand-in, which promises more: what it does when, and which calls it has had. */
-static int is_standin(void) { return getenv("ELSA_STANDIN") != NULL; }
-
 #endif

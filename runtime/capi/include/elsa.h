@@ -540,7 +540,7 @@ typedef struct {
    */
   const char *kernel;
   /*
-   Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+   Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
    */
   size_t state_workspace_bytes;
   /*
@@ -1219,19 +1219,6 @@ elsa_status elsa_plan_certificate(elsa_plan plan,
                                   elsa_certificate *certificate);
 
 /*
- Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
- nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
- tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
- and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
-
- Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
- of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
- the memory for copies again.
- */
-elsa_status elsa_plan_warm(elsa_plan plan,
-                           elsa_workspace workspace);
-
-/*
  Ends the handle of a plan. Workspaces and frames that were made with it keep working.
  */
 elsa_status elsa_plan_destroy(elsa_plan plan);
@@ -1274,7 +1261,7 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
 
 /*
  Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
- elsa_plan_info, or state_workspace_bytes for runs that output states, at a multiple of 256; null with 0 bytes serves a
+ elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
  plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
  that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
  bound frames that use it have ended; destroying the handle then waits for what is enqueued.
@@ -1289,6 +1276,19 @@ elsa_status elsa_workspace_create_on_device(elsa_plan plan,
                                             void *device_memory,
                                             size_t bytes,
                                             elsa_workspace *workspace);
+
+/*
+ Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+ nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+ tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+ and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+
+ Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+ of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+ the memory for copies again.
+ */
+elsa_status elsa_plan_warm(elsa_plan plan,
+                           elsa_workspace workspace);
 
 /*
  Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
@@ -1387,7 +1387,9 @@ elsa_status elsa_bound_destroy(elsa_bound bound);
  both states have keys.
 
  The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
- states or more may differ by roundings from one order or bracketing to another, and from the state of all keys.
+ states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
+ order and bracketing, such as chunks joined one after the other in the order of their keys, has the same bits at every
+ repetition.
 
  # Safety
  *read*, *write*: m and s for rows f32 values, w for rows * dim.

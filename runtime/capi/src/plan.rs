@@ -7,7 +7,6 @@ use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::text::Text;
 use crate::types::*;
-use crate::workspace::{WORKSPACES, lock};
 use crate::{convert, text};
 use elsa_runtime::Plan;
 
@@ -96,24 +95,6 @@ pub unsafe extern "C" fn elsa_plan_certificate(
             published_bound: c.published_bound,
             output_rounding: c.output_rounding,
         });
-        Ok(())
-    })
-}
-
-/// Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
-/// nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
-/// tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
-/// and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
-///
-/// Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
-/// of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
-/// the memory for copies again.
-#[unsafe(no_mangle)]
-pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
-    call(|| {
-        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        let mut workspace = lock(&workspace)?;
-        plan.warm(&mut workspace)?;
         Ok(())
     })
 }

@@ -156,7 +156,9 @@ unsafe fn finish(
 /// both states have keys.
 ///
 /// The same states have the same bits on every machine, and the same numbers if earlier and later change places. Three
-/// states or more may differ by roundings from one order or bracketing to another, and from the state of all keys.
+/// states or more may differ by roundings from one order or bracketing to another, and from the state of all keys. One
+/// order and bracketing, such as chunks joined one after the other in the order of their keys, has the same bits at every
+/// repetition.
 ///
 /// # Safety
 /// *read*, *write*: m and s for rows f32 values, w for rows * dim.

@@ -486,7 +486,7 @@ pub struct elsa_plan_info {
     pub staging_bytes: usize,
     /// Name of the kernel, in memory that is never freed.
     pub kernel: *const c_char,
-    /// Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+    /// Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
     pub state_workspace_bytes: usize,
     /// Reason of the fallback, cut where it is too long; empty without a fallback.
     pub reason: [c_char; ELSA_REASON_BYTES],

@@ -98,7 +98,7 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
 }
 
 /// Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
-/// elsa_plan_info, or state_workspace_bytes for runs that output states, at a multiple of 256; null with 0 bytes serves a
+/// elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
 /// plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
 /// that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
 /// bound frames that use it have ended; destroying the handle then waits for what is enqueued.
@@ -122,6 +122,24 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
+/// Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+/// nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+/// tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+/// and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+///
+/// Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+/// of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+/// the memory for copies again.
+#[unsafe(no_mangle)]
+pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> elsa_status {
+    call(|| {
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        let mut workspace = lock(&workspace)?;
+        plan.warm(&mut workspace)?;
         Ok(())
     })
 }

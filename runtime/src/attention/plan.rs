@@ -255,7 +255,7 @@ impl Plan {
         }
     }
 
-    /// Size in bytes of a workspace with room for calls that output states. It is larger than
+    /// Size in bytes of a workspace with room for calls that output states, or no output. It is larger than
     /// [`Plan::workspace_bytes`] on a GPU that does not divide the keys.
     #[must_use]
     pub fn state_workspace_bytes(&self) -> usize {
@@ -312,7 +312,7 @@ impl Plan {
     }
 
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, or
-    /// [`Plan::state_workspace_bytes`] for calls that output states, at a multiple of 256. `memory` is its device
+    /// [`Plan::state_workspace_bytes`] for calls that output states or no output, at a multiple of 256. `memory` is its device
     /// address; zero with no bytes serves a plan that needs none. Runs on device tensors in this workspace allocate no
     /// device memory. Runs on host tensors that are not used in place still allocate their staging.
     ///

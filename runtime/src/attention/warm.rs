@@ -84,7 +84,9 @@ impl Tensors {
     fn new(problem: &Problem) -> Result<Tensors, DeviceError> {
         let spec = problem.spec();
         let zeros = |operand| {
-            let memory = problem.memory(operand);
+            let past = matches!(operand, Operand::PastKey | Operand::PastValue);
+            // What lies in the present is no tensor of its own.
+            let memory = problem.memory(operand).filter(|_| !(past && spec.append));
             memory.map(|memory| Zeros::new(spec.dtype, memory.elements)).transpose()
         };
         let rows =
@@ -139,7 +141,7 @@ impl Tensors {
             past_key,
             past_value,
             mask: self.mask.as_ref().map(Open::read),
-            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None },
+            lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, ..Lengths::default() },
         };
         let [output, present_key, present_value] =
             self.written.each_mut().map(|zeros| zeros.as_mut().map(Zeros::write));

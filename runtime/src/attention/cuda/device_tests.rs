@@ -57,15 +57,7 @@ impl Fixture {
         let stream = Stream::new(context).unwrap();
         let sizes = [HEADS * QUERIES * D, HEADS * KEYS * D, HEADS * KEYS * D];
         let host = [noise(1, sizes[0]), noise(2, sizes[1]), noise(3, sizes[2])];
-        let upload = |x: &[f32]| {
-            let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
-            let entered = context.enter().unwrap();
-            // SAFETY: *room*: both sides have that many bytes; *alive*: waited for below.
-            unsafe {
-                stream.raw().copy_in(&entered, buffer.address(), x.as_ptr().cast(), size_of_val(x)).unwrap();
-            }
-            buffer
-        };
+        let upload = |x: &[f32]| upload(context, &stream, x);
         let [q, k, v] = [upload(&host[0]), upload(&host[1]), upload(&host[2])];
         let empty = vec![f32::NAN; sizes[0]];
         let (y, lse) = (upload(&empty), upload(&empty[..HEADS * QUERIES]));
@@ -97,16 +89,28 @@ impl Fixture {
 
     /// The output as seen by a reader that does not wait for other streams.
     fn read(&self, context: &Arc<Context>) -> Vec<f32> {
-        let mut y = vec![0.0f32; HEADS * QUERIES * D];
-        let entered = context.enter().unwrap();
-        let stream = Stream::new(context).unwrap();
-        // SAFETY: *room*: `y` has the bytes of the output; *alive*: waited for below.
-        unsafe {
-            stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), self.y.address(), y.len() * 4).unwrap();
-        }
-        stream.raw().synchronize(&entered).unwrap();
-        y
+        download(context, &self.y, HEADS * QUERIES * D)
     }
+}
+
+/// A copy on the device, which is there once the stream has been waited for.
+fn upload(context: &Arc<Context>, stream: &Stream, x: &[f32]) -> DeviceBuffer {
+    let buffer = DeviceBuffer::new(context, size_of_val(x)).unwrap();
+    let entered = context.enter().unwrap();
+    // SAFETY: *room*: both sides have that many bytes; *alive*: the tests wait before they drop either.
+    unsafe { stream.raw().copy_in(&entered, buffer.address(), x.as_ptr().cast(), size_of_val(x)).unwrap() };
+    buffer
+}
+
+/// The first `n` values of a buffer, read in a stream of its own.
+fn download(context: &Arc<Context>, buffer: &DeviceBuffer, n: usize) -> Vec<f32> {
+    let mut y = vec![0.0f32; n];
+    let entered = context.enter().unwrap();
+    let stream = Stream::new(context).unwrap();
+    // SAFETY: *room*: `y` has the bytes that are read; *alive*: waited for below.
+    unsafe { stream.raw().copy_out(&entered, y.as_mut_ptr().cast(), buffer.address(), n * 4).unwrap() };
+    stream.raw().synchronize(&entered).unwrap();
+    y
 }
 
 fn context(engine: &Engine) -> Arc<Context> {
@@ -365,6 +369,92 @@ fn the_current_context_of_the_caller_is_used_and_kept() {
     // The context still belongs to the caller after the engine is gone.
     drop((workspace, plan, engine));
     assert_eq!(bits(&fixture.read(&theirs)), bits(&want));
+}
+
+/// A cache with room for more tokens gets the new rows and keeps the rest, and a call without an output has the
+/// log-sum-exp of one with.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn caches_on_the_device_are_appended_to_in_place() {
+    const NEW: usize = 7;
+    const ROOM: usize = KEYS + 4;
+    let engine = engine();
+    let context = context(&engine);
+    let fixture = Fixture::new(&context);
+    let past = KEYS - NEW;
+    let rows = |n, room| View::new("x", [1, HEADS, n, D], [HEADS * room * D, room * D, D, 1]).unwrap();
+    let query = rows(QUERIES, QUERIES);
+    let copying = Spec {
+        past_key: Some(rows(past, KEYS)),
+        past_value: Some(rows(past, KEYS)),
+        ..Spec::new(DType::F32, query, rows(NEW, KEYS), rows(NEW, KEYS), query)
+    };
+    let appending = Spec {
+        append: true,
+        past_key: Some(rows(past, ROOM)),
+        past_value: Some(rows(past, ROOM)),
+        present_key: Some(rows(KEYS, ROOM)),
+        present_value: Some(rows(KEYS, ROOM)),
+        ..copying
+    };
+    let mut want = vec![f32::NAN; HEADS * QUERIES * D];
+    let [_, k, v] = fixture.host.each_ref().map(|x| &x[..]);
+    let [_, new_k, new_v] = fixture.host.each_ref().map(|x| Elements::F32(&x[(past * D).min(x.len())..]));
+    let inputs = Inputs {
+        past_key: Some(Elements::F32(k)),
+        past_value: Some(Elements::F32(v)),
+        ..Inputs::new(Elements::F32(&fixture.host[0]), new_k, new_v)
+    };
+    let plan = engine.plan(&copying.check().unwrap(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let outputs = Outputs::new(ElementsMut::F32(&mut want));
+    plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+
+    // Rows of the past, then NaN; and what must be there in the end.
+    let cache = |x: &[f32], tokens: usize| {
+        let mut cache = vec![f32::NAN; HEADS * ROOM * D];
+        for h in 0..HEADS {
+            let row = |room: usize| h * room * D..h * room * D + tokens * D;
+            cache[row(ROOM)].copy_from_slice(&x[row(KEYS)]);
+        }
+        cache
+    };
+    let host = [k, v].map(|x| cache(x, past));
+    let caches = host.each_ref().map(|x| upload(&context, &fixture.stream, x));
+    let plan = engine.plan(&appending.check().unwrap(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let inputs = DeviceInputs {
+        key: fixture.k.address() + (past * D * 4) as u64,
+        value: fixture.v.address() + (past * D * 4) as u64,
+        ..fixture.inputs()
+    };
+    let [present_key, present_value] = caches.each_ref().map(|cache| Some(cache.address()));
+    let outputs = DeviceOutputs { present_key, present_value, ..fixture.outputs() };
+    let twice = DeviceInputs { past_key: present_key, ..inputs };
+    // SAFETY: the bound plan is never run.
+    let refused = unsafe { plan.bind_device(&twice, &outputs, None, &mut workspace) }.map(|_| ());
+    assert!(matches!(refused, Err(BindError::Problem(_))), "{refused:?}");
+    let mut lse = Vec::new();
+    for output in [outputs.output, None] {
+        let outputs = DeviceOutputs { output, ..outputs };
+        let stream = Some(fixture.stream.raw());
+        // SAFETY: fixture and caches outlive the wait below, and nobody else uses them.
+        let mut bound = unsafe { plan.bind_device(&inputs, &outputs, stream, &mut workspace) }.unwrap();
+        // SAFETY: as above.
+        unsafe { bound.run() }.unwrap();
+        bound.wait().unwrap();
+        lse.push(download(&context, &fixture.lse, HEADS * QUERIES));
+        assert_eq!(bits(&fixture.read(&context)), bits(&want));
+    }
+    assert!(lse[0].iter().zip(&lse[1]).all(|(a, b)| (a - b).abs() <= 1e-6), "{lse:?}");
+    for (found, x) in caches.iter().zip([k, v]) {
+        assert_eq!(bits(&download(&context, found, HEADS * ROOM * D)), bits(&cache(x, KEYS)));
+    }
+    // Neither an output nor anything else about the rows.
+    let nothing = DeviceOutputs { present_key, present_value, ..DeviceOutputs::default() };
+    // SAFETY: the bound plan is never run.
+    let refused = unsafe { plan.bind_device(&inputs, &nothing, None, &mut workspace) }.map(|_| ());
+    assert!(matches!(refused, Err(BindError::Problem(_))), "{refused:?}");
 }
 
 /// The output of a plan over device tensors that begin `shift` elements into their allocations.

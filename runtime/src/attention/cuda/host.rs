@@ -7,7 +7,7 @@ use super::workspace::GpuWorkspace;
 use crate::attention::tensors::HostTensors;
 use crate::cuda::driver::{Entered, RawStream};
 use crate::error::DeviceError;
-use elsa_core::attention::{Lengths, Operand, Operands, Problem};
+use elsa_core::attention::{Lengths, Operands, Problem};
 
 /// A call on host tensors.
 ///
@@ -100,30 +100,26 @@ impl<'a> HostCall<'a> {
         let done = self.enqueue(&entered, stream, reused, resident);
         // Enqueued work must not touch the caller's memory after this call.
         let waited = stream.synchronize(&entered);
-        done?;
+        self.copied = done?;
         waited?;
         self.staged = true;
-        self.copied = self.copies(reused, resident).map(|(_, tensor)| tensor.bytes).sum();
         if resident { Ok(()) } else { self.fill_gaps(&entered, stream) }
     }
 
-    /// The tensors that a run copies: inputs unless they are `reused`, outputs unless they are `resident`.
-    fn copies(&self, reused: bool, resident: bool) -> impl Iterator<Item = (Operand, &Placed)> {
-        let copied = self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
-        copied.filter(move |(operand, _)| if operand.is_written() { !resident } else { !reused })
-    }
-
-    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back.
+    /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back. Returns
+    /// the number of bytes that are copied, those of outputs with gaps included.
     fn enqueue(
         &self,
         entered: &Entered<'_>,
         stream: RawStream,
         reused: bool,
         resident: bool,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<usize, DeviceError> {
         self.workspace.pending.precede(entered, stream)?;
-        let copies = || self.copies(reused, resident);
-        for (_, tensor) in copies().filter(|(operand, _)| !operand.is_written()) {
+        let mut bytes = 0;
+        let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
+        for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
+            bytes += tensor.bytes;
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
@@ -133,6 +129,7 @@ impl<'a> HostCall<'a> {
         for (tensor, (view, kept)) in copied.filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
             if !reused {
                 for_runs(&view, 0..kept, |run| {
+                    bytes += run.len() * size;
                     let (to, at) = (tensor.device + (run.start * size) as u64, run.start * size);
                     // SAFETY: as above; the run lies in the tensor's view.
                     unsafe { stream.copy_in(entered, to, tensor.data.add(at), run.len() * size) }
@@ -142,19 +139,25 @@ impl<'a> HostCall<'a> {
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
         unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
-        let written = copies().filter(|(operand, _)| operand.is_written());
-        for (_, tensor) in written.filter(|(_, tensor)| tensor.gaps.is_none()) {
+        let written = copied().filter(|(operand, _)| !resident && operand.is_written());
+        for (_, tensor) in written {
             match tensor.append {
                 Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
+                    bytes += run.len() * size;
                     let (from, at) = (tensor.device + (run.start * size) as u64, run.start * size);
                     // SAFETY: as for the inputs; the run lies in the tensor's view.
                     unsafe { stream.copy_out(entered, tensor.data.add(at), from, run.len() * size) }
                 })?,
-                // SAFETY: as for the inputs; nobody else uses the outputs.
-                None => unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? },
+                None => {
+                    bytes += tensor.bytes;
+                    if tensor.gaps.is_none() {
+                        // SAFETY: as for the inputs; nobody else uses the outputs.
+                        unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
+                    }
+                }
             }
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Copies outputs that have gaps back row by row, so that the gaps are not written.

@@ -201,3 +201,58 @@ pub fn presents(problem: &Problem, at: &Operands<u64>) -> [Option<PresentArgs>; 
         present(Operand::PresentValue, Operand::PastValue, Operand::Value),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::attention::{Alignment, Chunk, Lengths, Spec, Window};
+    use elsa_core::view::Layout;
+
+    /// The interval of a row as the kernels compute it, in 32 bits.
+    fn range(s: &Sequence, row: i32) -> (i32, i32) {
+        let diagonal = s.offset.checked_add(row).unwrap();
+        let start = if s.left >= 0 && diagonal > s.left { diagonal.checked_sub(s.left).unwrap() } else { 0 };
+        let end = match s.right >= 0 && diagonal < s.reach.checked_sub(s.right).unwrap() {
+            true => (diagonal.checked_add(s.right).unwrap() + 1).max(0),
+            false => s.reach,
+        };
+        (start.min(end), end)
+    }
+
+    #[test]
+    fn kernels_have_the_intervals_of_a_sequence() {
+        let view = |n| View::dense("x", Layout::Bhnd, &[n, 4], None).unwrap();
+        let far = isize::MAX as usize / 4;
+        let sides = [None, Some(0), Some(3), Some(9), Some(40), Some(usize::MAX)];
+        let causes = [None, Some(Alignment::TopLeft), Some(Alignment::BottomRight)];
+        let mut empty = 0;
+        for (queries, keys) in [(1, 1), (7, 5), (5, 12)] {
+            for (total, offset) in (keys..30).flat_map(|t| (0..=t - keys).map(move |o| (t, o))).chain([
+                (far, 0),
+                (far, far - keys),
+                (far, 3_000_000_000),
+            ]) {
+                for (causal, left) in causes.into_iter().flat_map(|c| sides.map(|side| (c, side))) {
+                    for right in sides {
+                        let plain =
+                            Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
+                        let spec = Spec { causal, window: Window { left, right }, ..plain };
+                        let chunk = Some(Chunk { key_offset: offset, key_total: total });
+                        let lengths = Lengths { chunk, ..Lengths::default() };
+                        let want = spec.check().unwrap().sequence(&lengths, 0);
+                        let found = sequence(&want);
+                        for i in 0..queries {
+                            let (start, end) = want.range(i);
+                            let (a, b) = range(&found, i as i32);
+                            // Where there is no key, either interval is empty.
+                            let same = (a as usize, b as usize) == (start, end) || (a >= b && start >= end);
+                            assert!(same, "{want:?} {found:?}: row {i} {a}..{b}");
+                            empty += usize::from(start >= end);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(empty > 0);
+    }
+}

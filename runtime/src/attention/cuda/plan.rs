@@ -102,7 +102,7 @@ impl GpuPlan {
         }
     }
 
-    /// Size of a workspace in bytes with room for calls that output states: partial states of undivided keys follow
+    /// Size of a workspace in bytes with room for calls that output states, or no output: partial states of undivided keys follow
     /// what every call needs. `usize::MAX` if it overflows.
     pub fn bytes_with_states(&self) -> usize {
         if self.choice.divided() {

@@ -237,12 +237,12 @@ impl GpuWorkspace {
         Ok(lost)
     }
 
-    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine. `states` says whether
-    /// the call outputs states, for which memory of the caller's must have room.
+    /// Checks that the workspace is large enough for the plan and belongs to the plan's engine. `partial` says whether
+    /// the call needs partial states, as in [`GpuPlan::functions`]; memory of the caller's must have room for them.
     ///
     /// # Errors
     /// Returns an error if the workspace belongs to another engine, or is too small.
-    pub fn check(&self, plan: &GpuPlan, problem: &Problem, states: bool) -> Result<(), BindError> {
+    pub fn check(&self, plan: &GpuPlan, problem: &Problem, partial: bool) -> Result<(), BindError> {
         if !Arc::ptr_eq(&self.gpu, &plan.gpu) {
             return Err(BindError::Foreign);
         }
@@ -251,7 +251,7 @@ impl GpuWorkspace {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
         }
-        if states && self.scratch.is_lent() {
+        if partial && self.scratch.is_lent() {
             let needed = plan.bytes_with_states();
             if found < needed {
                 return Err(BindError::StateRoom { found, needed });

@@ -88,7 +88,7 @@ pub fn make(tree: &Tree) -> Result<(), String> {
 fn c_programs(tree: &Tree, out: &Path) -> Result<(), String> {
     setup::program(tree, "gcc", "gcc")?;
     for name in C_PROGRAMS {
-        let done = Run::new(tree, &format!("gcc -std=c99 {WARNINGS} -O1 -I runtime/capi/include -o"))
+        let done = Run::new(tree, &format!("gcc -std=c99 {WARNINGS} -O1 -s -I runtime/capi/include -o"))
             .arg(out.join(name))
             .arg(tree.root.join(SOURCES).join(name).with_extension("c"))
             .arg(tree.target.join("release/libelsa.a"))

@@ -18,9 +18,10 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("plain.c", ""),
     ("buffers.c", ""),
+    ("caches.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
@@ -28,7 +29,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("whole.cpp", "-DELSA_THROW"),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 14] = [
+const ON_A_GPU: [(&str, &str, &str); 16] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -37,6 +38,8 @@ const ON_A_GPU: [(&str, &str, &str); 14] = [
     ("buffers.c", "cuLaunchKernel:1:700", "discrete"),
     ("buffers.c", "cuMemHostAlloc:1+:2", ""),
     ("copies.c", "", ""),
+    ("caches.c", "", ""),
+    ("caches.c", "cuLaunchKernel:1:700", ""),
     ("plain.c", "", ""),
     ("plain.c", "cuLaunchKernel:1:700", ""),
     ("fork.c", "", ""),

@@ -209,7 +209,7 @@ pub fn cuda(tree: &Tree) -> Ran {
     };
     for line in [
         "cargo test --workspace --test conformance --test hostile --test determinism --test no_allocation \
-         --test cuda_* --no-fail-fast -- --include-ignored --skip scale_",
+         --test append --test chunks --test cuda_* --no-fail-fast -- --include-ignored --skip scale_",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
