@@ -42,14 +42,14 @@ static void fill(float *x, unsigned seed) {
     }
 }
 
-static void fill_all(void) {
+static inline void fill_all(void) {
     fill(q, 1);
     fill(k, 2);
     fill(v, 3);
 }
 
 /* The largest distance of out from softmax(q k^T / sqrt(D)) v. */
-static double error(void) {
+static inline double error(void) {
     double worst = 0, y[D];
     size_t h, i, j, c;
     for (h = 0; h < H; h++)
@@ -80,7 +80,7 @@ typedef struct {
 } call;
 
 /* A call of plain attention of q, k and v in memory of the host. */
-static call make(elsa_engine engine) {
+static inline call make(elsa_engine engine) {
     call c;
     elsa_problem_init(&c.problem);
     elsa_inputs_init(&c.in);
@@ -97,7 +97,7 @@ static call make(elsa_engine engine) {
     return c;
 }
 
-static void end(const call *c) {
+static inline void end(const call *c) {
     OK(elsa_workspace_destroy(c->room));
     OK(elsa_plan_destroy(c->plan));
 }

@@ -1,13 +1,14 @@
-/* The stack that functions of the library need: every function for a CPU, on threads whose stack has exactly the bytes
-   that elsa.h states and ends at a page that nobody may touch. Prints how much of it was used. */
+/* The stack that functions of the library need: calls for a CPU where no more is left than elsa.h states, ELSA_STACK_BYTES
+   above a page that nobody may touch. With an argument it prints how much of it was used. */
 #define _GNU_SOURCE
 #define H 2
 #define N 600
-#define D 64
+#define D 16
 #include "common.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static float state_m[2][H * N], state_s[2][H * N], state_w[2][COUNT], lse[H * N];
 static float past[2][COUNT], present[2][2 * COUNT];
@@ -152,30 +153,50 @@ static void destroy(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-static void *step(void *what) {
-    (*(void (**)(void))what)();
+/* Far more than any thread needs, so that its beginning does not count. */
+#define WHOLE ((size_t)1 << 20)
+#define PAINT 0xa5
+/* Sanitizers make frames large. */
+#ifdef INJECT
+#define LEFT (8 * (size_t)ELSA_STACK_BYTES)
+#else
+#define LEFT ((size_t)ELSA_STACK_BYTES)
+#endif
+
+static void (*next)(void);
+static unsigned char *memory;
+static size_t used;
+static int measured;
+
+/* Runs the step where just the stated bytes are left: below them lies a page that nobody may touch. */
+static void *step(void *unused) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char here;
+    const size_t left = ((size_t)(&here - memory) - LEFT) / page * page;
+    size_t at = left;
+    (void)unused;
+    CHECK(mprotect(memory + left - page, page, PROT_NONE) == 0);
+    next();
+    CHECK(mprotect(memory + left - page, page, PROT_READ | PROT_WRITE) == 0);
+    if (measured) {
+        while (memory[at] == PAINT) at++;
+        used = (size_t)(&here - memory) - at;
+    }
     return NULL;
 }
 
-/* Runs a step on a thread with that stack below which lies a page that nobody may touch. */
-static void on(size_t bytes, void (*what)(void), size_t *used) {
-    const size_t page = 65536;
-    unsigned char *memory =
-        mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+static void on_little(void (*what)(void), size_t *most) {
     pthread_attr_t attributes;
     pthread_t thread;
-    size_t at = 0;
-    CHECK(memory != MAP_FAILED && mprotect(memory, page, PROT_NONE) == 0);
-    memset(memory + page, 0xa5, bytes);
+    if (measured) memset(memory, PAINT, WHOLE);
+    next = what;
+    used = 0;
     CHECK(pthread_attr_init(&attributes) == 0);
-    CHECK(pthread_attr_setstack(&attributes, memory + page, bytes) == 0);
-    CHECK(pthread_create(&thread, &attributes, step, &what) == 0);
+    CHECK(pthread_attr_setstack(&attributes, memory, WHOLE) == 0);
+    CHECK(pthread_create(&thread, &attributes, step, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(pthread_attr_destroy(&attributes) == 0);
-    while (at < bytes && memory[page + at] == 0xa5) at++;
-    CHECK(at > 0);
-    if (bytes - at > *used) *used = bytes - at;
-    CHECK(munmap(memory, bytes + page) == 0);
+    if (used > *most) *most = used;
 }
 
 /* The same calls with all the stack of a program give an answer to compare with. */
@@ -192,27 +213,30 @@ static void with_plenty(void) {
     OK(elsa_engine_destroy(engine));
 }
 
-int main(void) {
-    size_t used[4] = {0, 0, 0, 0};
-    elsa_backend each;
+int main(int count, char **arguments) {
+    size_t engines = 0, plans = 0, runs = 0, ends = 0;
     size_t i;
+    memory = mmap(NULL, WHOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    (void)arguments;
+    measured = count > 1;
     fill_all();
     memset(attended, 1, sizeof attended);
-    for (each = ELSA_BACKEND_SCALAR; each < ELSA_BACKEND_CUDA; each++) {
+    for (backend = ELSA_BACKEND_SCALAR; backend < ELSA_BACKEND_CUDA; backend++) {
         uint32_t is_present = 0;
-        OK(elsa_backend_present(each, &is_present));
+        OK(elsa_backend_present(backend, &is_present));
         if (!is_present) continue;
-        backend = each;
         with_plenty();
         for (i = 0; i < KINDS; i++) {
             now = &kinds[i];
-            on(ELSA_STACK_BYTES, create_engine, &used[0]);
-            on(ELSA_STACK_BYTES, create_plan, &used[1]);
-            on(ELSA_STACK_BYTES, run, &used[2]);
-            on(ELSA_STACK_BYTES, destroy, &used[3]);
+            on_little(create_engine, &engines);
+            on_little(create_plan, &plans);
+            on_little(run, &runs);
+            on_little(destroy, &ends);
         }
     }
-    printf("bytes of stack: engines %zu, plans %zu, runs %zu, ends %zu\n", used[0], used[1], used[2], used[3]);
+    CHECK(munmap(memory, WHOLE) == 0);
+    if (measured) printf("bytes of stack: engines %zu, plans %zu, runs %zu, ends %zu\n", engines, plans, runs, ends);
     printf("%d checks\n", checks);
     return 0;
 }

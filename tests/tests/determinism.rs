@@ -7,7 +7,8 @@ use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions, backends};
+use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, ParallelFor};
+use elsa_runtime::{PlanError, PlanOptions, backends};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 use elsa_tests::naive::Answer;
 
@@ -133,6 +134,32 @@ fn a_row_does_not_depend_on_its_neighbours() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A host that computes shares twice, out of order and on threads that it does not wait for, and leaves some out.
+struct Unruly;
+
+impl ParallelFor for Unruly {
+    fn parallel_for(&self, workers: usize, task: HostTask) {
+        std::thread::spawn(move || task.call(workers - 1));
+        (1..workers - 1).rev().for_each(|i| task.call(i));
+        std::thread::spawn(move || (0..workers).for_each(|i| task.call(i)));
+    }
+}
+
+#[test]
+fn threads_that_a_host_lends_change_no_bit() {
+    for present in processors() {
+        let one = engine(present.backend, 1);
+        let host = Some(HostThreads::new(Unruly));
+        let options =
+            EngineOptions { backend: Some(present.backend), threads: Some(4), host, ..Default::default() };
+        let lent = Engine::new(&options).unwrap();
+        assert_eq!(lent.threads(), 4);
+        for case in hard_cases() {
+            assert_eq!(bits(&run(&lent, &case, None)), bits(&run(&one, &case, None)), "{case:?}");
         }
     }
 }

@@ -11,10 +11,15 @@ use super::depth::ceil_log2;
 /// [`MergeStack::capacity`] slots: a new segment is folded into slot [`MergeStack::len`] after
 /// [`MergeStack::push`], merges always take the last two. The result is the balanced tree over segment
 /// numbers whose missing leaves are identities.
-#[derive(Clone, Debug, Default)]
+///
+/// Two neighbours on the stack part at some bit of their segments' numbers: the highest in which a segment of one differs
+/// from one of the other. These bits fall strictly from the bottom of the stack to its top, so one number holds them all.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MergeStack {
-    /// A segment of each slot's subtree.
-    leaves: heapless::Vec<usize, { usize::BITS as usize + 1 }>,
+    /// The segment taken in last, unless there was none.
+    last: Option<usize>,
+    /// The bits at which neighbours part.
+    parts: usize,
 }
 
 impl MergeStack {
@@ -26,46 +31,45 @@ impl MergeStack {
 
     /// Slots in use.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.leaves.len()
+    pub const fn len(&self) -> usize {
+        if self.is_empty() { 0 } else { self.parts.count_ones() as usize + 1 }
     }
 
     /// Whether no segment was taken in.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.leaves.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.last.is_none()
     }
 
     /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.leaves.clear();
+    pub const fn clear(&mut self) {
+        *self = MergeStack { last: None, parts: 0 };
     }
 
     /// Announces segment `c`, which must be greater than all before. Subtrees that it completes merge first:
     /// `merge(slot)` is called for slot ← slot ⊕ (slot + 1). Returns the slot of the new segment.
-    pub fn push(&mut self, c: usize, mut merge: impl FnMut(usize)) -> usize {
-        while let [.., before, last] = self.leaves[..] {
-            // `last` is complete up to the highest level at which it and `c` part.
-            let level = (last ^ c).checked_ilog2().unwrap_or(0);
-            if before >> level != last >> level {
-                break;
-            }
-            self.leaves.pop();
-            merge(self.leaves.len() - 1);
+    pub fn push(&mut self, c: usize, merge: impl FnMut(usize)) -> usize {
+        if let Some(last) = self.last {
+            // The subtree of `last` is complete up to this bit.
+            let bit = 1 << (last ^ c).checked_ilog2().unwrap_or(0);
+            self.join(bit - 1, merge);
+            self.parts |= bit;
         }
-        let slot = self.leaves.len();
-        // There are never more pending subtrees than levels, and one more than the bits of a number are kept.
-        let _ = self.leaves.push(c);
-        slot
+        self.last = Some(c);
+        self.len() - 1
     }
 
     /// Merges what is pending, so that slot zero holds the whole. Returns whether any segment was taken in.
-    pub fn finish(&mut self, mut merge: impl FnMut(usize)) -> bool {
-        while self.leaves.len() > 1 {
-            self.leaves.pop();
-            merge(self.leaves.len() - 1);
-        }
-        !self.leaves.is_empty()
+    pub fn finish(&mut self, merge: impl FnMut(usize)) -> bool {
+        self.join(usize::MAX, merge);
+        !self.is_empty()
+    }
+
+    /// Merges the neighbours that part at one of `bits`, which lie below all others, from the top on.
+    fn join(&mut self, bits: usize, mut merge: impl FnMut(usize)) {
+        let stay = (self.parts & !bits).count_ones() as usize;
+        (stay..self.parts.count_ones() as usize).rev().for_each(&mut merge);
+        self.parts &= !bits;
     }
 }
 

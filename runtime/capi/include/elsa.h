@@ -11,9 +11,25 @@
  * an older library than its header it runs as long as it sets no field and calls no function that the library does not
  * know, which is ELSA_STATUS_UNSUPPORTED, or an error of the loader.
  *
- * Threads. Every function may be called by any thread at any time. Engines and plans may be shared. A workspace, and
- * the frames that are bound to it, serve one call at a time; a second one returns ELSA_STATUS_BUSY. A handle may be
- * destroyed while a call uses it: the call completes, and the object is freed after it.
+ * Threads. Engines and plans may be shared. A workspace, and the frames that are bound to it, serve one call at a time;
+ * a second one returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes, and the
+ * object is freed after it. Who may call what:
+ *
+ *   any thread             every function, at any time
+ *   a log callback         every function but elsa_log_set, which returns ELSA_STATUS_BUSY, as does the workspace of the
+ *                          call that sends the message
+ *   parallel_for, and      every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
+ *   what it runs
+ *   a real-time thread     elsa_run, elsa_partial, elsa_bound_run, elsa_states_merge, elsa_states_finish and
+ *                          elsa_last_error: on the CPU, once the thread has made the call before, they allocate nothing
+ *                          and wait for nothing but their own workers. Two exceptions: calls that need several standing
+ *                          threads of one engine take turns, and every call looks its handles up under a lock that is
+ *                          held for some tens of instructions. No lock inherits priorities.
+ *   a child of fork        every function; elsa_engine_create says what computes there
+ *   a signal handler       none
+ *
+ * Stack. On the CPU no function needs more than ELSA_STACK_BYTES of stack where it is called, nor does a share that
+ * parallel_for is handed. A GPU's driver needs what it needs. Standing threads have stacks of 256 KiB.
  *
  * What the caller promises:
  *  - read: a pointer to a struct or an array that is read is null or valid for reads, and nobody writes there during
@@ -54,6 +70,12 @@
  Counts what the ABI has gained since: a library runs every program whose number is at most its own.
  */
 #define ELSA_ABI_MINOR 0
+
+/*
+ Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
+ handed out, without sanitizers.
+ */
+#define ELSA_STACK_BYTES 32768
 
 /*
  Bytes of a reason, its zero byte included.
@@ -135,7 +157,8 @@ typedef void (*elsa_parallel_task)(void *context, size_t worker);
 /*
  A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
  on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
- options.
+ options. Several threads may call it at once, also from within itself. context is a number and is not followed: a
+ task that is called again, or after the hook has returned, does nothing.
  */
 typedef void (*elsa_parallel_for)(void *user, size_t workers, elsa_parallel_task task, void *context);
 
@@ -168,26 +191,28 @@ typedef struct {
    */
   elsa_cuda_context cuda_context;
   /*
-   Real-time priority of the standing threads: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that creates
-   the engine.
+   Real-time priority of the standing threads, on Linux: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that
+   creates the engine. One that the system does not permit (CAP_SYS_NICE, ulimit -r) is ELSA_STATUS_UNSUPPORTED.
    */
   int32_t priority;
   /*
-   Microseconds for which a standing thread spins before it sleeps; 0 is the default of 200, and a negative number
-   has it sleep at once.
+   Microseconds for which a standing thread, and a caller that waits for one, spins before it sleeps; 0 is the default
+   of 200, and a negative number has it sleep at once.
    */
   int64_t spin_us;
   /*
-   Cores for the standing threads: thread i, counted from one, stays on cores[(i - 1) % core_count]. The caller is
-   thread zero and stays where it is. Null leaves the choice to the system.
+   Cores for the standing threads, on Linux: thread i, counted from one, stays on cores[(i - 1) % core_count]. The
+   caller is thread zero and stays where it is. The list is read during the call only. A core on which the system
+   does not let the process run is ELSA_STATUS_ARGUMENT.
    */
   const uint32_t *cores;
   /*
-   Number of cores.
+   Number of cores; 0 leaves the choice to the system.
    */
   size_t core_count;
   /*
-   Lends threads of the host's in place of standing ones; null for standing ones.
+   Lends threads of the host's in place of standing ones; null for standing ones. cores and priority are then
+   refused, and threads is the largest number of workers of a call.
    */
   elsa_parallel_for parallel_for;
   /*

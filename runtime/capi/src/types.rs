@@ -19,6 +19,10 @@ pub const ELSA_ABI_MAJOR: u32 = 1;
 /// Counts what the ABI has gained since: a library runs every program whose number is at most its own.
 pub const ELSA_ABI_MINOR: u32 = 0;
 
+/// Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
+/// handed out, without sanitizers.
+pub const ELSA_STACK_BYTES: usize = 32768;
+
 /// What a function returns: ELSA_STATUS_OK, or why it failed.
 pub type elsa_status = i32;
 /// Done.
@@ -177,7 +181,8 @@ pub type elsa_parallel_task = Option<unsafe extern "C" fn(context: *mut c_void, 
 
 /// A hook through which a host lends its own threads: calls task(context, worker) once for every worker below workers,
 /// on any threads and in any order, and returns when all of these calls have returned. user is parallel_user of the
-/// options.
+/// options. Several threads may call it at once, also from within itself. context is a number and is not followed: a
+/// task that is called again, or after the hook has returned, does nothing.
 pub type elsa_parallel_for = Option<
     unsafe extern "C" fn(user: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void),
 >;
@@ -198,18 +203,20 @@ pub struct elsa_engine_options {
     pub cuda_device: usize,
     /// One of ELSA_CUDA_CONTEXT_*.
     pub cuda_context: elsa_cuda_context,
-    /// Real-time priority of the standing threads: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that creates
-    /// the engine.
+    /// Real-time priority of the standing threads, on Linux: 1 to 99 of SCHED_FIFO; 0 is the priority of the thread that
+    /// creates the engine. One that the system does not permit (CAP_SYS_NICE, ulimit -r) is ELSA_STATUS_UNSUPPORTED.
     pub priority: i32,
-    /// Microseconds for which a standing thread spins before it sleeps; 0 is the default of 200, and a negative number
-    /// has it sleep at once.
+    /// Microseconds for which a standing thread, and a caller that waits for one, spins before it sleeps; 0 is the default
+    /// of 200, and a negative number has it sleep at once.
     pub spin_us: i64,
-    /// Cores for the standing threads: thread i, counted from one, stays on cores[(i - 1) % core_count]. The caller is
-    /// thread zero and stays where it is. Null leaves the choice to the system.
+    /// Cores for the standing threads, on Linux: thread i, counted from one, stays on cores[(i - 1) % core_count]. The
+    /// caller is thread zero and stays where it is. The list is read during the call only. A core on which the system
+    /// does not let the process run is ELSA_STATUS_ARGUMENT.
     pub cores: *const u32,
-    /// Number of cores.
+    /// Number of cores; 0 leaves the choice to the system.
     pub core_count: usize,
-    /// Lends threads of the host's in place of standing ones; null for standing ones.
+    /// Lends threads of the host's in place of standing ones; null for standing ones. cores and priority are then
+    /// refused, and threads is the largest number of workers of a call.
     pub parallel_for: elsa_parallel_for,
     /// First argument of parallel_for.
     pub parallel_user: *mut c_void,

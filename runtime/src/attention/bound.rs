@@ -140,6 +140,7 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if the workspace does not belong to this plan.
+    #[inline(never)]
     fn bind_gpu<'a>(
         &'a self,
         plan: &'a GpuPlan,

@@ -275,6 +275,27 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_admits_the_calls_of_its_generation_while_it_is_open() {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let job: Job = &|_| add(&COUNT);
+        let slot = Slot::new();
+        let visited = |task: HostTask, worker| {
+            slot.visit((task.number() / SLOTS) as u64, worker);
+            COUNT.load(Ordering::Relaxed)
+        };
+        assert_eq!(visited(HostTask(0), 0), 0);
+        let first = slot.open(3, job, 2);
+        assert_eq!(first.number() % SLOTS, 3);
+        assert_eq!([0, 0, 2, 64, 1].map(|worker| visited(first, worker)), [1, 1, 1, 1, 2]);
+        let second = slot.open(3, job, 2);
+        assert_eq!(visited(first, 0), 2, "of an earlier call");
+        assert_eq!(visited(second, 0), 3);
+        slot.state.fetch_and(!OPEN, Ordering::Relaxed);
+        assert_eq!(visited(second, 1), 3, "of a call that is closed");
+        assert_eq!(slot.state.load(Ordering::Relaxed) & INSIDE, 0);
+    }
+
+    #[test]
     fn a_host_that_keeps_its_word() {
         holds(|workers, task| {
             thread::scope(|s| (0..workers).for_each(|i| drop(s.spawn(move || task.call(i)))));

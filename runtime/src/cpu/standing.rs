@@ -29,7 +29,6 @@ use crate::error::{EngineError, RunError};
 use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -73,6 +72,33 @@ pub struct Standing {
     turn: Mutex<()>,
 }
 
+/// What threads that were given a place have reported: how many, and the first refusal.
+#[derive(Default)]
+struct Reports {
+    state: Mutex<(usize, Option<EngineError>)>,
+    news: Condvar,
+}
+
+impl Reports {
+    fn add(&self, report: Result<(), EngineError>) {
+        let mut state = lock(&self.state);
+        state.0 += 1;
+        if let Err(e) = report {
+            state.1.get_or_insert(e);
+        }
+        self.news.notify_one();
+    }
+
+    /// Waits for the reports of so many threads.
+    fn wait(&self, threads: usize) -> Result<(), EngineError> {
+        let mut state = lock(&self.state);
+        while state.0 < threads {
+            state = self.news.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.1.take().map_or(Ok(()), Err)
+    }
+}
+
 /// Locks a mutex whose data is consistent even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,15 +125,14 @@ impl Standing {
         let process = Process::current();
         let mut standing = Standing { process, shared, handles: Vec::new(), turn: Mutex::new(()) };
         let placed = placement.option().is_some();
-        let (report, reports) = channel();
+        let reports = Arc::new(Reports::default());
         for index in 1..workers {
             let shared = Arc::clone(&standing.shared);
-            let start = placed.then(|| (placement.clone(), Sender::clone(&report)));
+            let start = placed.then(|| (placement.clone(), Arc::clone(&reports)));
             let thread = std::thread::Builder::new().name(format!("elsa-{index}")).stack_size(STACK);
             let spawned = thread.spawn(move || {
-                if let Some((placement, report)) = start {
-                    // Whoever started the thread may have given up.
-                    let _ = report.send(placement.apply(index));
+                if let Some((placement, reports)) = start {
+                    reports.add(placement.apply(index));
                 }
                 work(&shared, index);
             });
@@ -119,9 +144,9 @@ impl Standing {
                 }
             }
         }
-        drop(report);
-        // Ends with the last report.
-        reports.into_iter().collect::<Result<(), EngineError>>()?;
+        if placed {
+            reports.wait(standing.handles.len())?;
+        }
         Ok(standing)
     }
 

@@ -83,6 +83,7 @@ impl<'a> HostCall<'a> {
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
     /// tensors any longer.
+    #[inline(never)]
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
         if self.workspace.revive()? {
             (self.prepared, self.staged) = (false, false);
@@ -125,8 +126,7 @@ impl<'a> HostCall<'a> {
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }
         let size = self.problem.spec().dtype.size();
-        let copied = self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
-        for (tensor, (view, kept)) in copied.filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
+        for (tensor, (view, kept)) in copied().filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
             if !reused {
                 for_runs(&view, 0..kept, |run| {
                     bytes += run.len() * size;

@@ -18,13 +18,16 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("plain.c", ""),
     ("buffers.c", ""),
+    ("cache.c", ""),
     ("caches.c", ""),
+    ("concurrency.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
     ("logs.c", ""),
+    ("stack.c", ""),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];

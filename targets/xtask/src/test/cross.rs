@@ -33,6 +33,10 @@ const SHORT_GRID: &str = "bench --json --seconds 0.1 --shape 1,1,1,256,64 --shap
 /// Lines that it prints: two methods for each shape.
 const SHORT_GRID_LINES: usize = 10;
 
+/// Programs of `tests/capi` whose outcome depends on the processor or the C library: the stack that calls need, threads,
+/// and pages that nobody may touch.
+const PROGRAMS: [&str; 3] = ["stack.c", "concurrency.c", "cache.c"];
+
 /// The stage `cross`.
 pub fn cross(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
@@ -56,6 +60,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let board = setup::reference()?;
     let dist = Target::named(tree, &board.name)?.dist(tree);
     consumer(tree, ran, &board, &dist)?;
+    programs(tree, ran, &board, &dist)?;
     readme::board(tree, ran, setup::oldest_cmake(tree)?.as_deref(), &setup::emulator())?;
     emulate(tree, ran, &board, &dist);
     Ok(())
@@ -107,6 +112,27 @@ fn consumer(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<()
         "the C program",
         said.and_then(|said| if said.trim() == "ok" { Ok(said.trim().to_owned()) } else { Err(said) }),
     );
+    Ok(())
+}
+
+/// Compiles [`PROGRAMS`] for the board with the static library of the folder, and runs them on an emulated Cortex-A57.
+fn programs(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) -> Result<(), String> {
+    let python = setup::zig(tree)?.join("python");
+    let target = format!("{}-linux-gnu.{}", board.build.machine, board.build.glibc);
+    for source in PROGRAMS {
+        let program = tree.target.join("consumer").join(source).with_extension("elf");
+        let compile =
+            Run::new(tree, "").arg(&python).args(&format!("-m ziglang cc -target {target} -std=c99 -O1 -I"));
+        let compile = compile.arg(dist.join("include")).arg("-o").arg(&program);
+        let compile = compile.arg(tree.root.join("tests/capi").join(source)).arg(dist.join("lib/libelsa.a"));
+        compile.args("-lpthread -lm -ldl -lunwind").run().text(source)?;
+        let out = Run::new(tree, &setup::emulator()).arg(&program).limit(Duration::from_secs(240)).run();
+        let said = out.text(&format!("{source}, emulated")).and_then(|said| {
+            let last = said.lines().last().unwrap_or_default();
+            if last.ends_with(" checks") { Ok(last.to_owned()) } else { Err(said.clone()) }
+        });
+        ran.note(&format!("{source}, emulated"), said);
+    }
     Ok(())
 }
 
