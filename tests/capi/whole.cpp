@@ -507,6 +507,70 @@ void memory() {
     CHECK(std::strlen(elsa::status_text(ELSA_STATUS_BUSY)) > 0);
 }
 
+// The numbers of keys that rows attend: queries of zero have exp(lse) = keys.
+std::vector<long> attended(const elsa::engine &engine, elsa::problem<float> p, std::size_t queries, std::size_t past,
+                           std::size_t keys, std::int64_t length, const elsa::mask &mask = elsa::mask()) {
+    const std::size_t heads = 3;
+    p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, queries, 4);
+    p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, keys, 4);
+    const std::vector<float> zeros(heads * (queries + past + keys) * 4, 0.0f);
+    std::vector<float> lse(heads * queries);
+    elsa::inputs<float> in;
+    in.q = in.k = in.v = zeros;
+    in.mask = mask;
+    if (past > 0) {
+        p.past_k = p.past_v = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, past, 4);
+        p.with_past(p.past_k, p.past_v);
+        in.past_k = in.past_v = zeros;
+    }
+    if (length > 0) {
+        p.with_key_lengths();
+        in.key_lengths = {&length, 1};
+    }
+    elsa::outputs<float> to;
+    to.lse = lse;
+    const elsa::plan<float> plan = engine.plan(p).value();
+    CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    std::vector<long> counts;
+    for (const float l : lse) counts.push_back(std::lround(std::exp(l)));
+    return counts;
+}
+
+// What the header says of diagonals, windows, strides and masks.
+void header(const elsa::engine &engine) {
+    typedef std::vector<long> Counts;
+    const Counts four_five = {4, 5, 4, 5, 4, 5}, three_four = {3, 4, 3, 4, 3, 4};
+    elsa::problem<float> p;
+    for (const elsa_causal causal : {ELSA_CAUSAL_TOP_LEFT, ELSA_CAUSAL_BOTTOM_RIGHT}) {
+        p.causal = causal;
+        CHECK(attended(engine, p, 2, 3, 2, 0) == four_five);
+    }
+    CHECK(attended(engine, p, 2, 3, 2, 4) == three_four);
+    p.causal = ELSA_CAUSAL_TOP_LEFT;
+    CHECK(attended(engine, p, 2, 3, 2, 4) == Counts(6, 4));
+    p.with_window_right(2);
+    CHECK(attended(engine, p, 2, 3, 2, 0) == four_five);
+    p.causal = ELSA_CAUSAL_NONE;
+    p.with_window_left(3);
+    const Counts windows = attended(engine, p, 20, 0, 20, 0);
+    CHECK(windows[10] == 6 && windows[0] == 3 && windows[19] == 4);
+    const std::size_t strides[3][4] = {{105, 35, 7, 1}, {105, 7, 21, 1}, {315, 7, 63, 1}};
+    for (elsa_layout layout = 0; layout < 3; layout++)
+        CHECK(std::memcmp(elsa::view(layout, 2, 3, 5, 7)->strides, strides[layout], sizeof strides[0]) == 0);
+    // The first of 9 keys is masked: for all, for the last of 5 queries, for the last of 3 heads.
+    std::vector<unsigned char> row(9, 1), matrix(45, 1), heads(27, 1);
+    row[0] = matrix[36] = heads[18] = 0;
+    elsa::problem<float> masked;
+    CHECK(attended(engine, masked.with_mask<bool>({9}), 5, 0, 9, 0, row) == Counts(15, 8));
+    Counts counts = attended(engine, masked.with_mask<bool>({5, 9}), 5, 0, 9, 0, matrix);
+    CHECK(counts[4] == 8 && counts[9] == 8 && counts[14] == 8 && counts[3] == 9);
+    counts = attended(engine, masked.with_mask<bool>({3, 1, 9}), 5, 0, 9, 0, heads);
+    CHECK(counts[9] == 9 && counts[10] == 8 && counts[14] == 8);
+    // A mask of 7 keys leaves the last two unattended; one of 1 is shared.
+    CHECK(attended(engine, masked.with_mask<bool>({7}), 5, 0, 9, 0, elsa::mask(matrix.data(), 7)) == Counts(15, 7));
+    CHECK(attended(engine, masked.with_mask<bool>({5, 1}), 5, 0, 9, 0, elsa::mask(matrix.data(), 5)) == Counts(15, 9));
+}
+
 // A mask of other elements than the problem's is refused, though its bytes would do.
 void other_masks(const elsa::engine &engine) {
     const std::size_t tokens = 6, dim = 4;
@@ -763,6 +827,7 @@ int main() {
     threads(engine);
     refusals(engine);
     memory();
+    header(engine);
     other_masks(engine);
     buffers(engine);
     shared(engine);
