@@ -18,7 +18,7 @@ use crate::shell::{Run, Tree};
 use std::path::Path;
 
 /// A program of `tests/capi` and the flags that make variants of it.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("cache.c", ""),
@@ -28,6 +28,8 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("fork.c", ""),
     ("logs.c", ""),
     ("stack.c", ""),
+    ("typed.cpp", ""),
+    ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
@@ -99,7 +101,12 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         readme::cpp(tree, ran, cmake.as_deref())?;
     }
     with_pkg_config(tree, ran, &dist, &home)?;
-    hpp::hpp(tree, ran, &dist, &home)?;
+    for source in ["typed.cpp", "whole.cpp"] {
+        for (what, run) in hpp::later(tree, ran, source, &dist, &home) {
+            checks(ran, &what, run);
+        }
+    }
+    hpp::refused(tree, ran, &dist)?;
 
     // A library with debugging information, which panics on request.
     let inject =
@@ -149,7 +156,7 @@ fn compile(
 }
 
 /// Runs a program that ends with the number of its checks.
-pub(super) fn checks(ran: &mut Ran, what: &str, run: Run) {
+fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     let out = run.run();
     let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());

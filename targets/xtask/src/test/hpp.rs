@@ -1,7 +1,6 @@
-//! `elsa.hpp` to compilers: a part of the stage `capi`. The program that uses all of it, in the later standards of C++;
+//! `elsa.hpp` to compilers: a part of the stage `capi`. The programs that use it, in the later standards of C++;
 //! and lines that must not compile, each of which a compiler must name.
 
-use super::capi::checks;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
@@ -15,25 +14,32 @@ const REFUSED: &str = "tests/capi/refused.cpp";
 /// What stands behind such a line.
 const MARK: &str = "// refused: ";
 
-/// Both, against the folder `dist`; programs go to `home`.
-pub fn hpp(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
-    let archive = dist.join("lib/libelsa.a");
+/// Compiles a program of `tests/capi` by the later standards, against the folder `dist` and to `home`; returns what came
+/// of it, to be run.
+pub fn later(tree: &Tree, ran: &mut Ran, source: &str, dist: &Path, home: &Path) -> Vec<(String, Run)> {
+    let mut programs = Vec::new();
     for compiler in COMPILERS {
         for standard in LATER {
-            let program = home.join(format!("whole.cpp-{compiler}-{standard}"));
+            let program = home.join(format!("{source}-{compiler}-{standard}"));
             let run = compiler_of(tree, compiler, standard, dist)
                 .args("-O1 -o")
                 .arg(&program)
-                .arg(tree.root.join(SOURCES).join("whole.cpp"));
-            let run = run.arg(&archive).args(BESIDE);
+                .arg(tree.root.join(SOURCES).join(source))
+                .arg(dist.join("lib/libelsa.a"))
+                .args(BESIDE);
             let line = run.line();
             let ok = run.run().ok;
             ran.add(&line, ok, u64::from(ok), u64::from(!ok));
             if ok {
-                checks(ran, &format!("whole.cpp, {standard}"), Run::new(tree, "").arg(&program));
+                programs.push((format!("{source}, {standard}"), Run::new(tree, "").arg(&program)));
             }
         }
     }
+    programs
+}
+
+/// The lines that must not compile.
+pub fn refused(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = marked(&text);
