@@ -139,6 +139,12 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
+    /// A workspace for no plan.
+    #[error("plans: none; allowed: at least one")]
+    NoPlan,
+    /// A workspace for plans that compute on different GPUs, or on those of different engines.
+    #[error("plans: on GPUs of different engines; allowed: plans of one engine")]
+    OtherGpu,
     /// The caller supplied host memory, but the workspace of the plan is on a device.
     #[error("workspace: memory of the host for a plan on a GPU; allowed: one that the plan allocates")]
     OnDevice,

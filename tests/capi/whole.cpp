@@ -1,17 +1,6 @@
 // elsa.hpp in use: every layout, type and flag against a naive double loop, states of disjoint sets of keys, threads,
 // refusals. Compiled with and without ELSA_THROW; with INJECT against a library that panics on request.
-#include "elsa.hpp"
-
-#include <atomic>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <limits>
-#include <string>
-#include <thread>
-#include <vector>
+#include "common.hpp"
 
 #ifdef INJECT
 extern "C" void elsa_test_panic_next(void);
@@ -19,133 +8,29 @@ extern "C" void elsa_test_panic_next(void);
 
 namespace {
 
-int checks = 0;
-
-void check(bool good, const char *what, int line) {
-    checks++;
-    if (!good) {
-        std::fprintf(stderr, "%d: %s (%s)\n", line, what, elsa_last_error());
-        std::exit(1);
-    }
-}
-#define CHECK(x) check((x), #x, __LINE__)
-
-std::vector<float> noise(std::size_t count, unsigned seed) {
-    std::vector<float> x(count);
-    for (float &v : x) {
-        seed = seed * 1664525u + 1013904223u;
-        v = static_cast<float>(seed >> 8) / 8388608.0f - 1.0f;
-    }
-    return x;
-}
-
-// The upper 16 bits of an f32, rounded to nearest even; and back.
-std::uint16_t to_bf16(float x) {
-    std::uint32_t b;
-    std::memcpy(&b, &x, 4);
-    return static_cast<std::uint16_t>((b + 0x7fff + ((b >> 16) & 1)) >> 16);
-}
-float from_bf16(std::uint16_t x) {
-    const std::uint32_t b = static_cast<std::uint32_t>(x) << 16;
-    float f;
-    std::memcpy(&f, &b, 4);
-    return f;
-}
-// f16 of a number that needs no more than eleven bits and is neither tiny nor huge; and back.
-std::uint16_t to_f16(float x) {
-    int exponent;
-    const float m = std::frexp(std::fabs(x), &exponent);
-    if (m == 0 || exponent < -13) return 0;
-    const int bits = static_cast<int>(m * 2048.0f) - 1024;
-    return static_cast<std::uint16_t>((x < 0 ? 0x8000 : 0) | ((exponent + 14) << 10) | bits);
-}
-float from_f16(std::uint16_t x) {
-    const int exponent = (x >> 10) & 31, bits = x & 1023;
-    const float m = exponent == 0 ? std::ldexp(static_cast<float>(bits), -24)
-                                  : std::ldexp(static_cast<float>(bits + 1024), exponent - 25);
-    return x & 0x8000 ? -m : m;
-}
-
-typedef std::function<float(const elsa_view &, std::size_t h, std::size_t token, std::size_t dim)> Read;
-
-std::size_t at(const elsa_view &v, std::size_t h, std::size_t token, std::size_t dim) {
-    return h * v.strides[1] + token * v.strides[2] + dim;
-}
-
-// Softmax attention of one sequence by the definition; `attends` selects the pairs that count.
-std::vector<double> naive(const elsa_problem &p, const Read &q, const Read &k, const Read &v,
-                          const std::function<bool(std::size_t, std::size_t)> &attends) {
-    const std::size_t heads = p.q.shape[1], group = heads / p.k.shape[1], dim = p.q.shape[3], wide = p.v.shape[3];
-    std::vector<double> y(heads * p.q.shape[2] * wide, 0.0);
-    for (std::size_t h = 0; h < heads; h++)
-        for (std::size_t i = 0; i < p.q.shape[2]; i++) {
-            double sum = 0;
-            double *row = &y[(h * p.q.shape[2] + i) * wide];
-            for (std::size_t j = 0; j < p.k.shape[2]; j++) {
-                if (!attends(i, j)) continue;
-                double s = 0;
-                for (std::size_t c = 0; c < dim; c++)
-                    s += static_cast<double>(q(p.q, h, i, c)) * static_cast<double>(k(p.k, h / group, j, c));
-                const double w = std::exp(s / std::sqrt(static_cast<double>(dim)));
-                sum += w;
-                for (std::size_t c = 0; c < wide; c++) row[c] += w * static_cast<double>(v(p.v, h / group, j, c));
-            }
-            for (std::size_t c = 0; c < wide && sum > 0; c++) row[c] /= sum;
-        }
-    return y;
-}
-
-double distance(const elsa_problem &p, const std::vector<double> &want, const Read &out) {
-    double worst = 0;
-    for (std::size_t h = 0; h < p.out.shape[1]; h++)
-        for (std::size_t i = 0; i < p.out.shape[2]; i++)
-            for (std::size_t c = 0; c < p.out.shape[3]; c++) {
-                const double w = want[(h * p.out.shape[2] + i) * p.out.shape[3] + c];
-                const double d = std::fabs(static_cast<double>(out(p.out, h, i, c)) - w);
-                if (!(d <= worst)) worst = d == d ? d : HUGE_VAL;
-            }
-    return worst;
-}
-
-// The largest difference of two rows of numbers; infinite where one is no number.
-double distance(const std::vector<float> &a, const std::vector<float> &b) {
-    double worst = 0;
-    for (std::size_t i = 0; i < a.size(); i++) {
-        const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
-        if (!(d <= worst)) worst = d == d ? d : HUGE_VAL;
-    }
-    return worst;
-}
-
-Read reader(const std::vector<float> &x, std::size_t from = 0) {
-    return [&x, from](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) { return x[from + at(v, h, t, d)]; };
-}
-
-bool all(std::size_t, std::size_t) { return true; }
-
 // Queries, keys and values side by side in one tensor [tokens, 3, heads, dim].
 void packed_qkv(const elsa::engine &engine) {
     const std::size_t tokens = 45, heads = 3, dim = 24, row = 3 * heads * dim;
     const std::vector<float> x = noise(tokens * row, 1);
     std::vector<float> out(tokens * heads * dim, -7.0f);
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = *elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim);
     p.out = p.q;
     p.q.strides[2] = row;
     p.q.strides[0] = row * tokens;
     p.k = p.v = p.q;
-    elsa::result<elsa::plan> plan = engine.plan(p);
+    elsa::result<elsa::plan<float>> plan = engine.plan(p);
     CHECK(plan.ok());
     elsa::result<elsa::workspace> room = plan->workspace();
     CHECK(room.ok());
-    elsa_inputs in = elsa::inputs();
-    elsa_outputs to = elsa::outputs();
+    elsa::inputs<float> in;
+    elsa::outputs<float> to;
     const std::size_t reach = (tokens - 1) * row + heads * dim;
-    in.q = elsa::input(x.data(), reach);
-    in.k = elsa::input(x.data() + heads * dim, reach);
-    in.v = elsa::input(x.data() + 2 * heads * dim, reach);
-    to.out = elsa::output(out.data(), out.size());
-    elsa_report report = elsa::report();
+    in.q = {x.data(), reach};
+    in.k = {x.data() + heads * dim, reach};
+    in.v = {x.data() + 2 * heads * dim, reach};
+    to.out = out;
+    elsa::report report;
     CHECK(plan->run(*room, in, to, &report).ok());
     CHECK(report.workers >= 1 && report.kernel != nullptr && report.kernel[0] != 0 && report.fallback == 0);
     const std::vector<double> want =
@@ -197,17 +82,17 @@ void flags(const elsa::engine &engine) {
     const std::vector<float> q = noise(heads * tokens * dim, 2), k = noise(2 * tokens * dim, 3), v = noise(2 * tokens * dim, 4);
     std::vector<unsigned char> mask(tokens * tokens);
     for (std::size_t i = 0; i < mask.size(); i++) mask[i] = i * 7919 % 5 != 0;
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
     p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 2, tokens, dim);
-    elsa_inputs in = elsa::inputs();
-    in.q = elsa::input(q.data(), q.size());
-    in.k = elsa::input(k.data(), k.size());
-    in.v = elsa::input(v.data(), v.size());
+    elsa::inputs<float> in;
+    in.q = q;
+    in.k = k;
+    in.v = v;
     const std::int64_t length = 29;
     for (int flag = 0; flag < 4; flag++) {
-        elsa_problem f = p;
-        elsa_inputs with = in;
+        elsa::problem<float> f = p;
+        elsa::inputs<float> with = in;
         std::function<bool(std::size_t, std::size_t)> attends = all;
         if (flag == 0) {
             f.causal = ELSA_CAUSAL_TOP_LEFT;
@@ -221,7 +106,7 @@ void flags(const elsa::engine &engine) {
             f.mask.kind = ELSA_MASK_BOOL;
             f.mask.rank = 2;
             f.mask.dims[0] = f.mask.dims[1] = tokens;
-            with.mask = elsa::input(mask.data(), mask.size());
+            with.mask = mask;
             attends = [&](std::size_t i, std::size_t j) { return mask[i * tokens + j] != 0; };
         } else {
             f.has_key_lengths = 1;
@@ -229,9 +114,9 @@ void flags(const elsa::engine &engine) {
             attends = [&](std::size_t, std::size_t j) { return j < static_cast<std::size_t>(length); };
         }
         std::vector<float> out(q.size(), -7.0f);
-        elsa_outputs to = elsa::outputs();
-        to.out = elsa::output(out.data(), out.size());
-        elsa::result<elsa::plan> plan = engine.plan(f);
+        elsa::outputs<float> to;
+        to.out = out;
+        elsa::result<elsa::plan<float>> plan = engine.plan(f);
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
         CHECK(room.ok());
@@ -242,37 +127,43 @@ void flags(const elsa::engine &engine) {
 }
 
 // f16 and bf16: sums in f32, the output rounded once.
-void sixteen_bits(const elsa::engine &engine) {
-    const std::size_t tokens = 50, dim = 32;
-    const std::vector<float> x = noise(3 * tokens * dim, 5);
-    for (int is_f16 = 0; is_f16 < 2; is_f16++) {
-        std::vector<std::uint16_t> raw(x.size()), out(tokens * dim, 0x7fff);
-        for (std::size_t i = 0; i < x.size(); i++) raw[i] = is_f16 ? to_f16(x[i]) : to_bf16(x[i]);
-        std::function<float(std::uint16_t)> widen = from_bf16;
-        if (is_f16) widen = from_f16;
-        const auto read = [&](const std::vector<std::uint16_t> &data, std::size_t from) -> Read {
-            return [&data, from, widen](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) {
-                return widen(data[from + at(v, h, t, d)]);
-            };
+template <class T>
+void sixteen_bits(const elsa::engine &engine, std::uint16_t (*narrow)(float), float (*widen)(std::uint16_t),
+                  double rounding) {
+    const std::size_t tokens = 50, dim = 32, each = tokens * dim;
+    const std::vector<float> x = noise(3 * each, 5);
+    std::vector<T> raw(x.size()), out(each, T{0x7fff});
+    for (std::size_t i = 0; i < x.size(); i++) raw[i].bits = narrow(x[i]);
+    const auto read = [&](const std::vector<T> &data, std::size_t from) -> Read {
+        return [&data, from, widen](const elsa_view &v, std::size_t h, std::size_t t, std::size_t d) {
+            return widen(data[from + at(v, h, t, d)].bits);
         };
-        elsa_problem p = elsa::problem();
-        p.dtype = is_f16 ? ELSA_DTYPE_F16 : ELSA_DTYPE_BF16;
-        p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
-        elsa_inputs in = elsa::inputs();
-        elsa_outputs to = elsa::outputs();
-        const std::size_t each = tokens * dim;
-        in.q = elsa::input(raw.data(), each);
-        in.k = elsa::input(raw.data() + each, each);
-        in.v = elsa::input(raw.data() + 2 * each, each);
-        to.out = elsa::output(out.data(), each);
-        elsa::result<elsa::plan> plan = engine.plan(p);
-        CHECK(plan.ok());
-        elsa::result<elsa::workspace> room = plan->workspace();
-        CHECK(plan->run(*room, in, to).ok());
-        // Half a unit in the last place of outputs below one, and the error of f32 sums.
-        const double allowed = (is_f16 ? 1.0 / 4096 : 1.0 / 512) + 1e-5;
-        CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <= allowed);
-    }
+    };
+    elsa::problem<T> p;
+    p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
+    elsa::inputs<T> in;
+    elsa::outputs<T> to;
+    in.q = {raw.data(), each};
+    in.k = {raw.data() + each, each};
+    in.v = {raw.data() + 2 * each, each};
+    to.out = out;
+    elsa::result<elsa::plan<T>> plan = engine.plan(p);
+    CHECK(plan.ok());
+    elsa::result<elsa::workspace> room = plan->workspace();
+    CHECK(plan->run(*room, in, to).ok());
+    // The error of f32 sums besides.
+    CHECK(distance(p, naive(p, read(raw, 0), read(raw, each), read(raw, 2 * each), all), read(out, 0)) <=
+          rounding + 1e-5);
+    // Words of 16 bits that somebody else has made.
+    std::vector<std::uint16_t> words(x.size()), other(each, 0x7fff);
+    for (std::size_t i = 0; i < x.size(); i++) words[i] = narrow(x[i]);
+    in.q = elsa::as<T>(words.data(), each);
+    to.out = elsa::as<T>(other.data(), each);
+    CHECK(plan->run(*room, in, to).ok());
+    CHECK(std::memcmp(out.data(), other.data(), 2 * each) == 0);
+    // A type of elements that changed behind the type's back.
+    p.dtype = ELSA_DTYPE_F32;
+    CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
 }
 
 // The states of two disjoint sets of keys merge into the state of all. Scores lie about `centre`, a few values of f32
@@ -287,54 +178,48 @@ void parts(const elsa::engine &engine, float centre) {
         k[j * dim] = centre;
         for (std::size_t up = j * 5 % 7; up > 0; up--) k[j * dim] = std::nextafter(k[j * dim], infinity);
     }
-    std::vector<float> m[3], s[3], w[3], out(tokens * dim), whole(tokens * dim), lse(tokens);
-    for (int part = 0; part < 3; part++) {
-        m[part].resize(tokens);
-        s[part].resize(tokens);
-        w[part].resize(tokens * dim);
-    }
+    std::vector<float> out(tokens * dim), whole(tokens * dim), lse(tokens);
+    elsa::states all_keys(tokens, dim), folded(tokens, dim);
     const std::size_t from[3] = {0, cut, 0}, to_key[3] = {cut, keys, keys};
     for (int part = 0; part < 3; part++) {
         const std::size_t count = to_key[part] - from[part];
-        elsa_problem p = elsa::problem();
+        elsa::problem<float> p;
         p.q = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
         p.k = p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, count, dim);
-        elsa::result<elsa::plan> plan = engine.plan(p);
+        elsa::result<elsa::plan<float>> plan = engine.plan(p);
         CHECK(plan.ok());
         elsa::result<elsa::workspace> room = plan->workspace();
-        elsa_inputs in = elsa::inputs();
-        elsa_outputs to = elsa::outputs();
-        in.q = elsa::input(q.data(), q.size());
-        in.k = elsa::input(k.data() + from[part] * dim, count * dim);
-        in.v = elsa::input(v.data() + from[part] * dim, count * dim);
-        to.out = elsa::output(part == 2 ? whole.data() : out.data(), tokens * dim);
+        elsa::states states(tokens, dim);
+        elsa::inputs<float> in;
+        elsa::outputs<float> to;
+        in.q = q;
+        in.k = {k.data() + from[part] * dim, count * dim};
+        in.v = {v.data() + from[part] * dim, count * dim};
+        to.out = part == 2 ? whole : out;
         CHECK(!plan->partial(*room, in, to).ok());
-        to.state_m = elsa::output(m[part].data(), tokens);
-        to.state_s = elsa::output(s[part].data(), tokens);
-        to.state_w = elsa::output(w[part].data(), tokens * dim);
+        to.with_states(states);
         CHECK(plan->partial(*room, in, to).ok());
+        if (part == 2) all_keys = std::move(states);
+        else CHECK(folded.merge(states).ok());
     }
-    const elsa_states_in a = {m[0].data(), s[0].data(), w[0].data()}, b = {m[1].data(), s[1].data(), w[1].data()};
-    std::vector<float> mm(tokens), ss(tokens), ww(tokens * dim);
-    const elsa_states_out merged = {mm.data(), ss.data(), ww.data()};
-    CHECK(elsa_states_merge(tokens, dim, &a, &b, &merged) == ELSA_STATUS_OK);
-    const elsa_states_in both = {mm.data(), ss.data(), ww.data()};
-    CHECK(elsa_states_finish(tokens, dim, &both, out.data(), lse.data()) == ELSA_STATUS_OK);
+    CHECK(folded.finish(out, lse).ok());
     CHECK(distance(out, whole) < 2e-6);
+    const elsa_states_in state = all_keys.read();
     for (std::size_t i = 0; i < tokens; i++) {
-        const double want = static_cast<double>(m[2][i]) + std::log(static_cast<double>(s[2][i]));
+        const double want = static_cast<double>(state.m[i]) + std::log(static_cast<double>(state.s[i]));
         CHECK(std::fabs(static_cast<double>(lse[i]) - want) < 1e-5 + 2e-7 * std::fabs(want));
     }
-    // A state without keys changes nothing.
-    const std::vector<float> none_m(tokens, -std::numeric_limits<float>::infinity()), none_s(tokens, 0.0f),
-        none_w(tokens * dim, 0.0f);
-    const elsa_states_in none = {none_m.data(), none_s.data(), none_w.data()};
-    std::vector<float> m2(tokens), s2(tokens), w2(tokens * dim), again(tokens * dim);
-    const elsa_states_out same = {m2.data(), s2.data(), w2.data()};
-    CHECK(elsa_states_merge(tokens, dim, &both, &none, &same) == ELSA_STATUS_OK);
-    const elsa_states_in third = {m2.data(), s2.data(), w2.data()};
-    CHECK(elsa_states_finish(tokens, dim, &third, again.data(), nullptr) == ELSA_STATUS_OK);
-    CHECK(distance(out, again) < 1e-6);
+    // States without keys change nothing, on either side.
+    std::vector<float> again(tokens * dim);
+    CHECK(folded.merge(elsa::states(tokens, dim)).ok() && folded.finish(again).ok());
+    CHECK(std::memcmp(out.data(), again.data(), out.size() * 4) == 0);
+    // Others are refused, and memory that is too short.
+    CHECK(folded.merge(elsa::states(tokens, dim + 1)).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.merge(elsa::states(tokens - 1, dim)).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.finish({again.data(), again.size() - 1}).code() == ELSA_STATUS_ARGUMENT);
+    CHECK(folded.finish(again, {lse.data(), tokens - 1}).code() == ELSA_STATUS_ARGUMENT);
+    const elsa_states_in a = folded.read();
+    const elsa_states_out merged = folded.write();
     CHECK(elsa_states_merge(tokens, dim, &a, nullptr, &merged) == ELSA_STATUS_ARGUMENT);
 }
 
@@ -375,14 +260,14 @@ void written_states() {
 void threads(const elsa::engine &engine) {
     const std::size_t tokens = 64, dim = 32, each = tokens * dim;
     const std::vector<float> x = noise(3 * each, 9);
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, tokens, dim);
-    elsa::result<elsa::plan> plan = engine.plan(p);
+    elsa::result<elsa::plan<float>> plan = engine.plan(p);
     CHECK(plan.ok());
-    elsa_inputs in = elsa::inputs();
-    in.q = elsa::input(x.data(), each);
-    in.k = elsa::input(x.data() + each, each);
-    in.v = elsa::input(x.data() + 2 * each, each);
+    elsa::inputs<float> in;
+    in.q = {x.data(), each};
+    in.k = {x.data() + each, each};
+    in.v = {x.data() + 2 * each, each};
     elsa::result<elsa::workspace> common = plan->workspace();
     CHECK(common.ok());
     std::vector<std::vector<float>> outs(4, std::vector<float>(each)), shared(4, std::vector<float>(each));
@@ -391,11 +276,11 @@ void threads(const elsa::engine &engine) {
     for (std::size_t t = 0; t < 4; t++)
         workers.emplace_back([&, t] {
             elsa::result<elsa::workspace> room = plan->workspace();
-            elsa_outputs to = elsa::outputs();
+            elsa::outputs<float> to;
             for (int i = 0; i < 20; i++) {
-                to.out = elsa::output(outs[t].data(), each);
+                to.out = {outs[t].data(), each};
                 if (room.ok() && plan->run(*room, in, to).ok()) good++;
-                to.out = elsa::output(shared[t].data(), each);
+                to.out = {shared[t].data(), each};
                 const elsa::status done = plan->run(*common, in, to);
                 if (done.code() == ELSA_STATUS_BUSY) busy++;
                 else if (!done.ok()) odd++;
@@ -407,7 +292,7 @@ void threads(const elsa::engine &engine) {
 }
 
 void refusals(const elsa::engine &engine) {
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     CHECK(!engine.plan(p).ok());
     CHECK(!engine.plan(p).message().empty());
     CHECK(!elsa::view(99, 1, 1, 1, 1).ok());
@@ -417,10 +302,10 @@ void refusals(const elsa::engine &engine) {
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_ARGUMENT);
     CHECK(std::strstr(elsa_last_error(), "allowed") != nullptr);
     p.dtype = ELSA_DTYPE_F32;
-    elsa_plan_options small = elsa::plan_options();
+    elsa::plan_options small;
     small.budget = 1;
     CHECK(engine.plan(p, small).status().code() == ELSA_STATUS_MEMORY);
-    elsa_engine_options bad = elsa::engine_options();
+    elsa::engine_options bad;
     bad.threads = 1000000;
     CHECK(!elsa::engine::create(bad).ok());
     elsa::engine none;
@@ -428,36 +313,41 @@ void refusals(const elsa::engine &engine) {
     CHECK(!none && static_cast<bool>(engine));
 }
 
-int messages = 0;
-void listen(void *user, elsa_log_level, const char *text) {
-    if (user == &messages && text != nullptr && text[0] != 0) messages++;
-}
-
 // A requested GPU: where it is missing the CPU computes and reports it once, or the engine is refused.
 void gpu() {
-    CHECK(elsa_log_set(ELSA_LOG_WARN, listen, &messages) == ELSA_STATUS_OK);
+    std::atomic<int> messages(0), earlier(0);
+    elsa::result<elsa::logger> first =
+        elsa::logger::create(ELSA_LOG_WARN, [&](elsa_log_level, const char *) { earlier++; });
+    elsa::result<elsa::logger> log = elsa::logger::create(ELSA_LOG_WARN, [&](elsa_log_level level, const char *text) {
+        if (level >= ELSA_LOG_ERROR && level <= ELSA_LOG_WARN && text[0] != 0) messages++;
+    });
+    CHECK(first.ok() && log.ok());
+    // The end of the earlier one leaves the later one in force.
+    *first = elsa::logger();
     std::uint32_t present = 0;
     CHECK(elsa_backend_present(ELSA_BACKEND_CUDA, &present) == ELSA_STATUS_OK);
-    elsa_engine_options options = elsa::engine_options();
+    elsa::engine_options options;
     options.backend = ELSA_BACKEND_CUDA;
     elsa::result<elsa::engine> engine = elsa::engine::create(options);
     CHECK(engine.ok());
-    elsa_engine_info info;
-    elsa_engine_info_init(&info);
-    CHECK(elsa_engine_describe(engine->get(), &info) == ELSA_STATUS_OK && info.threads >= 1);
-    CHECK((info.backend == ELSA_BACKEND_CUDA) == (present != 0));
-    CHECK((info.absent != 0) == (present == 0) && (info.reason[0] != 0) == (present == 0));
-    CHECK((info.device[0] != 0) == (present != 0) && (info.capability_major >= 6) == (present != 0));
-    CHECK(info.fallback == ELSA_FALLBACK_CPU && elsa_engine_load_kernels(engine->get()) == ELSA_STATUS_OK);
-    CHECK(present != 0 || messages == 1);
+    const elsa::result<elsa_engine_info> info = engine->describe();
+    CHECK(info.ok() && info->threads >= 1);
+    CHECK((info->backend == ELSA_BACKEND_CUDA) == (present != 0));
+    CHECK((info->absent != 0) == (present == 0) && (info->reason[0] != 0) == (present == 0));
+    CHECK((info->device[0] != 0) == (present != 0) && (info->capability_major >= 6) == (present != 0));
+    CHECK(info->fallback == ELSA_FALLBACK_CPU && engine->load_kernels().ok());
+    CHECK((present != 0 || messages == 1) && earlier == 0);
     options.fallback = ELSA_FALLBACK_FAIL;
     CHECK(elsa::engine::create(options).ok() == (present != 0));
-    CHECK(elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) == ELSA_STATUS_OK);
+    const int before = messages;
+    *log = elsa::logger();
+    options.fallback = ELSA_FALLBACK_CPU;
+    CHECK(elsa::engine::create(options).ok() && messages == before);
 }
 
 #ifdef ELSA_THROW
 void throwing(const elsa::engine &engine) {
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     bool thrown = false;
     try {
         elsa::or_throw(engine.plan(p));
@@ -466,7 +356,7 @@ void throwing(const elsa::engine &engine) {
     }
     CHECK(thrown);
     p.q = p.k = p.v = p.out = elsa::or_throw(elsa::view(ELSA_LAYOUT_BHND, 1, 1, 4, 4));
-    const elsa::plan plan = elsa::or_throw(engine.plan(p));
+    const elsa::plan<float> plan = elsa::or_throw(engine.plan(p));
     CHECK(static_cast<bool>(elsa::or_throw(plan.workspace())));
 }
 #endif
@@ -474,14 +364,15 @@ void throwing(const elsa::engine &engine) {
 } // namespace
 
 int main() {
-    elsa_engine_options options = elsa::engine_options();
+    elsa::engine_options options;
     options.threads = 2;
     elsa::result<elsa::engine> made = elsa::engine::create(options);
     CHECK(made.ok());
     elsa::engine engine = std::move(made).value();
     packed_qkv(engine);
     flags(engine);
-    sixteen_bits(engine);
+    sixteen_bits<elsa::f16>(engine, to_f16, from_f16, 1.0 / 4096);
+    sixteen_bits<elsa::bf16>(engine, to_bf16, from_bf16, 1.0 / 512);
     // Scores near 2e7, -2e7, 1e9 and 3e9 as well as small ones.
     for (const float centre : {0.0f, 2e7f, -2e7f, 1e9f, 3e9f}) parts(engine, centre);
     written_states();
@@ -492,7 +383,7 @@ int main() {
     throwing(engine);
 #endif
 #ifdef INJECT
-    elsa_problem p = elsa::problem();
+    elsa::problem<float> p;
     p.q = p.k = p.v = p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, 1, 4, 4);
     elsa_test_panic_next();
     CHECK(engine.plan(p).status().code() == ELSA_STATUS_PANIC);

@@ -7,7 +7,7 @@ use elsa_core::attention::Alignment;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, PlanError, PlanOptions};
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Plan, PlanError, PlanOptions, Workspace};
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 
 fn engine() -> Engine {
@@ -41,6 +41,36 @@ fn bits(b: &Buffers) -> Vec<u32> {
 /// Panics unless the buffers hold the answer to the case: bits that are the same are not yet that.
 fn check(case: &Case, b: &Buffers) {
     case.naive().check_all(b, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+}
+
+/// One workspace serves every plan that it was made for, though the last of them, or the first, would not do.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn plans_share_a_workspace() {
+    let engine = engine();
+    let cases: Vec<Case> = hard_cases().into_iter().step_by(5).collect();
+    let plans: Vec<_> =
+        cases.iter().map(|case| engine.plan(&case.problem(), &PlanOptions::default()).unwrap()).collect();
+    let all: Vec<_> = plans.iter().collect();
+    let mut workspace = Workspace::shared(&all).unwrap();
+    for (case, plan) in cases.iter().zip(&plans) {
+        let mut buffers = case.buffers();
+        let report = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        assert_eq!(report.backend, Backend::Cuda);
+        assert_eq!(bits(&buffers), bits(&run(&engine, case, None)), "{case:?}");
+    }
+    let of_one = |plan: &Plan| {
+        let mut own = plan.workspace().unwrap();
+        let fits = |(case, other): (&Case, &Plan)| {
+            let mut buffers = case.buffers();
+            other.bind(case.inputs(), buffers.outputs(), &mut own).is_ok()
+        };
+        cases.iter().zip(&plans).map(fits).filter(|fits| !fits).count()
+    };
+    assert!(of_one(&plans[0]) > 0 && of_one(&plans[plans.len() - 1]) > 0);
+    let other = self::engine().plan(&cases[0].problem(), &PlanOptions::default()).unwrap();
+    assert!(matches!(Workspace::shared(&[&plans[0], &other]), Err(PlanError::OtherGpu)));
+    assert!(matches!(Workspace::shared(&[]), Err(PlanError::NoPlan)));
 }
 
 #[test]

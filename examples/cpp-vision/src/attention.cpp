@@ -50,7 +50,7 @@ const char *name_of(elsa_backend backend) {
 }
 
 void run(const elsa::bound &bound, AttentionReport &told) {
-    elsa_report report = elsa::report();
+    elsa::report report;
     check(bound.run(&report));
     told.backend = name_of(report.backend);
     told.fallback = told.fallback || report.fallback != 0;
@@ -58,12 +58,12 @@ void run(const elsa::bound &bound, AttentionReport &told) {
 
 } // namespace
 
-Attention::Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim)
-    : qkv_(3 * tokens * heads * dim), out_(tokens * heads * dim) {
-    elsa_engine_options wanted = elsa::engine_options();
+Attention::Attention(const AttentionOptions &options, std::size_t heads, std::size_t tokens, std::size_t dim) {
+    elsa::engine_options wanted;
     wanted.backend = backend_named(options.backend);
     wanted.fallback = options.fallback ? ELSA_FALLBACK_CPU : ELSA_FALLBACK_FAIL;
     wanted.threads = options.threads;
+    wanted.priority = options.priority;
     elsa::result<elsa::engine> engine = elsa::engine::create(wanted);
     // A missing instruction set is a wrong request; a GPU that cannot be used is a failing system.
     if (wanted.backend == ELSA_BACKEND_CUDA && engine.status().code() == ELSA_STATUS_UNSUPPORTED) {
@@ -72,34 +72,49 @@ Attention::Attention(const AttentionOptions &options, std::size_t heads, std::si
     engine_ = take(std::move(engine));
 
     const std::size_t width = heads * dim;
-    elsa_problem problem = elsa::problem();
+    qkv_ = take(engine_.buffer<float>(3 * tokens * width));
+    out_ = take(engine_.buffer<float>(tokens * width));
+    elsa::problem<float> problem;
     problem.q = problem.k = problem.v = take(elsa::view(ELSA_LAYOUT_QKV, 1, heads, tokens, dim));
     problem.out = take(elsa::view(ELSA_LAYOUT_BNHD, 1, heads, tokens, dim));
-    elsa_inputs inputs = elsa::inputs();
-    inputs.q = elsa::input(qkv_.data(), qkv_.size());
-    inputs.k = elsa::input(qkv_.data() + width, qkv_.size() - width);
-    inputs.v = elsa::input(qkv_.data() + 2 * width, qkv_.size() - 2 * width);
-    elsa_outputs outputs = elsa::outputs();
-    outputs.out = elsa::output(out_.data(), out_.size());
+    elsa::inputs<float> inputs;
+    inputs.q = qkv_;
+    inputs.k = {qkv_.data() + width, qkv_.size() - width};
+    inputs.v = {qkv_.data() + 2 * width, qkv_.size() - 2 * width};
+    elsa::outputs<float> outputs;
+    outputs.out = out_;
     plan_ = take(engine_.plan(problem));
-    workspace_ = take(plan_.workspace());
-    bound_ = take(plan_.bind(workspace_, inputs, outputs));
-
-    if (options.probabilities) {
-        identity_.resize(tokens * tokens);
+    if (!options.probabilities) {
+        workspace_ = take(plan_.workspace());
+    } else {
+        identity_ = take(engine_.buffer<float>(tokens * tokens));
         for (std::size_t i = 0; i < tokens; ++i) {
             identity_[i * tokens + i] = 1.0f;
         }
-        probabilities_.resize(heads * tokens * tokens);
+        probabilities_ = take(engine_.buffer<float>(heads * tokens * tokens));
         problem.v = problem.out = take(elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, tokens));
         // Every head reads the same identity.
         problem.v.strides[1] = 0;
-        inputs.v = elsa::input(identity_.data(), identity_.size());
-        outputs.out = elsa::output(probabilities_.data(), probabilities_.size());
+        elsa::inputs<float> with_identity = inputs;
+        with_identity.v = identity_;
+        elsa::outputs<float> to_probabilities;
+        to_probabilities.out = probabilities_;
         probability_plan_ = take(engine_.plan(problem));
-        probability_workspace_ = take(probability_plan_.workspace());
-        probability_bound_ = take(probability_plan_.bind(probability_workspace_, inputs, outputs));
+        workspace_ = take(elsa::shared_workspace(plan_, probability_plan_));
+        probability_bound_ = take(probability_plan_.bind(workspace_, with_identity, to_probabilities));
+        check(probability_plan_.warm(workspace_));
     }
+    bound_ = take(plan_.bind(workspace_, inputs, outputs));
+    check(plan_.warm(workspace_));
+
+    const elsa_engine_info engine_info = take(engine_.describe());
+    const elsa_plan_info plan_info = take(plan_.describe());
+    device_.backend = name_of(plan_info.backend);
+    if (plan_info.backend == ELSA_BACKEND_CUDA) {
+        device_.gpu = engine_info.device;
+        device_.in_place = qkv_.in_place() && out_.in_place();
+    }
+    device_.reason = plan_info.reason;
 }
 
 AttentionReport Attention::run() {

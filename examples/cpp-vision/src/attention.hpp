@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <string>
-#include <vector>
 
 namespace vision {
 
@@ -18,17 +17,32 @@ struct AttentionOptions {
     bool fallback = true;
     /// Whether probabilities are computed, too.
     bool probabilities = false;
+    /// Real-time priority (SCHED_FIFO) of the threads that stand by; 0 is that of the thread that creates them.
+    int priority = 0;
+};
+
+/// What attention computes on.
+struct AttentionDevice {
+    /// Name of the back end that is to compute.
+    std::string backend;
+    /// Name of the GPU; empty on the CPU.
+    std::string gpu;
+    /// Whether the GPU uses the tensors where they lie.
+    bool in_place = false;
+    /// Why the CPU computes in place of a GPU that was asked for; empty where it does not.
+    std::string reason;
 };
 
 /// The report of one run.
 struct AttentionReport {
     /// Name of the back end that computed.
     const char *backend = "";
-    /// Whether the CPU computed in place of a GPU that could not.
+    /// Whether the CPU computed in place of a GPU that could not. Why is logged, once.
     bool fallback = false;
 };
 
-/// Exact softmax attention of every block: planned and bound once, run for each block. The blocks share the buffers.
+/// Exact softmax attention of every block: planned, bound and warmed up once, run for each block. The blocks share the
+/// tensors, which lie in buffers of elsa's: on a Jetson the GPU uses them in place, and nothing is copied.
 ///
 /// The rows [q | k | v] that one linear map writes are read as they lie; the output is dense, heads side by side, as
 /// the next linear map reads it.
@@ -45,16 +59,20 @@ public:
     /// Output of the last run: [tokens, heads, dim].
     const float *out() const noexcept { return out_.data(); }
     /// Probabilities of the last run: [heads, tokens, tokens]; empty unless AttentionOptions::probabilities is set.
-    const std::vector<float> &probabilities() const noexcept { return probabilities_; }
+    const elsa::buffer<float> &probabilities() const noexcept { return probabilities_; }
+
+    const AttentionDevice &device() const noexcept { return device_; }
 
     /// Allocates nothing. Throws Error.
     AttentionReport run();
 
 private:
-    std::vector<float> qkv_, out_, identity_, probabilities_;
+    AttentionDevice device_;
     elsa::engine engine_;
-    elsa::plan plan_, probability_plan_;
-    elsa::workspace workspace_, probability_workspace_;
+    elsa::buffer<float> qkv_, out_, identity_, probabilities_;
+    elsa::plan<float> plan_, probability_plan_;
+    /// Of both plans, which run one after the other.
+    elsa::workspace workspace_;
     elsa::bound bound_, probability_bound_;
 };
 

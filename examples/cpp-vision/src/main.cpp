@@ -1,6 +1,7 @@
 // Classifies pictures of handwritten digits by a Vision Transformer whose attention is elsa's.
 
 #include "error.hpp"
+#include "files.hpp"
 #include "model.hpp"
 #include "picture.hpp"
 #include "safetensors.hpp"
@@ -9,17 +10,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include <dirent.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace {
@@ -120,52 +117,6 @@ Arguments parse(int count, char **words) {
     return arguments;
 }
 
-bool is_picture(const std::string &name) {
-    const std::size_t dot = name.rfind('.');
-    std::string end = dot == std::string::npos ? "" : name.substr(dot + 1);
-    std::transform(end.begin(), end.end(), end.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; });
-    return end == "png" || end == "jpg" || end == "jpeg";
-}
-
-/// The pictures that the paths name.
-std::vector<std::string> pictures_of(const std::vector<std::string> &paths) {
-    std::vector<std::string> all;
-    for (const std::string &path : paths) {
-        struct stat kind;
-        if (stat(path.c_str(), &kind) != 0) {
-            throw vision::file_error(path, errno, "a picture or a folder");
-        }
-        if (!S_ISDIR(kind.st_mode)) {
-            all.push_back(path);
-            continue;
-        }
-        std::unique_ptr<DIR, int (*)(DIR *)> folder(opendir(path.c_str()), closedir);
-        if (!folder) {
-            throw vision::file_error(path, errno, "a folder that can be read");
-        }
-        const std::size_t before = all.size();
-        while (const dirent *entry = readdir(folder.get())) {
-            if (is_picture(entry->d_name)) {
-                all.push_back(path + (path.back() == '/' ? "" : "/") + entry->d_name);
-            }
-        }
-        if (all.size() == before) {
-            throw vision::refused(path, "no picture in it", "PNG or JPEG files");
-        }
-        std::sort(all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
-    }
-    return all;
-}
-
-/// The label in a file's name, or -1.
-long label_of(const std::string &path) {
-    const std::size_t slash = path.rfind('/');
-    const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-    const std::size_t digits = name.find_first_not_of("0123456789");
-    const bool labelled = digits != std::string::npos && digits > 0 && digits < 9 && name[digits] == '-';
-    return labelled ? std::strtol(name.c_str(), nullptr, 10) : -1;
-}
-
 /// Totals over all pictures.
 struct Totals {
     std::size_t pictures = 0, broken = 0, labelled = 0, right = 0, fallbacks = 0;
@@ -203,18 +154,23 @@ void print(const std::string &path, long label, const vision::Model &model, cons
     std::cout << '\n';
 }
 
-void print(const Totals &totals, bool json) {
+void print(const Totals &totals, const vision::AttentionDevice &device, bool json) {
     const double accuracy = totals.labelled == 0 ? 0.0 : double(totals.right) / double(totals.labelled);
     if (json) {
         nlohmann::ordered_json line = {{"pictures", totals.pictures},   {"broken", totals.broken},
                                        {"labelled", totals.labelled},   {"right", totals.right},
                                        {"fallbacks", totals.fallbacks}, {"backend", totals.backend},
-                                       {"seconds", totals.seconds}};
+                                       {"device", device.gpu},          {"in_place", device.in_place},
+                                       {"reason", device.reason},       {"seconds", totals.seconds}};
         line["accuracy"] = totals.labelled == 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(accuracy);
         std::cout << line.dump() << '\n';
         return;
     }
-    std::cout << totals.pictures << " pictures, attention by " << totals.backend;
+    std::cout << totals.pictures << (totals.pictures == 1 ? " picture" : " pictures") << ", attention by "
+              << (totals.pictures == 0 ? device.backend : totals.backend);
+    if (totals.backend == "cuda") {
+        std::cout << " on " << device.gpu << ", tensors " << (device.in_place ? "in place" : "copied");
+    }
     if (totals.fallbacks > 0) {
         std::cout << " (" << totals.fallbacks << " in place of the GPU)";
     }
@@ -227,9 +183,16 @@ void print(const Totals &totals, bool json) {
 }
 
 int run(const Arguments &arguments) {
-    const std::vector<std::string> paths = pictures_of(arguments.paths);
+    const std::vector<std::string> paths = vision::pictures_of(arguments.paths);
     if (!arguments.map.empty() && paths.size() != 1) {
         throw vision::refused("--map", std::to_string(paths.size()) + " pictures", "one picture");
+    }
+    // Why the CPU computes in place of a GPU, and what else the library has to say.
+    const elsa::result<elsa::logger> log = elsa::logger::create(ELSA_LOG_WARN, [](elsa_log_level, const char *text) {
+        std::fprintf(stderr, "elsa-vision: %s\n", text);
+    });
+    if (!log) {
+        throw Error(vision::Fault::system, "log: " + log.message());
     }
     vision::Model model(vision::SafeTensors::open(arguments.model), arguments.attention);
     const bool progress = paths.size() >= many && isatty(STDERR_FILENO) && !isatty(STDOUT_FILENO);
@@ -255,7 +218,7 @@ int run(const Arguments &arguments) {
         const auto start = std::chrono::steady_clock::now();
         const vision::Answer answer = model.classify(cells);
         totals.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        const long label = label_of(path);
+        const long label = vision::label_of(path);
         ++totals.pictures;
         totals.labelled += label >= 0;
         totals.right += label >= 0 && static_cast<std::size_t>(label) == answer.best;
@@ -269,9 +232,7 @@ int run(const Arguments &arguments) {
     if (progress) {
         std::fprintf(stderr, "\n");
     }
-    if (arguments.json || paths.size() > 1) {
-        print(totals, arguments.json);
-    }
+    print(totals, model.device(), arguments.json);
     if (!std::cout.flush()) {
         throw Error(vision::Fault::system, "standard output: cannot be written");
     }

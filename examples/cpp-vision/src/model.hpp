@@ -37,6 +37,9 @@ public:
     const std::vector<float> &scores() const noexcept { return scores_; }
     const std::vector<float> &probabilities() const noexcept { return probabilities_; }
 
+    /// What attention computes on.
+    const AttentionDevice &device() const noexcept { return attention_.device(); }
+
     /// How much each patch of the last picture contributed to the class token, [grid, grid]. Needs
     /// AttentionOptions::probabilities.
     ///

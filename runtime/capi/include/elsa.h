@@ -111,12 +111,17 @@ typedef uint32_t elsa_log_level;
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
 /*
- Order of axes.
+ Order of axes in memory. Views name them [batch, heads, tokens, dim] in any layout: {2, 3, 5, 7} has the strides
+ {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD and {315, 7, 63, 1} for ELSA_LAYOUT_QKV.
  */
 typedef uint32_t elsa_layout;
 
 /*
- Shape and strides of a tensor.
+ Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
+ from the first.
+
+ The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
+ 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3].
  */
 typedef struct {
   /*
@@ -327,7 +332,11 @@ typedef struct {
 typedef uint32_t elsa_dtype;
 
 /*
- Where the diagonal of a causal mask starts.
+ Where the diagonal of a causal mask starts. The diagonal of query i of a sequence is key i + offset, keys counted from
+ the first of its past; the offset may be negative. A causal row attends the keys up to its diagonal. With a past of 3,
+ 2 new keys and 2 queries both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If key_lengths are 4,
+ that of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3; that of ELSA_CAUSAL_TOP_LEFT
+ remains 3, and both attend keys 0 to 3, which are valid.
  */
 typedef uint32_t elsa_causal;
 
@@ -337,8 +346,10 @@ typedef uint32_t elsa_causal;
 typedef uint32_t elsa_mask_kind;
 
 /*
- A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
- leaves the rest unattended.
+ A mask, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the problem's, or
+ 1 or not given to be shared. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not
+ attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 
  A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
  they count as that, and a row that they mask wholly is the mean of its values.
@@ -454,11 +465,13 @@ typedef struct {
   uint32_t reserved;
   /*
    A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
-   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
+   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT. With 3 to the left, 2 to the right and
+   no past, query 10 attends keys 7 to 12.
    */
   int64_t window_left;
   /*
-   A row attends the keys up to its diagonal plus this many; not negative.
+   A row attends the keys up to its diagonal plus this many; not negative. A causal row ends at its diagonal all the
+   same.
    */
   int64_t window_right;
   /*
@@ -988,12 +1001,12 @@ typedef struct {
 #define ELSA_CAUSAL_NONE 0
 
 /*
- The offset is the length of the past: the first query sees the first new key.
+ The offset is the length of the past, 0 without one: the first query sees the first new key.
  */
 #define ELSA_CAUSAL_TOP_LEFT 1
 
 /*
- The offset is valid keys minus queries: the last query sees the last valid key.
+ The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
  */
 #define ELSA_CAUSAL_BOTTOM_RIGHT 2
 
@@ -1235,6 +1248,19 @@ elsa_status elsa_plan_destroy(elsa_plan plan);
  */
 elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
+
+/*
+ Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
+ them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
+ the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
+ plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+
+ # Safety
+ *read*: plans for count handles; *write*.
+ */
+elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
+                                         size_t count,
+                                         elsa_workspace *workspace);
 
 /*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any

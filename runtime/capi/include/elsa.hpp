@@ -1,7 +1,15 @@
 // elsa: exact softmax attention, from C++14. Header only.
 //
-// Objects own their handles and destroy them. Nothing throws: what can fail returns an elsa::result or an elsa::status.
-// With ELSA_THROW defined before this header, elsa::or_throw turns both into exceptions. Threads: as in elsa.h.
+// Objects own their handles and destroy them. What can fail returns an elsa::status, or an elsa::result with a value;
+// a compiler warns where either is dropped. The value of a failed result is never there: asking for it prints the
+// message and ends the program by std::abort. With ELSA_THROW defined before this header it throws an elsa::error
+// instead, and elsa::or_throw turns results and statuses into exceptions. Nothing else throws, except std::bad_alloc
+// where elsa::states and messages are allocated. Both kinds of translation unit may be linked into one program.
+//
+// Element types are checked at compile time: float, elsa::f16, elsa::bf16, and types for which a program specialises
+// elsa::element. The structs of elsa.h may be used beside the typed ones; then the caller answers for types.
+//
+// Threads: as in elsa.h.
 #ifndef ELSA_HPP
 #define ELSA_HPP
 
@@ -9,21 +17,63 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #ifdef ELSA_THROW
 #include <stdexcept>
 #endif
 
-namespace elsa {
+// A type whose values must not be dropped.
+#if defined(__clang__) && __cplusplus < 201703L
+#define ELSA_NODISCARD __attribute__((warn_unused_result))
+#elif defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 7) || __cplusplus >= 201703L
+#define ELSA_NODISCARD [[nodiscard]]
+#else
+#define ELSA_NODISCARD
+#endif
 
-// The status of a call, with the message of elsa_last_error.
-class status {
+namespace elsa {
+namespace shared {
+
+// Loggers are created and ended in turns.
+inline std::mutex &logger_turn() {
+    static std::mutex lock;
+    return lock;
+}
+// The listener of the logger that is in force.
+inline const void *&logger_now() {
+    static const void *now = nullptr;
+    return now;
+}
+
+} // namespace shared
+
+#ifdef ELSA_THROW
+inline namespace throwing {
+#else
+inline namespace plain {
+#endif
+
+// What a status is, as a line of text.
+inline const char *status_text(elsa_status code) noexcept { return elsa_status_text(code); }
+
+// The status of a call, with its message.
+class ELSA_NODISCARD status {
 public:
-    status() : code_(ELSA_STATUS_OK) {}
+    status() noexcept : code_(ELSA_STATUS_OK) {}
     // Of a call of this thread that has just returned.
     explicit status(elsa_status code) : code_(code), message_(code == ELSA_STATUS_OK ? "" : elsa_last_error()) {}
+    status(elsa_status code, std::string message) : code_(code), message_(std::move(message)) {}
 
     bool ok() const noexcept { return code_ == ELSA_STATUS_OK; }
     explicit operator bool() const noexcept { return ok(); }
@@ -35,29 +85,488 @@ private:
     std::string message_;
 };
 
-// A value, or the status of the call that failed to make one. T has a default, which stands in for a missing value.
+#ifdef ELSA_THROW
+// A failed call, as an exception.
+class error : public std::runtime_error {
+public:
+    explicit error(const status &why) : std::runtime_error(why.message()), code_(why.code()) {}
+    elsa_status code() const noexcept { return code_; }
+
+private:
+    elsa_status code_;
+};
+#endif
+
+namespace detail {
+
+// Somebody asked for the value of a failed call.
+[[noreturn]] inline void no_value(const elsa::status &why) {
+#ifdef ELSA_THROW
+    throw error(why);
+#else
+    std::fprintf(stderr, "elsa: the value of a failed call was used: %s\n", why.message().c_str());
+    std::abort();
+#endif
+}
+
+} // namespace detail
+
+// A value, or the status of the call that failed to make one.
 template <class T>
-class result {
+class ELSA_NODISCARD result {
 public:
     result(T value) : value_(std::move(value)) {}
-    result(elsa::status why) : status_(std::move(why)) {}
+    result(elsa::status why)
+        : status_(why.ok() ? elsa::status(ELSA_STATUS_ARGUMENT, "result: neither a value nor a failure") : std::move(why)) {}
 
     bool ok() const noexcept { return status_.ok(); }
     explicit operator bool() const noexcept { return ok(); }
     const elsa::status &status() const noexcept { return status_; }
     const std::string &message() const noexcept { return status_.message(); }
-    T &value() & noexcept { return value_; }
-    const T &value() const & noexcept { return value_; }
-    T &&value() && noexcept { return std::move(value_); }
-    T &operator*() & noexcept { return value_; }
-    const T &operator*() const & noexcept { return value_; }
-    T &&operator*() && noexcept { return std::move(value_); }
-    T *operator->() noexcept { return &value_; }
-    const T *operator->() const noexcept { return &value_; }
+
+    // The value. That of a failed result ends the program, or throws with ELSA_THROW.
+    T &value() & { return there(), value_; }
+    const T &value() const & { return there(), value_; }
+    T value() && { return there(), std::move(value_); }
+    T &operator*() & { return value(); }
+    const T &operator*() const & { return value(); }
+    T operator*() && { return std::move(*this).value(); }
+    T *operator->() { return &value(); }
+    const T *operator->() const { return &value(); }
 
 private:
+    void there() const {
+        if (!status_.ok()) {
+            detail::no_value(status_);
+        }
+    }
+
     elsa::status status_;
     T value_{};
+};
+
+#ifdef ELSA_THROW
+// Throws the error of a failed call.
+inline void or_throw(const status &done) {
+    if (!done.ok()) {
+        throw error(done);
+    }
+}
+
+// The value, or the error thrown.
+template <class T>
+T or_throw(result<T> outcome) {
+    return std::move(outcome).value();
+}
+#endif
+
+// Elements of IEEE 754 half precision.
+struct f16 {
+    std::uint16_t bits;
+};
+
+// Elements of bfloat16.
+struct bf16 {
+    std::uint16_t bits;
+};
+
+// What a type of elements is to the library. A program may specialise it for a type of its own with the same bits:
+// `namespace elsa { template <> struct element<Eigen::half> : element<f16> {}; }`.
+template <class T>
+struct element {
+    static constexpr bool tensor = false, mask = false;
+};
+template <>
+struct element<float> {
+    static constexpr bool tensor = true, mask = true;
+    static constexpr elsa_dtype dtype = ELSA_DTYPE_F32;
+    static constexpr elsa_mask_kind mask_kind = ELSA_MASK_F32;
+};
+template <>
+struct element<f16> {
+    static constexpr bool tensor = true, mask = true;
+    static constexpr elsa_dtype dtype = ELSA_DTYPE_F16;
+    static constexpr elsa_mask_kind mask_kind = ELSA_MASK_F16;
+};
+template <>
+struct element<bf16> {
+    static constexpr bool tensor = true, mask = true;
+    static constexpr elsa_dtype dtype = ELSA_DTYPE_BF16;
+    static constexpr elsa_mask_kind mask_kind = ELSA_MASK_BF16;
+};
+template <>
+struct element<bool> {
+    static constexpr bool tensor = false, mask = true;
+    static constexpr elsa_mask_kind mask_kind = ELSA_MASK_BOOL;
+};
+template <>
+struct element<unsigned char> : element<bool> {};
+
+namespace detail {
+
+// The type behind the pointer that a container's data() returns; const where it may only be read.
+template <class C>
+using pointee = std::remove_pointer_t<decltype(std::declval<C &>().data())>;
+
+// Holds for containers of contiguous T: std::vector, std::array, std::span, elsa::buffer.
+template <class C, class T, class = void>
+struct holds : std::false_type {};
+template <class C, class T>
+struct holds<C, T, decltype(static_cast<void>(std::declval<C &>().size()), static_cast<void>(std::declval<C &>().data()))>
+    : std::is_same<pointee<C>, T> {};
+
+template <class C, class T>
+using reads = std::enable_if_t<holds<C, T>::value || holds<C, const T>::value>;
+
+template <class T>
+struct check_tensor {
+    static_assert(element<T>::tensor, "elsa: elements are float, elsa::f16 or elsa::bf16, or elsa::element is specialised");
+};
+
+} // namespace detail
+
+template <class T>
+class output;
+
+// Memory that is read: elements of type T. Made from a pointer and a count, or from a container of contiguous T, which
+// must stay where it is until the run is done. Without arguments an absent tensor.
+template <class T>
+class input {
+public:
+    input() noexcept : memory_() {}
+    input(const T *data, std::size_t count) noexcept : memory_() {
+        memory_.data = data;
+        memory_.bytes = count > std::numeric_limits<std::size_t>::max() / sizeof(T)
+                            ? std::numeric_limits<std::size_t>::max()
+                            : count * sizeof(T);
+    }
+    template <class C, class = detail::reads<const C, T>>
+    input(const C &container) noexcept : input(container.data(), container.size()) {}
+    template <std::size_t N>
+    input(const T (&array)[N]) noexcept : input(array, N) {}
+    // What was written before.
+    input(const output<T> &written) noexcept : memory_() {
+        memory_.data = written.get().data;
+        memory_.bytes = written.get().bytes;
+    }
+    // A vector that ends with the statement.
+    template <class A>
+    input(std::vector<T, A> &&) = delete;
+
+    const elsa_input &get() const noexcept { return memory_; }
+
+private:
+    elsa_input memory_;
+};
+
+// Memory that is written, likewise.
+template <class T>
+class output {
+public:
+    output() noexcept : memory_() {}
+    output(T *data, std::size_t count) noexcept : memory_() {
+        const input<T> checked(data, count);
+        memory_.data = data;
+        memory_.bytes = checked.get().bytes;
+    }
+    template <class C, class = std::enable_if_t<detail::holds<C, T>::value>>
+    output(C &container) noexcept : output(container.data(), container.size()) {}
+    template <class C, class = std::enable_if_t<detail::holds<const C, T>::value>>
+    output(const C &view) noexcept : output(view.data(), view.size()) {}
+    template <std::size_t N>
+    output(T (&array)[N]) noexcept : output(array, N) {}
+
+    const elsa_output &get() const noexcept { return memory_; }
+
+private:
+    elsa_output memory_;
+};
+
+// Elements whose own type says too little, read as T of the same size: elsa::as<elsa::f16>(words, count).
+template <class T, class U>
+input<T> as(const U *data, std::size_t count) noexcept {
+    static_assert(sizeof(T) == sizeof(U) && std::is_trivially_copyable<U>::value, "elsa: elements of another size");
+    return input<T>(reinterpret_cast<const T *>(data), count);
+}
+// The same to be written.
+template <class T, class U, class = std::enable_if_t<!std::is_const<U>::value>>
+output<T> as(U *data, std::size_t count) noexcept {
+    static_assert(sizeof(T) == sizeof(U) && std::is_trivially_copyable<U>::value, "elsa: elements of another size");
+    return output<T>(reinterpret_cast<T *>(data), count);
+}
+
+// The elements of a mask: bool or unsigned char, one a byte, or float, elsa::f16, elsa::bf16. Absent without arguments.
+class mask {
+public:
+    mask() noexcept : memory_(), kind_(ELSA_MASK_NONE) {}
+    template <class T>
+    mask(const T *data, std::size_t count) noexcept : mask(input<T>(data, count)) {}
+    template <class T>
+    mask(const input<T> &elements) noexcept : memory_(elements.get()), kind_(element<T>::mask_kind) {
+        static_assert(element<T>::mask && sizeof(bool) == 1, "elsa: a mask is of bool, unsigned char or elements of tensors");
+    }
+    template <class C, class T = std::remove_const_t<detail::pointee<const C>>>
+    mask(const C &container) noexcept : mask(input<T>(container)) {}
+
+    const elsa_input &get() const noexcept { return memory_; }
+    elsa_mask_kind kind() const noexcept { return kind_; }
+
+private:
+    elsa_input memory_;
+    elsa_mask_kind kind_;
+};
+
+// A list of 64-bit integers. Absent without arguments.
+class integers {
+public:
+    integers() noexcept : list_() {}
+    template <class I>
+    integers(const I *data, std::size_t count) noexcept : list_() {
+        static_assert(std::is_integral<I>::value && std::is_signed<I>::value && sizeof(I) == 8,
+                      "elsa: lists are of std::int64_t");
+        list_.data = reinterpret_cast<const std::int64_t *>(data);
+        list_.count = count;
+    }
+    template <class C, class = detail::pointee<const C>>
+    integers(const C &container) noexcept : integers(container.data(), container.size()) {}
+    template <std::size_t N>
+    integers(const std::int64_t (&array)[N]) noexcept : integers(array, N) {}
+
+    const elsa_integers &get() const noexcept { return list_; }
+
+private:
+    elsa_integers list_;
+};
+
+// The defaults.
+struct engine_options : elsa_engine_options {
+    engine_options() noexcept : elsa_engine_options() { elsa_engine_options_init(this); }
+
+    // Computes on threads of the host's: pool(workers, task) calls task(worker) once for every worker below workers,
+    // on any threads, and returns when all have returned. pool must not throw, and outlives the engine and what was
+    // made with it.
+    template <class Pool>
+    engine_options &lend(Pool &pool) noexcept {
+        parallel_user = &pool;
+        parallel_for = [](void *user, std::size_t workers, elsa_parallel_task task, void *context) noexcept {
+            (*static_cast<Pool *>(user))(workers, [task, context](std::size_t worker) { task(context, worker); });
+        };
+        return *this;
+    }
+};
+
+// The defaults.
+struct plan_options : elsa_plan_options {
+    plan_options() noexcept : elsa_plan_options() { elsa_plan_options_init(this); }
+};
+
+// To be filled by a run.
+struct report : elsa_report {
+    report() noexcept : elsa_report() { elsa_report_init(this); }
+};
+
+// Key j of a call is key `offset` + j of `total`.
+struct chunk : elsa_chunk {
+    chunk(std::size_t offset, std::size_t total) noexcept : elsa_chunk() {
+        elsa_chunk_init(this);
+        key_offset = offset;
+        key_total = total;
+    }
+};
+
+// An elsa_problem over elements of type T. The fields are those of elsa.h; the functions set those that belong together.
+template <class T>
+struct problem : elsa_problem, private detail::check_tensor<T> {
+    problem() noexcept : elsa_problem() {
+        elsa_problem_init(this);
+        dtype = element<T>::dtype;
+    }
+
+    problem &with_scale(float factor) noexcept {
+        has_scale = 1;
+        scale = factor;
+        return *this;
+    }
+    problem &with_window_left(std::int64_t keys) noexcept {
+        has_window_left = 1;
+        window_left = keys;
+        return *this;
+    }
+    problem &with_window_right(std::int64_t keys) noexcept {
+        has_window_right = 1;
+        window_right = keys;
+        return *this;
+    }
+    problem &with_key_lengths() noexcept {
+        has_key_lengths = 1;
+        return *this;
+    }
+    // A mask of elements of type M over the last axes of [batch, heads, queries, keys].
+    template <class M>
+    problem &with_mask(std::initializer_list<std::size_t> dims) noexcept {
+        static_assert(element<M>::mask, "elsa: a mask is of bool, unsigned char or elements of tensors");
+        mask = elsa_mask();
+        mask.kind = element<M>::mask_kind;
+        // The library refuses a rank beyond four.
+        mask.rank = static_cast<std::uint32_t>(dims.size());
+        std::size_t axis = 0;
+        for (const std::size_t entries : dims) {
+            if (axis < 4) {
+                mask.dims[axis++] = entries;
+            }
+        }
+        return *this;
+    }
+    problem &with_past(const elsa_view &keys, const elsa_view &values) noexcept {
+        has_past = 1;
+        past_k = keys;
+        past_v = values;
+        return *this;
+    }
+    problem &with_present(const elsa_view &keys, const elsa_view &values) noexcept {
+        has_present = 1;
+        present_k = keys;
+        present_v = values;
+        return *this;
+    }
+    // A cache in place: views of all its room, whose first `past` tokens are filled. A run appends the tokens of k and
+    // v, which must be set already. Its memory is present_k and present_v of the outputs.
+    problem &with_cache(const elsa_view &keys, const elsa_view &values, std::size_t past) noexcept {
+        with_past(keys, values).with_present(keys, values);
+        past_k.shape[2] = past_v.shape[2] = past;
+        present_k.shape[2] = past + k.shape[2];
+        present_v.shape[2] = past + v.shape[2];
+        append = 1;
+        return *this;
+    }
+};
+
+// The view of a tensor in one of ELSA_LAYOUT_*.
+inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t heads, std::size_t tokens,
+                              std::size_t dim) {
+    elsa_view v = elsa_view();
+    const elsa_status code = elsa_view_init(layout, batch, heads, tokens, dim, &v);
+    if (code != ELSA_STATUS_OK) {
+        return status(code);
+    }
+    return v;
+}
+
+// The elements that a view needs, from its first to its last; 0 where an axis is empty or they overflow.
+inline std::size_t extent(const elsa_view &view) noexcept {
+    const std::size_t most = std::numeric_limits<std::size_t>::max();
+    std::size_t last = 0;
+    for (int axis = 0; axis < 4; ++axis) {
+        const std::size_t steps = view.shape[axis] - 1, stride = view.strides[axis];
+        if (view.shape[axis] == 0 || (steps != 0 && stride > (most - 1 - last) / steps)) {
+            return 0;
+        }
+        last += steps * stride;
+    }
+    return last + 1;
+}
+
+// The states (m, S, W) of `rows` rows with values of size `dim`, in memory of its own. At first those of no key, which
+// change nothing in a merge.
+class states {
+public:
+    states() = default;
+    states(std::size_t rows, std::size_t dim)
+        : dim_(dim), m_(rows, -std::numeric_limits<float>::infinity()), s_(rows), w_(rows * dim) {}
+
+    std::size_t rows() const noexcept { return m_.size(); }
+    std::size_t dim() const noexcept { return dim_; }
+    elsa_states_in read() const noexcept {
+        const elsa_states_in from = {m_.data(), s_.data(), w_.data()};
+        return from;
+    }
+    elsa_states_out write() noexcept {
+        const elsa_states_out to = {m_.data(), s_.data(), w_.data()};
+        return to;
+    }
+
+    // Merges the states of later keys into these. Fold in the order of the keys for the same bits every time.
+    status merge(const states &later) {
+        if (later.rows() != rows() || later.dim() != dim_) {
+            return status(ELSA_STATUS_ARGUMENT, "later: " + std::to_string(later.rows()) + " rows of " +
+                                                    std::to_string(later.dim()) + "; allowed: " +
+                                                    std::to_string(rows()) + " rows of " + std::to_string(dim_));
+        }
+        const elsa_states_in a = read(), b = later.read();
+        const elsa_states_out to = write();
+        return status(elsa_states_merge(rows(), dim_, &a, &b, &to));
+    }
+
+    // Writes the output [rows, dim], and the log-sum-exp [rows] where one is given.
+    status finish(const output<float> &out, const output<float> &lse = output<float>()) const {
+        const bool fits = out.get().bytes / sizeof(float) >= w_.size() &&
+                          (lse.get().data == nullptr || lse.get().bytes / sizeof(float) >= m_.size());
+        if (!fits) {
+            return status(ELSA_STATUS_ARGUMENT, "out, lse: " + std::to_string(out.get().bytes) + " and " +
+                                                    std::to_string(lse.get().bytes) + " bytes; allowed: at least " +
+                                                    std::to_string(w_.size() * sizeof(float)) + " and " +
+                                                    std::to_string(m_.size() * sizeof(float)));
+        }
+        const elsa_states_in from = read();
+        return status(elsa_states_finish(rows(), dim_, &from, static_cast<float *>(out.get().data),
+                                         static_cast<float *>(lse.get().data)));
+    }
+
+private:
+    std::size_t dim_ = 0;
+    std::vector<float> m_, s_, w_;
+};
+
+// The data of a problem over T that is read; see elsa_inputs.
+template <class T>
+struct inputs : private detail::check_tensor<T> {
+    input<T> q, k, v, past_k, past_v;
+    elsa::mask mask;
+    integers key_lengths, cu_seqlens_q, cu_seqlens_k;
+
+    elsa_inputs get() const noexcept {
+        elsa_inputs all;
+        elsa_inputs_init(&all);
+        all.q = q.get();
+        all.k = k.get();
+        all.v = v.get();
+        all.past_k = past_k.get();
+        all.past_v = past_v.get();
+        all.mask = mask.get();
+        all.key_lengths = key_lengths.get();
+        all.cu_seqlens_q = cu_seqlens_q.get();
+        all.cu_seqlens_k = cu_seqlens_k.get();
+        return all;
+    }
+};
+
+// The data of a problem over T that is written; see elsa_outputs.
+template <class T>
+struct outputs : private detail::check_tensor<T> {
+    output<T> out;
+    output<float> lse, state_m, state_s, state_w;
+    output<T> present_k, present_v;
+
+    outputs &with_states(elsa::states &states) noexcept {
+        const elsa_states_out to = states.write();
+        state_m = output<float>(to.m, states.rows());
+        state_s = output<float>(to.s, states.rows());
+        state_w = output<float>(to.w, states.rows() * states.dim());
+        return *this;
+    }
+
+    elsa_outputs get() const noexcept {
+        elsa_outputs all;
+        elsa_outputs_init(&all);
+        all.out = out.get();
+        all.lse = lse.get();
+        all.state_m = state_m.get();
+        all.state_s = state_s.get();
+        all.state_w = state_w.get();
+        all.present_k = present_k.get();
+        all.present_v = present_v.get();
+        return all;
+    }
 };
 
 namespace detail {
@@ -98,87 +607,19 @@ private:
     Handle handle_;
 };
 
-} // namespace detail
-
-// Memory that is read: `elements` elements from `data`.
-template <class T>
-elsa_input input(const T *data, std::size_t elements) noexcept {
-    elsa_input memory;
-    memory.data = data;
-    memory.bytes = elements * sizeof(T);
-    return memory;
-}
-
-// Memory that is written.
-template <class T>
-elsa_output output(T *data, std::size_t elements) noexcept {
-    elsa_output memory;
-    memory.data = data;
-    memory.bytes = elements * sizeof(T);
-    return memory;
-}
-
-inline elsa_integers integers(const std::int64_t *data, std::size_t count) noexcept {
-    elsa_integers list;
-    list.data = data;
-    list.count = count;
-    return list;
-}
-
-// Plain attention over f32, with empty views.
-inline elsa_problem problem() noexcept {
-    elsa_problem value;
-    elsa_problem_init(&value);
-    return value;
-}
-
-// The defaults.
-inline elsa_plan_options plan_options() noexcept {
-    elsa_plan_options value;
-    elsa_plan_options_init(&value);
-    return value;
-}
-
-// The defaults.
-inline elsa_engine_options engine_options() noexcept {
-    elsa_engine_options value;
-    elsa_engine_options_init(&value);
-    return value;
-}
-
-// No tensor.
-inline elsa_inputs inputs() noexcept {
-    elsa_inputs value;
-    elsa_inputs_init(&value);
-    return value;
-}
-
-// No tensor.
-inline elsa_outputs outputs() noexcept {
-    elsa_outputs value;
-    elsa_outputs_init(&value);
-    return value;
-}
-
-// A report to be filled.
-inline elsa_report report() noexcept {
-    elsa_report value;
-    elsa_report_init(&value);
-    return value;
-}
-
-// The view of a tensor in one of ELSA_LAYOUT_*.
-inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t heads, std::size_t tokens,
-                              std::size_t dim) {
-    elsa_view v = elsa_view();
-    const elsa_status code = elsa_view_init(layout, batch, heads, tokens, dim, &v);
+// The value that a call has written, or its status.
+template <class Value, class Made>
+result<Value> made(elsa_status code, Made &&value) {
     if (code != ELSA_STATUS_OK) {
         return status(code);
     }
-    return v;
+    return Value(std::forward<Made>(value));
 }
 
-// The memory that runs work in. One call at a time may use it.
+} // namespace detail
+
+// The memory that runs work in. One call at a time may use it. It serves every plan of its engine that needs no more;
+// elsa::shared_workspace makes one for several plans.
 class workspace : public detail::owner<elsa_workspace, elsa_workspace_destroy> {
 public:
     using owner::owner;
@@ -194,39 +635,40 @@ public:
     status run(elsa_report *report = nullptr) const { return status(elsa_bound_run(get(), report)); }
 };
 
-// What is decided once per shape.
-class plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
+// What is decided once per shape, for tensors whose type is the caller's affair.
+class untyped_plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
 public:
     using owner::owner;
-    plan() = default;
+    untyped_plan() = default;
 
     result<elsa::workspace> workspace() const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create(get(), &handle);
-        if (code != ELSA_STATUS_OK) {
-            return status(code);
-        }
-        return elsa::workspace(handle);
+        return detail::made<elsa::workspace>(code, handle);
     }
 
-    // A workspace in memory of the caller's, which outlives it.
+    // A workspace in memory of the caller's, which outlives it; see elsa_workspace_create_in.
     result<elsa::workspace> workspace_in(void *memory, std::size_t bytes) const {
         elsa_workspace handle = elsa_workspace();
         const elsa_status code = elsa_workspace_create_in(get(), memory, bytes, &handle);
-        if (code != ELSA_STATUS_OK) {
-            return status(code);
-        }
-        return elsa::workspace(handle);
+        return detail::made<elsa::workspace>(code, handle);
     }
+
+    // A workspace in device memory of the caller's, which outlives it; see elsa_workspace_create_on_device.
+    result<elsa::workspace> workspace_on_device(void *device_memory, std::size_t bytes) const {
+        elsa_workspace handle = elsa_workspace();
+        const elsa_status code = elsa_workspace_create_on_device(get(), device_memory, bytes, &handle);
+        return detail::made<elsa::workspace>(code, handle);
+    }
+
+    // Has the first run in this workspace take what later ones take.
+    status warm(const elsa::workspace &room) const { return status(elsa_plan_warm(get(), room.get())); }
 
     result<elsa::bound> bind(const elsa::workspace &room, const elsa_inputs &inputs,
                              const elsa_outputs &outputs) const {
         elsa_bound handle = elsa_bound();
         const elsa_status code = elsa_bind(get(), room.get(), &inputs, &outputs, &handle);
-        if (code != ELSA_STATUS_OK) {
-            return status(code);
-        }
-        return elsa::bound(handle);
+        return detail::made<elsa::bound>(code, handle);
     }
 
     status run(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
@@ -256,21 +698,111 @@ public:
         elsa_plan_info info;
         elsa_plan_info_init(&info);
         const elsa_status code = elsa_plan_describe(get(), &info);
-        if (code != ELSA_STATUS_OK) {
-            return status(code);
-        }
-        return info;
+        return detail::made<elsa_plan_info>(code, info);
     }
 
     result<elsa_certificate> certificate(elsa_backend backend = ELSA_BACKEND_AUTO) const {
         elsa_certificate value;
         elsa_certificate_init(&value);
         const elsa_status code = elsa_plan_certificate(get(), backend, &value);
-        if (code != ELSA_STATUS_OK) {
-            return status(code);
-        }
-        return value;
+        return detail::made<elsa_certificate>(code, value);
     }
+};
+
+// What is decided once per shape, for tensors of type T.
+template <class T>
+class plan : public untyped_plan {
+public:
+    plan() = default;
+    // mask is the kind of the problem's mask.
+    plan(elsa_plan handle, elsa_mask_kind mask) noexcept : untyped_plan(handle), mask_(mask) {}
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa::inputs<T> &inputs,
+                             const elsa::outputs<T> &outputs) const {
+        if (!masks(inputs)) {
+            return other_mask(inputs);
+        }
+        return untyped_plan::bind(room, inputs.get(), outputs.get());
+    }
+
+    status run(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+               elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::run(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+    }
+
+    status partial(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+                   elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::partial(room, inputs.get(), outputs.get(), report) : other_mask(inputs);
+    }
+    status partial(const elsa::workspace &room, const elsa_chunk &chunk, const elsa::inputs<T> &inputs,
+                   const elsa::outputs<T> &outputs, elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::partial(room, chunk, inputs.get(), outputs.get(), report)
+                             : other_mask(inputs);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::inputs<T> &inputs, const elsa::outputs<T> &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return masks(inputs) ? untyped_plan::run_device(room, inputs.get(), outputs.get(), stream, report)
+                             : other_mask(inputs);
+    }
+
+private:
+    bool masks(const elsa::inputs<T> &inputs) const noexcept {
+        return inputs.mask.kind() == mask_ || inputs.mask.kind() == ELSA_MASK_NONE;
+    }
+    status other_mask(const elsa::inputs<T> &inputs) const {
+        return status(ELSA_STATUS_ARGUMENT, "mask: elements of kind " + std::to_string(inputs.mask.kind()) +
+                                                " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask_));
+    }
+
+    elsa_mask_kind mask_ = ELSA_MASK_NONE;
+};
+
+// One workspace for several plans: shared_workspace(one, another).
+template <class... Plans>
+result<workspace> shared_workspace(const Plans &...plans) {
+    const elsa_plan handles[] = {plans.get()...};
+    elsa_workspace handle = elsa_workspace();
+    const elsa_status code = elsa_workspace_create_shared(handles, sizeof...(plans), &handle);
+    return detail::made<workspace>(code, handle);
+}
+
+// Memory of the host for `size` elements of type T, zero at first; on a GPU that shares the host's memory, tensors in it
+// are used in place. It may be given wherever a std::vector<T> may.
+template <class T>
+class buffer : public detail::owner<elsa_buffer, elsa_buffer_destroy> {
+    static_assert(std::is_trivially_copyable<T>::value && alignof(T) <= 64, "elsa: a buffer holds plain elements");
+
+public:
+    buffer() noexcept { elsa_buffer_info_init(&info_); }
+    buffer(elsa_buffer handle, const elsa_buffer_info &info) noexcept : owner(handle), info_(info) {}
+    buffer(buffer &&other) noexcept : buffer() { *this = std::move(other); }
+    buffer &operator=(buffer &&other) noexcept {
+        if (this != &other) {
+            owner::operator=(std::move(other));
+            info_ = other.info_;
+            elsa_buffer_info_init(&other.info_);
+        }
+        return *this;
+    }
+
+    T *data() noexcept { return static_cast<T *>(info_.data); }
+    const T *data() const noexcept { return static_cast<const T *>(info_.data); }
+    std::size_t size() const noexcept { return info_.bytes / sizeof(T); }
+    T *begin() noexcept { return data(); }
+    T *end() noexcept { return data() + size(); }
+    const T *begin() const noexcept { return data(); }
+    const T *end() const noexcept { return data() + size(); }
+    T &operator[](std::size_t at) noexcept { return data()[at]; }
+    const T &operator[](std::size_t at) const noexcept { return data()[at]; }
+    // The first element as the engine's GPU addresses it, for run_device; null where it cannot.
+    T *device_data() const noexcept { return static_cast<T *>(info_.device_data); }
+    bool page_locked() const noexcept { return info_.page_locked != 0; }
+    // Whether the engine's GPU uses tensors in it without a copy.
+    bool in_place() const noexcept { return info_.in_place != 0; }
+
+private:
+    elsa_buffer_info info_;
 };
 
 // A back end with its workers.
@@ -279,59 +811,117 @@ public:
     using owner::owner;
     engine() = default;
 
-    static result<engine> create() { return make(nullptr); }
-    static result<engine> create(const elsa_engine_options &options) { return make(&options); }
-
-    result<elsa::plan> plan(const elsa_problem &problem) const { return make_plan(problem, nullptr); }
-    result<elsa::plan> plan(const elsa_problem &problem, const elsa_plan_options &options) const {
-        return make_plan(problem, &options);
-    }
-
-private:
-    static result<engine> make(const elsa_engine_options *options) {
+    static result<engine> create(const elsa_engine_options &options = engine_options()) {
         elsa_engine handle = elsa_engine();
-        const elsa_status code = elsa_engine_create(options, &handle);
-        if (code != ELSA_STATUS_OK) {
-            return elsa::status(code);
-        }
-        return engine(handle);
+        const elsa_status code = elsa_engine_create(&options, &handle);
+        return detail::made<engine>(code, handle);
     }
 
-    result<elsa::plan> make_plan(const elsa_problem &problem, const elsa_plan_options *options) const {
-        elsa_plan handle = elsa_plan();
-        const elsa_status code = elsa_plan_create(get(), &problem, options, &handle);
+    result<elsa_engine_info> describe() const {
+        elsa_engine_info info;
+        elsa_engine_info_init(&info);
+        const elsa_status code = elsa_engine_describe(get(), &info);
+        return detail::made<elsa_engine_info>(code, info);
+    }
+
+    template <class T>
+    result<elsa::buffer<T>> buffer(std::size_t elements) const {
+        const std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
+        elsa_buffer handle = elsa_buffer();
+        elsa_status code = elsa_buffer_create(get(), elements > most ? most * sizeof(T) : elements * sizeof(T), &handle);
         if (code != ELSA_STATUS_OK) {
             return elsa::status(code);
         }
-        return elsa::plan(handle);
+        elsa_buffer_info info;
+        elsa_buffer_info_init(&info);
+        code = elsa_buffer_describe(handle, &info);
+        elsa::buffer<T> made(handle, info);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return result<elsa::buffer<T>>(std::move(made));
+    }
+
+    // Loads every GPU kernel now, rather than with the first plan that needs it.
+    status load_kernels() const { return status(elsa_engine_load_kernels(get())); }
+
+    template <class T>
+    result<elsa::plan<T>> plan(const elsa::problem<T> &problem,
+                               const elsa_plan_options &options = plan_options()) const {
+        if (problem.dtype != element<T>::dtype) {
+            return elsa::status(ELSA_STATUS_ARGUMENT, "dtype: " + std::to_string(problem.dtype) +
+                                                          "; allowed: that of the problem's elements, " +
+                                                          std::to_string(element<T>::dtype));
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_plan_create(get(), &problem, &options, &handle);
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        return elsa::plan<T>(handle, problem.mask.kind);
+    }
+    result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_plan>(code, handle);
     }
 };
 
-#ifdef ELSA_THROW
-
-class error : public std::runtime_error {
+// Sends messages of the library to a function for as long as it lives. There is one per process: a later one takes over,
+// and the end of an earlier one then changes nothing. Once it has ended, the function is neither running nor called
+// again. Any thread may call the function, several at once; it must not throw, and not create or end a logger.
+class logger {
 public:
-    explicit error(const status &why) : std::runtime_error(why.message()), code_(why.code()) {}
-    elsa_status code() const noexcept { return code_; }
+    typedef std::function<void(elsa_log_level level, const char *message)> listener;
+
+    logger() = default;
+    logger(logger &&other) noexcept : listener_(std::move(other.listener_)) {}
+    logger &operator=(logger &&other) noexcept {
+        if (this != &other) {
+            end();
+            listener_ = std::move(other.listener_);
+        }
+        return *this;
+    }
+    ~logger() { end(); }
+
+    // Messages up to `level`, one of ELSA_LOG_*.
+    static result<logger> create(elsa_log_level level, listener function) {
+        logger made;
+        made.listener_.reset(new listener(std::move(function)));
+        const std::lock_guard<std::mutex> guard(shared::logger_turn());
+        const elsa_status code = elsa_log_set(level, &logger::call, made.listener_.get());
+        if (code != ELSA_STATUS_OK) {
+            return elsa::status(code);
+        }
+        shared::logger_now() = made.listener_.get();
+        return result<logger>(std::move(made));
+    }
 
 private:
-    elsa_status code_;
+    static void call(void *user, elsa_log_level level, const char *message) noexcept {
+        (*static_cast<listener *>(user))(level, message);
+    }
+    void end() noexcept {
+        if (!listener_) {
+            return;
+        }
+        const std::lock_guard<std::mutex> guard(shared::logger_turn());
+        if (shared::logger_now() == listener_.get()) {
+            if (elsa_log_set(ELSA_LOG_OFF, nullptr, nullptr) != ELSA_STATUS_OK) {
+                // Still in use, so that it must not be freed.
+                static_cast<void>(listener_.release());
+                return;
+            }
+            shared::logger_now() = nullptr;
+        }
+        listener_.reset();
+    }
+
+    std::unique_ptr<listener> listener_;
 };
 
-inline void or_throw(const status &done) {
-    if (!done.ok()) {
-        throw error(done);
-    }
-}
-
-template <class T>
-T or_throw(result<T> outcome) {
-    or_throw(outcome.status());
-    return std::move(outcome).value();
-}
-
-#endif
-
+} // inline namespace
 } // namespace elsa
 
 #endif

@@ -103,7 +103,9 @@ impl From<PlanError> for Fault {
             | PlanError::Room { .. }
             | PlanError::Alignment { .. }
             | PlanError::Address { .. }
-            | PlanError::DeviceShort { .. } => ELSA_STATUS_ARGUMENT,
+            | PlanError::DeviceShort { .. }
+            | PlanError::NoPlan
+            | PlanError::OtherGpu => ELSA_STATUS_ARGUMENT,
             PlanError::OnDevice | PlanError::OnHost { .. } => ELSA_STATUS_UNSUPPORTED,
             _ => ELSA_STATUS_DEVICE,
         };

@@ -51,7 +51,8 @@ pub const ELSA_DTYPE_F16: elsa_dtype = 1;
 /// bfloat16: the upper 16 bits of an f32.
 pub const ELSA_DTYPE_BF16: elsa_dtype = 2;
 
-/// Order of axes.
+/// Order of axes in memory. Views name them [batch, heads, tokens, dim] in any layout: {2, 3, 5, 7} has the strides
+/// {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD and {315, 7, 63, 1} for ELSA_LAYOUT_QKV.
 pub type elsa_layout = u32;
 /// [batch, heads, tokens, dim].
 pub const ELSA_LAYOUT_BHND: elsa_layout = 0;
@@ -98,13 +99,17 @@ pub const ELSA_METHOD_ELSA: elsa_method = 0;
 /// Scores in memory, softmax in two passes. On the CPU only, for comparison.
 pub const ELSA_METHOD_MATH: elsa_method = 1;
 
-/// Where the diagonal of a causal mask starts.
+/// Where the diagonal of a causal mask starts. The diagonal of query i of a sequence is key i + offset, keys counted from
+/// the first of its past; the offset may be negative. A causal row attends the keys up to its diagonal. With a past of 3,
+/// 2 new keys and 2 queries both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If key_lengths are 4,
+/// that of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3; that of ELSA_CAUSAL_TOP_LEFT
+/// remains 3, and both attend keys 0 to 3, which are valid.
 pub type elsa_causal = u32;
 /// Not causal.
 pub const ELSA_CAUSAL_NONE: elsa_causal = 0;
-/// The offset is the length of the past: the first query sees the first new key.
+/// The offset is the length of the past, 0 without one: the first query sees the first new key.
 pub const ELSA_CAUSAL_TOP_LEFT: elsa_causal = 1;
-/// The offset is valid keys minus queries: the last query sees the last valid key.
+/// The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
 pub const ELSA_CAUSAL_BOTTOM_RIGHT: elsa_causal = 2;
 
 /// What the elements of a mask mean.
@@ -229,7 +234,11 @@ pub struct elsa_plan_options {
     pub budget: usize,
 }
 
-/// Shape and strides of a tensor.
+/// Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
+/// from the first.
+///
+/// The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
+/// 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct elsa_view {
@@ -240,8 +249,10 @@ pub struct elsa_view {
     pub strides: [usize; 4],
 }
 
-/// A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
-/// leaves the rest unattended.
+/// A mask, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the problem's, or
+/// 1 or not given to be shared. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not
+/// attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+/// heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 ///
 /// A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
 /// they count as that, and a row that they mask wholly is the mean of its values.
@@ -309,9 +320,11 @@ pub struct elsa_problem {
     /// Zero.
     pub reserved: u32,
     /// A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
-    /// offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
+    /// offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT. With 3 to the left, 2 to the right and
+    /// no past, query 10 attends keys 7 to 12.
     pub window_left: i64,
-    /// A row attends the keys up to its diagonal plus this many; not negative.
+    /// A row attends the keys up to its diagonal plus this many; not negative. A causal row ends at its diagonal all the
+    /// same.
     pub window_right: i64,
     /// The mask.
     pub mask: elsa_mask,

@@ -7,7 +7,7 @@ use crate::pointer::{aligned, put};
 use crate::types::*;
 use elsa_runtime::Workspace;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 pub(crate) static WORKSPACES: Table<Mutex<Workspace>> = Table::new("workspace");
 
@@ -37,6 +37,36 @@ pub unsafe extern "C" fn elsa_workspace_create(
     call(|| {
         aligned("workspace", workspace)?;
         let id = WORKSPACES.insert(Mutex::new(PLANS.get(plan.id)?.workspace()?))?;
+        // SAFETY: *write*.
+        unsafe { put(workspace, elsa_workspace { id }) };
+        Ok(())
+    })
+}
+
+/// Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
+/// them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
+/// the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
+/// plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+///
+/// # Safety
+/// *read*: plans for count handles; *write*.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_create_shared(
+    plans: *const elsa_plan,
+    count: usize,
+    workspace: *mut elsa_workspace,
+) -> elsa_status {
+    call(|| {
+        aligned("workspace", workspace)?;
+        aligned("plans", plans)?;
+        if count > isize::MAX as usize / size_of::<elsa_plan>() {
+            return Err(Fault::argument(format_args!("count: {count}; allowed: that of plans")));
+        }
+        // SAFETY: not null and aligned; *read*.
+        let handles = unsafe { std::slice::from_raw_parts(plans, count) };
+        let plans = handles.iter().map(|plan| PLANS.get(plan.id)).collect::<Result<Vec<_>, _>>()?;
+        let plans: Vec<_> = plans.iter().map(Arc::as_ref).collect();
+        let id = WORKSPACES.insert(Mutex::new(Workspace::shared(&plans)?))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())

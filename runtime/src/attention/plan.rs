@@ -77,6 +77,43 @@ pub(super) enum Memory {
 }
 
 impl Workspace {
+    /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may
+    /// use it, one at a time.
+    ///
+    /// # Errors
+    /// Returns an error if there is no plan, if two of them compute on different GPUs, or if host memory is not
+    /// available. If a plan has [`Fallback::Fail`], also if device memory is not available, or the device fails.
+    pub fn shared(plans: &[&Plan]) -> Result<Workspace, PlanError> {
+        if plans.is_empty() {
+            return Err(PlanError::NoPlan);
+        }
+        let on_gpu = plans.iter().filter_map(|plan| Some((plan.execution.gpu()?, &plan.problem)));
+        let mut gpu = None;
+        if let Some((first, _)) = on_gpu.clone().next() {
+            if on_gpu.clone().any(|(plan, _)| !Arc::ptr_eq(&plan.gpu, &first.gpu)) {
+                return Err(PlanError::OtherGpu);
+            }
+            gpu = Some(match GpuWorkspace::of(&first.gpu, on_gpu) {
+                Ok(workspace) => Ok(Box::new(workspace)),
+                Err(e) if plans.iter().any(|plan| plan.engine.fallback() == Fallback::Fail) => {
+                    return Err(e.into());
+                }
+                Err(e) => {
+                    first.gpu.warn(&e);
+                    Err(Arc::new(e))
+                }
+            });
+        }
+        let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
+        let cpu = CpuWorkspace::of(on_cpu)?;
+        Ok(Workspace(match (gpu, cpu) {
+            (Some(gpu), standby) => Memory::Gpu { gpu, standby },
+            (None, Some(cpu)) => Memory::Cpu(cpu),
+            // A plan computes on one of them.
+            (None, None) => return Err(PlanError::NoPlan),
+        }))
+    }
+
     /// Waits for pending runs and frees everything. Dropping a workspace does the same, but logs errors instead of
     /// returning them.
     ///
@@ -243,22 +280,7 @@ impl Plan {
     /// Returns an error if host memory is not available. With [`Fallback::Fail`] also if device memory is not
     /// available, or the device fails.
     pub fn workspace(&self) -> Result<Workspace, PlanError> {
-        let memory = match &self.execution {
-            Execution::Cpu(cpu) => Memory::Cpu(cpu.workspace(&self.problem)?),
-            Execution::Gpu { gpu: plan, standby } => {
-                let gpu = match plan.workspace(&self.problem) {
-                    Ok(workspace) => Ok(Box::new(workspace)),
-                    Err(e) if self.engine.fallback() == Fallback::Fail => return Err(e.into()),
-                    Err(e) => {
-                        plan.gpu.warn(&e);
-                        Err(Arc::new(e))
-                    }
-                };
-                let standby = standby.as_ref().map(|cpu| cpu.workspace(&self.problem)).transpose()?;
-                Memory::Gpu { gpu, standby }
-            }
-        };
-        Ok(Workspace(memory))
+        Workspace::shared(&[self])
     }
 
     /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
@@ -309,7 +331,7 @@ impl Plan {
         let Execution::Gpu { gpu: plan, standby } = &self.execution else {
             return Err(PlanError::OnHost { found: self.backend() });
         };
-        let standby = standby.as_ref().map(|cpu| cpu.workspace(&self.problem)).transpose()?;
+        let standby = CpuWorkspace::of(standby.iter().map(|cpu| (cpu, &self.problem)))?;
         // SAFETY: *lent*.
         let gpu = unsafe { plan.workspace_on_device(memory, bytes)? };
         Ok(Workspace(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))

@@ -44,15 +44,6 @@ impl CpuPlan {
         Executed { block, segment_blocks: segment / block, merge_depth: merges, additions, half_chain: 0 }
     }
 
-    /// Allocates a workspace.
-    ///
-    /// # Errors
-    /// Returns an error if the memory is not available.
-    pub fn workspace(&self, problem: &Problem) -> Result<CpuWorkspace, ChooseError> {
-        let memory = Memory::allocate(self.layout.floats());
-        self.in_memory(problem, memory)
-    }
-
     /// Creates a workspace in the caller's memory.
     ///
     /// # Errors
@@ -68,10 +59,6 @@ impl CpuPlan {
     ) -> Result<CpuWorkspace, ChooseError> {
         // SAFETY: *lent*.
         let memory = unsafe { Memory::lent(memory, bytes, self.layout.floats()) };
-        self.in_memory(problem, memory)
-    }
-
-    fn in_memory(&self, problem: &Problem, memory: Option<Memory>) -> Result<CpuWorkspace, ChooseError> {
         let workspace = memory.and_then(|memory| CpuWorkspace::new(memory, problem.sequences()));
         workspace.ok_or(ChooseError::Memory { needed: self.layout.bytes() })
     }
@@ -88,6 +75,21 @@ pub struct CpuWorkspace {
 }
 
 impl CpuWorkspace {
+    /// Allocates a workspace that serves each of the plans. Returns `None` if there is no plan.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is not available.
+    pub fn of<'a>(
+        plans: impl Iterator<Item = (&'a CpuPlan, &'a Problem)> + Clone,
+    ) -> Result<Option<CpuWorkspace>, ChooseError> {
+        let sequences = plans.clone().map(|(_, problem)| problem.sequences()).max();
+        let largest = plans.map(|(plan, _)| &plan.layout).max_by_key(|layout| layout.floats());
+        let Some((layout, sequences)) = largest.zip(sequences) else { return Ok(None) };
+        let workspace =
+            Memory::allocate(layout.floats()).and_then(|memory| CpuWorkspace::new(memory, sequences));
+        workspace.map(Some).ok_or(ChooseError::Memory { needed: layout.bytes() })
+    }
+
     fn new(memory: Memory, sequences: usize) -> Option<CpuWorkspace> {
         let mut table = Vec::new();
         table.try_reserve_exact(sequences).ok()?;

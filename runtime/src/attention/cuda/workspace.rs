@@ -44,21 +44,6 @@ impl Staging {
 }
 
 impl GpuPlan {
-    /// Allocates what runs need, including staging, unless the device may use host memory in place.
-    ///
-    /// # Errors
-    /// Returns an error if memory is not available, or if the device fails.
-    pub fn workspace(&self, problem: &Problem) -> Result<GpuWorkspace, DeviceError> {
-        let context = self.gpu.context()?;
-        let scratch = DeviceBuffer::new(&context, self.layout.bytes)?;
-        let mut workspace = GpuWorkspace::new(&self.gpu, &context, scratch, self.layout.sequences.len)?;
-        workspace.reserve_bounce(problem)?;
-        if !self.gpu.profile().integrated {
-            workspace.reserve_staging(problem)?;
-        }
-        Ok(workspace)
-    }
-
     /// Makes a workspace of the caller's device memory.
     ///
     /// # Errors
@@ -178,6 +163,30 @@ impl Drop for Pending {
 }
 
 impl GpuWorkspace {
+    /// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place.
+    /// The plans are those of `gpu`.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available, or if the device fails.
+    pub fn of<'a>(
+        gpu: &Arc<Gpu>,
+        plans: impl Iterator<Item = (&'a GpuPlan, &'a Problem)> + Clone,
+    ) -> Result<GpuWorkspace, DeviceError> {
+        let context = gpu.context()?;
+        let most =
+            |bytes: fn(&GpuPlan) -> usize| plans.clone().map(|(plan, _)| bytes(plan)).max().unwrap_or(0);
+        let scratch = DeviceBuffer::new(&context, most(|plan| plan.layout.bytes))?;
+        let table = most(|plan| plan.layout.sequences.len);
+        let mut workspace = GpuWorkspace::new(gpu, &context, scratch, table)?;
+        for (_, problem) in plans {
+            workspace.reserve_bounce(problem)?;
+            if !gpu.profile().integrated {
+                workspace.reserve_staging(problem)?;
+            }
+        }
+        Ok(workspace)
+    }
+
     /// Creates what every run needs beside the scratch, with `table` bytes for the table of sequences.
     fn new(
         gpu: &Arc<Gpu>,

@@ -5,6 +5,7 @@ mod capi;
 mod cargo;
 mod cross;
 mod deploy;
+mod examples;
 mod fuzz;
 mod house;
 mod links;

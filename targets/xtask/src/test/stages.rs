@@ -1,6 +1,6 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{capi, cross, deploy, fuzz, house, release, sanitizers, vision, workspace};
+use super::{capi, cross, deploy, examples, fuzz, house, release, sanitizers, vision, workspace};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 28] = [
+pub const STAGES: [Stage; 29] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -113,6 +113,12 @@ pub const STAGES: [Stage; 28] = [
         run: capi::instrumented::tsan,
     },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
+    Stage {
+        name: "examples",
+        about: "the C++ real-time loop and the snippets",
+        fast: false,
+        run: examples::examples,
+    },
     Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },
     Stage {
         name: "cuda",

@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const EXAMPLE: &str = "examples/cpp-vision";
-const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
+const PROGRAMS: [&str; 2] = ["elsa-vision", "vision-tests"];
+pub(super) const MODEL: &str = "examples/cpp-vision/model/digits.safetensors";
 /// Roundings on the longest path: per block two normalisations (2 x 2 x 48), the linear maps (3 x 48 + 96) and
 /// attention (12 + 2 x 17), with some for GELU and the sums of the residual stream; three blocks; patch and head.
 const ROUNDINGS: f64 = 3.0 * (192.0 + 240.0 + 46.0 + 10.0) + 4.0 + 96.0 + 48.0;
@@ -187,13 +188,22 @@ fn without_attention(from: &Path, to: &Path) -> Result<(), String> {
     fs::write(to, bytes).map_err(|error| at(to, error))
 }
 
-/// Configures and builds the example in `dir` against the folder `dist`, with the CMake of a folder or the system's.
-fn make(tree: &Tree, cmake: Option<&Path>, dir: &Path, dist: &Path, more: &[String]) -> Result<(), String> {
+/// Configures `example` in `dir` against the folder `dist`, with the CMake of a folder or the system's, and builds its
+/// `targets`.
+pub(super) fn make(
+    tree: &Tree,
+    example: &str,
+    targets: &[&str],
+    cmake: Option<&Path>,
+    dir: &Path,
+    dist: &Path,
+    more: &[String],
+) -> Result<(), String> {
     fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let cmake = cmake.map_or_else(|| "cmake".into(), |folder| folder.join("cmake"));
     let mut run = Run::new(tree, "")
         .arg(&cmake)
-        .arg(tree.root.join(EXAMPLE))
+        .arg(tree.root.join(example))
         .args("-DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS=-Werror")
         .arg(format!("-Delsa_DIR={}", dist.join("lib/cmake/elsa").display()))
         .dir(dir);
@@ -203,21 +213,35 @@ fn make(tree: &Tree, cmake: Option<&Path>, dir: &Path, dist: &Path, more: &[Stri
     let ends = |out: Output, what: &str| if out.ok { Ok(()) } else { Err(format!("{what}: {}", out.how)) };
     ends(run.machine().run(), "configuring")?;
     // One target at a time is what CMake takes before 3.15.
-    for target in ["elsa-vision", "vision-tests"] {
+    for target in targets {
         let run = Run::new(tree, "").arg(&cmake).arg("--build").arg(dir).arg("--target").arg(target);
         ends(run.args("-- -j2").run(), "building")?;
     }
     Ok(())
 }
 
+/// What CMake is told to build for a board, in the folder `dist`.
+pub(super) fn for_board(tree: &Tree, name: &str, dist: &Path) -> Result<[String; 2], String> {
+    let zig = setup::zig(tree)?.join("python");
+    let toolchain = dist.join(format!("share/{name}/toolchain.cmake"));
+    Ok([
+        format!("-DCMAKE_TOOLCHAIN_FILE={}", toolchain.display()),
+        format!("-DELSA_ZIG={};-m;ziglang", zig.display()),
+    ])
+}
+
 /// The program `name` of `dir`, behind `front`, an emulator with its arguments or nothing.
-fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
+pub(super) fn program(tree: &Tree, front: &str, dir: &Path, name: &str) -> Run {
     Run::new(tree, front).arg(dir.join(name)).limit(Duration::from_secs(60))
 }
 
 /// Runs the unit tests of the example; every check counts.
 fn parts(tree: &Tree, ran: &mut Ran, front: &str, dir: &Path) {
-    let run = program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir);
+    count(ran, program(tree, front, dir, "vision-tests").arg(MODEL).arg(dir));
+}
+
+/// Runs a program whose last line is `N passed, M failed`.
+pub(super) fn count(ran: &mut Ran, run: Run) {
     let line = run.line();
     let out = run.run();
     let count = |word: &str| {
@@ -251,7 +275,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     let native = home.join(HOST);
     let here = dist(tree, HOST)?;
-    make(tree, setup::oldest_cmake(tree)?.as_deref(), &native, &here, &[])?;
+    make(tree, EXAMPLE, &PROGRAMS, setup::oldest_cmake(tree)?.as_deref(), &native, &here, &[])?;
     parts(tree, ran, "", &native);
     for backend in ["auto", "scalar"] {
         let out = classify(tree, "", &native, &model, &pictures, &format!("--backend {backend}")).run();
@@ -278,7 +302,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let blas = home.join("blas");
     let header = format!("/usr/include/{}-linux-gnu/cblas.h", std::env::consts::ARCH);
     setup::file(tree, &header, "libopenblas-dev")?;
-    make(tree, None, &blas, &here, &["-DVISION_BLAS=ON".to_owned()])?;
+    make(tree, EXAMPLE, &PROGRAMS, None, &blas, &here, &["-DVISION_BLAS=ON".to_owned()])?;
     let needs = Run::new(tree, "ldd").arg(blas.join("elsa-vision")).quiet().run();
     let linked = needs.stdout.contains("blas");
     ran.note("a BLAS is linked", if linked { Ok("yes".to_owned()) } else { Err(needs.stdout) });
@@ -287,23 +311,10 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     ran.note("linear maps by a BLAS", compare(&record, &out, None));
 
     setup::board(tree)?;
-    let zig = setup::zig(tree)?.join("python");
     let board = setup::reference()?;
     let cross = home.join(&board.name);
     let dist = dist(tree, &board.name)?;
-    make(
-        tree,
-        None,
-        &cross,
-        &dist,
-        &[
-            format!(
-                "-DCMAKE_TOOLCHAIN_FILE={}",
-                dist.join(format!("share/{}/toolchain.cmake", board.name)).display()
-            ),
-            format!("-DELSA_ZIG={};-m;ziglang", zig.display()),
-        ],
-    )?;
+    make(tree, EXAMPLE, &PROGRAMS, None, &cross, &dist, &for_board(tree, &board.name, &dist)?)?;
     let path = cross.join("elsa-vision");
     let program = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     ran.note("symbol versions for the board", check::symbol_versions(&program, board.build.glibc));
@@ -316,7 +327,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 }
 
 /// The folder for a target, built.
-fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
+pub(super) fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     let target = Target::named(tree, name)?;
     let built = build::build(tree, &target, false)?;
     if built.faults.is_empty() { Ok(target.dist(tree)) } else { Err(built.faults.join("; ")) }
@@ -384,7 +395,18 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
             "CUDA_ERROR_LAUNCH_FAILED",
             ask(fail).arg(pictures).env("ELSA_STANDIN_FAIL", lost),
         ),
-        ("the CPU instead", 0, "", ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost)),
+        (
+            "the CPU instead",
+            0,
+            "CUDA_ERROR_LAUNCH_FAILED",
+            ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_FAIL", lost),
+        ),
+        (
+            "the CPU instead of no GPU",
+            0,
+            "CUDA_ERROR_NO_DEVICE",
+            ask("--backend cuda").arg(pictures).env("ELSA_STANDIN_DEVICE", "none"),
+        ),
         ("a full disk", 3, "standard output", full.args(&format!("--model {MODEL}")).arg(pictures).quiet()),
         // Reading there fails; opening does not.
         ("a disk that fails", 3, "/proc/self/mem", ask("/proc/self/mem")),
@@ -393,7 +415,9 @@ fn failures(tree: &Tree, ran: &mut Ran, dir: &Path, pictures: &Path, standin: &P
         let out = run.run();
         let found = format!("{}: {}", out.how, out.stderr.lines().next().unwrap_or_default());
         let instead = out.stdout.lines().last().is_some_and(|line| line.contains("in place of the GPU"));
-        let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0);
+        // The reason of a fallback is told once, whatever the number of pictures.
+        let once = status != 0 || out.stderr.lines().count() == 1;
+        let good = out.code == Some(status) && out.stderr.contains(names) && instead == (status == 0) && once;
         ran.note(what, if good { Ok(found) } else { Err(found) });
     }
 }

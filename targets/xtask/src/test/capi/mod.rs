@@ -11,6 +11,7 @@ pub mod abi;
 pub mod board;
 mod dialects;
 mod header;
+mod hpp;
 pub mod instrumented;
 mod programs;
 mod versions;
@@ -40,6 +41,12 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     dialects::check(tree, ran, &dist, &home)?;
     programs::by_both_compilers(tree, ran, &dist, &home);
+    for source in ["typed.cpp", "whole.cpp"] {
+        for (what, run) in hpp::later(tree, ran, source, &dist, &home) {
+            programs::checks(ran, &what, run);
+        }
+    }
+    hpp::refused(tree, ran, &dist)?;
     versions::check(tree, ran, &dist, &home)?;
     programs::through_the_standin(tree, ran, &dist, &home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {

@@ -16,7 +16,7 @@ const VALGRIND: &str =
     "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 13] = [
+pub const PROGRAMS: [(&str, &str); 15] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("cache.c", ""),
@@ -28,6 +28,8 @@ pub const PROGRAMS: [(&str, &str); 13] = [
     ("logs.c", ""),
     ("misuse.c", ""),
     ("stack.c", ""),
+    ("typed.cpp", ""),
+    ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
 ];
