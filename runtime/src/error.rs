@@ -112,7 +112,7 @@ pub enum PlanError {
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
     /// The caller's memory for a workspace is null.
-    #[error("workspace: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
+    #[error("memory: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
     Null {
         /// The given size in bytes.
         found: usize,
@@ -121,7 +121,7 @@ pub enum PlanError {
     },
     /// The caller's memory for a workspace does not end within the address space.
     #[error(
-        "workspace: {found} bytes from {address:#x}; allowed: bytes that end within the address space, of which {needed} are used"
+        "memory: {found} bytes from {address:#x}; allowed: bytes that end within the address space, of which {needed} are used"
     )]
     Extent {
         /// The given size in bytes.
@@ -132,7 +132,7 @@ pub enum PlanError {
         needed: usize,
     },
     /// The caller's memory is too short for a workspace.
-    #[error("workspace: {found} bytes; allowed: at least {needed}")]
+    #[error("memory: {found} bytes; allowed: at least {needed}")]
     Room {
         /// Size of the memory in bytes.
         found: usize,
@@ -155,7 +155,7 @@ pub enum PlanError {
         found: Backend,
     },
     /// The caller's device memory is not aligned.
-    #[error("workspace: address {address:#x}; allowed: a multiple of {alignment}")]
+    #[error("memory: address {address:#x}; allowed: a multiple of {alignment}")]
     Alignment {
         /// The given address.
         address: u64,
@@ -164,7 +164,7 @@ pub enum PlanError {
     },
     /// The caller's memory is not memory that the plan's device can use.
     #[error(
-        "workspace: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
+        "memory: address {address:#x} is no memory of the plan's device and context; allowed: such memory"
     )]
     Address {
         /// The given address.
@@ -172,7 +172,7 @@ pub enum PlanError {
     },
     /// The caller's device memory ends before the given size.
     #[error(
-        "workspace: {found} bytes to the end of its allocation; allowed: at least the {given} that are given"
+        "memory: {found} bytes to the end of its allocation; allowed: at least the {given} that are given"
     )]
     DeviceShort {
         /// Number of bytes from its address to the end of the allocation.

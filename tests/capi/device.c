@@ -245,8 +245,8 @@ static elsa_status made(const call *c, address memory, size_t bytes, elsa_worksp
 static void no_room(const call *c, address memory, size_t bytes, elsa_status status, const char *part) {
     elsa_workspace room = {77};
     CHECK(made(c, memory, bytes, &room) == status);
-    CHECK(strstr(elsa_last_error(), "workspace: ") != NULL && strstr(elsa_last_error(), part) != NULL);
-    CHECK(room.id == 77);
+    CHECK(strstr(elsa_last_error(), status == ELSA_STATUS_ARGUMENT ? "memory: " : "workspace: ") != NULL);
+    CHECK(strstr(elsa_last_error(), part) != NULL && room.id == 77);
 }
 
 /* A workspace in memory of the caller's: right answers, with states and without, of which it may have room for these

@@ -7,9 +7,9 @@
  *
  * Structs that may grow begin with their size. The functions elsa_..._init below clear a struct and set its size, and so
  * may anybody. Zero is the default in every field, or says that something is absent, so a program names only what it
- * wants. A program that was compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR; with
- * an older library than its header it runs as long as it sets no field and calls no function that the library does not
- * know, which is ELSA_STATUS_UNSUPPORTED, or an error of the loader.
+ * wants. A program that was compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR. Of
+ * a newer header, an older library refuses with ELSA_STATUS_UNSUPPORTED a field that it does not know, unless it is zero,
+ * and a struct to be written that has room for more than it knows; a function that it lacks is an error of the loader.
  *
  * Threads. Engines and plans may be shared. A workspace, and the frames that are bound to it, serve one call at a time;
  * a second one returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes, and the

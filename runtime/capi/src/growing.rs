@@ -1,8 +1,8 @@
 //! Structs that may grow: each begins with its size, which the caller records.
 //!
 //! A field that is zero has its default, or is absent. So a program that was compiled against an older header passes
-//! shorter structs, and the fields that it does not know are zero. A program that was compiled against a newer header
-//! may use this library as long as it leaves the fields alone that this library does not know.
+//! shorter structs, and the fields that it does not know are zero. Of a program that was compiled against a newer header
+//! this library reads structs whose further fields are zero, and fills none that has room for more than it knows.
 
 use crate::fault::Fault;
 use crate::pointer::aligned;
