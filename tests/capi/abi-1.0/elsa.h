@@ -7,9 +7,9 @@
  *
  * Structs that may grow begin with their size. The functions elsa_..._init below clear a struct and set its size, and so
  * may anybody. Zero is the default in every field, or says that something is absent, so a program names only what it
- * wants. A program that was compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR; with
- * an older library than its header it runs as long as it sets no field and calls no function that the library does not
- * know, which is ELSA_STATUS_UNSUPPORTED, or an error of the loader.
+ * wants. A program that was compiled against an older header runs with a newer library of the same ELSA_ABI_MAJOR. Of
+ * a newer header, an older library refuses with ELSA_STATUS_UNSUPPORTED a field that it does not know, unless it is zero,
+ * and a struct to be written that has room for more than it knows; a function that it lacks is an error of the loader.
  *
  * Threads. Engines and plans may be shared. A workspace, and the frames that are bound to it, serve one call at a time;
  * a second one returns ELSA_STATUS_BUSY. A handle may be destroyed while a call uses it: the call completes, and the
@@ -111,12 +111,17 @@ typedef uint32_t elsa_log_level;
 typedef void (*elsa_log_callback)(void *user, elsa_log_level level, const char *message);
 
 /*
- Order of axes.
+ Order of axes in memory. Views name them [batch, heads, tokens, dim] in any layout: {2, 3, 5, 7} has the strides
+ {105, 35, 7, 1} for ELSA_LAYOUT_BHND, {105, 7, 21, 1} for ELSA_LAYOUT_BNHD and {315, 7, 63, 1} for ELSA_LAYOUT_QKV.
  */
 typedef uint32_t elsa_layout;
 
 /*
- Shape and strides of a tensor.
+ Shape and strides of a tensor. Element [b, h, t, c] lies b * strides[0] + h * strides[1] + t * strides[2] + c elements
+ from the first.
+
+ The memory in elsa_input or elsa_output has at least the elements up to the last of the view, which are
+ 1 + (shape[0] - 1) * strides[0] + ... + (shape[3] - 1) * strides[3].
  */
 typedef struct {
   /*
@@ -282,12 +287,56 @@ typedef struct {
 } elsa_engine_info;
 
 /*
+ A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
+ */
+typedef struct {
+  /*
+   Opaque.
+   */
+  uint64_t id;
+} elsa_buffer;
+
+/*
+ Memory of the host that a GPU can use.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
+   */
+  size_t size;
+  /*
+   The first byte, at a multiple of 64.
+   */
+  void *data;
+  /*
+   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
+   */
+  void *device_data;
+  /*
+   Number of bytes.
+   */
+  size_t bytes;
+  /*
+   Non-zero where the memory is page-locked.
+   */
+  uint32_t page_locked;
+  /*
+   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
+   */
+  uint32_t in_place;
+} elsa_buffer_info;
+
+/*
  Type of elements.
  */
 typedef uint32_t elsa_dtype;
 
 /*
- Where the diagonal of a causal mask starts.
+ Where the diagonal of a causal mask starts. The diagonal of query i of a sequence is key i + offset, keys counted from
+ the first of its past; the offset may be negative. A causal row attends the keys up to its diagonal. With a past of 3,
+ 2 new keys and 2 queries both offsets are 3: query 0 attends keys 0 to 3, query 1 keys 0 to 4. If key_lengths are 4,
+ that of ELSA_CAUSAL_BOTTOM_RIGHT is 2: query 0 attends keys 0 to 2, query 1 keys 0 to 3; that of ELSA_CAUSAL_TOP_LEFT
+ remains 3, and both attend keys 0 to 3, which are valid.
  */
 typedef uint32_t elsa_causal;
 
@@ -297,8 +346,10 @@ typedef uint32_t elsa_causal;
 typedef uint32_t elsa_mask_kind;
 
 /*
- A mask, dense, and broadcast over [batch, heads, queries, keys] from the right. A last axis shorter than the keys
- leaves the rest unattended.
+ A mask, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the problem's, or
+ 1 or not given to be shared. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not
+ attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 
  A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
  they count as that, and a row that they mask wholly is the mean of its values.
@@ -414,11 +465,13 @@ typedef struct {
   uint32_t reserved;
   /*
    A row attends the keys from its diagonal less this many; not negative. The diagonal of query i is key i plus the
-   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT.
+   offset of ELSA_CAUSAL_*, and without causality that of ELSA_CAUSAL_TOP_LEFT. With 3 to the left, 2 to the right and
+   no past, query 10 attends keys 7 to 12.
    */
   int64_t window_left;
   /*
-   A row attends the keys up to its diagonal plus this many; not negative.
+   A row attends the keys up to its diagonal plus this many; not negative. A causal row ends at its diagonal all the
+   same.
    */
   int64_t window_right;
   /*
@@ -495,7 +548,7 @@ typedef struct {
    */
   size_t workspace_bytes;
   /*
-   Bytes of a GPU's memory that hold tensors of the host during a run; 0 on the CPU.
+   Bytes of a GPU's memory that hold tensors of the host during a run, unless they are used in place; 0 on the CPU.
    */
   size_t staging_bytes;
   /*
@@ -503,7 +556,7 @@ typedef struct {
    */
   const char *kernel;
   /*
-   Bytes of the workspace for runs that also output states; on the CPU the same as workspace_bytes.
+   Bytes of the workspace for runs that also output states, or that output no out; on the CPU the same as workspace_bytes.
    */
   size_t state_workspace_bytes;
   /*
@@ -732,6 +785,10 @@ typedef struct {
    */
   size_t workers;
   /*
+   Bytes of tensors that were copied between the host and a GPU; 0 where all were used in place, and on the CPU.
+   */
+  size_t copied_bytes;
+  /*
    Name of the kernel, in memory that is never freed.
    */
   const char *kernel;
@@ -805,46 +862,6 @@ typedef struct {
    */
   float *w;
 } elsa_states_out;
-
-/*
- A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.
- */
-typedef struct {
-  /*
-   Opaque.
-   */
-  uint64_t id;
-} elsa_buffer;
-
-/*
- Memory of the host that a GPU can use.
- */
-typedef struct {
-  /*
-   sizeof(elsa_buffer_info). elsa_buffer_info_init sets it.
-   */
-  size_t size;
-  /*
-   The first byte, at a multiple of 64.
-   */
-  void *data;
-  /*
-   The first byte as the engine's GPU addresses it, for elsa_run_device; null where it cannot.
-   */
-  void *device_data;
-  /*
-   Number of bytes.
-   */
-  size_t bytes;
-  /*
-   Non-zero where the memory is page-locked.
-   */
-  uint32_t page_locked;
-  /*
-   Non-zero where elsa_run has the engine's GPU use tensors in this memory without a copy, as on a Jetson.
-   */
-  uint32_t in_place;
-} elsa_buffer_info;
 
 /*
  Done.
@@ -984,12 +1001,12 @@ typedef struct {
 #define ELSA_CAUSAL_NONE 0
 
 /*
- The offset is the length of the past: the first query sees the first new key.
+ The offset is the length of the past, 0 without one: the first query sees the first new key.
  */
 #define ELSA_CAUSAL_TOP_LEFT 1
 
 /*
- The offset is valid keys minus queries: the last query sees the last valid key.
+ The offset is valid keys, those of the past included, minus queries: the last query sees the last valid key.
  */
 #define ELSA_CAUSAL_BOTTOM_RIGHT 2
 
@@ -1145,7 +1162,48 @@ elsa_status elsa_engine_load_kernels(elsa_engine engine);
 elsa_status elsa_engine_destroy(elsa_engine engine);
 
 /*
- Decides everything that depends on the shape. Null options are the defaults.
+ Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is
+ page-locked, if the system has such memory; without a GPU, or where that is refused and the policy is
+ ELSA_FALLBACK_CPU, it is ordinary memory, so that the same program runs everywhere. Tensors may lie anywhere in it, and
+ any number of them.
+
+ What is copied:
+  - elsa_run and bound frames, on a GPU that shares the host's memory, as on a Jetson: tensors in buffers are used
+    where they lie, without a copy. Every other tensor is copied to or from memory of the GPU, whole, before or after
+    the kernels. copied_bytes of the report is their sum.
+  - elsa_run and bound frames, on any other GPU: every tensor is copied, in each run; from and to buffers faster than
+    from and to ordinary memory.
+  - elsa_run_device: nothing, on any GPU. device_data of elsa_buffer_info names a buffer there; a GPU that does not
+    share the host's memory then reads and writes it over its bus.
+
+ A child of fork must not use a buffer that its parent has page-locked.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_create(elsa_engine engine,
+                               size_t bytes,
+                               elsa_buffer *buffer);
+
+/*
+ Writes where a buffer lies.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_buffer_describe(elsa_buffer buffer, elsa_buffer_info *info);
+
+/*
+ Ends the handle of a buffer. Its memory is freed once no call and no bound frame has a tensor or a list that begins in
+ it, and after all work that has been given to the GPU's context, for which it waits. That the memory is not used
+ otherwise is the caller's promise: by the program itself, by a workspace that lies in it, by elsa_states_merge and
+ elsa_states_finish.
+ */
+elsa_status elsa_buffer_destroy(elsa_buffer buffer);
+
+/*
+ Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
+ that output no states.
 
  Any number of threads may use a plan, each with a workspace of its own.
 
@@ -1192,6 +1250,19 @@ elsa_status elsa_workspace_create(elsa_plan plan,
                                   elsa_workspace *workspace);
 
 /*
+ Allocates one workspace for several plans, as large as the most demanding of them needs: frames and runs of any of
+ them may use it, one call at a time. A workspace serves every plan, also one that is made later, of an engine with
+ the same GPU or of any engine without one, that needs no more bytes and has no more sequences (batch, or packed); a
+ plan that needs more is refused when it runs or binds. Plans that compute on a GPU are those of one engine.
+
+ # Safety
+ *read*: plans for count handles; *write*.
+ */
+elsa_status elsa_workspace_create_shared(const elsa_plan *plans,
+                                         size_t count,
+                                         elsa_workspace *workspace);
+
+/*
  Makes a workspace of memory of the caller's: at least workspace_bytes of the plan's elsa_plan_info, of any
  alignment. Of these it clears and uses the first, and leaves the rest alone. The memory must stay valid, and be used
  by nobody else, until the handle is destroyed and the calls and bound frames that use it have ended. For plans on a GPU it returns ELSA_STATUS_UNSUPPORTED.
@@ -1205,12 +1276,45 @@ elsa_status elsa_workspace_create_in(elsa_plan plan,
                                      elsa_workspace *workspace);
 
 /*
+ Makes a workspace of memory of a GPU's that belongs to the caller: at least workspace_bytes of the plan's
+ elsa_plan_info, or state_workspace_bytes for runs that output states or no out, at a multiple of 256; null with 0 bytes serves a
+ plan that needs none. elsa_run_device with this workspace allocates no memory of the GPU; elsa_run does, for tensors
+ that it copies. The memory must stay valid, and be used by nobody else, until the handle is destroyed and the calls and
+ bound frames that use it have ended; destroying the handle then waits for what is enqueued.
+
+ Where an error destroys the context, the memory is lost with it: calls return ELSA_STATUS_DEVICE, or the CPU finishes
+ them, until another workspace is made. For plans on the CPU it returns ELSA_STATUS_UNSUPPORTED.
+
+ # Safety
+ *write*; device_memory has bytes bytes on the plan's device, for as long as stated above.
+ */
+elsa_status elsa_workspace_create_on_device(elsa_plan plan,
+                                            void *device_memory,
+                                            size_t bytes,
+                                            elsa_workspace *workspace);
+
+/*
+ Runs a plan over zeros of its own, so that its first run in this workspace takes what later ones take, and allocates
+ nothing: the kernels of every kind of run are loaded and have been launched; the GPU has the memory for copies of
+ tensors and states, also where later tensors need no copy; threads have been woken. It takes as long as one run or two,
+ and for that time memory for tensors like those of a run. It uses no tensor of the caller's.
+
+ Where a GPU fails meanwhile and the policy is ELSA_FALLBACK_CPU, the CPU takes its place, as in a run, and the reports
+ of the runs say whether that lasts. Of a workspace on the device of the caller's it prepares elsa_run_device, and frees
+ the memory for copies again.
+ */
+elsa_status elsa_plan_warm(elsa_plan plan,
+                           elsa_workspace workspace);
+
+/*
  Ends the handle of a workspace. Its memory is freed once no call and no bound frame uses it.
  */
 elsa_status elsa_workspace_destroy(elsa_workspace workspace);
 
 /*
- Runs a plan over tensors in memory of the host. Nothing is allocated once a plan has run. The report may be null.
+ Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
+ they lie in buffers: see elsa_buffer_create. Nothing is allocated once a plan has run, or has been warmed up by
+ elsa_plan_warm. The report may be null.
  Of out, lse and the states, what is absent is not computed; at least one of them is given.
 
  # Safety
@@ -1243,7 +1347,8 @@ elsa_status elsa_partial(elsa_plan plan,
                          elsa_report *report);
 
 /*
- Runs a plan that computes on a GPU over tensors in its memory; the lists of lengths lie in memory of the host. Work
+ Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
+ lists of lengths lie in memory of the host. Work
  is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
  own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
  calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
@@ -1261,7 +1366,7 @@ elsa_status elsa_run_device(elsa_plan plan,
 
 /*
  Binds the tensors of a frame in memory of the host to a plan and a workspace, and checks them. Both structs are
- copied; what they point to must stay valid as long as the frame is run.
+ copied; what they point to must stay valid as long as the frame is run, which buffers do.
 
  Frames may share a workspace; while one of them runs, the run of another returns ELSA_STATUS_BUSY.
 
