@@ -56,6 +56,8 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is readable for `N` bytes.
     unsafe fn load_bool(isa: Self::Isa, p: *const u8) -> Self;
+    /// Has the line at `p`, which need not be memory, brought to the cache.
+    fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///
     /// # Safety

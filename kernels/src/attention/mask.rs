@@ -315,6 +315,7 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
                     for i in 0..L::N {
                         let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
                         square[i] = E::load(isa, from);
+                        L::prefetch(isa, from.wrapping_add(tile.keys * E::SIZE));
                     }
                     L::transpose(isa, &mut square);
                     for i in 0..L::N {

@@ -97,6 +97,10 @@ impl Lanes for Eight {
         })
     }
     #[inline(always)]
+    fn prefetch(_: Avx2, p: *const u8) {
+        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for `N` values (clause of `store`).
         unsafe { _mm256_storeu_ps(p, self.0) }

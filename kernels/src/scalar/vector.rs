@@ -72,6 +72,8 @@ impl Lanes for One {
         One(if unsafe { p.read() } == 0 { f32::NEG_INFINITY } else { 0.0 })
     }
     #[inline(always)]
+    fn prefetch(_: Scalar, _: *const u8) {}
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: `p` is writable for one value (clause of `store`).
         unsafe { p.write(self.0) }
