@@ -13,6 +13,8 @@ use elsa_tests::random::Random;
 /// Shapes `[batch, heads, key heads, queries, keys]`.
 const SHAPES: [[usize; 5]; 5] =
     [[3, 4, 2, 49, 49], [2, 3, 3, 100, 197], [5, 2, 1, 1, 70], [1, 6, 6, 130, 64], [4, 1, 1, 17, 300]];
+/// Emulated processors are slow, so they get the first shapes.
+const MOST: usize = if cfg!(target_arch = "aarch64") { 2 } else { SHAPES.len() };
 const DIM: usize = 16;
 
 struct Setting {
@@ -93,7 +95,7 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
                 ..EngineOptions::default()
             };
             let engine = Engine::new(&options).unwrap();
-            for (n, shape) in SHAPES.into_iter().enumerate() {
+            for (n, shape) in SHAPES.into_iter().enumerate().take(MOST) {
                 let [batch, heads, _, queries, keys] = shape;
                 let full = [batch, heads, queries, keys];
                 for form in 0..16usize {
@@ -131,5 +133,5 @@ fn shared_masks_have_the_bits_of_expanded_ones() {
             }
         }
     }
-    assert!(compared >= 160, "{compared}");
+    assert!(compared >= 2 * 2 * 16 * MOST, "{compared}");
 }
