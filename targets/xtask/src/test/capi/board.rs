@@ -15,8 +15,8 @@ use std::path::Path;
 const PROGRAMS: [&str; 9] = [
     "plain.c",
     "floats.c",
-    "cache.c",
-    "caches.c",
+    "fixed_cache.c",
+    "growing_cache.c",
     "concurrency.c",
     "misuse.c",
     "stack.c",
