@@ -193,6 +193,7 @@ impl Run {
             };
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        let start = Instant::now();
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => return nothing(format!("{}: {error}", program.to_string_lossy())),
@@ -205,6 +206,9 @@ impl Run {
             let status = wait(&mut child, self.limit);
             (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
         });
+        if self.announce {
+            println!("# {:.1} s", start.elapsed().as_secs_f64());
+        }
         let (code, how) = match status {
             Ok(status) => (status.code(), status.to_string()),
             Err(how) => (None, how),
@@ -232,6 +236,14 @@ pub fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Syn
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(i, _)| *i);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Seconds that processors have worked for the programs that ended so far; 0 where the system does not tell.
+pub fn processor_seconds() -> f64 {
+    let told = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program may hold spaces; it ends with the last parenthesis. Fields 16 and 17 are hundredths.
+    let fields = told.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Reads `from` to its end, showing it on `to` as it comes.

@@ -20,7 +20,7 @@ mod workspace;
 
 pub use stages::STAGES;
 
-use crate::shell::{Run, Tree};
+use crate::shell::{Run, Tree, processor_seconds};
 use stages::Stage;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
     for stage in STAGES.iter().filter(|stage| wanted(stage)) {
         println!("\n[{}] {}", stage.name, stage.about);
-        let start = Instant::now();
+        let (start, worked) = (Instant::now(), processor_seconds());
         let ran = (stage.run)(tree).close();
         for fault in &ran.faults {
             println!("[{}] failed: {fault}", stage.name);
@@ -48,7 +48,9 @@ pub fn run(tree: &Tree, fast: bool, only: &[String]) -> ExitCode {
         host |= stage.name == "host";
         let result = if ok { "ok" } else { "FAILED" };
         let seconds = start.elapsed().as_secs_f64();
-        lines.push(format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary()));
+        let worked = processor_seconds() - worked;
+        let line = format!("{:<12}{result:<8}{:<44}{seconds:>8.1} s", stage.name, ran.summary());
+        lines.push(format!("{line}{worked:>8.0} s of processors"));
     }
     println!();
     for line in lines {
