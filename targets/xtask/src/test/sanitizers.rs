@@ -63,8 +63,8 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
     // The larger device divides keys into more splits.
     for (line, device) in [
         ("--lib -- --include-ignored cuda:: --test-threads 1", ""),
-        ("--test cuda_conformance -- --include-ignored random", "large"),
-        ("--test cuda_sanitized -- --include-ignored", ""),
+        ("--test crossing -- --include-ignored cuda_conformance::random", "large"),
+        ("--test crossing -- --include-ignored cuda_sanitized::", ""),
     ] {
         let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
         let run = run.env("ELSA_STANDIN_DEVICE", device);

@@ -1,5 +1,6 @@
 //! The stages `capi-asan` and `capi-tsan`: programs of `tests/capi` and the library that they are linked with, both
-//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both.
+//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both. The
+//! library of `capi-asan` panics on request, and its symbols are local as in what is shipped, where panics unwind, too.
 
 use super::super::sanitizers;
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};

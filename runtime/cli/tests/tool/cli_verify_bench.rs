@@ -1,9 +1,7 @@
 //! `elsa verify`, `elsa bench` and `elsa info` through the binary.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, elsa, emulated, noise};
+use crate::common::{self, Desk, elsa, emulated, noise};
 use serde_json::Value;
 
 fn lines(text: &[u8]) -> Vec<Value> {
