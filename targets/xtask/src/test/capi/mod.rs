@@ -41,11 +41,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     dialects::check(tree, ran, &dist, &home)?;
     programs::by_both_compilers(tree, ran, &dist, &home);
-    for source in ["typed.cpp", "whole.cpp"] {
-        for (what, run) in hpp::later(tree, ran, source, &dist, &home) {
-            programs::checks(ran, &what, run);
-        }
-    }
+    hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
     hpp::refused(tree, ran, &dist)?;
     versions::check(tree, ran, &dist, &home)?;
     programs::through_the_standin(tree, ran, &dist, &home)?;
