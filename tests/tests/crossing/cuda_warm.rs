@@ -160,8 +160,11 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
             let warm = said(&output, "warm");
             assert!(warm.len() == 1 && warm[0].ends_with(" true"), "{fault}: {warm:?}");
             assert_eq!(said(&output, "end").len(), 1, "{fault}");
-            let output =
-                child("cuda_warm::warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault), ("ELSA_TEST_FAIL", "1")]);
+            let output = child(
+                "cuda_warm::warm_alone",
+                &library,
+                &[("ELSA_STANDIN_FAIL", &*fault), ("ELSA_TEST_FAIL", "1")],
+            );
             let warm = said(&output, "warm");
             assert!(warm.len() == 1 && warm[0].contains(name), "{fault}: {warm:?}");
             assert_eq!(said(&output, "end").len(), 1, "{fault}: {}", String::from_utf8_lossy(&output.stderr));

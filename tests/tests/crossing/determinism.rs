@@ -75,7 +75,11 @@ fn threads_budget_and_repetition_change_no_bit() {
                     Err(PlanError::Refused(Refused::Budget { needed, budget: 0 })) => needed,
                     other => panic!("{other:?}"),
                 };
-            assert_eq!(bits(&run(&many[many.len() / 2], case, Some(smallest))), want, "smallest budget, {case:?}");
+            assert_eq!(
+                bits(&run(&many[many.len() / 2], case, Some(smallest))),
+                want,
+                "smallest budget, {case:?}"
+            );
             let refused =
                 one.plan(&case.problem(), &PlanOptions { budget: Some(smallest - 1), ..Default::default() });
             assert_eq!(

@@ -161,7 +161,8 @@ pub fn robot(tree: &Tree) -> Ran {
         let misses = printed::value(&tests(ran, run).stdout, "deadline_misses");
         ran.note = misses
             .map_or_else(|| "no deadline misses reported".to_owned(), |n| format!("{n} deadlines missed"));
-        let run = long("cargo test --workspace --test robot --test no_frame_allocates").args("--skip program::");
+        let run =
+            long("cargo test --workspace --test robot --test no_frame_allocates").args("--skip program::");
         tests(ran, with_standin(run, &folder));
         let emulated = emulated.args("-- --include-ignored program::every_ heldout::");
         tests(ran, emulated.env("ELSA_DIGITS", &digits));
@@ -225,8 +226,8 @@ pub fn cuda(tree: &Tree) -> Ran {
     .env("ELSA_STANDIN_DEVICE", "large");
     tests(&mut ran, with_standin(large, &folder));
     // Every flag of the tool, with the GPU in place of the CPU.
-    let tool =
-        Run::new(tree, "cargo test --workspace --test tool --no-fail-fast -- cli_run::").env("ELSA_BACKEND", "cuda");
+    let tool = Run::new(tree, "cargo test --workspace --test tool --no-fail-fast -- cli_run::")
+        .env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
     ran
 }

@@ -40,7 +40,8 @@ pub fn refused(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = marked(&text);
-    let by = COMPILERS.into_iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (compiler, standard)));
+    let by =
+        COMPILERS.into_iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (compiler, standard)));
     let all = by.flat_map(|by| (0..=lines.len()).map(move |case| (by, case)));
     ran.each(all.collect(), |ran, ((compiler, standard), case)| {
         let run = compiler_of(tree, compiler, standard, dist).arg(format!("-DCASE={case}"));
