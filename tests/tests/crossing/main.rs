@@ -28,3 +28,4 @@ mod scans;
 mod schedule;
 mod small_calls;
 mod ulp;
+mod windows;
