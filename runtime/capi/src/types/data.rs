@@ -22,7 +22,7 @@ pub struct elsa_output {
     pub bytes: usize,
 }
 
-/// A list of integers in memory of the host. Null with 0 entries is an absent list.
+/// A list of integers, in memory of the host but for what elsa_run_device says. Null with 0 entries is an absent list.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct elsa_integers {
@@ -56,6 +56,10 @@ pub struct elsa_inputs {
     pub cu_seqlens_q: elsa_integers,
     /// Bounds of the packed sequences among the keys, [packed + 1].
     pub cu_seqlens_k: elsa_integers,
+    /// The bias, or its table.
+    pub bias: elsa_input,
+    /// The entry of the table for each pair, [queries, keys].
+    pub bias_index: elsa_integers,
 }
 
 /// The data of a problem that is written. No output shares memory with another tensor of the call.
