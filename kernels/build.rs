@@ -1,20 +1,14 @@
-//! Finds GPU code that is already assembled.
+//! Makes the table of GPU modules: PTX, compressed, and GPU code that is already assembled.
 //!
-//! `ELSA_CUBIN_DIR` names a folder of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table
-//! of GPU kernels beside the PTX; without the variable, or where it is empty, the table has PTX alone.
+//! The PTX of `ptx/sm_62` is compressed, because as text it would be half of a program. `ELSA_CUBIN_DIR` names a folder
+//! of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table beside the PTX; without the
+//! variable, or where it is empty, the table has PTX alone. Without the feature `cuda` there is no table.
 
-use std::env;
-use std::fmt::Write;
-use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
-const VARIABLE: &str = "ELSA_CUBIN_DIR";
-
 fn main() -> ExitCode {
-    println!("cargo::rerun-if-env-changed={VARIABLE}");
     println!("cargo::rerun-if-changed=build.rs");
-    match write() {
+    match modules::write() {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             println!("cargo::error={fault}");
@@ -23,33 +17,79 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes the names and contents of the folder as a Rust expression.
-fn write() -> Result<(), String> {
-    let mut table = "&[\n".to_owned();
-    if let Some(folder) = env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
-        let folder = Path::new(&folder);
+#[cfg(not(feature = "cuda"))]
+mod modules {
+    /// Writes nothing.
+    pub fn write() -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod modules {
+    use std::env;
+    use std::fmt::Write;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const CUBINS: &str = "ELSA_CUBIN_DIR";
+    /// Level of compression: the best.
+    const LEVEL: u8 = 10;
+
+    /// Writes the compressed modules, and the table as a Rust expression.
+    pub fn write() -> Result<(), String> {
+        println!("cargo::rerun-if-env-changed={CUBINS}");
+        let out = PathBuf::from(variable("OUT_DIR")?);
+        let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_62");
+        let cubins = env::var_os(CUBINS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        let cubins = match &cubins {
+            Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
+            None => Vec::new(),
+        };
+        let mut table = "&[\n".to_owned();
+        for path in files(&modules, "ptx")? {
+            let fault = |error| format!("{}: {error}", path.display());
+            let mut text = fs::read_to_string(&path).map_err(fault)?;
+            let version = text.lines().find_map(|line| line.strip_prefix(".version "));
+            let isa = version.ok_or_else(|| format!("{}: no .version", path.display()))?.trim().to_owned();
+            text.push('\0');
+            let name = path.file_stem().unwrap_or_default();
+            let cubin = cubins.iter().find(|cubin| cubin.file_stem() == Some(name));
+            let cubin = cubin.map_or("None".to_owned(), |path| format!("Some(include_bytes!({path:?}))"));
+            let compressed = out.join(name).with_extension("z");
+            fs::write(&compressed, miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), LEVEL))
+                .map_err(|error| format!("{}: {error}", compressed.display()))?;
+            writeln!(
+                table,
+                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, zlib: include_bytes!({compressed:?}) }}, \
+                 cubin: {cubin} }},",
+                name.to_string_lossy(),
+                text.len(),
+            )
+            .map_err(|error| error.to_string())?;
+        }
+        table += "]\n";
+        let path = out.join("modules.rs");
+        fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn variable(name: &str) -> Result<std::ffi::OsString, String> {
+        env::var_os(name).ok_or_else(|| format!("{name}: not set; allowed: as cargo sets it"))
+    }
+
+    /// The files of a folder with that ending, at least one, in order.
+    fn files(folder: &Path, ending: &str) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-changed={}", folder.display());
-        let fault = |error| format!("{VARIABLE}: {}: {error}", folder.display());
+        let fault = |error| format!("{}: {error}", folder.display());
         let mut paths = Vec::new();
         for entry in fs::read_dir(folder).map_err(fault)? {
-            paths.push(entry.map_err(fault)?.path());
+            paths.push(entry.map_err(fault)?.path().canonicalize().map_err(fault)?);
         }
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "cubin"));
-        if paths.is_empty() {
-            return Err(format!(
-                "{VARIABLE}: no .cubin in {}; allowed: a folder of NAME.cubin",
-                folder.display()
-            ));
-        }
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == ending));
         paths.sort();
-        for path in paths {
-            let path = path.canonicalize().map_err(fault)?;
-            let name = path.file_stem().unwrap_or_default().to_string_lossy();
-            writeln!(table, "({name:?}, include_bytes!({path:?})),").map_err(|error| error.to_string())?;
+        if paths.is_empty() {
+            return Err(format!("no .{ending} in {}; allowed: a folder of NAME.{ending}", folder.display()));
         }
+        Ok(paths)
     }
-    table += "]\n";
-    let out = env::var_os("OUT_DIR").ok_or("OUT_DIR: not set; allowed: as cargo sets it")?;
-    let path = Path::new(&out).join("cubins.rs");
-    fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -78,13 +78,19 @@ pub enum DeviceError {
         /// Name of the kernel.
         kernel: &'static str,
         /// Version of the PTX instruction set in which it is written.
-        isa: String,
+        isa: &'static str,
         /// CUDA version of the driver, `(major, minor)`.
         driver: (u32, u32),
         /// Log of the driver's compiler; may be empty.
         log: String,
         /// The failed call.
         source: Box<DeviceError>,
+    },
+    /// The PTX of a kernel in this program is not what was built.
+    #[error("module {kernel}: its compressed PTX is damaged; allowed: the program as it was built")]
+    Damaged {
+        /// Name of the kernel.
+        kernel: &'static str,
     },
     /// The process is a child, made by `fork`, of the one that initialized the driver. A driver does not work there.
     #[error(
@@ -396,7 +402,7 @@ mod tests {
             DeviceError::Call { call: "cuModuleLoadDataEx", code: 222, name: "CUDA_ERROR_UNSUPPORTED_PTX" };
         let module = DeviceError::Module {
             kernel: "merge_f32_s8__sm62",
-            isa: "6.5".into(),
+            isa: "6.5",
             driver: (10, 1),
             log: "line 1; unsupported version".into(),
             source: Box::new(call.clone()),
@@ -416,6 +422,7 @@ mod tests {
             DeviceError::Ordinal { found: 3, count: 1 },
             DeviceError::TooOld { device: "Nano".into(), major: 5, minor: 3 },
             DeviceError::NoContext,
+            DeviceError::Damaged { kernel: "merge_f32_s8__sm62" },
             DeviceError::Forked,
         ] {
             assert!(e.to_string().contains("; allowed: "), "{e}");

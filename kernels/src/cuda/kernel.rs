@@ -7,12 +7,23 @@ use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 pub struct GpuKernel {
     /// Its name: of the entry point, and of the module, which holds nothing else.
     pub name: &'static str,
-    /// PTX text, zero-terminated.
-    pub ptx: &'static str,
+    /// The module as PTX.
+    pub ptx: Ptx,
     /// The module assembled for one GPU, where the build has it.
     pub cubin: Option<&'static [u8]>,
     /// What the kernel is for.
     pub role: Role,
+}
+
+/// A module in PTX, compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ptx {
+    /// Version of the PTX instruction set in which it is written, such as `6.5`.
+    pub isa: &'static str,
+    /// Length of the text in bytes, with the zero that ends it.
+    pub bytes: usize,
+    /// The text, with the zero that ends it, as a zlib stream (RFC 1950).
+    pub zlib: &'static [u8],
 }
 
 /// What a GPU kernel is for.

@@ -9,7 +9,7 @@ mod kernel;
 mod module;
 pub mod tensor;
 
-pub use kernel::{GpuKernel, Role};
+pub use kernel::{GpuKernel, Ptx, Role};
 
 /// Every GPU kernel of this build: none without the feature `cuda`.
 #[cfg(feature = "cuda")]

@@ -1,34 +1,35 @@
-//! The modules of the GPU kernels: PTX, and cubins where the build was given some.
+//! The modules of the GPU kernels, as the build script makes them: PTX, and cubins where the build was given some.
+
+use super::kernel::Ptx;
 
 /// A kernel of a role, with its module.
 macro_rules! kernel {
-    ($name:literal, $role:expr) => {
-        $crate::cuda::kernel::GpuKernel {
-            name: $name,
-            ptx: concat!(
-                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/ptx/sm_62/", $name, ".ptx")),
-                "\0"
-            ),
-            cubin: $crate::cuda::module::cubin($name),
-            role: $role,
-        }
-    };
+    ($name:literal, $role:expr) => {{
+        const MODULE: &$crate::cuda::module::Module = $crate::cuda::module::module($name);
+        $crate::cuda::kernel::GpuKernel { name: $name, ptx: MODULE.ptx, cubin: MODULE.cubin, role: $role }
+    }};
 }
 pub(super) use kernel;
 
-/// Cubins that the build was given, by name.
-const CUBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
+/// The module of a kernel.
+pub(super) struct Module {
+    name: &'static str,
+    pub(super) ptx: Ptx,
+    pub(super) cubin: Option<&'static [u8]>,
+}
 
-/// The cubin of a kernel, where this build has one.
-pub(super) const fn cubin(name: &str) -> Option<&'static [u8]> {
+const MODULES: &[Module] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+/// The module of a kernel; does not compile where there is none.
+pub(super) const fn module(name: &str) -> &'static Module {
     let mut i = 0;
-    while i < CUBINS.len() {
-        if same(CUBINS[i].0, name) {
-            return Some(CUBINS[i].1);
+    while i < MODULES.len() {
+        if same(MODULES[i].name, name) {
+            return &MODULES[i];
         }
         i += 1;
     }
-    None
+    panic!("no module of that name in kernels/ptx/sm_62")
 }
 
 const fn same(a: &str, b: &str) -> bool {

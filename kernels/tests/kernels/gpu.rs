@@ -5,6 +5,7 @@
 use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use miniz_oxide::inflate::decompress_to_vec_zlib;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,7 @@ fn the_table_agrees_with_the_manifest() {
             ("registers", ours.registers),
             ("shared", ours.shared),
             ("threads", ours.threads),
-            ("bytes", kernel.ptx.len() - 1),
+            ("bytes", kernel.ptx.bytes - 1),
         ] {
             assert_eq!(takes[what].as_u64(), Some(ours as u64), "{}: {what}", kernel.name);
         }
@@ -77,7 +78,13 @@ fn sums_are_those_of_the_sources() {
 #[test]
 fn modules_are_what_an_old_driver_loads() {
     for kernel in GPU_KERNELS {
-        let text = kernel.ptx.strip_suffix('\0').expect("a terminating zero");
+        let text = decompress_to_vec_zlib(kernel.ptx.zlib).unwrap();
+        assert_eq!(text.len(), kernel.ptx.bytes, "{}", kernel.name);
+        let text = String::from_utf8(text).unwrap();
+        let text = text.strip_suffix('\0').expect("a terminating zero");
+        let file = folder().join("sm_62").join(kernel.name).with_extension("ptx");
+        assert_eq!(text, std::fs::read_to_string(file).unwrap(), "{}", kernel.name);
+        assert_eq!(kernel.ptx.isa, "6.5", "{}", kernel.name);
         assert!(!text.contains('\0'), "{}", kernel.name);
         assert!(text.contains(".version 6.5\n") && text.contains(".target sm_62\n"), "{}", kernel.name);
         assert!(text.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);

@@ -218,6 +218,36 @@ struct holds<C, T, decltype(static_cast<void>(std::declval<C &>().size()), stati
 template <class C, class T>
 using reads = std::enable_if_t<holds<C, T>::value || holds<C, const T>::value>;
 
+// The last axes of [batch, heads, queries, keys] as a mask of some kind.
+inline elsa_mask axes(elsa_mask_kind kind, std::initializer_list<std::size_t> dims) noexcept {
+    elsa_mask made = elsa_mask();
+    made.kind = kind;
+    // The library refuses a rank beyond four.
+    made.rank = static_cast<std::uint32_t>(dims.size());
+    std::size_t axis = 0;
+    for (const std::size_t entries : dims) {
+        if (axis < 4) {
+            made.dims[axis++] = entries;
+        }
+    }
+    return made;
+}
+
+// The kind of the elements that a problem's bias has.
+inline elsa_mask_kind bias_kind(const elsa_problem &problem) noexcept {
+    if (problem.bias_table.entries == 0) {
+        return problem.bias.kind;
+    }
+    switch (problem.bias_table.dtype) {
+    case ELSA_DTYPE_F32:
+        return ELSA_MASK_F32;
+    case ELSA_DTYPE_F16:
+        return ELSA_MASK_F16;
+    default:
+        return ELSA_MASK_BF16;
+    }
+}
+
 template <class T>
 struct check_tensor {
     static_assert(element<T>::tensor, "elsa: elements are float, elsa::f16 or elsa::bf16, or elsa::element is specialised");
@@ -295,7 +325,8 @@ output<T> as(U *data, std::size_t count) noexcept {
     return output<T>(reinterpret_cast<T *>(data), count);
 }
 
-// The elements of a mask: bool or unsigned char, one a byte, or float, elsa::f16, elsa::bf16. Absent without arguments.
+// The elements of a mask: bool or unsigned char, one a byte, or float, elsa::f16, elsa::bf16. Also those of a bias or of a
+// table of relative positions. Absent without arguments.
 class mask {
 public:
     mask() noexcept : memory_(), kind_(ELSA_MASK_NONE) {}
@@ -405,16 +436,32 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
     template <class M>
     problem &with_mask(std::initializer_list<std::size_t> dims) noexcept {
         static_assert(element<M>::mask, "elsa: a mask is of bool, unsigned char or elements of tensors");
-        mask = elsa_mask();
-        mask.kind = element<M>::mask_kind;
-        // The library refuses a rank beyond four.
-        mask.rank = static_cast<std::uint32_t>(dims.size());
-        std::size_t axis = 0;
-        for (const std::size_t entries : dims) {
-            if (axis < 4) {
-                mask.dims[axis++] = entries;
-            }
-        }
+        mask = detail::axes(element<M>::mask_kind, dims);
+        return *this;
+    }
+    // A bias of elements of type M, likewise.
+    template <class M>
+    problem &with_bias(std::initializer_list<std::size_t> dims) noexcept {
+        static_assert(element<M>::tensor, "elsa: a bias is of float, elsa::f16 or elsa::bf16");
+        bias = detail::axes(element<M>::mask_kind, dims);
+        return *this;
+    }
+    // A table of relative positions, [entries, heads] of type M. indexed: the inputs name the entry of each pair.
+    template <class M>
+    problem &with_bias_table(std::size_t entries, std::size_t heads, bool indexed = false) noexcept {
+        static_assert(element<M>::tensor, "elsa: a table is of float, elsa::f16 or elsa::bf16");
+        bias_table = elsa_table();
+        bias_table.dtype = element<M>::dtype;
+        bias_table.has_index = indexed ? 1 : 0;
+        bias_table.entries = entries;
+        bias_table.heads = heads;
+        return *this;
+    }
+    // Windows of a picture; see elsa_windows.
+    problem &with_windows(std::size_t picture_height, std::size_t picture_width, std::size_t height, std::size_t width,
+                          std::size_t shift_down = 0, std::size_t shift_right = 0) noexcept {
+        const elsa_windows made = {{picture_height, picture_width}, {height, width}, {shift_down, shift_right}};
+        windows = made;
         return *this;
     }
     problem &with_past(const elsa_view &keys, const elsa_view &values) noexcept {
@@ -521,8 +568,8 @@ private:
 template <class T>
 struct inputs : private detail::check_tensor<T> {
     input<T> q, k, v, past_k, past_v;
-    elsa::mask mask;
-    integers key_lengths, cu_seqlens_q, cu_seqlens_k;
+    elsa::mask mask, bias;
+    integers key_lengths, cu_seqlens_q, cu_seqlens_k, bias_index;
 
     elsa_inputs get() const noexcept {
         elsa_inputs all;
@@ -536,6 +583,8 @@ struct inputs : private detail::check_tensor<T> {
         all.key_lengths = key_lengths.get();
         all.cu_seqlens_q = cu_seqlens_q.get();
         all.cu_seqlens_k = cu_seqlens_k.get();
+        all.bias = bias.get();
+        all.bias_index = bias_index.get();
         return all;
     }
 };
@@ -714,8 +763,9 @@ template <class T>
 class plan : public untyped_plan {
 public:
     plan() = default;
-    // mask is the kind of the problem's mask.
-    plan(elsa_plan handle, elsa_mask_kind mask) noexcept : untyped_plan(handle), mask_(mask) {}
+    // mask and bias are the kinds of the problem's mask and bias.
+    plan(elsa_plan handle, elsa_mask_kind mask, elsa_mask_kind bias = ELSA_MASK_NONE) noexcept
+        : untyped_plan(handle), mask_(mask), bias_(bias) {}
 
     result<elsa::bound> bind(const elsa::workspace &room, const elsa::inputs<T> &inputs,
                              const elsa::outputs<T> &outputs) const {
@@ -747,15 +797,21 @@ public:
     }
 
 private:
+    static bool fits(const elsa::mask &given, elsa_mask_kind kind) noexcept {
+        return given.kind() == kind || given.kind() == ELSA_MASK_NONE;
+    }
     bool masks(const elsa::inputs<T> &inputs) const noexcept {
-        return inputs.mask.kind() == mask_ || inputs.mask.kind() == ELSA_MASK_NONE;
+        return fits(inputs.mask, mask_) && fits(inputs.bias, bias_);
     }
     status other_mask(const elsa::inputs<T> &inputs) const {
-        return status(ELSA_STATUS_ARGUMENT, "mask: elements of kind " + std::to_string(inputs.mask.kind()) +
-                                                " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask_));
+        const bool mask = !fits(inputs.mask, mask_);
+        return status(ELSA_STATUS_ARGUMENT,
+                      std::string(mask ? "mask" : "bias") + ": elements of kind " +
+                          std::to_string((mask ? inputs.mask : inputs.bias).kind()) +
+                          " (ELSA_MASK_*); allowed: the problem's, " + std::to_string(mask ? mask_ : bias_));
     }
 
-    elsa_mask_kind mask_ = ELSA_MASK_NONE;
+    elsa_mask_kind mask_ = ELSA_MASK_NONE, bias_ = ELSA_MASK_NONE;
 };
 
 // One workspace for several plans: shared_workspace(one, another).
@@ -858,7 +914,7 @@ public:
         if (code != ELSA_STATUS_OK) {
             return elsa::status(code);
         }
-        return elsa::plan<T>(handle, problem.mask.kind);
+        return elsa::plan<T>(handle, problem.mask.kind, detail::bias_kind(problem));
     }
     result<untyped_plan> plan(const elsa_problem &problem, const elsa_plan_options &options = plan_options()) const {
         elsa_plan handle = elsa_plan();

@@ -39,14 +39,14 @@ impl Buffer {
 /// The buffers that a call uses, which are not freed before this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
-    _buffers: [Option<Arc<Buffer>>; 16],
+    _buffers: [Option<Arc<Buffer>>; 18],
 }
 
 /// Keeps every buffer in which a tensor or a list begins.
 pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
     let (i, o) = (inputs, outputs);
-    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask].map(|input| input.data.addr());
-    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k].map(|list| list.data.addr());
+    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask, i.bias].map(|input| input.data.addr());
+    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k, i.bias_index].map(|list| list.data.addr());
     let states = [o.state_m, o.state_s, o.state_w].map(|output| output.data.addr());
     let outputs = [o.out, o.lse, o.present_k, o.present_v].map(|output| output.data.addr());
     let mut addresses = inputs.into_iter().chain(lists).chain(states).chain(outputs);

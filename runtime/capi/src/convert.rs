@@ -2,7 +2,10 @@
 
 use crate::fault::Fault;
 use crate::types::*;
-use elsa_core::attention::{Alignment, MaskKind, MaskView, Problem, Spec, Window};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{
+    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_runtime::{Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin};
@@ -87,12 +90,12 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
     })
 }
 
-fn dtype(value: elsa_dtype) -> Result<DType, Fault> {
+fn dtype(argument: &str, value: elsa_dtype) -> Result<DType, Fault> {
     match value {
         ELSA_DTYPE_F32 => Ok(DType::F32),
         ELSA_DTYPE_F16 => Ok(DType::F16),
         ELSA_DTYPE_BF16 => Ok(DType::Bf16),
-        found => unknown("dtype", found, "one of ELSA_DTYPE_*"),
+        found => unknown(argument, found, "one of ELSA_DTYPE_*"),
     }
 }
 
@@ -104,19 +107,38 @@ pub(crate) fn dtype_number(dtype: DType) -> elsa_dtype {
     }
 }
 
-fn mask(mask: &elsa_mask) -> Result<Option<MaskView>, Fault> {
+/// A mask, or the bias of that name.
+fn mask(argument: &'static str, mask: &elsa_mask) -> Result<Option<MaskView>, Fault> {
     let kind = match mask.kind {
         ELSA_MASK_NONE => return Ok(None),
         ELSA_MASK_BOOL => MaskKind::Bool,
         ELSA_MASK_F32 => MaskKind::Additive(DType::F32),
         ELSA_MASK_F16 => MaskKind::Additive(DType::F16),
         ELSA_MASK_BF16 => MaskKind::Additive(DType::Bf16),
-        found => return unknown("mask.kind", found, "one of ELSA_MASK_*"),
+        found => return unknown(&format!("{argument}.kind"), found, "one of ELSA_MASK_*"),
     };
     match usize::try_from(mask.rank).ok().and_then(|rank| mask.dims.get(..rank)) {
-        Some(dims) => Ok(Some(MaskView::dense(kind, dims)?)),
-        None => unknown("mask.rank", mask.rank, "1 to 4"),
+        Some(dims) => Ok(Some(MaskView::dense(kind, dims).map_err(|e| e.renamed(|_| argument))?)),
+        None => unknown(&format!("{argument}.rank"), mask.rank, "1 to 4"),
     }
+}
+
+/// The bias: a tensor or a table, not both.
+fn bias(tensor: &elsa_mask, table: &elsa_table) -> Result<Option<BiasView>, Fault> {
+    let tensor = mask("bias", tensor)?;
+    if *table == elsa_table::default() {
+        return Ok(tensor.map(BiasView::Dense));
+    }
+    if tensor.is_some() {
+        return Err(ArgumentError::Conflict { argument: "bias", other: "bias_table" }.into());
+    }
+    let elsa_table { entries, heads, .. } = *table;
+    let (dtype, indexed) = (dtype("bias_table.dtype", table.dtype)?, table.has_index != 0);
+    Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed })))
+}
+
+fn windows(w: &elsa_windows) -> Option<Windows> {
+    (*w != elsa_windows::default()).then_some(Windows { picture: w.picture, size: w.size, shift: w.shift })
 }
 
 fn side(argument: &str, has: u32, keys: i64) -> Result<Option<usize>, Fault> {
@@ -134,7 +156,7 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
     let view = |argument, view: &elsa_view| View::new(argument, view.shape, view.strides);
     let optional = |has: u32, argument, v: &elsa_view| (has != 0).then(|| view(argument, v)).transpose();
     let mut spec = Spec::new(
-        dtype(p.dtype)?,
+        dtype("dtype", p.dtype)?,
         view("q", &p.q)?,
         view("k", &p.k)?,
         view("v", &p.v)?,
@@ -157,7 +179,9 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
         left: side("window_left", p.has_window_left, p.window_left)?,
         right: side("window_right", p.has_window_right, p.window_right)?,
     };
-    spec.mask = mask(&p.mask)?;
+    spec.mask = mask("mask", &p.mask)?;
+    spec.bias = bias(&p.bias, &p.bias_table)?;
+    spec.windows = windows(&p.windows);
     spec.key_lengths = p.has_key_lengths != 0;
     spec.packed = (p.packed != 0).then_some(p.packed);
     Ok(spec.check()?)

@@ -169,13 +169,15 @@ mod tests {
     fn no_struct_has_padding() {
         let word = size_of::<usize>();
         let (views, inputs) = (8 * size_of::<elsa_view>(), size_of::<elsa_input>());
-        let mask = size_of::<elsa_mask>();
+        let added = 2 * size_of::<elsa_mask>() + size_of::<elsa_table>() + size_of::<elsa_windows>();
+        assert_eq!(size_of::<elsa_table>(), 2 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_windows>(), 6 * word);
         assert_eq!(size_of::<elsa_engine_options>(), 7 * word + 4 * 4 + 8);
         assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 2 * 4);
         assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
-        assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + mask);
-        assert_eq!(size_of::<elsa_inputs>(), word + 9 * inputs);
+        assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + added);
+        assert_eq!(size_of::<elsa_inputs>(), word + 11 * inputs);
         assert_eq!(size_of::<elsa_outputs>(), word + 7 * inputs);
         assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);

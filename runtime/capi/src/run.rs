@@ -122,9 +122,9 @@ pub unsafe extern "C" fn elsa_partial(
     })
 }
 
-/// Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
-/// lists of lengths lie in memory of the host. Work
-/// is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
+/// Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy. So
+/// is bias_index, whose entries are not checked: one outside the table counts as its first or last. The other lists lie in
+/// memory of the host. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
 /// own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
 /// calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
 /// computes on the CPU is ELSA_STATUS_UNSUPPORTED.

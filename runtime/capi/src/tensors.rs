@@ -63,8 +63,8 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given);
         (Operand::PastKey, "past_k", i.past_k.into()),
         (Operand::PastValue, "past_v", i.past_v.into()),
         (Operand::Mask, "mask", i.mask.into()),
-        (Operand::Bias, "bias", Given { data: std::ptr::null_mut(), bytes: 0 }),
-        (Operand::BiasIndex, "bias_index", Given { data: std::ptr::null_mut(), bytes: 0 }),
+        (Operand::Bias, "bias", i.bias.into()),
+        (Operand::BiasIndex, "bias_index", i.bias_index.into()),
     ]
 }
 
@@ -305,7 +305,7 @@ pub(crate) unsafe fn host<'a>(
     let dtype = problem.spec().dtype;
     let at = |operand| &tensors.operands[operand];
     // SAFETY: the clause of this function. `check` has made the buffers for elements of the size of `dtype`, of the
-    // mask's kind, of f32 and of i64, and has found no output that overlaps anything.
+    // kinds of mask and bias, of f32 and of i64, and has found no output that overlaps anything.
     let (read, written) = unsafe {
         let mask = |buffer: &Buffer, kind| match kind {
             MaskKind::Bool => MaskElements::Bool(buffer.read()),
@@ -321,8 +321,11 @@ pub(crate) unsafe fn host<'a>(
                 .spec()
                 .mask
                 .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
-            bias: None,
-            bias_index: None,
+            bias: problem
+                .spec()
+                .bias
+                .and_then(|view| at(Operand::Bias).map(|bias| bias.elements(view.dtype()))),
+            bias_index: at(Operand::BiasIndex).map(|index| index.read()),
             lengths: Lengths { chunk, ..tensors.lengths() },
         };
         let written = Outputs {
@@ -358,8 +361,8 @@ pub(crate) unsafe fn device<'a>(
         past_key: optional(Operand::PastKey),
         past_value: optional(Operand::PastValue),
         mask: optional(Operand::Mask),
-        bias: None,
-        bias_index: None,
+        bias: optional(Operand::Bias),
+        bias_index: optional(Operand::BiasIndex),
         // SAFETY: the clause of this function.
         lengths: unsafe { tensors.lengths() },
     };

@@ -3,8 +3,23 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 11] =
-    ["types", "library", "log", "view", "engine", "buffer", "plan", "workspace", "run", "bound", "states"];
+const SOURCES: [&str; 15] = [
+    "types/numbers",
+    "types/engine",
+    "types/problem",
+    "types/data",
+    "types/info",
+    "library",
+    "log",
+    "view",
+    "engine",
+    "buffer",
+    "plan",
+    "workspace",
+    "run",
+    "bound",
+    "states",
+];
 
 #[test]
 fn the_header_is_generated() {

@@ -20,7 +20,7 @@ pub struct Loaded {
     /// `cubin`, or `ptx`, which the driver has compiled.
     pub form: &'static str,
     /// Version of its PTX.
-    pub ptx_isa: String,
+    pub ptx_isa: &'static str,
     /// Time that loading took.
     pub load_ms: f64,
 }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn every_kernel_has_a_line() {
-        let kernel = |name| Loaded { name, form: "ptx", ptx_isa: "6.5".into(), load_ms: 12.34 };
+        let kernel = |name| Loaded { name, form: "ptx", ptx_isa: "6.5", load_ms: 12.34 };
         let mut out = Vec::new();
         loaded(&mut out, &[kernel("first"), kernel("second")]).unwrap();
         let line = |name| format!("loaded    {name} from ptx, PTX ISA 6.5, in 12.3 ms\n");

@@ -14,6 +14,7 @@
 //!   creates a new one with `cuCtxCreate_v2`, once in the life of an engine; after that the CPU computes.
 
 use super::driver::{Context, Device, Driver, Function, Module};
+use super::ptx;
 use crate::error::DeviceError;
 use elsa_core::profile::GpuProfile;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
@@ -49,7 +50,7 @@ pub struct LoadedKernel {
     /// `cubin`, or `ptx` if the driver compiled it.
     pub form: &'static str,
     /// Version of the PTX instruction set in which it is written.
-    pub isa: String,
+    pub isa: &'static str,
     /// Time to load it in milliseconds, including compilation.
     pub ms: f64,
 }
@@ -188,8 +189,8 @@ impl Gpu {
         }
         // Another thread may load it at the same time. The first to finish is kept.
         let start = Instant::now();
-        let isa = isa(kernel.ptx);
-        let (module, form) = self.module(context, kernel, &isa)?;
+        let isa = kernel.ptx.isa;
+        let (module, form) = self.module(context, kernel)?;
         let function = Arc::new(module).function(kernel.name)?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         log::debug!("kernel {} from {form}, PTX ISA {isa}, in {ms:.1} ms", kernel.name);
@@ -207,7 +208,6 @@ impl Gpu {
         &self,
         context: &Arc<Context>,
         kernel: &'static GpuKernel,
-        isa: &str,
     ) -> Result<(Module, &'static str), DeviceError> {
         if let Some(cubin) = kernel.cubin {
             match Module::load(context, cubin) {
@@ -215,10 +215,10 @@ impl Gpu {
                 Err((e, _)) => log::debug!("cubin of {}: {e}; its PTX is compiled", kernel.name),
             }
         }
-        let loaded = Module::load(context, kernel.ptx.as_bytes());
+        let loaded = Module::load(context, &ptx::text(kernel)?);
         loaded.map(|module| (module, "ptx")).map_err(|(source, log)| DeviceError::Module {
             kernel: kernel.name,
-            isa: isa.to_owned(),
+            isa: kernel.ptx.isa,
             driver: self.info.driver,
             log,
             source: Box::new(source),
@@ -256,21 +256,4 @@ impl Gpu {
 fn find(state: &State, kernel: &GpuKernel) -> Option<Function> {
     let mut functions = state.functions.iter();
     functions.find(|(_, loaded)| loaded.name == kernel.name).map(|(function, _)| function.clone())
-}
-
-/// The version that a PTX text declares.
-fn isa(ptx: &str) -> String {
-    let line = ptx.lines().find_map(|line| line.trim().strip_prefix(".version"));
-    line.map_or("unknown", str::trim).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_version_of_a_text() {
-        assert_eq!(isa("//\n// made\n\n.version 6.5\n.target sm_62\n"), "6.5");
-        assert_eq!(isa(".target sm_62"), "unknown");
-    }
 }

@@ -4,3 +4,4 @@
 pub mod driver;
 pub mod gpu;
 pub mod memory;
+mod ptx;

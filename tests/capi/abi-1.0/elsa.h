@@ -346,9 +346,9 @@ typedef uint32_t elsa_causal;
 typedef uint32_t elsa_mask_kind;
 
 /*
- A mask, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the problem's, or
- 1 or not given to be shared. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not
- attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
+ A mask or a bias, dense, and broadcast over [batch, heads, queries, keys] from the right: an axis is as long as the
+ problem's, or 1 or not given to be shared. A batch axis may also divide the batch: of n masks, sequence b has mask
+ b % n. Keys beyond a last axis that is shorter than all keys, past included, and not 1, are not attended. For 2 sequences, 8 heads, 5 queries and 9 keys, {9} is one row for all queries, {5, 9} one mask for all sequences and
  heads, {2, 1, 1, 9} the padding of each sequence, and {8, 1, 9} one row for each head.
 
  A key is not attended where the element is false or -inf. Finite elements stay finite: beyond 1.18e38 in magnitude
@@ -370,7 +370,59 @@ typedef struct {
 } elsa_mask;
 
 /*
- A problem: shapes, masks and scale. All zeros but for the views of q, k, v and out are plain attention over f32.
+ A table of relative positions, [entries, heads] in row-major order, as Swin has it: what it adds to the score of a query
+ and a key depends on the entry of the pair. All zeros are no table.
+
+ With has_index, the inputs name the entry of each pair, bias_index. Otherwise the problem has windows, and with a window
+ of h rows of w tokens entries are (2 h - 1) (2 w - 1): that of query token (r, c) and key token (r', c') is
+ (r - r' + h - 1) (2 w - 1) + (c - c' + w - 1).
+ */
+typedef struct {
+  /*
+   Type of the elements: one of ELSA_DTYPE_*.
+   */
+  elsa_dtype dtype;
+  /*
+   Non-zero where the inputs have bias_index.
+   */
+  uint32_t has_index;
+  /*
+   Entries, from 1.
+   */
+  size_t entries;
+  /*
+   Heads: those of q.
+   */
+  size_t heads;
+} elsa_table;
+
+/*
+ Windows of a picture, each a sequence of the batch; sizes are rows and columns, in tokens. All zeros are no windows.
+
+ Token i of a window lies at (i / w, i % w). Sequence b is window b % n of a picture, row by row, where
+ n = (H / h) (W / w) divides the batch: all windows of all pictures are one call. With a shift (a, b) the caller has rolled
+ the picture by (-a, -b), as Swin does; in the last row of windows a token then attends only tokens on its own side of
+ local row h - a, and in the last column of windows on its own side of local column w - b. This mask is derived, and stored
+ nowhere. Packed sequences, a past, a present, key_lengths, causal and window_left or window_right are refused beside
+ windows.
+ */
+typedef struct {
+  /*
+   The picture, {H, W}: multiples of the window's sides.
+   */
+  size_t picture[2];
+  /*
+   A window, {h, w}, whose h w tokens are the queries and the keys of a sequence.
+   */
+  size_t size[2];
+  /*
+   How far the picture was rolled, {a, b}, each less than the window's side; zeros where it was not.
+   */
+  size_t shift[2];
+} elsa_windows;
+
+/*
+ A problem: shapes, masks, bias and scale. All zeros but for the views of q, k, v and out are plain attention over f32.
 
  The range is that of f32. Weights are exact down to 2^-126 of a row's largest and zero below; a value that is not
  finite poisons the rows that attend it whatever it weighs. Scores and queries times the scale must stay below
@@ -448,7 +500,7 @@ typedef struct {
    */
   float scale;
   /*
-   X in X tanh(s / X), applied before masks; 0 is off.
+   X in X tanh(s / X), applied before mask and bias; 0 is off.
    */
   float softcap;
   /*
@@ -483,6 +535,20 @@ typedef struct {
    nothing is packed.
    */
   size_t packed;
+  /*
+   A bias: added to the scores besides the mask. Its kind is not ELSA_MASK_BOOL, and where the last axes of bias and
+   mask differ, one of them is 1. A key is not attended where either says so, whatever the other holds; finite
+   elements stay finite together.
+   */
+  elsa_mask bias;
+  /*
+   The bias as a table, in place of a tensor that bias describes.
+   */
+  elsa_table bias_table;
+  /*
+   Makes each sequence a window of a picture.
+   */
+  elsa_windows windows;
 } elsa_problem;
 
 /*
@@ -645,7 +711,7 @@ typedef struct {
 } elsa_input;
 
 /*
- A list of integers in memory of the host. Null with 0 entries is an absent list.
+ A list of integers, in memory of the host but for what elsa_run_device says. Null with 0 entries is an absent list.
  */
 typedef struct {
   /*
@@ -702,6 +768,14 @@ typedef struct {
    Bounds of the packed sequences among the keys, [packed + 1].
    */
   elsa_integers cu_seqlens_k;
+  /*
+   The bias, or its table.
+   */
+  elsa_input bias;
+  /*
+   The entry of the table for each pair, [queries, keys].
+   */
+  elsa_integers bias_index;
 } elsa_inputs;
 
 /*
@@ -1347,9 +1421,9 @@ elsa_status elsa_partial(elsa_plan plan,
                          elsa_report *report);
 
 /*
- Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy; the
- lists of lengths lie in memory of the host. Work
- is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
+ Runs a plan that computes on a GPU over tensors in its memory, or in buffers by their device_data, without a copy. So
+ is bias_index, whose entries are not checked: one outside the table counts as its first or last. The other lists lie in
+ memory of the host. Work is enqueued in stream, a CUstream or cudaStream_t, and the call does not wait. With a null stream it uses one of its
  own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
  calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
  computes on the CPU is ELSA_STATUS_UNSUPPORTED.

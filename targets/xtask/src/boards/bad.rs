@@ -87,11 +87,18 @@ fn atomic(function: &str) -> String {
     )
 }
 
-/// A program with a PTX module inside.
+/// A program with a compressed PTX module inside.
 fn module(version: &str, target: &str, entry: &str) -> String {
+    // Long enough to be worth compressing.
+    let body = "ret;\n".repeat(100);
+    let text = format!(
+        ".version {version}\n.target {target}\n.address_size 64\n.visible .entry {entry}()\n{{\n{body}}}\n\0"
+    );
+    let stream = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 10);
+    let numbers: Vec<String> = stream.iter().map(u8::to_string).collect();
     format!(
-        "const char module[] = \".version {version}\\n.target {target}\\n.address_size 64\\n.visible .entry {entry}()\\n{{\\nret;\\n}}\\n\";\n\
-         int main(int n, char **a) {{ (void)a; return module[n]; }}\n"
+        "const unsigned char module[] = {{{}}};\nint main(int n, char **a) {{ (void)a; return module[n]; }}\n",
+        numbers.join(",")
     )
 }
 

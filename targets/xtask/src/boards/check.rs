@@ -25,6 +25,7 @@ use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
@@ -354,8 +355,28 @@ struct Module {
     entries: Vec<String>,
 }
 
-/// Finds the modules in the bytes of a file, by the directives that open each: `.version` and `.target`.
+/// How a zlib stream (RFC 1950) of the best compression begins.
+const ZLIB: [u8; 2] = [0x78, 0xda];
+/// Most bytes of PTX in a stream.
+const LONGEST: usize = 16 << 20;
+
+/// The contents of the zlib streams in the bytes of a file: those that inflate to their end, to what their sum says.
+fn inflated(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let starts = memchr::memmem::find_iter(bytes, &ZLIB);
+    starts.filter_map(|start| decompress_to_vec_zlib_with_limit(&bytes[start..], LONGEST).ok())
+}
+
+/// Finds the modules in the bytes of a file, compressed and plain.
 fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
+    let mut modules = plain(bytes)?;
+    for text in inflated(bytes) {
+        modules.extend(plain(&text)?);
+    }
+    Ok(modules)
+}
+
+/// Finds modules in bytes by the directives that open each: `.version` and `.target`.
+fn plain(bytes: &[u8]) -> Result<Vec<Module>, String> {
     let starts: Vec<usize> = memchr::memmem::find_iter(bytes, b".version ").collect();
     let mut modules = Vec::new();
     for (i, &start) in starts.iter().enumerate() {
@@ -421,6 +442,7 @@ pub fn size(bytes: u64, most: u64) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use miniz_oxide::deflate::compress_to_vec_zlib;
 
     #[test]
     fn unknown_encodings_are_charged_to_their_function() {
@@ -465,6 +487,27 @@ mod tests {
         assert!(ptx(text.as_bytes(), None, old, &gpu("b")).is_ok());
         assert!(ptx(module("7.0", "sm_62", "a").as_bytes(), None, tx2, &[]).unwrap_err().contains("7.0"));
         assert!(modules(b".version 6.5\n.address_size 64\0").is_err());
+    }
+
+    #[test]
+    fn compressed_modules_are_found_whole() {
+        // Long enough to be worth compressing.
+        let body = "ret;\n".repeat(100);
+        let module = format!(".version 6.5\n.target sm_62\n.visible .entry a()\n{{\n{body}}}\n\0");
+        let stream = compress_to_vec_zlib(module.as_bytes(), 10);
+        assert!(stream.starts_with(&ZLIB) && stream.len() < module.len() / 3);
+        let before = b"\x78\xda of it";
+        let file = [&before[..], &stream, b"\x78\xda"].concat();
+        let found = modules(&file).unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].entries, ["a"]);
+        // Bits of the last byte before the four of the sum may mean nothing.
+        let last = stream.len() - 5;
+        for at in (2..stream.len()).filter(|&at| at != last) {
+            let mut file = file.clone();
+            file[before.len() + at] ^= 1;
+            assert_eq!(modules(&file).unwrap(), [], "{at}");
+        }
     }
 
     #[test]

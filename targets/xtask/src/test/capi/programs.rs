@@ -16,7 +16,7 @@ const VALGRIND: &str =
     "valgrind --quiet --fair-sched=yes --error-exitcode=9 --errors-for-leak-kinds=definite";
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 15] = [
+pub const PROGRAMS: [(&str, &str); 16] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -32,6 +32,7 @@ pub const PROGRAMS: [(&str, &str); 15] = [
     ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),
     ("whole.cpp", "-DELSA_THROW"),
+    ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
 const ON_A_GPU: [(&str, &str, &str); 16] = [

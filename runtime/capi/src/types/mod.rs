@@ -1,0 +1,17 @@
+//! The types of the ABI: plain data, laid out as C does.
+//!
+//! Enumerations are integers with named values, so that any other value is an error and not undefined behaviour.
+
+#![allow(non_camel_case_types)]
+
+mod data;
+mod engine;
+mod info;
+mod numbers;
+mod problem;
+
+pub use data::*;
+pub use engine::*;
+pub use info::*;
+pub use numbers::*;
+pub use problem::*;

@@ -1,0 +1,66 @@
+//! The PTX of a kernel as text.
+
+use crate::error::DeviceError;
+use elsa_kernels::cuda::GpuKernel;
+use miniz_oxide::inflate::decompress_slice_iter_to_slice;
+use std::iter;
+
+/// The PTX of a kernel, with the zero that ends it.
+///
+/// # Errors
+/// [`DeviceError::Damaged`] if its stream is not the one that was built, [`DeviceError::HostMemory`] if the system
+/// refuses memory for it.
+pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
+    let bytes = kernel.ptx.bytes;
+    let mut text = Vec::new();
+    text.try_reserve_exact(bytes).map_err(|_| DeviceError::HostMemory { bytes })?;
+    text.resize(bytes, 0);
+    let inflated = decompress_slice_iter_to_slice(&mut text, iter::once(kernel.ptx.zlib), true, false);
+    if inflated != Ok(bytes) || text.last() != Some(&0) {
+        return Err(DeviceError::Damaged { kernel: kernel.name });
+    }
+    Ok(text)
+}
+
+#[cfg(feature = "cuda")]
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_kernels::cuda::{GPU_KERNELS, Ptx};
+
+    /// The kernel with the shortest module.
+    fn shortest() -> GpuKernel {
+        *GPU_KERNELS.iter().min_by_key(|kernel| kernel.ptx.bytes).unwrap()
+    }
+
+    #[test]
+    fn a_module_is_the_text_that_was_generated() {
+        let kernel = shortest();
+        let file = format!("{}/../kernels/ptx/sm_62/{}.ptx", env!("CARGO_MANIFEST_DIR"), kernel.name);
+        let mut wanted = std::fs::read(file).unwrap();
+        wanted.push(0);
+        assert_eq!(text(&kernel).unwrap(), wanted);
+        assert!(kernel.ptx.zlib.len() < wanted.len() / 2);
+    }
+
+    #[test]
+    fn damaged_streams_are_refused() {
+        let kernel = shortest();
+        let refused = |what: &str, ptx: Ptx| {
+            let found = text(&GpuKernel { ptx, ..kernel });
+            assert_eq!(found, Err(DeviceError::Damaged { kernel: kernel.name }), "{what}");
+        };
+        let whole = kernel.ptx;
+        refused("nothing", Ptx { zlib: &[], ..whole });
+        refused("cut short", Ptx { zlib: &whole.zlib[..whole.zlib.len() - 1], ..whole });
+        refused("longer than told", Ptx { bytes: whole.bytes - 1, ..whole });
+        refused("shorter than told", Ptx { bytes: whole.bytes + 1, ..whole });
+        let step = whole.zlib.len() / if cfg!(miri) { 4 } else { 64 };
+        // Bits of the last byte before the four of the sum may mean nothing.
+        for at in (0..whole.zlib.len() - 5).step_by(step) {
+            let mut zlib = whole.zlib.to_vec();
+            zlib[at] ^= 0x10;
+            refused(&format!("byte {at}"), Ptx { zlib: zlib.leak(), ..whole });
+        }
+    }
+}
