@@ -17,4 +17,4 @@ pub use build::each_row;
 pub use case::Case;
 pub use data::{Data, MaskData};
 pub use hard::{HEAD_SIZES, LENGTHS, hard_cases};
-pub use params::{MaskParams, Params};
+pub use params::{BiasParams, MaskParams, Params};
