@@ -121,7 +121,7 @@ const FIELDS: [&str; 24] = [
     "certified",
 ];
 /// Null where the shape does not say them.
-const SEMANTICS: [&str; 3] = ["causal", "window", "mask"];
+const SEMANTICS: [&str; 4] = ["causal", "window", "mask", "windows"];
 /// Null where the board does not report them.
 const BOARD: [&str; 7] = ["energy_mj", "power_mw", "temp_c", "gpu_mhz", "cpu_mhz", "emc_mhz", "throttled"];
 
@@ -191,6 +191,7 @@ fn bench_measures_every_form_of_a_shape() {
         ("2,4,13,70,16,mask=row", [2, 4, 4, 13]),
         ("2,4,13,70,16,kv=2,causal,mask=bias", [2, 4, 2, 13]),
         ("1,4,70,70,16,kv=1,causal=top-left,window=9:-1", [1, 4, 1, 70]),
+        ("6,2,16,16,8,swin=8x12:1", [6, 2, 2, 16]),
     ];
     let mut args = vec!["bench", "--json", "--seconds", "0.01"];
     args.extend(forms.iter().flat_map(|(shape, _)| ["--shape", *shape]));
@@ -201,7 +202,8 @@ fn bench_measures_every_form_of_a_shape() {
     for (records, (shape, sizes)) in all.chunks(2).zip(forms) {
         for record in records {
             assert_eq!(record["shape"], shape);
-            let found = ["batch", "heads", "kv_heads", "queries"].map(|field| record[field].as_u64().unwrap());
+            let found =
+                ["batch", "heads", "kv_heads", "queries"].map(|field| record[field].as_u64().unwrap());
             assert_eq!(found, sizes, "{record}");
             assert_eq!(record["mask"].as_str(), shape.split_once("mask=").map(|(_, form)| form));
             assert_eq!((&record["certified"], &record["alloc_bytes"]), (&true.into(), &0.into()), "{record}");
@@ -214,11 +216,17 @@ fn bench_measures_every_form_of_a_shape() {
     assert_eq!(causal(0), (Value::Null, Value::Null));
     assert_eq!(causal(14), ("bottom-right".into(), Value::Null));
     assert_eq!(causal(16), ("top-left".into(), vec![9, -1].into()));
+    assert_eq!(all[16]["windows"], Value::Null);
+    let grid = serde_json::json!({ "picture": [8, 12], "size": [4, 4], "shift": [1, 1] });
+    assert_eq!(all[18]["windows"], grid);
 
     let shape = "1,2,9,33,8,kv=1,causal,mask=padding";
     let output = elsa(&["bench", "--seconds", "0.01", "--shape", shape, "--shape", "1,1,4,4,4"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.lines().skip(2).map(|line| line.split(' ').next().unwrap()).eq([shape, "1,1,4,4,4"]), "{text}");
+    assert!(
+        text.lines().skip(2).map(|line| line.split(' ').next().unwrap()).eq([shape, "1,1,4,4,4"]),
+        "{text}"
+    );
 }
 
 #[test]
@@ -235,6 +243,7 @@ fn bench_refuses_nonsense() {
         ["--shape", "1,0,3,4,5", "H: '0'"],
         ["--shape", "1,4,3,4,5,kv=3", "kv: '3'"],
         ["--shape", "1,2,3,4,5,mask=flot", "mask: 'flot'"],
+        ["--shape", "3,2,16,16,8,swin=8x8", "swin: 3 sequences"],
         ["--seconds", "-1", "seconds"],
         ["--heads", "0", "from 1"],
         ["--dtype", "f64", "bf16"],

@@ -8,7 +8,7 @@ use crate::oracle::{Comparison, Oracle, Total};
 use crate::rows::{for_rows, output_row, rows, sample};
 use crate::shape::{Data, MaskForm, Shape};
 use elsa_core::attention::plan::ChooseError;
-use elsa_core::attention::Outputs;
+use elsa_core::attention::{Outputs, Windows};
 use elsa_core::drift::percentile;
 use elsa_core::dtype::{DType, Elements};
 use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanError, PlanOptions};
@@ -62,6 +62,8 @@ pub struct Record {
     pub window: Option<[i64; 2]>,
     /// The form of the mask; null without one.
     pub mask: Option<&'static str>,
+    /// The windows of a picture; null without.
+    pub windows: Option<Grid>,
     /// The shape whole, as it is written.
     pub shape: String,
     /// Timed calls, without the cold one.
@@ -102,6 +104,23 @@ pub struct Record {
     pub emc_mhz: Option<f64>,
     /// Whether the board reports throttling.
     pub throttled: Option<bool>,
+}
+
+/// The windows of a picture in records: rows and columns, in tokens.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Grid {
+    /// The picture.
+    pub picture: [usize; 2],
+    /// A window.
+    pub size: [usize; 2],
+    /// How far the picture was rolled.
+    pub shift: [usize; 2],
+}
+
+impl From<Windows> for Grid {
+    fn from(Windows { picture, size, shift }: Windows) -> Grid {
+        Grid { picture, size, shift }
+    }
 }
 
 /// One method on one shape.
@@ -266,6 +285,7 @@ pub fn measure(
                 causal: shape.corner(),
                 window: shape.sides(),
                 mask: shape.mask.map(MaskForm::name),
+                windows: shape.windows.map(Grid::from),
                 shape: shape.to_string(),
                 samples,
                 p50_ms: p50,

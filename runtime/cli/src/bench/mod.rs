@@ -10,7 +10,7 @@
 mod measure;
 mod print;
 
-pub use measure::Record;
+pub use measure::{Grid, Record};
 
 use crate::args::EngineArgs;
 use crate::args::values::{dtype, one_of, positive, seconds};

@@ -20,6 +20,8 @@ pub struct Data {
     pub value: Buffer,
     /// The mask, if the shape has one.
     pub mask: Option<Mask>,
+    /// The table of relative positions, if the shape has one.
+    pub table: Option<Buffer>,
 }
 
 /// The elements of a mask.
@@ -43,6 +45,7 @@ impl Data {
         let query = normals(spec.query.extent())?;
         let key = normals(spec.key.extent())?;
         let value = normals(spec.value.extent())?;
+        let table = spec.bias.as_ref().map(|bias| normals(bias.extent())).transpose()?;
         let mask = match (shape.mask, &spec.mask) {
             (Some(form), Some(view)) if !form.is_boolean() => Some(Mask::Additive(normals(view.extent())?)),
             (Some(form), Some(view)) => {
@@ -52,7 +55,7 @@ impl Data {
             }
             _ => None,
         };
-        Ok(Data { query, key, value, mask })
+        Ok(Data { query, key, value, mask, table })
     }
 
     /// The data of a call.
@@ -63,6 +66,7 @@ impl Data {
             Mask::Bool(mask) => MaskElements::Bool(mask),
             Mask::Additive(mask) => MaskElements::Additive(mask.elements()),
         });
+        inputs.bias = self.table.as_ref().map(Buffer::elements);
         inputs
     }
 }
@@ -119,15 +123,27 @@ mod tests {
         assert!(mask("2,3,10,40,8,mask=true").iter().all(|x| *x == 1));
 
         let padding = mask("3,2,10,40,8,mask=padding");
-        let lengths: Vec<usize> = padding.chunks(40).map(|row| row.iter().position(|x| *x == 0).unwrap()).collect();
+        let lengths: Vec<usize> =
+            padding.chunks(40).map(|row| row.iter().position(|x| *x == 0).unwrap()).collect();
         assert_eq!(lengths, [35, 30, 25]);
         assert!(padding.chunks(40).zip(lengths).all(|(row, n)| row[n..].iter().all(|x| *x == 0)));
         assert_eq!((mask("1,1,1,1,8,mask=padding"), valid(100, 0, 1)), (vec![1], 75));
     }
 
     #[test]
+    fn windows_have_a_table() {
+        let shape: Shape = "8,3,16,16,8,mask=row,swin=8x8:1".parse().unwrap();
+        let problem = shape.problem(DType::Bf16).unwrap();
+        let data = Data::random(&shape, &problem).unwrap();
+        let table = data.table.as_ref().map(|table| (table.elements().len(), table.elements().dtype()));
+        assert_eq!((table, data.inputs().check(&problem)), (Some((49 * 3, DType::Bf16)), Ok(())));
+    }
+
+    #[test]
     fn additive_masks_have_the_type_of_the_tensors() {
-        for (text, count) in [("float", 2 * 3 * 4 * 5), ("bias", 3 * 4 * 5), ("batch", 2 * 4 * 5), ("row", 2 * 5)] {
+        for (text, count) in
+            [("float", 2 * 3 * 4 * 5), ("bias", 3 * 4 * 5), ("batch", 2 * 4 * 5), ("row", 2 * 5)]
+        {
             let shape: Shape = format!("2,3,4,5,8,mask={text}").parse().unwrap();
             let problem = shape.problem(DType::F16).unwrap();
             let data = Data::random(&shape, &problem).unwrap();

@@ -1,7 +1,9 @@
 //! What a shape says, and the problem that it stands for.
 
 use crate::error::Error;
-use elsa_core::attention::{Alignment, MaskKind, MaskView, Problem, Spec, Window};
+use elsa_core::attention::{
+    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use std::fmt::{self, Display, Formatter};
@@ -31,6 +33,8 @@ pub struct Shape {
     pub window: Window,
     /// The mask, if there is one.
     pub mask: Option<MaskForm>,
+    /// The picture whose square windows the sequences are; a table of relative positions is then added to the scores.
+    pub windows: Option<Windows>,
 }
 
 /// A mask that a shape names.
@@ -102,25 +106,41 @@ impl Shape {
     #[must_use]
     pub const fn plain(batch: usize, heads: usize, queries: usize, keys: usize, dim: usize) -> Shape {
         let window = Window { left: None, right: None };
-        Shape { batch, heads, queries, keys, dim, kv_heads: heads, causal: None, window, mask: None }
+        Shape {
+            batch,
+            heads,
+            queries,
+            keys,
+            dim,
+            kv_heads: heads,
+            causal: None,
+            window,
+            mask: None,
+            windows: None,
+        }
     }
 
-    /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask are of
-    /// the same type as the tensors.
+    /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask and
+    /// of a table are of the same type as the tensors.
     ///
     /// # Errors
     /// Sizes whose product overflows.
     pub fn spec(self, dtype: DType) -> Result<Spec, Error> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
-        let view =
-            |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
+        let view = |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
         let (query, output) = (view("q", heads, queries)?, view("out", heads, queries)?);
-        let mut spec = Spec::new(dtype, query, view("k", kv_heads, keys)?, view("v", kv_heads, keys)?, output);
+        let mut spec =
+            Spec::new(dtype, query, view("k", kv_heads, keys)?, view("v", kv_heads, keys)?, output);
         spec.causal = self.causal;
         spec.window = self.window;
         if let Some(mask) = self.mask {
             let kind = if mask.is_boolean() { MaskKind::Bool } else { MaskKind::Additive(dtype) };
             spec.mask = Some(MaskView::dense(kind, &mask.axes(&self))?);
+        }
+        if let Some(windows) = self.windows {
+            let table = TableView { dtype, entries: windows.entries(), heads, indexed: false };
+            spec.bias = Some(BiasView::Table(table));
+            spec.windows = Some(windows);
         }
         Ok(spec)
     }
@@ -137,13 +157,15 @@ impl Shape {
     /// or not.
     #[must_use]
     pub fn operations(self) -> f64 {
-        [self.batch, self.heads, self.queries, self.keys, self.dim].map(|n| n as f64).iter().product::<f64>() * 4.0
+        [self.batch, self.heads, self.queries, self.keys, self.dim].map(|n| n as f64).iter().product::<f64>()
+            * 4.0
     }
 
     /// The corner of the causal mask by name, if there is one.
     #[must_use]
     pub fn corner(self) -> Option<&'static str> {
-        let of = |causal| ALIGNMENTS.iter().find(|(_, alignment)| *alignment == causal).map(|(name, _)| *name);
+        let of =
+            |causal| ALIGNMENTS.iter().find(|(_, alignment)| *alignment == causal).map(|(name, _)| *name);
         self.causal.and_then(of)
     }
 
@@ -168,7 +190,13 @@ impl Shape {
         });
         let window = self.sides().map(|[left, right]| format!("window={left}:{right}"));
         let mask = self.mask.map(|mask| format!("mask={}", mask.name()));
-        [kv, causal, window, mask].into_iter().flatten().collect()
+        let swin =
+            self.windows.map(
+                |Windows { picture: [h, w], shift: [s, _], .. }| {
+                    if s == 0 { format!("swin={h}x{w}") } else { format!("swin={h}x{w}:{s}") }
+                },
+            );
+        [kv, causal, window, mask, swin].into_iter().flatten().collect()
     }
 }
 

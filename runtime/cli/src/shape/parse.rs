@@ -1,7 +1,7 @@
 //! Reading of shapes.
 
 use super::form::{ALIGNMENTS, MaskForm, Shape};
-use elsa_core::attention::Window;
+use elsa_core::attention::{Window, Windows};
 use std::str::FromStr;
 
 /// The place of a shape in help texts.
@@ -18,12 +18,14 @@ A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behin
   mask=padding    bool [B,1,1,NK]: the first keys of each sequence, fewer from one sequence to the next
   mask=float      [B,H,NQ,NK], added to the scores; mask=bias: [1,H,NQ,NK]; mask=batch: [B,1,NQ,NK];
                   mask=row: [B,1,1,NK]
-such as 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal.";
+  swin=HxW[:S]    the sequences are the square windows of NQ = NK tokens of B / (windows of a picture) pictures of H x W
+                  tokens, shifted by S rows and columns; a table of relative positions is added to the scores
+such as 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
 
 /// The sizes by name, in order.
 const SIZES: [&str; 5] = ["B", "H", "NQ", "NK", "D"];
 
-const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM";
+const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S]";
 
 /// The message for a part of a shape.
 fn refused(part: &str, found: &str, allowed: &str) -> String {
@@ -47,6 +49,45 @@ fn window(text: &str) -> Option<Window> {
     (window != Window::default()).then_some(window)
 }
 
+/// The square windows of the sequences of `shape`, `HxW[:S]`. `found` is the value in messages.
+fn windows(shape: &Shape, value: Option<&str>, found: &str) -> Result<Windows, String> {
+    let refused = |found: String, allowed: String| Err(refused("swin", &found, &allowed));
+    let sizes = |text: &str| {
+        let (picture, shift) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
+        let (h, w) = picture.split_once('x')?;
+        let shift: usize = shift.map_or(Some(0), |shift| shift.parse().ok())?;
+        Some(([h.parse().ok()?, w.parse().ok()?], shift)).filter(|([h, w], _)| *h > 0 && *w > 0)
+    };
+    let Some((picture, shift)) = value.and_then(sizes) else {
+        return refused(found.to_owned(), "HxW or HxW:S, whole numbers, H and W from 1".to_owned());
+    };
+    let [h, w]: [usize; 2] = picture;
+    let side = shape.queries.isqrt();
+    if side * side != shape.queries || shape.keys != shape.queries {
+        let found = format!("windows of {} query and {} key tokens", shape.queries, shape.keys);
+        return refused(found, "NQ = NK, a square number".to_owned());
+    }
+    if !h.is_multiple_of(side) || !w.is_multiple_of(side) {
+        return refused(format!("a picture of {h}x{w}"), format!("multiples of the windows' side, {side}"));
+    }
+    if shift >= side {
+        return refused(format!("a shift of {shift}"), format!("less than the windows' side, {side}"));
+    }
+    let windows = Windows { picture, size: [side; 2], shift: [shift; 2] };
+    let count = (h / side).checked_mul(w / side).unwrap_or(usize::MAX);
+    if !shape.batch.is_multiple_of(count) {
+        return refused(
+            format!("{} sequences", shape.batch),
+            format!("a multiple of the {count} windows of a picture"),
+        );
+    }
+    let given = [("causal", shape.causal.is_some()), ("window", shape.window != Window::default())];
+    match given.iter().find(|(_, given)| *given) {
+        Some((part, _)) => refused(format!("given with {part}"), "one of the two".to_owned()),
+        None => Ok(windows),
+    }
+}
+
 impl FromStr for Shape {
     type Err = String;
 
@@ -54,14 +95,17 @@ impl FromStr for Shape {
         let mut words = text.split(',');
         let mut sizes = [0; 5];
         for (name, slot) in SIZES.into_iter().zip(&mut sizes) {
-            let word = words.next().ok_or_else(|| refused(name, "missing", "B,H,NQ,NK,D, whole numbers from 1"))?;
+            let word =
+                words.next().ok_or_else(|| refused(name, "missing", "B,H,NQ,NK,D, whole numbers from 1"))?;
             *slot = size(name, word)?;
         }
         let [batch, heads, queries, keys, dim] = sizes;
         let mut shape = Shape::plain(batch, heads, queries, keys, dim);
         let mut given: Vec<&str> = Vec::new();
+        let mut swin = None;
         for word in words {
-            let (part, value) = word.split_once('=').map_or((word, None), |(part, value)| (part, Some(value)));
+            let (part, value) =
+                word.split_once('=').map_or((word, None), |(part, value)| (part, Some(value)));
             if given.contains(&part) {
                 return Err(refused(part, "given twice", "once"));
             }
@@ -90,9 +134,12 @@ impl FromStr for Shape {
                     let names = MaskForm::ALL.map(MaskForm::name).join(", ");
                     shape.mask = Some(mask.ok_or_else(|| refused(part, &found, &names))?);
                 }
+                ("swin", value) => swin = Some((value, found)),
                 _ => return Err(refused("part", &format!("'{word}'"), PARTS)),
             }
         }
+        // Last, because it excludes other parts.
+        shape.windows = swin.map(|(value, found)| windows(&shape, value, &found)).transpose()?;
         Ok(shape)
     }
 }
@@ -127,6 +174,15 @@ mod tests {
             assert_eq!(shape.to_string().parse(), Ok(shape));
             assert!(HELP.contains(&format!("mask={}", mask.name())), "{mask:?}");
         }
+        for (text, shift) in [("128,3,49,49,32,swin=56x56:3", 3), ("64,3,49,49,32,mask=bias,swin=56x56", 0)] {
+            let shape: Shape = text.parse().unwrap();
+            let windows = Windows { picture: [56; 2], size: [7; 2], shift: [shift; 2] };
+            assert_eq!((shape.windows, shape.to_string()), (Some(windows), text.to_owned()));
+        }
+        assert_eq!(
+            "8,1,16,16,8,swin=16x8:0".parse().map(|shape: Shape| shape.to_string()),
+            Ok("8,1,16,16,8,swin=16x8".to_owned())
+        );
         assert_eq!(format!("{plain:>11}|{plain:<11}|"), "  1,2,3,4,5|1,2,3,4,5  |");
     }
 
@@ -139,7 +195,7 @@ mod tests {
             ("1,2,x,4,5", "NQ: 'x'; allowed: a whole number from 1"),
             ("1,2,3,-4,5", "NK: '-4'; allowed: a whole number from 1"),
             ("1,2,3,4,99999999999999999999", "D: '99999999999999999999'; allowed: a whole number from 1"),
-            ("1,2,3,4,5,6", "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM"),
+            ("1,2,3,4,5,6", "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S]"),
             ("1,2,3,4,5,", "part: ''; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,masks=bool", "part: 'masks=bool'; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,kv", "kv: ''; allowed: a whole number from 1"),
@@ -154,6 +210,20 @@ mod tests {
             ("1,2,3,4,5,window=-1:-1", "window: '-1:-1'; allowed: L:R"),
             ("1,2,3,4,5,mask", "mask: no value; allowed: bool, true, padding, float, bias, batch, row"),
             ("1,2,3,4,5,mask=flot", "mask: 'flot'; allowed: bool, true, padding"),
+            ("4,1,16,16,8,swin", "swin: no value; allowed: HxW or HxW:S, whole numbers, H and W from 1"),
+            ("4,1,16,16,8,swin=8", "swin: '8'; allowed: HxW or HxW:S"),
+            ("4,1,16,16,8,swin=8x0", "swin: '8x0'; allowed: HxW or HxW:S"),
+            ("4,1,16,16,8,swin=8x8:-1", "swin: '8x8:-1'; allowed: HxW or HxW:S"),
+            (
+                "4,1,15,15,8,swin=8x8",
+                "swin: windows of 15 query and 15 key tokens; allowed: NQ = NK, a square number",
+            ),
+            ("4,1,16,25,8,swin=8x8", "swin: windows of 16 query and 25 key tokens; allowed: NQ = NK"),
+            ("4,1,16,16,8,swin=8x10", "swin: a picture of 8x10; allowed: multiples of the windows' side, 4"),
+            ("4,1,16,16,8,swin=8x8:4", "swin: a shift of 4; allowed: less than the windows' side, 4"),
+            ("6,1,16,16,8,swin=8x8", "swin: 6 sequences; allowed: a multiple of the 4 windows of a picture"),
+            ("4,1,16,16,8,swin=8x8,causal", "swin: given with causal; allowed: one of the two"),
+            ("4,1,16,16,8,window=1:1,swin=8x8", "swin: given with window; allowed: one of the two"),
             ("1,2,3,4,5,mask=bool,mask=bool", "mask: given twice; allowed: once"),
         ] {
             let refused = text.parse::<Shape>().expect_err(text);
