@@ -4,6 +4,6 @@ mod data;
 mod form;
 mod parse;
 
-pub use data::Data;
+pub use data::{Data, Mask};
 pub use form::{MaskForm, Shape};
 pub use parse::{HELP, VALUE};
