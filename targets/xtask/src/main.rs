@@ -33,7 +33,7 @@
 //! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
-//! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
+//! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over. `PROPTEST_CASES` is lowered where a case is slow.
 //! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 5), `ELSA_ROBOT_FRAMES` the length of the
 //! robot's long runs. Under emulation, programs that a test starts need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
