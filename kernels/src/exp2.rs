@@ -14,7 +14,7 @@
 //! fma(a, b, c):  |a| δb + |b| δa + δa δb + δc  +  half a unit in the last place of the result
 //! ```
 //!
-//! and so along the steps of each form. `kernels/tests/exponential.rs` follows both over a fine grid of `r`, finds the
+//! and so along the steps of each form. `kernels/tests/kernels/exponential.rs` follows both over a fine grid of `r`, finds the
 //! sum below what each kernel declares, and finds the measured errors below that.
 
 use crate::lanes::{Lanes, MAX_LANES};

@@ -7,6 +7,10 @@
 //! many additions a run executes. [`standin`] runs tests against the stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
+/// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
+/// that repeats what another shows for every hard case then takes a share of them.
+pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
+
 pub mod cases;
 pub mod longest;
 pub mod naive;

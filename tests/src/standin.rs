@@ -29,7 +29,7 @@ pub fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs `test` of this program alone in a child that finds its libcuda in `library`.
+/// Runs `test` of this program, named with its module, alone in a child that finds its libcuda in `library`.
 ///
 /// # Panics
 /// When the program cannot be started.

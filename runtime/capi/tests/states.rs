@@ -93,7 +93,7 @@ fn finished(row: &Row) -> ([f32; DIM], f32) {
     (out, lse)
 }
 
-/// Panics unless the state is that of the keys. What a state may be off by is derived in `tests/tests/laws.rs`; two
+/// Panics unless the state is that of the keys. What a state may be off by is derived in `tests/tests/crossing/laws.rs`; two
 /// more roundings leave the library, and one comes with each merge.
 fn check(row: &Row, keys: &[Key], merges: usize) {
     let (out, lse) = finished(row);

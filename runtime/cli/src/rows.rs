@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_in_order_whatever_thread_took_them() {
-        let shape = Shape { batch: 2, heads: 3, queries: 20, keys: 20, dim: 8 };
+        let shape = Shape::plain(2, 3, 20, 20, 8);
         let problem = shape.problem(DType::F32).unwrap();
         let zeros = [0.0f32; 960];
         let tensor = Elements::F32(&zeros);

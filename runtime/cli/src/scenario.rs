@@ -48,7 +48,7 @@ impl Case {
 }
 
 fn spec(heads: usize, queries: usize, keys: usize, dim: usize) -> Result<Spec, Error> {
-    Shape { batch: 1, heads, queries, keys, dim }.spec(DType::F32)
+    Shape::plain(1, heads, queries, keys, dim).spec(DType::F32)
 }
 
 impl Scenario {

@@ -4,7 +4,7 @@ use crate::args::values::dtype;
 use crate::args::{EngineArgs, warn_without_half_scores};
 use crate::error::{Error, one_line};
 use crate::report::{self, Loaded};
-use crate::shape::Shape;
+use crate::shape::{self, Shape};
 use clap::Args;
 use elsa_core::dtype::DType;
 use elsa_runtime::Backend;
@@ -12,16 +12,22 @@ use serde::Serialize;
 use std::io::Write;
 
 /// The text below the flags.
-const HELP: &str = "\
+fn help() -> String {
+    format!(
+        "\
 The driver keeps what it compiles in its cache on disk, so that later processes load it in less time. On the CPU
-nothing needs loading. --dtype, --budget, --block and --half-scores describe the plans of shapes, and need --shape.";
+nothing needs loading. --dtype, --budget, --block and --half-scores describe the plans of shapes, and need --shape.
+{}",
+        shape::HELP
+    )
+}
 
 /// `elsa warmup`.
 #[derive(Args, Debug)]
-#[command(after_help = HELP)]
+#[command(after_help = help())]
 pub struct WarmupArgs {
     /// A shape whose kernels are loaded; may be repeated [default: all kernels]
-    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true)]
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
     pub shape: Vec<Shape>,
     /// Element type of the shapes [default: f32]
     #[arg(long, value_parser = dtype())]

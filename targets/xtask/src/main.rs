@@ -51,7 +51,7 @@
 //!
 //! | command | what it does |
 //! |---|---|
-//! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/benches`), in an environment that it makes |
+//! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in an environment that it makes |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
@@ -120,7 +120,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
         /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
-        /// `[batch,]heads,queries,keys,d`…
+        /// shapes as of `elsa bench --shape`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -1,5 +1,7 @@
 //! What a stage ran, counted.
 
+use crate::shell::side_by_side;
+
 /// What a stage, or one command of it, ran.
 #[derive(Debug, Default)]
 pub struct Ran {
@@ -49,6 +51,18 @@ impl Ran {
                 self.faults.push(format!("{what}: {fault}"));
             }
         }
+    }
+
+    /// Does `work` for every item, as many at a time as there are cores, each with an account of its own; adds the
+    /// accounts in the order of the items.
+    pub fn each<T: Send>(&mut self, items: Vec<T>, work: impl Fn(&mut Ran, T) + Sync) {
+        let counted = self.counted;
+        let done = side_by_side(items, |item| {
+            let mut ran = Ran::none(counted);
+            work(&mut ran, item);
+            ran
+        });
+        done.into_iter().for_each(|ran| self.join(ran));
     }
 
     /// Adds another account to this one.

@@ -66,6 +66,7 @@ pub struct Run {
     input: Option<PathBuf>,
     show_stdout: bool,
     announce: bool,
+    whole: bool,
 }
 
 impl Run {
@@ -80,6 +81,7 @@ impl Run {
             input: None,
             show_stdout: true,
             announce: true,
+            whole: false,
         }
     }
 
@@ -136,6 +138,12 @@ impl Run {
         self
     }
 
+    /// Prints the command and what it writes in one piece, when it has ended: for commands that run side by side.
+    pub fn whole(mut self) -> Run {
+        self.whole = true;
+        self
+    }
+
     /// Neither prints the command nor shows what it writes.
     pub fn quiet(mut self) -> Run {
         self.announce = false;
@@ -162,8 +170,10 @@ impl Run {
 
     /// Runs it to its end.
     pub fn run(self) -> Output {
-        if self.announce {
-            println!("$ {}", self.line());
+        let line = self.line();
+        let live = self.announce && !self.whole;
+        if live {
+            println!("$ {line}");
         }
         let nothing =
             |how: String| Output { ok: false, code: None, how, stdout: String::new(), stderr: String::new() };
@@ -199,15 +209,19 @@ impl Run {
             Err(error) => return nothing(format!("{}: {error}", program.to_string_lossy())),
         };
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let (show_stdout, show_stderr) = (self.show_stdout, self.announce);
+        let (show_stdout, show_stderr) = (self.show_stdout && !self.whole, live);
         let (status, stdout, stderr) = std::thread::scope(|scope| {
             let out = scope.spawn(move || copy(out, show_stdout.then(std::io::stdout)));
             let err = scope.spawn(move || copy(err, show_stderr.then(std::io::stderr)));
             let status = wait(&mut child, self.limit);
             (status, out.join().unwrap_or_default(), err.join().unwrap_or_default())
         });
-        if self.announce {
-            println!("# {:.1} s", start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
+        if live {
+            println!("# {seconds:.1} s");
+        } else if self.announce {
+            let stdout = if self.show_stdout { stdout.as_str() } else { "" };
+            println!("$ {line}\n{stderr}{stdout}# {seconds:.1} s");
         }
         let (code, how) = match status {
             Ok(status) => (status.code(), status.to_string()),

@@ -34,6 +34,12 @@ pub fn hard_cases() -> Vec<Case> {
     cases
 }
 
+/// The hard cases, or every third where calls are slow ([`crate::SLOW`]): for tests beside `conformance`, which takes all.
+#[must_use]
+pub fn some_hard_cases() -> Vec<Case> {
+    hard_cases().into_iter().step_by(if crate::SLOW { 3 } else { 1 }).collect()
+}
+
 fn additive(dims: &[usize], density: f64) -> Option<MaskParams> {
     Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: dims.to_vec(), density })
 }

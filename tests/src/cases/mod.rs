@@ -17,5 +17,5 @@ pub use buffers::Buffers;
 pub use build::each_row;
 pub use case::Case;
 pub use data::{Data, MaskData};
-pub use hard::{HEAD_SIZES, LENGTHS, hard_cases};
+pub use hard::{HEAD_SIZES, LENGTHS, hard_cases, some_hard_cases};
 pub use params::{BiasParams, MaskParams, Params};

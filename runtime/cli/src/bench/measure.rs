@@ -5,11 +5,10 @@ use crate::error::Error;
 use crate::machine;
 use crate::memory::Buffer;
 use crate::oracle::{Comparison, Oracle, Total};
-use crate::random::Random;
 use crate::rows::{for_rows, output_row, rows, sample};
-use crate::shape::Shape;
+use crate::shape::{Data, MaskForm, Shape};
 use elsa_core::attention::plan::ChooseError;
-use elsa_core::attention::{Inputs, Outputs};
+use elsa_core::attention::{Outputs, Windows};
 use elsa_core::drift::percentile;
 use elsa_core::dtype::{DType, Elements};
 use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanError, PlanOptions};
@@ -47,12 +46,26 @@ pub struct Record {
     pub dtype: &'static str,
     /// Sequences.
     pub batch: usize,
-    /// Heads.
+    /// Heads of the queries.
     pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Query tokens.
+    pub queries: usize,
     /// Key tokens.
     pub n: usize,
     /// Head size.
     pub d: usize,
+    /// The corner of the causal mask; null without one.
+    pub causal: Option<&'static str>,
+    /// The sides of the sliding window, −1 where it is open; null without one.
+    pub window: Option<[i64; 2]>,
+    /// The form of the mask; null without one.
+    pub mask: Option<&'static str>,
+    /// The windows of a picture; null without.
+    pub windows: Option<Grid>,
+    /// The shape whole, as it is written.
+    pub shape: String,
     /// Timed calls, without the cold one.
     pub samples: usize,
     /// Median latency.
@@ -91,6 +104,23 @@ pub struct Record {
     pub emc_mhz: Option<f64>,
     /// Whether the board reports throttling.
     pub throttled: Option<bool>,
+}
+
+/// The windows of a picture in records: rows and columns, in tokens.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Grid {
+    /// The picture.
+    pub picture: [usize; 2],
+    /// A window.
+    pub size: [usize; 2],
+    /// How far the picture was rolled.
+    pub shift: [usize; 2],
+}
+
+impl From<Windows> for Grid {
+    fn from(Windows { picture, size, shift }: Windows) -> Grid {
+        Grid { picture, size, shift }
+    }
 }
 
 /// One method on one shape.
@@ -144,11 +174,8 @@ pub fn measure(
 ) -> Result<Vec<(Record, Total)>, Error> {
     let problem = shape.problem(dtype)?;
     let spec = problem.spec();
-    let mut random = Random::new(2);
-    let query = random.normals("shape", dtype, spec.query.extent(), 1.0)?;
-    let key = random.normals("shape", dtype, spec.key.extent(), 1.0)?;
-    let value = random.normals("shape", dtype, spec.value.extent(), 1.0)?;
-    let inputs = Inputs::new(query.elements(), key.elements(), value.elements());
+    let data = Data::random(&shape, &problem)?;
+    let inputs = data.inputs();
 
     let on_gpu = engine.backend() == Backend::Cuda;
     let methods = methods.iter().copied().filter(|method| !on_gpu || *method == Method::Elsa);
@@ -242,12 +269,6 @@ pub fn measure(
         total.explained.beyond += differing(firsts[i].elements(), outputs[i].elements());
         let rel_l2 = total.relative();
         let certificate = plans[i].certificate_of(backend);
-        let flops = 4.0
-            * shape.batch as f64
-            * shape.heads as f64
-            * shape.queries as f64
-            * shape.keys as f64
-            * shape.dim as f64;
         records.push((
             Record {
                 what: "bench",
@@ -257,15 +278,22 @@ pub fn measure(
                 dtype: dtype.name(),
                 batch: shape.batch,
                 heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                queries: shape.queries,
                 n: shape.keys,
                 d: shape.dim,
+                causal: shape.corner(),
+                window: shape.sides(),
+                mask: shape.mask.map(MaskForm::name),
+                windows: shape.windows.map(Grid::from),
+                shape: shape.to_string(),
                 samples,
                 p50_ms: p50,
                 p90_ms: p90,
                 p99_ms: p99,
                 max_ms: max,
                 cold_ms: colds[i],
-                gflops: flops / (p50 * 1e6),
+                gflops: shape.operations() / (p50 * 1e6),
                 workspace_bytes: plans[i].workspace_bytes(),
                 alloc_bytes,
                 speedup_vs_math: None,

@@ -10,12 +10,12 @@
 mod measure;
 mod print;
 
-pub use measure::Record;
+pub use measure::{Grid, Record};
 
 use crate::args::EngineArgs;
 use crate::args::values::{dtype, one_of, positive, seconds};
 use crate::error::Error;
-use crate::shape::Shape;
+use crate::shape::{self, Shape};
 use crate::{progress, report};
 use clap::Args;
 use elsa_core::dtype::DType;
@@ -35,15 +35,17 @@ fn help() -> String {
     format!(
         "\
 Without --shape: tokens {grid} at head size {DIM}.
-The inputs are standard normal. math is the same call with the score matrix materialised. A GPU does not have it:
+{}
+The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU does not have it:
 there only elsa is measured, with tensors that stay in the GPU's memory. The cold call copies them and loads the
-kernels. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call. rel L2 is the distance from the f64 oracle,
+kernels. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs or not. rel L2 is the distance from the f64 oracle,
 over all rows or, for large shapes, over an even sample of them. certified: rel L2 does not exceed the bound
 published with ELSA, plus the rounding of the output for f16 and bf16. --json prints one object per line. There, n
-is NK, and what the board does not report is null.
+is NK, shape is the shape whole, and what it does not say or the board does not report is null.
 --budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
 fails where the budget has no room for one of the two or a GPU is used; without --method, math is left out there.
-Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains."
+Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains.",
+        shape::HELP
     )
 }
 
@@ -65,7 +67,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = DType::F32, value_parser = dtype())]
     pub dtype: DType,
     /// A shape instead of the default grid; may be repeated
-    #[arg(long, value_name = "B,H,NQ,NK,D", allow_negative_numbers = true)]
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
     pub shape: Vec<Shape>,
     /// What is measured [default: both, where the device and the budget allow]
     #[arg(long, value_parser = one_of(METHODS))]
@@ -99,7 +101,7 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         log::info!("the back end cuda has no method math: only elsa is measured");
     }
     let shapes: Vec<Shape> = if args.shape.is_empty() {
-        GRID.map(|n| Shape { batch: 1, heads: args.heads, queries: n, keys: n, dim: DIM }).to_vec()
+        GRID.map(|n| Shape::plain(1, args.heads, n, n, DIM)).to_vec()
     } else {
         args.shape.clone()
     };
@@ -107,8 +109,9 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     let bar = progress::bar(shapes.len() as u64, args.seconds * shapes.len() as f64);
     let mut header = false;
+    let width = print::width(&shapes);
     for shape in &shapes {
-        bar.set_message(format!("{}x{}x{}x{}", shape.batch, shape.heads, shape.queries, shape.keys));
+        bar.set_message(shape.to_string());
         let records =
             measure(&engine, methods, args.method.is_none(), &options, args.dtype, *shape, args.seconds)?;
         bar.suspend(|| -> Result<(), Error> {
@@ -118,10 +121,10 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
                 }
             } else {
                 if !header {
-                    writeln!(out, "{}", print::headline(&engine, args.dtype, &records))?;
+                    writeln!(out, "{}", print::headline(&engine, args.dtype, width, &records))?;
                     header = true;
                 }
-                writeln!(out, "{}", print::row(shape, &records))?;
+                writeln!(out, "{}", print::row(width, &records))?;
             }
             Ok(out.flush()?)
         })?;
@@ -130,10 +133,10 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
             let explained = &total.explained;
             if !explained.holds() {
                 return Err(Error::Verification(format!(
-                    "{} at {} tokens: {} components are not finite, {} further from the oracle than rounding \
+                    "{} at {}: {} components are not finite, {} further from the oracle than rounding \
                      explains; rel L2 {:.3e}, allowed {:.3e}",
                     record.method,
-                    record.n,
+                    record.shape,
                     explained.not_finite,
                     explained.beyond,
                     record.rel_l2,

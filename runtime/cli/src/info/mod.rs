@@ -45,7 +45,7 @@ struct Gpu {
 
 impl Gpu {
     fn of(device: &DeviceInfo, engine: &Engine) -> Result<Gpu, Error> {
-        let first = Shape { batch: 1, heads: 1, queries: 64, keys: 64, dim: 64 };
+        let first = Shape::plain(1, 1, 64, 64, 64);
         engine.plan(&first.problem(DType::F32)?, &PlanOptions::default())?;
         let profile = &device.profile;
         Ok(Gpu {

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn rows_of_probabilities_are_judged() {
-        let shape = Shape { batch: 1, heads: 1, queries: 1, keys: 3, dim: 4 };
+        let shape = Shape::plain(1, 1, 1, 3, 4);
         let problem = shape.problem(DType::F32).unwrap();
         let zeros = [0.0f32; 12];
         let inputs = Inputs::new(Elements::F32(&zeros[..4]), Elements::F32(&zeros), Elements::F32(&zeros));

@@ -229,7 +229,7 @@ mod tests {
     /// Judges the answer of a run whose tensors are `random` or might be given, once `change` has changed it. Returns
     /// whether it is verified, its components, those beyond the worst case, and the greatest relative error.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> (bool, usize, usize, f64) {
-        let problem = Shape { batch: 1, heads: 2, queries: 40, keys: 300, dim: 32 }.problem(dtype).unwrap();
+        let problem = Shape::plain(1, 2, 40, 300, 32).problem(dtype).unwrap();
         let mut numbers = Random::new(5);
         let mut normals = |name, view: &View| numbers.normals(name, dtype, view.extent(), 1.0).unwrap();
         let spec = problem.spec();

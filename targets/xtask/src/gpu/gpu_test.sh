@@ -78,27 +78,27 @@ tool() {
 
 all="--include-ignored --nocapture --test-threads 4"
 tool info ./elsa info
-step conformance ./conformance $all
-step hostile ./hostile $all
-step outputs-alone ./cuda_conformance $all
-step determinism ./cuda_determinism $all
+step conformance ./crossing conformance:: --skip cuda_ $all
+step hostile ./crossing hostile:: $all
+step outputs-alone ./crossing cuda_conformance:: $all
+step determinism ./crossing cuda_determinism:: $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
 step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1
-step warm ./cuda_warm copies_are_counted --include-ignored --nocapture --test-threads 1
+step warm ./crossing cuda_warm::copies_are_counted --include-ignored --nocapture --test-threads 1
 counted c-plain env ELSA_BACKEND=cuda ./plain
 counted c-buffers ./buffers
 counted c-device ./device
 counted c-copies ./copies
-step scale ./cuda_scale scale_ --include-ignored --nocapture --test-threads 1
+step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
 tool bench ./elsa bench --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer 2>/dev/null | head -1)
 if [ -n "$sanitizer" ]; then
   one="--include-ignored --nocapture --test-threads 1"
-  step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./cuda_conformance hard_cases $one
+  step memcheck "$sanitizer" --tool memcheck --error-exitcode 9 ./crossing cuda_conformance::hard_cases $one
   step racecheck "$sanitizer" --tool racecheck --error-exitcode 9 ./elsa_runtime cuda::device_tests::device_tensors $one
-  PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./cuda_conformance random $one
+  PROPTEST_CASES=16 step racecheck-random "$sanitizer" --tool racecheck --error-exitcode 9 ./crossing cuda_conformance::random $one
 else
   note "memcheck, racecheck: compute-sanitizer is not on this machine; not run"
 fi

@@ -14,7 +14,7 @@ const SIZE: (u32, u32) = (760, 460);
 /// Makes the environment, runs the benchmark with `arguments`, and draws into `plot`.
 pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(), String> {
     let python = setup::peers(tree)?;
-    let mut run = Run::new(tree, "cargo bench --quiet -p elsa-runtime --bench peers --");
+    let mut run = Run::new(tree, "cargo bench --quiet -p elsa-edge --bench peers --");
     run = run.env("ELSA_PEERS_PYTHON", python);
     for argument in arguments {
         run = run.arg(argument);
@@ -25,7 +25,7 @@ pub fn run(tree: &Tree, plot: Option<&Path>, arguments: &[String]) -> Result<(),
         }
         if !arguments.iter().any(|argument| argument.contains(',')) {
             for n in TOKENS {
-                run = run.arg(format!("1,{n},{n},64"));
+                run = run.arg(format!("1,1,{n},{n},64"));
             }
         }
     }
@@ -78,8 +78,11 @@ fn series(text: &str) -> BTreeMap<String, Family> {
         if line["what"] != "peers" || q != k {
             continue;
         }
-        let family = families.entry(format!("b{b}-h{h}-d{d}-{dtype}-t{threads}")).or_default();
-        family.title = format!("batch {b}, heads {h}, d {d}, {dtype}, {threads} thread(s): {kernel}");
+        let parts = line["parts"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let parts: String = parts.map(|part| format!(", {part}")).collect();
+        let name = format!("b{b}-h{h}-d{d}-{dtype}-t{threads}{}", parts.replace(", ", "-"));
+        let family = families.entry(name.replace(['=', ':'], "-")).or_default();
+        family.title = format!("batch {b}, heads {h}, d {d}, {dtype}, {threads} thread(s){parts}: {kernel}");
         let mut add = |lines: fn(&mut Family) -> &mut Lines, name: &str, value: &Value| {
             if let Some(value) = value.as_f64() {
                 lines(family).entry(name.to_owned()).or_default().push((k as f64, value));
@@ -135,17 +138,29 @@ mod tests {
 
     #[test]
     fn shapes_of_one_family_make_a_picture() {
-        let line = |h: u64, q: u64, k: u64| {
+        let line = |h: u64, q: u64, k: u64, parts: &str| {
             format!(
-                r#"{{"what":"peers","kernel":"x","threads":1,"dtype":"f32","shape":[1,{h},{q},{k},64],"gflops":{k},
+                r#"{{"what":"peers","kernel":"x","threads":1,"dtype":"f32","shape":[1,{h},{q},{k},64],"parts":[{parts}],"gflops":{k},
                 "to_best_peer":1.5,"to_sgemm":null,"peers":{{"torch":{{"gflops":2.0}}}}}}"#
             )
             .replace('\n', " ")
         };
-        let text =
-            [line(1, 900, 900), line(1, 64, 64), line(8, 64, 64), line(1, 1, 64), "rubbish".to_owned()];
-        let found = series(&text.join("\n"));
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["b1-h1-d64-f32-t1"]);
+        let text = [
+            line(1, 900, 900, ""),
+            line(1, 64, 64, ""),
+            line(8, 64, 64, ""),
+            line(1, 1, 64, ""),
+            "rubbish".to_owned(),
+        ];
+        let masked = [64, 81].map(|n| line(1, n, n, r#""causal","window=9:-1""#));
+        let found = series(&[&text[..], &masked[..]].concat().join("\n"));
+        let masked = "b1-h1-d64-f32-t1-causal-window-9--1";
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["b1-h1-d64-f32-t1", masked]);
+        assert!(
+            found[masked].title.contains("1 thread(s), causal, window=9:-1: x"),
+            "{}",
+            found[masked].title
+        );
         let family = &found["b1-h1-d64-f32-t1"];
         assert_eq!(family.rates["elsa"], [(64.0, 64.0), (900.0, 900.0)]);
         assert_eq!(family.rates["torch"], [(64.0, 2.0), (900.0, 2.0)]);

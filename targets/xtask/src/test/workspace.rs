@@ -5,6 +5,7 @@
 
 use super::cargo::{JSON, add_tests, builds, tests, together, widest, with_standin};
 use super::fuzz::fuzz_run;
+use super::sanitizers::CORE_ALONE;
 use super::{printed, readme};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
@@ -134,11 +135,13 @@ pub fn bare_metal(tree: &Tree) -> Ran {
     ran
 }
 
-/// The stage `aarch64`.
+/// The stage `aarch64`. The modules that are left out call nothing but `core`, whose code is the same for every
+/// processor; the stage `bare-metal` compares its bits.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
+        let core = CORE_ALONE.map(|module| format!(" --skip {module}")).concat();
         let line = "test --workspace --exclude xtask --exclude elsa-capi --tests --no-fail-fast";
-        let run = setup::zigbuild(tree, line)?.env("ELSA_REQUIRE", "neon");
+        let run = setup::zigbuild(tree, line)?.args(&format!("--{core}")).env("ELSA_REQUIRE", "neon");
         tests(ran, run.env_default("PROPTEST_CASES", "12"));
         Ok(())
     })
@@ -148,19 +151,20 @@ pub fn aarch64(tree: &Tree) -> Ran {
 pub fn robot(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let (digits, folder) = (setup::digits(tree)?, standin::build(tree, Variant::Plain)?);
-        let line = "test --workspace --exclude xtask --exclude elsa-capi --test robot --test heldout";
+        let line = "test --workspace --exclude xtask --exclude elsa-capi --test robot";
         let emulated = setup::zigbuild(tree, line)?;
         let long = |line: &str| {
             let run = Run::new(tree, line).args("--no-fail-fast -- --include-ignored --nocapture");
             run.env("ELSA_DIGITS", &digits).env_default("ELSA_ROBOT_FRAMES", "1000")
         };
-        let run = long("cargo test --workspace --test robot --test heldout");
+        let run = long("cargo test --workspace --test robot").args("program:: heldout::");
         let misses = printed::value(&tests(ran, run).stdout, "deadline_misses");
         ran.note = misses
             .map_or_else(|| "no deadline misses reported".to_owned(), |n| format!("{n} deadlines missed"));
-        let run = long("cargo test --workspace --test heldout --test model --test robot_*");
+        let run =
+            long("cargo test --workspace --test robot --test no_frame_allocates").args("--skip program::");
         tests(ran, with_standin(run, &folder));
-        let emulated = emulated.args("-- --include-ignored every_ the_program");
+        let emulated = emulated.args("-- --include-ignored program::every_ heldout::");
         tests(ran, emulated.env("ELSA_DIGITS", &digits));
         Ok(())
     })
@@ -179,8 +183,8 @@ pub fn miri(tree: &Tree) -> Ran {
     // Each is one thread; the longest first.
     let lines = [
         // Whole calls through the engine.
-        "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast -- calls_agree",
-        "cargo +nightly miri test -p elsa-tests --test small_calls --no-fail-fast -- --skip calls_agree",
+        "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls::calls_agree",
+        "cargo +nightly miri test -p elsa-tests --test crossing --no-fail-fast -- small_calls:: --skip calls_agree",
         "cargo +nightly miri test -p elsa-core --lib --tests --no-fail-fast",
         "cargo +nightly miri test -p elsa-kernels --tests --no-fail-fast",
         // Miri maps no files.
@@ -208,8 +212,8 @@ pub fn cuda(tree: &Tree) -> Ran {
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
     for line in [
-        "cargo test --workspace --test conformance --test hostile --test determinism --test no_allocation \
-         --test append --test chunks --test cuda_* --no-fail-fast -- --include-ignored --skip scale_",
+        "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
+         conformance:: hostile:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         tests(&mut ran, with_standin(Run::new(tree, line), &folder));
@@ -217,13 +221,13 @@ pub fn cuda(tree: &Tree) -> Ran {
     // A device with room for many splits of the keys.
     let large = Run::new(
         tree,
-        "cargo test --workspace --test cuda_conformance --no-fail-fast -- --include-ignored every_kernel",
+        "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored cuda_conformance::every_kernel",
     )
     .env("ELSA_STANDIN_DEVICE", "large");
     tests(&mut ran, with_standin(large, &folder));
     // Every flag of the tool, with the GPU in place of the CPU.
-    let tool =
-        Run::new(tree, "cargo test --workspace --test cli_run --no-fail-fast").env("ELSA_BACKEND", "cuda");
+    let tool = Run::new(tree, "cargo test --workspace --test tool --no-fail-fast -- cli_run::")
+        .env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
     ran
 }

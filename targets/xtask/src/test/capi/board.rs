@@ -8,8 +8,10 @@ use crate::boards::target::Target;
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Programs whose outcome depends on the processor or the C library, or on how C++ calls them.
 const PROGRAMS: [&str; 9] = [
@@ -31,6 +33,14 @@ pub fn emulated(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| go(tree, ran))
 }
 
+/// A program to compile.
+enum Of<'a> {
+    /// One of `tests/capi`.
+    Today(&'a str),
+    /// The client of a release.
+    Release(&'a abi::Release),
+}
+
 /// Compiles against a copy of the folder, renames the copy and runs.
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let target = Target::named(tree, &setup::reference()?.name)?;
@@ -50,34 +60,46 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         ("static", format!("{} {BESIDE}", lib.join("libelsa.a").display())),
         ("shared", format!("-L {} -lelsa -lpthread -lm", lib.display())),
     ];
-    let (mut programs, mut clients) = (Vec::new(), Vec::new());
-    for (name, link) in &links {
-        // What differs between them is how they are linked: one program shows that.
-        for source in PROGRAMS.iter().take(if *name == "static" { PROGRAMS.len() } else { 1 }) {
-            let program = home.join(format!("{source}-{name}"));
-            let include = built.join("include");
-            let link = format!("-O1 {link}");
-            if compilers.compile(tree, Path::new(source), &include, &link, &program).count(ran) {
-                programs.push((format!("{source}, {name}, emulated"), program));
+    let releases = abi::releases(tree)?;
+    // What differs between the links is shown by one program and the clients.
+    let of = |(name, link): &(&'static str, String)| {
+        let count = if *name == "static" { PROGRAMS.len() } else { 1 };
+        let programs = PROGRAMS.iter().take(count).map(|source| (*name, link.clone(), Of::Today(source)));
+        let clients = releases.iter().map(|release| (*name, link.clone(), Of::Release(release)));
+        programs.chain(clients).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = links.iter().flat_map(of).collect();
+    let program = |name: &str, of: &Of| match of {
+        Of::Today(source) => home.join(format!("{source}-{name}")),
+        Of::Release(release) => home.join(format!("old-{}.{}-{name}", release.major, release.minor)),
+    };
+    let compiled = Mutex::new(BTreeSet::new());
+    ran.each(all.iter().collect(), |ran, (name, link, of)| {
+        let program = program(name, of);
+        let good = match of {
+            Of::Today(source) => {
+                let (source, include) = (Path::new(source), built.join("include"));
+                compilers.compile(tree, source, &include, &format!("-O1 {link}"), &program).count(ran)
             }
+            Of::Release(release) => versions::client(tree, ran, &compilers, release, link, &program),
+        };
+        if good {
+            compiled.lock().unwrap_or_else(PoisonError::into_inner).insert(program);
         }
-        for release in abi::releases(tree)? {
-            let program = home.join(format!("old-{}.{}-{name}", release.major, release.minor));
-            if versions::client(tree, ran, &compilers, &release, link, &program) {
-                clients.push((format!("the client of {release}, {name}, emulated"), release, program));
-            }
-        }
-    }
+    });
+    let compiled = compiled.into_inner().unwrap_or_else(PoisonError::into_inner);
     fs::rename(&built, &moved).map_err(at)?;
     let run = |program: &Path| {
         let emulator = Run::new(tree, &setup::emulator());
         emulator.arg("-E").arg(format!("LD_LIBRARY_PATH={}", moved.join("lib").display())).arg(program)
     };
-    for (what, program) in programs {
-        checks(ran, &what, run(&program));
-    }
-    for (what, release, program) in clients {
-        versions::answers(ran, &what, &release, run(&program));
-    }
+    let made = all.iter().filter(|(name, _, of)| compiled.contains(&program(name, of)));
+    ran.each(made.collect(), |ran, (name, _, of)| match of {
+        Of::Today(source) => checks(ran, &format!("{source}, {name}, emulated"), run(&program(name, of))),
+        Of::Release(release) => {
+            let what = format!("the client of {release}, {name}, emulated");
+            versions::answers(ran, &what, release, run(&program(name, of)));
+        }
+    });
     Ok(())
 }

@@ -23,22 +23,21 @@ pub fn check(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(),
     let cpp = write("header.cpp", "#include \"elsa.hpp\"\n#include \"elsa.hpp\"\nint only_here();\n")?;
     let is_there = |program: &&(&str, &str)| Run::new(tree, program.1).args("--version").quiet().run().ok;
     let older = OLDER.iter().filter(is_there).copied();
-    for (of_c, of_cpp) in [("gcc", "g++"), ("clang-19", "clang++-19")].into_iter().chain(older) {
-        let both = OF_C.map(|standard| (of_c, standard, &c, "-Wstrict-prototypes")).into_iter();
-        for (compiler, standard, file, more) in
-            both.chain(OF_CPP.map(|standard| (of_cpp, standard, &cpp, "")))
-        {
-            // The oldest name the newest standard by its draft, or do not know it.
-            if !knows(tree, compiler, standard) {
-                continue;
-            }
+    let compilers = [("gcc", "g++"), ("clang-19", "clang++-19")].into_iter().chain(older);
+    let all = compilers.flat_map(|(of_c, of_cpp)| {
+        let of_c = OF_C.map(|standard| (of_c, standard, &c, "-Wstrict-prototypes"));
+        of_c.into_iter().chain(OF_CPP.map(|standard| (of_cpp, standard, &cpp, "")))
+    });
+    ran.each(all.collect(), |ran, (compiler, standard, file, more)| {
+        // The oldest name the newest standard by its draft, or do not know it.
+        if knows(tree, compiler, standard) {
             let run =
                 Run::new(tree, compiler).args(&format!("-std={standard} -fsyntax-only {WARNINGS} {more} -I"));
             let out = run.arg(dist.join("include")).arg(file).quiet().run();
             let found = if out.ok { Ok("no warning".to_owned()) } else { Err(out.stderr) };
             ran.note(&format!("the header, {compiler} {standard}"), found);
         }
-    }
+    });
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `elsa.hpp` to compilers: a part of the stage `capi`. The programs that use it, in the later standards of C++;
 //! and lines that must not compile, each of which a compiler must name.
 
+use super::programs::checks;
 use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::ran::Ran;
 use crate::shell::{Run, Tree};
@@ -14,28 +15,24 @@ const REFUSED: &str = "tests/capi/refused.cpp";
 /// What stands behind such a line.
 const MARK: &str = "// refused: ";
 
-/// Compiles a program of `tests/capi` by the later standards, against the folder `dist` and to `home`; returns what came
-/// of it, to be run.
-pub fn later(tree: &Tree, ran: &mut Ran, source: &str, dist: &Path, home: &Path) -> Vec<(String, Run)> {
-    let mut programs = Vec::new();
-    for compiler in COMPILERS {
-        for standard in LATER {
-            let program = home.join(format!("{source}-{compiler}-{standard}"));
-            let run = compiler_of(tree, compiler, standard, dist)
-                .args("-O1 -o")
-                .arg(&program)
-                .arg(tree.root.join(SOURCES).join(source))
-                .arg(dist.join("lib/libelsa.a"))
-                .args(BESIDE);
-            let line = run.line();
-            let ok = run.run().ok;
-            ran.add(&line, ok, u64::from(ok), u64::from(!ok));
-            if ok {
-                programs.push((format!("{source}, {standard}"), Run::new(tree, "").arg(&program)));
-            }
+/// Compiles programs of `tests/capi` by the later standards, against the folder `dist` and to `home`, and runs them.
+pub fn later(tree: &Tree, ran: &mut Ran, sources: &[&str], dist: &Path, home: &Path) {
+    let by = |source| COMPILERS.into_iter().flat_map(move |by| LATER.map(|standard| (source, by, standard)));
+    ran.each(sources.iter().copied().flat_map(by).collect(), |ran, (source, compiler, standard)| {
+        let program = home.join(format!("{source}-{compiler}-{standard}"));
+        let run = compiler_of(tree, compiler, standard, dist)
+            .args("-O1 -o")
+            .arg(&program)
+            .arg(tree.root.join(SOURCES).join(source))
+            .arg(dist.join("lib/libelsa.a"))
+            .args(BESIDE);
+        let line = run.line();
+        let ok = run.whole().run().ok;
+        ran.add(&line, ok, u64::from(ok), u64::from(!ok));
+        if ok {
+            checks(ran, &format!("{source}, {standard}"), Run::new(tree, "").arg(&program));
         }
-    }
-    programs
+    });
 }
 
 /// The lines that must not compile.
@@ -43,26 +40,20 @@ pub fn refused(tree: &Tree, ran: &mut Ran, dist: &Path) -> Result<(), String> {
     let path = tree.root.join(REFUSED);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = marked(&text);
-    for compiler in COMPILERS {
-        for standard in ["c++14", "c++17"] {
-            let compile = |case: usize| {
-                let run = compiler_of(tree, compiler, standard, dist).arg(format!("-DCASE={case}"));
-                run.args("-fsyntax-only").arg(&path).quiet().run()
-            };
-            let whole = compile(0);
-            let what = format!("{REFUSED}, {compiler} {standard}");
-            ran.note(&what, if whole.ok { Ok("compiles".to_owned()) } else { Err(whole.stderr) });
-            for (case, (line, why)) in (1..).zip(&lines) {
-                let out = compile(case);
-                let named = out.stderr.contains(&format!("refused.cpp:{line}:"));
-                let found = format!("line {line}, {why}: {}", out.how);
-                ran.note(
-                    &format!("{what}, case {case}"),
-                    if !out.ok && named { Ok(found) } else { Err(found) },
-                );
-            }
-        }
-    }
+    let by =
+        COMPILERS.into_iter().flat_map(|compiler| ["c++14", "c++17"].map(|standard| (compiler, standard)));
+    let all = by.flat_map(|by| (0..=lines.len()).map(move |case| (by, case)));
+    ran.each(all.collect(), |ran, ((compiler, standard), case)| {
+        let run = compiler_of(tree, compiler, standard, dist).arg(format!("-DCASE={case}"));
+        let out = run.args("-fsyntax-only").arg(&path).quiet().run();
+        let what = format!("{REFUSED}, {compiler} {standard}");
+        let Some((line, why)) = case.checked_sub(1).and_then(|at| lines.get(at)) else {
+            return ran.note(&what, if out.ok { Ok("compiles".to_owned()) } else { Err(out.stderr) });
+        };
+        let named = out.stderr.contains(&format!("refused.cpp:{line}:"));
+        let found = format!("line {line}, {why}: {}", out.how);
+        ran.note(&format!("{what}, case {case}"), if !out.ok && named { Ok(found) } else { Err(found) });
+    });
     if lines.is_empty() { Err(format!("{REFUSED}: no line is marked")) } else { Ok(()) }
 }
 

@@ -1,12 +1,14 @@
 //! The stages `capi-asan` and `capi-tsan`: programs of `tests/capi` and the library that they are linked with, both
-//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both.
+//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both. The
+//! library of `capi-asan` panics on request, and its symbols are local as in what is shipped, where panics unwind, too.
 
 use super::super::sanitizers;
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
+use crate::boards::library::{self, Abi};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Programs that measure what instrumentation changes: the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
@@ -20,7 +22,14 @@ pub fn asan(tree: &Tree) -> Ran {
         // The system's heap and the stacks of threads must hold nothing that nobody frees.
         let options =
             ("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
-        run(tree, ran, "address", "", "address,undefined", programs, options)
+        let archive = instrumented(tree, "address", "--features inject")?;
+        // Its symbols are local, too: panics unwind in what is shipped.
+        let mut abi = Abi::read(tree)?;
+        abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+        let folder = tree.target.join("capi/inject");
+        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let archive = library::enclosed(tree, &abi, &archive, &folder)?;
+        run(tree, ran, &archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
     })
 }
 
@@ -29,23 +38,14 @@ pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
         // The standard library must be instrumented too, or its locks are taken for races.
-        run(tree, ran, "thread", "-Zbuild-std", "thread", programs, ("TSAN_OPTIONS", "halt_on_error=1"))
+        let archive = instrumented(tree, "thread", "-Zbuild-std")?;
+        let options = ("TSAN_OPTIONS", "halt_on_error=1");
+        run(tree, ran, &archive, "thread", "-fsanitize=thread", programs, options)
     })
 }
 
-/// Builds the library with the nightly compiler's sanitizer and the programs with clang's, links them by clang, which
-/// brings the runtime of both, and runs them.
-fn run<'a>(
-    tree: &Tree,
-    ran: &mut Ran,
-    sanitizer: &str,
-    options: &str,
-    of_clang: &str,
-    programs: impl Iterator<Item = &'a (&'a str, &'a str)>,
-    (variable, value): (&str, &str),
-) -> Result<(), String> {
-    setup::program(tree, "clang++-19", "clang-19")?;
-    setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
+/// Builds the library with a sanitizer of the nightly compiler; returns its archive.
+fn instrumented(tree: &Tree, sanitizer: &str, options: &str) -> Result<PathBuf, String> {
     setup::nightly(tree, &["rust-src"])?;
     let host = setup::host(tree)?;
     let folder = tree.target.join(sanitizer);
@@ -55,20 +55,33 @@ fn run<'a>(
         .arg(&folder)
         .env("RUSTFLAGS", sanitizers::flags(sanitizer));
     build.run().text("the instrumented library")?;
-    let archive = folder.join(host).join("debug/libelsa.a");
+    Ok(folder.join(host).join("debug/libelsa.a"))
+}
+
+/// Builds the programs with the sanitizers of clang, which brings the runtime of both sides when it links them, and runs
+/// them.
+fn run<'a>(
+    tree: &Tree,
+    ran: &mut Ran,
+    archive: &Path,
+    sanitizer: &str,
+    of_clang: &str,
+    programs: impl Iterator<Item = &'a (&'a str, &'a str)>,
+    (variable, value): (&str, &str),
+) -> Result<(), String> {
+    setup::program(tree, "clang++-19", "clang-19")?;
+    setup::file(tree, "/usr/lib/llvm-19/lib/clang/19/lib", "libclang-rt-19-dev")?;
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    for (source, flags) in programs {
+    let include = tree.root.join("runtime/capi/include");
+    ran.each(programs.collect(), |ran, (source, flags)| {
         let program = home.join(format!("{source}{flags}-{sanitizer}"));
-        let link = format!(
-            "-g -O1 -fsanitize={of_clang} -fno-sanitize-recover=all {flags} {} {BESIDE}",
-            archive.display()
-        );
-        let include = tree.root.join("runtime/capi/include");
+        let link =
+            format!("-g -O1 {of_clang} -fno-sanitize-recover=all {flags} {} {BESIDE}", archive.display());
         if Compilers::clang().compile(tree, Path::new(source), &include, &link, &program).count(ran) {
             let run = Run::new(tree, "").arg(&program).env(variable, value);
             checks(ran, &format!("{source} {flags}, {sanitizer}"), run);
         }
-    }
+    });
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The stage `capi`: C and C++ programs against the folder that `cargo xtask build --target host` makes.
 //!
-//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are, under
-//! valgrind, and with AddressSanitizer and UndefinedBehaviorSanitizer against a library that panics on request; those
-//! that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the number of its checks.
+//! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are and under
+//! valgrind; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the
+//! number of its checks. The stage `capi-asan` runs them with sanitizers against a library that panics on request.
 //! The headers alone compile in every standard, and clients of older releases and programs with older and newer headers
 //! run. The README's quick start of C++ is followed, too, and `super::links` links programs in every way that the folder
 //! is made for.
@@ -41,17 +41,12 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     dialects::check(tree, ran, &dist, &home)?;
     programs::by_both_compilers(tree, ran, &dist, &home);
-    for source in ["typed.cpp", "whole.cpp"] {
-        for (what, run) in hpp::later(tree, ran, source, &dist, &home) {
-            programs::checks(ran, &what, run);
-        }
-    }
+    hpp::later(tree, ran, &["whole.cpp", "typed.cpp"], &dist, &home);
     hpp::refused(tree, ran, &dist)?;
     versions::check(tree, ran, &dist, &home)?;
     programs::through_the_standin(tree, ran, &dist, &home)?;
     for cmake in setup::oldest_cmake(tree)?.into_iter().map(Some).chain([None]) {
         readme::cpp(tree, ran, cmake.as_deref())?;
     }
-    links::host(tree, ran, &dist)?;
-    programs::against_panics(tree, ran, &dist, &home)
+    links::host(tree, ran, &dist)
 }

@@ -1,13 +1,13 @@
 //! The programs of `tests/capi`: compiled without warnings, linked, run, and their checks counted.
 
 use super::super::cargo::with_standin;
-use crate::boards::library::{self, Abi};
 pub use crate::c_programs::{BESIDE, SOURCES, WARNINGS};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 /// Memory errors are failures, and so is memory that nothing points to at the end. Threads take turns, so that one
@@ -108,7 +108,7 @@ impl Compilers {
             .arg(tree.root.join(SOURCES).join(source))
             .args(link);
         let line = run.line();
-        Compiled { ok: run.run().ok, line }
+        Compiled { ok: run.whole().run().ok, line }
     }
 }
 
@@ -131,7 +131,7 @@ impl Compiled {
 pub fn checks(ran: &mut Ran, what: &str, run: Run) {
     let line = run.line();
     // The longest program takes some seconds; one that does not end has hung.
-    let out = run.limit(Duration::from_secs(300)).run();
+    let out = run.limit(Duration::from_secs(300)).whole().run();
     let count = out.stdout.lines().last().and_then(|last| last.strip_suffix(" checks")?.parse::<u64>().ok());
     let good = out.ok && count.is_some_and(|n| n > 0);
     ran.add(&format!("{what}: {line}"), good, if good { count.unwrap_or(0) } else { 0 }, u64::from(!good));
@@ -140,64 +140,43 @@ pub fn checks(ran: &mut Ran, what: &str, run: Run) {
 /// Every program by both compilers, as it is and under valgrind.
 pub fn by_both_compilers(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) {
     let archive = dist.join("lib/libelsa.a");
-    for (source, flags) in PROGRAMS {
-        for (name, compilers) in [("gcc", Compilers::gcc()), ("clang", Compilers::clang())] {
-            let program = home.join(format!("{source}{flags}-{name}"));
-            let link = format!("-O1 {flags} {} {BESIDE}", archive.display());
-            let compiled = compilers.compile(tree, Path::new(source), &dist.join("include"), &link, &program);
-            if !compiled.count(ran) {
-                continue;
-            }
-            checks(ran, source, Run::new(tree, "").arg(&program));
-            if name == "clang" && flags.is_empty() {
-                // A child of fork has lost what belonged to its parent's threads.
-                let leaks = if source == "fork.c" { "no" } else { "full" };
-                let valgrind = Run::new(tree, &format!("{VALGRIND} --leak-check={leaks}")).arg(&program);
-                checks(ran, &format!("{source} under valgrind"), valgrind);
-            }
+    let both = PROGRAMS.iter().flat_map(|program| [("gcc", program), ("clang", program)]);
+    // The last are C++, which takes longest.
+    ran.each(both.rev().collect(), |ran, (name, (source, flags))| {
+        let compilers = if name == "gcc" { Compilers::gcc() } else { Compilers::clang() };
+        let program = home.join(format!("{source}{flags}-{name}"));
+        let link = format!("-O1 {flags} {} {BESIDE}", archive.display());
+        let compiled = compilers.compile(tree, Path::new(source), &dist.join("include"), &link, &program);
+        if !compiled.count(ran) {
+            return;
         }
-    }
+        checks(ran, source, Run::new(tree, "").arg(&program));
+        if name == "clang" && flags.is_empty() {
+            // A child of fork has lost what belonged to its parent's threads.
+            let leaks = if *source == "fork.c" { "no" } else { "full" };
+            let valgrind = Run::new(tree, &format!("{VALGRIND} --leak-check={leaks}")).arg(&program);
+            checks(ran, &format!("{source} under valgrind"), valgrind);
+        }
+    });
 }
 
 /// The programs that use a GPU through the stand-in driver, faults of the driver included.
 pub fn through_the_standin(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
     let driver = standin::build(tree, Variant::Plain)?;
     let link = format!("-O1 {} {BESIDE}", dist.join("lib/libelsa.a").display());
-    for (source, fault, device) in ON_A_GPU {
+    let sources: BTreeSet<&str> = ON_A_GPU.iter().map(|(source, ..)| *source).collect();
+    ran.each(sources.into_iter().collect(), |ran, source| {
         let program = home.join(format!("{source}-standin"));
         let compiled =
             Compilers::gcc().compile(tree, Path::new(source), &dist.join("include"), &link, &program);
-        if compiled.count(ran) {
-            let run = with_standin(Run::new(tree, "").arg(&program), &driver).env("ELSA_STANDIN_FAIL", fault);
-            let run = run.env("ELSA_STANDIN_DEVICE", device);
+        if !compiled.count(ran) {
+            return;
+        }
+        for (_, fault, device) in ON_A_GPU.iter().filter(|(of, ..)| *of == source) {
+            let run = with_standin(Run::new(tree, "").arg(&program), &driver);
+            let run = run.env("ELSA_STANDIN_FAIL", fault).env("ELSA_STANDIN_DEVICE", device);
             checks(ran, &format!("{source} through the stand-in driver"), run);
         }
-    }
-    Ok(())
-}
-
-/// Every program with AddressSanitizer and UndefinedBehaviorSanitizer, against a library with debugging information
-/// that panics on request.
-pub fn against_panics(tree: &Tree, ran: &mut Ran, dist: &Path, home: &Path) -> Result<(), String> {
-    let folder: PathBuf = home.join("inject");
-    let inject = Run::new(tree, "cargo build -p elsa-capi --features inject --target-dir").arg(&folder);
-    if !inject.run().ok {
-        return Err("elsa-capi with the feature inject: does not build".to_owned());
-    }
-    // Its symbols are local, too: panics unwind in what is shipped.
-    let mut abi = Abi::read(tree)?;
-    abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
-    let archive = library::enclosed(tree, &abi, &folder.join("debug/libelsa.a"), &folder)?;
-    for (source, flags) in PROGRAMS {
-        let program = home.join(format!("{source}{flags}-sanitized"));
-        let sanitize = "-g -fsanitize=address,undefined -fno-sanitize-recover=all -DINJECT";
-        let link = format!("{sanitize} {flags} {} {BESIDE}", archive.display());
-        let compiled =
-            Compilers::gcc().compile(tree, Path::new(source), &dist.join("include"), &link, &program);
-        if compiled.count(ran) {
-            let run = Run::new(tree, "").arg(&program).env("ASAN_OPTIONS", "detect_leaks=1");
-            checks(ran, &format!("{source} {flags} with sanitizers"), run);
-        }
-    }
+    });
     Ok(())
 }

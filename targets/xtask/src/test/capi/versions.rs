@@ -52,7 +52,7 @@ pub fn client(
 
 /// Runs the client of a release, which must say what it said then.
 pub fn answers(ran: &mut Ran, what: &str, release: &Release, run: Run) {
-    let said = run.run().text(what);
+    let said = run.whole().run().text(what);
     let found = said.and_then(|said| {
         let path = release.folder.join("old.txt");
         let then = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -20,9 +20,14 @@ pub fn lengths(files: &[(String, String)], longer: &[(&str, &str)]) -> Vec<Strin
     found.chain(stale).collect()
 }
 
-/// Files below a folder `src` that no module declares: the compiler never sees them.
+/// Files below a folder `src`, or beside the `main.rs` of a program of tests, that no module declares: the compiler never
+/// sees them.
 pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
-    let below_src = |path: &str| path.ends_with(".rs") && path.split('/').any(|folder| folder == "src");
+    let known = |path: &Path| files.iter().any(|(file, _)| Path::new(file) == path);
+    let of_crate = |path: &str| {
+        let below_src = path.split('/').any(|folder| folder == "src");
+        path.ends_with(".rs") && (below_src || known(&Path::new(path).with_file_name("main.rs")))
+    };
     let declared = |path: &str| {
         let path = Path::new(path);
         let (folder, stem) = (path.parent()?, path.file_stem()?.to_str()?);
@@ -44,9 +49,9 @@ pub fn undeclared(files: &[(String, String)]) -> Vec<String> {
     };
     let root = |path: &str| {
         let folder = |folder: &str| path.contains(&format!("src/{folder}/"));
-        path.ends_with("src/lib.rs") || path.ends_with("src/main.rs") || folder("bin")
+        path.ends_with("src/lib.rs") || path.ends_with("/main.rs") || folder("bin")
     };
-    let faults = files.iter().filter(|(path, _)| below_src(path) && !root(path));
+    let faults = files.iter().filter(|(path, _)| of_crate(path) && !root(path));
     let faults = faults.filter(|(path, _)| !declared(path).unwrap_or(false));
     faults.map(|(path, _)| format!("{path}: no module declares it; delete it or declare it")).collect()
 }
@@ -102,9 +107,11 @@ mod tests {
             ("x/src/b/d_tests.rs", ""),
             ("x/src/bin/tool.rs", ""),
             ("x/tests/t.rs", ""),
+            ("x/tests/all/main.rs", "mod e;\n"),
+            ("x/tests/all/e.rs", ""),
         ];
         assert!(undeclared(&files(&whole)).is_empty(), "{:?}", undeclared(&files(&whole)));
-        for stray in ["x/src/c.rs", "x/src/b/a.rs", "x/src/d/mod.rs", "x/src/ab.rs"] {
+        for stray in ["x/src/c.rs", "x/src/b/a.rs", "x/src/d/mod.rs", "x/src/ab.rs", "x/tests/all/f.rs"] {
             let found = undeclared(&files(&[&whole[..], &[(stray, "")]].concat()));
             assert_eq!(found.len(), 1, "{stray}");
             assert!(found[0].starts_with(stray), "{found:?}");

@@ -2,9 +2,7 @@
 //! and that the examples of its help run.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, elsa, elsa_with, emulated, noise, npy};
+use crate::common::{self, Desk, elsa, elsa_with, emulated, noise, npy};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;

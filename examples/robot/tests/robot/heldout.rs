@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use elsa_core::drift::larger;
 use elsa_robot::model::Model;
 use elsa_robot::source::{Folder, Next, Source};

@@ -2,9 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Network, TOLERANCE, pictures, yuyv};
+use crate::common::{self, Network, TOLERANCE, pictures, yuyv};
 use elsa_robot::frame::{Frame, Geometry, PixelFormat, Size};
 use elsa_robot::model::{Model, ModelError};
 use elsa_runtime::{EngineOptions, backends};

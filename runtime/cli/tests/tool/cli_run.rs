@@ -2,9 +2,7 @@
 //! make a difference.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
+use crate::common::{self, Desk, Sizes, attention, count, distance, elsa, noise, swap_heads};
 use elsa_core::drift::larger;
 use half::{bf16, f16};
 use serde_json::Value;

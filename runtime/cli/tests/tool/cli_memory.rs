@@ -2,9 +2,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, emulated, noise};
+use crate::common::{Desk, emulated, noise};
 use safetensors::{Dtype, tensor::TensorView};
 use std::process::{Child, Output};
 

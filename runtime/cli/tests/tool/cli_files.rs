@@ -2,9 +2,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, noise, wait_for};
+use crate::common::{Desk, noise, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use std::collections::{BTreeSet, HashMap};

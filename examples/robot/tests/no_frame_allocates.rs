@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+#[path = "robot/common.rs"]
 mod common;
 
 use common::{Desk, yuyv};

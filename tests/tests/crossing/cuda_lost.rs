@@ -204,18 +204,18 @@ fn scene(test: &str, fault: &str, fail: bool) -> Vec<String> {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
 fn every_plan_keeps_its_workspace_when_a_context_is_lost() {
-    let calls = scene("sharing", "", false);
+    let calls = scene("cuda_lost::sharing", "", false);
     assert!(calls.len() == 8 && calls.iter().all(|call| call.ends_with(ALL_ON_THE_GPU)), "{calls:?}");
     // Every launch in turn loses the context. The run that it belongs to is the CPU's, and all others the GPU's.
     for launch in [1, 2, 3, 6, 9, 14, 20, 29] {
-        let calls = scene("sharing", &format!("cuLaunchKernel:{launch}:700"), false);
+        let calls = scene("cuda_lost::sharing", &format!("cuLaunchKernel:{launch}:700"), false);
         assert_eq!(calls.len(), 8);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "launch {launch}: {calls:#?}");
         let runs = calls.iter().flat_map(|call| call.split(' ').filter(|word| *word == "cuda")).count();
         assert_eq!(runs, 8 * RUNS - 1, "launch {launch}: {calls:#?}");
     }
     // Both contexts are lost.
-    let calls = scene("sharing", "cuLaunchKernel:3:700,cuLaunchKernel:12:719", false);
+    let calls = scene("cuda_lost::sharing", "cuLaunchKernel:3:700,cuLaunchKernel:12:719", false);
     assert!(calls.iter().all(|call| call.ends_with(" right")), "{calls:#?}");
     assert!(!calls[7].contains("cuda"), "{calls:#?}");
 }
@@ -235,7 +235,7 @@ fn each_code_of_the_driver_either_loses_the_context_or_does_not() {
             let fault = format!("cuLaunchKernel:1:{code}");
             let variables =
                 [("ELSA_STANDIN_FAIL", &*fault), ("ELSA_STANDIN_LOG", log.path().to_str().unwrap())];
-            let output = child("twice", &folder(), &variables);
+            let output = child("cuda_lost::twice", &folder(), &variables);
             let calls = said(&output, "call");
             assert!(calls.len() == 2 && calls[0].ends_with(" cuda cuda right"), "{code}: {calls:?}");
             assert!(!calls[0].starts_with("cuda") && calls[1] == "cuda cuda cuda right", "{code}: {calls:?}");
@@ -256,7 +256,7 @@ fn a_log_sink_may_wait_for_another_thread() {
         ("cuModuleLoadDataEx:1:218", "the CPU computes: backend: cuda: module "),
         ("cuStreamSynchronize:2:710,cuModuleLoadDataEx:4:2", replaced),
     ] {
-        let calls = scene("logging", fault, false);
+        let calls = scene("cuda_lost::logging", fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
         assert!(calls.iter().any(|call| call.starts_with(told)), "{fault}: {calls:#?}");
     }
@@ -271,7 +271,7 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
     let lost = "cuLaunchKernel:7:702";
     let log = tempfile::NamedTempFile::new().unwrap();
     let variables = [("ELSA_STANDIN_FAIL", lost), ("ELSA_STANDIN_LOG", log.path().to_str().unwrap())];
-    assert!(child("sharing", &folder(), &variables).status.success());
+    assert!(child("cuda_lost::sharing", &folder(), &variables).status.success());
     let log = std::fs::read_to_string(log.path()).unwrap();
     let (before, after) = log.split_once("cuLaunchKernel 702\n").unwrap();
     for name in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuModuleLoadDataEx"] {
@@ -280,7 +280,7 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
         assert!(first <= last, "{name}: nothing is made anew");
         for call in (first..=last).take(4) {
             let fault = format!("{lost},{name}:{call}:2");
-            let calls = scene("sharing", &fault, false);
+            let calls = scene("cuda_lost::sharing", &fault, false);
             assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
             // The last run of the second call, and all of a later one.
             assert!(calls[1].ends_with(" cuda right"), "{fault}: {calls:#?}");
@@ -292,14 +292,14 @@ fn what_cannot_be_allocated_anew_is_tried_again() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
 fn a_resident_run_never_computes_on_memory_that_was_not_filled() {
-    let calls = scene("resident", "", false);
+    let calls = scene("cuda_lost::resident", "", false);
     assert!(calls.len() == 7 + 12 && calls.iter().all(|call| call.ends_with("cuda right")), "{calls:?}");
     for launch in [1, 3, 5, 12, 18, 31] {
         let fault = format!("cuLaunchKernel:{launch}:700");
-        let calls = scene("resident", &fault, false);
+        let calls = scene("cuda_lost::resident", &fault, false);
         assert!(calls.iter().all(|call| call.ends_with(" right")), "{fault}: {calls:#?}");
         // Without a fallback, an error or a right answer.
-        let calls = scene("resident", &fault, true);
+        let calls = scene("cuda_lost::resident", &fault, true);
         let fine = |call: &String| call.ends_with(" right") || call.contains("error ");
         assert!(calls.iter().all(fine), "{fault}: {calls:#?}");
     }

@@ -2,9 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, account, check, emulated, frames, lines, yuyv};
+use crate::common::{self, Desk, account, check, emulated, frames, lines, yuyv};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;

@@ -112,10 +112,10 @@ fn first_runs() {
 fn after_a_warm_up_the_first_run_allocates_and_loads_nothing() {
     let library = folder();
     for device in ["", "discrete"] {
-        let lazy = counted("first_runs", &library, device, &[]);
+        let lazy = counted("cuda_warm::first_runs", &library, device, &[]);
         assert!(lazy.is_empty(), "{device}: {lazy:?}");
         // Without it there is something to prepare.
-        let lazy = counted("first_runs", &library, device, &[("ELSA_TEST_COLD", "1")]);
+        let lazy = counted("cuda_warm::first_runs", &library, device, &[("ELSA_TEST_COLD", "1")]);
         assert!(lazy.iter().any(|calls| calls.contains("cuMemAlloc_v2")), "{device}: {lazy:?}");
         assert!(lazy.iter().any(|calls| calls.contains("cuModuleLoadDataEx")), "{device}: {lazy:?}");
     }
@@ -156,12 +156,15 @@ fn a_gpu_that_fails_while_it_is_warmed_up() {
     for name in ["cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"] {
         for code in [2, 700] {
             let fault = format!("{name}:1:{code}");
-            let output = child("warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault)]);
+            let output = child("cuda_warm::warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault)]);
             let warm = said(&output, "warm");
             assert!(warm.len() == 1 && warm[0].ends_with(" true"), "{fault}: {warm:?}");
             assert_eq!(said(&output, "end").len(), 1, "{fault}");
-            let output =
-                child("warm_alone", &library, &[("ELSA_STANDIN_FAIL", &*fault), ("ELSA_TEST_FAIL", "1")]);
+            let output = child(
+                "cuda_warm::warm_alone",
+                &library,
+                &[("ELSA_STANDIN_FAIL", &*fault), ("ELSA_TEST_FAIL", "1")],
+            );
             let warm = said(&output, "warm");
             assert!(warm.len() == 1 && warm[0].contains(name), "{fault}: {warm:?}");
             assert_eq!(said(&output, "end").len(), 1, "{fault}: {}", String::from_utf8_lossy(&output.stderr));
@@ -196,7 +199,7 @@ fn buffer_alone() {
 fn page_locked_memory_that_is_not_there() {
     let library = folder();
     let said = |fault: &str| {
-        let output = child("buffer_alone", &library, &[("ELSA_STANDIN_FAIL", fault)]);
+        let output = child("cuda_warm::buffer_alone", &library, &[("ELSA_STANDIN_FAIL", fault)]);
         assert_eq!(said(&output, "end").len(), 1, "{fault}: {}", String::from_utf8_lossy(&output.stderr));
         said(&output, "buffer")
     };

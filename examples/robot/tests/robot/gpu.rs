@@ -2,9 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, account, frames};
+use crate::common::{self, Desk, account, frames};
 use std::process::Output;
 
 /// The program where no driver finds a GPU: neither NVIDIA's nor the stand-in of `tests/standin`.

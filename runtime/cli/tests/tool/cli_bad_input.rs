@@ -2,9 +2,7 @@
 //! or changes.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, noise, npy};
+use crate::common::{self, Desk, noise, npy};
 
 const FILES: &str = "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy";
 

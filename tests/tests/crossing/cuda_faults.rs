@@ -195,7 +195,7 @@ fn mapped(engine: &Engine, case: &Case) {
 
 /// A scenario under `variables`; it must have come to its end.
 fn scene(library: &Path, variables: &[(&str, &str)]) -> Output {
-    let output = child("scenario", library, variables);
+    let output = child("cuda_faults::scenario", library, variables);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
         output.status.success() && !said(&output, "end").is_empty(),
@@ -338,7 +338,7 @@ fn each_missing_symbol_is_named() {
 #[test]
 #[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
 fn the_library_exports_what_a_driver_of_10_2_does() {
-    let list = include_str!("../standin/symbols-10.2.txt");
+    let list = include_str!("../../standin/symbols-10.2.txt");
     let allowed: BTreeSet<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
     assert!(allowed.len() > 300);
     let exported = exports(&std::fs::read(folder().join("libcuda.so.1")).unwrap());

@@ -1,9 +1,7 @@
 //! `elsa verify`, `elsa bench` and `elsa info` through the binary.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, elsa, emulated, noise};
+use crate::common::{self, Desk, elsa, emulated, noise};
 use serde_json::Value;
 
 fn lines(text: &[u8]) -> Vec<Value> {
@@ -94,7 +92,7 @@ fn verify_refuses_what_run_refuses() {
     }
 }
 
-const FIELDS: [&str; 21] = [
+const FIELDS: [&str; 24] = [
     "what",
     "backend",
     "kernel",
@@ -102,8 +100,11 @@ const FIELDS: [&str; 21] = [
     "dtype",
     "batch",
     "heads",
+    "kv_heads",
+    "queries",
     "n",
     "d",
+    "shape",
     "samples",
     "p50_ms",
     "p90_ms",
@@ -117,6 +118,9 @@ const FIELDS: [&str; 21] = [
     "rel_l2",
     "certified",
 ];
+/// Null where the shape does not say them.
+const SEMANTICS: [&str; 4] = ["causal", "window", "mask", "windows"];
+/// Null where the board does not report them.
 const BOARD: [&str; 7] = ["energy_mj", "power_mw", "temp_c", "gpu_mhz", "cpu_mhz", "emc_mhz", "throttled"];
 
 #[test]
@@ -143,10 +147,10 @@ fn bench_prints_every_field_for_every_shape_and_method() {
         for field in FIELDS {
             assert!(!record[field].is_null(), "{field}: {record}");
         }
-        for field in BOARD {
+        for field in SEMANTICS.into_iter().chain(BOARD) {
             assert!(record.as_object().unwrap().contains_key(field), "{field}");
         }
-        assert_eq!(record.as_object().unwrap().len(), FIELDS.len() + BOARD.len());
+        assert_eq!(record.as_object().unwrap().len(), FIELDS.len() + SEMANTICS.len() + BOARD.len());
         let number = |field: &str| record[field].as_f64().unwrap();
         assert!(number("samples") > 0.0 && number("p50_ms") > 0.0 && number("cold_ms") > 0.0);
         assert!(number("p50_ms") <= number("p90_ms") && number("p90_ms") <= number("p99_ms"));
@@ -162,14 +166,65 @@ fn bench_prints_every_field_for_every_shape_and_method() {
 
 #[test]
 fn bench_prints_a_table_of_the_default_grid() {
-    // The oracle is most of the work, and f64 is slow in an emulator: one method there instead of two.
-    let method = if emulated() { "elsa" } else { "both" };
-    let output = elsa(&["bench", "--seconds", "0.01", "--dtype", "f16", "--method", method]);
+    // The oracle is most of the work, and f64 is slow in an emulator: one method and one head there.
+    let less: &[&str] = if emulated() { &["--method", "elsa", "--heads", "1"] } else { &[] };
+    let output = elsa(&[&["bench", "--seconds", "0.01", "--dtype", "f16"], less].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    let tokens: Vec<&str> = text.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(tokens.join(" "), "64 100 144 196 256 324 400 484 576 676 784 900", "{text}");
+    let shapes: Vec<&str> = text.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+    let grid = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900];
+    assert_eq!(shapes, grid.map(|n| format!("1,1,{n},{n},64")), "{text}");
     assert!(text.contains("threads") && text.contains("speedup") && text.contains("f16"), "{text}");
+}
+
+#[test]
+fn bench_measures_every_form_of_a_shape() {
+    let forms = [
+        ("2,4,13,70,16,mask=bool", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=true", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=padding", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=float", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=bias", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=batch", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=row", [2, 4, 4, 13]),
+        ("2,4,13,70,16,kv=2,causal,mask=bias", [2, 4, 2, 13]),
+        ("1,4,70,70,16,kv=1,causal=top-left,window=9:-1", [1, 4, 1, 70]),
+        ("6,2,16,16,8,swin=8x12:1", [6, 2, 2, 16]),
+    ];
+    let mut args = vec!["bench", "--json", "--seconds", "0.01"];
+    args.extend(forms.iter().flat_map(|(shape, _)| ["--shape", *shape]));
+    let output = elsa(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = lines(&output.stdout);
+    assert_eq!(all.len(), 2 * forms.len());
+    for (records, (shape, sizes)) in all.chunks(2).zip(forms) {
+        for record in records {
+            assert_eq!(record["shape"], shape);
+            let found =
+                ["batch", "heads", "kv_heads", "queries"].map(|field| record[field].as_u64().unwrap());
+            assert_eq!(found, sizes, "{record}");
+            assert_eq!(record["mask"].as_str(), shape.split_once("mask=").map(|(_, form)| form));
+            assert_eq!((&record["certified"], &record["alloc_bytes"]), (&true.into(), &0.into()), "{record}");
+        }
+        // Both answers are that of the same data.
+        let [elsa, math] = [0, 1].map(|i| records[i]["rel_l2"].as_f64().unwrap());
+        assert!(elsa > 0.0 && elsa < 1e-6 && math > 0.0 && math < 1e-6, "{shape}: {elsa} {math}");
+    }
+    let causal = |i: usize| (all[i]["causal"].clone(), all[i]["window"].clone());
+    assert_eq!(causal(0), (Value::Null, Value::Null));
+    assert_eq!(causal(14), ("bottom-right".into(), Value::Null));
+    assert_eq!(causal(16), ("top-left".into(), vec![9, -1].into()));
+    assert_eq!(all[16]["windows"], Value::Null);
+    let grid = serde_json::json!({ "picture": [8, 12], "size": [4, 4], "shift": [1, 1] });
+    assert_eq!(all[18]["windows"], grid);
+
+    let shape = "1,2,9,33,8,kv=1,causal,mask=padding";
+    let output = elsa(&["bench", "--seconds", "0.01", "--shape", shape, "--shape", "1,1,4,4,4"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.lines().skip(2).map(|line| line.split(' ').next().unwrap()).eq([shape, "1,1,4,4,4"]),
+        "{text}"
+    );
 }
 
 #[test]
@@ -181,17 +236,20 @@ fn bench_measures_one_method_when_asked() {
 
 #[test]
 fn bench_refuses_nonsense() {
-    for args in [
-        ["--shape", "1,2,3,4"],
-        ["--shape", "1,0,3,4,5"],
-        ["--seconds", "-1"],
-        ["--heads", "0"],
-        ["--dtype", "f64"],
+    for [flag, value, part] in [
+        ["--shape", "1,2,3,4", "D: missing"],
+        ["--shape", "1,0,3,4,5", "H: '0'"],
+        ["--shape", "1,4,3,4,5,kv=3", "kv: '3'"],
+        ["--shape", "1,2,3,4,5,mask=flot", "mask: 'flot'"],
+        ["--shape", "3,2,16,16,8,swin=8x8", "swin: 3 sequences"],
+        ["--seconds", "-1", "seconds"],
+        ["--heads", "0", "from 1"],
+        ["--dtype", "f64", "bf16"],
     ] {
-        let output = elsa(&["bench", args[0], args[1]]);
+        let output = elsa(&["bench", flag, value]);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
-        assert!(text.contains(args[0]) && text.contains("allowed"), "{text}");
+        assert!(text.contains(flag) && text.contains(part) && text.contains("allowed"), "{text}");
     }
 }
 

@@ -1,9 +1,7 @@
 //! Element types and formats of inputs beyond f32 in `.npy`: each gives the answer of the same numbers there.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, count, noise};
+use crate::common::{self, Desk, count, noise};
 use std::io::{Cursor, Write};
 use zip::CompressionMethod;
 

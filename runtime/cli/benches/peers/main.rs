@@ -1,0 +1,182 @@
+//! This library compared with its peers on the CPU: PyTorch, ONNX Runtime, and sgemm as the upper limit
+//! that a matrix product reaches.
+//!
+//! `cargo bench -p elsa-edge --bench peers -- [--threads N] [--rounds N] [--slice MS]
+//! [--dtype f32|f16|bf16] [--backend NAME] [--json] [SHAPE]...`, where a shape is what `elsa bench --shape` takes.
+//!
+//! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
+//! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
+//! the peers, is compared with attention in f64 on the same data. An answer of this library that is too far off
+//! ends the run.
+//!
+//! The speed of a shared machine varies, so nothing is measured by itself:
+//!
+//! 1. Every round gives each job a slice of a few milliseconds, and only slices of the same round are compared.
+//!    The result is the median of the ratios over the rounds, with their quartiles.
+//! 2. The order of the jobs rotates by one each round, so that no job always follows the same neighbour.
+//! 3. A job starts when the threads of the previous job sleep (see `peers.py`). Its first slice is not measured:
+//!    it wakes the pool, gives its threads time to settle on processors, and warms the caches.
+//! 4. Each round times sgemm twice in a row. The second slice follows no other job, so the ratio of the two
+//!    measures how much the jobs disturb each other; it should be near 1.
+//! 5. One thread is measured by the time for which it had a processor, so that other programs only disturb its caches
+//!    and its clock. Several threads are measured by the wall clock: a slice in which they waited for a processor,
+//!    because other programs had it or the system put two threads on the same one, is repeated at once. If repeating
+//!    does not help, the round is dropped.
+//! 6. The best peer of a shape is the one with the highest median rate, not the luckiest one of each round.
+
+#![forbid(unsafe_code)]
+
+mod outcome;
+mod process;
+mod request;
+
+use elsa_core::attention::Outputs;
+use elsa_core::dtype::{DType, Elements};
+use elsa_edge::memory::Buffer;
+use elsa_edge::shape::{Data, Mask, Shape};
+use elsa_runtime::{Engine, EngineOptions, PlanOptions};
+use half::{bf16, f16};
+use outcome::Outcome;
+use process::{Peers, Prepared, Slice, own_slice};
+use request::Request;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Name of the matrix product, which is not a peer, and the order of its square matrices.
+const SGEMM: (&str, f64) = ("sgemm", 768.0);
+/// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
+/// kernels and far below that of a wrong one.
+const ARITHMETIC: f64 = 1.0 / 524_288.0;
+/// A peer whose error is more than this many times that allowed here computes something else.
+const WRONG: f64 = 16.0;
+/// Number of rounds tried for each requested one.
+const TRIES: usize = 3;
+
+/// Writes elements as f32, which is exact for every type.
+fn write(dir: &Path, name: &str, x: Elements<'_>) -> std::io::Result<()> {
+    std::fs::write(dir.join(name), (0..x.len()).flat_map(|i| x.get(i).to_le_bytes()).collect::<Vec<u8>>())
+}
+
+fn measure(
+    engine: &Engine,
+    peers: &mut Peers,
+    request: &Request,
+    dir: &Path,
+    shape: Shape,
+) -> Result<Outcome, Failure> {
+    let dtype = request.dtype;
+    let problem = shape.problem(dtype)?;
+    let data = Data::random(&shape, &problem)?;
+    for (name, x) in [("q", &data.query), ("k", &data.key), ("v", &data.value)] {
+        write(dir, name, x.elements())?;
+    }
+    match &data.mask {
+        Some(Mask::Bool(mask)) => std::fs::write(dir.join("mask"), mask)?,
+        Some(Mask::Additive(mask)) => write(dir, "mask", mask.elements())?,
+        None => {}
+    }
+    if let Some(table) = &data.table {
+        write(dir, "table", table.elements())?;
+    }
+    let mut wanted = outcome::described(shape);
+    wanted.extend([
+        ("dtype".to_owned(), json!(dtype.name())),
+        ("threads".to_owned(), json!(request.threads)),
+        ("dir".to_owned(), json!(dir)),
+        ("isa".to_owned(), json!(request.isa().map(|(name, _)| name))),
+    ]);
+    let prepared: Prepared = peers.ask(&wanted.into())?;
+
+    let plan = engine.plan(&problem, &PlanOptions::default())?;
+    let mut workspace = plan.workspace()?;
+    let mut y = Buffer::zeros("out", dtype, problem.spec().output.extent())?;
+    let mut bound = plan.bind(data.inputs(), Outputs::new(y.elements_mut()), &mut workspace)?;
+
+    let work = shape.operations();
+    let sgemm = 2.0 * SGEMM.1.powi(3);
+    let mut outcome = Outcome::new(prepared);
+    let jobs = outcome.others.len() + 1;
+    'rounds: while outcome.own.rates.len() < request.rounds {
+        if outcome.tried == TRIES * request.rounds {
+            break;
+        }
+        outcome.tried += 1;
+        // Slices of the round by job; the last are this library's and the second of sgemm.
+        let mut round: Vec<(usize, Slice)> = Vec::with_capacity(jobs + 1);
+        for turn in 0..jobs {
+            let job = (turn + outcome.tried) % jobs;
+            let name = outcome.others.get(job).map(|(name, _)| name.as_str());
+            let again = name.filter(|name| *name == SGEMM.0).map(|name| (jobs, Some(name)));
+            for (job, name) in std::iter::once((job, name)).chain(again) {
+                let slice = match name {
+                    Some(name) => peers.slice(name, request.slice())?,
+                    None => own_slice(&mut bound, request.threads, request.slice())?,
+                };
+                if !slice.calm {
+                    continue 'rounds;
+                }
+                round.push((job, slice));
+            }
+        }
+        for (job, slice) in round {
+            outcome.settle = outcome.settle.max(slice.settle);
+            match outcome.others.get_mut(job) {
+                Some((name, account)) => account.add(if name == SGEMM.0 { sgemm } else { work }, &slice),
+                None if job == jobs => outcome.undisturbed.add(sgemm, &slice),
+                None => outcome.own.add(work, &slice),
+            }
+        }
+    }
+    let rounding = match dtype {
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => f16::EPSILON.to_f64(),
+        DType::Bf16 => bf16::EPSILON.to_f64(),
+    } / 2.0;
+    let limit = rounding + ARITHMETIC;
+    write(dir, "y", y.elements())?;
+    let errors: BTreeMap<String, f64> = peers.ask(&json!({ "check": dir.join("y") }))?;
+    outcome.judge(&errors, WRONG * limit);
+    match outcome.own.error {
+        Some(error) if error <= limit => Ok(outcome),
+        error => Err(format!("{shape}: relative L2 error {error:?} against f64; allowed: {limit:e}").into()),
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let request = Request::parse(std::env::args().skip(1))?;
+    let python = std::env::var("ELSA_PEERS_PYTHON").unwrap_or_else(|_| "python3".into());
+    let mut peers = Peers::start(&python, &request)?;
+    let options = EngineOptions {
+        threads: Some(request.threads),
+        backend: request.backend,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::new(&options)?;
+    let dir = tempfile::tempdir()?;
+    let width = request.shapes.iter().map(|shape| shape.to_string().len()).max().unwrap_or(0);
+    let (mut told, mut disturbed) = (request.json, 0);
+    for &shape in &request.shapes {
+        let outcome = measure(&engine, &mut peers, &request, dir.path(), shape)?;
+        if outcome.best().is_none() {
+            return Err(format!("{python}: no peer can be measured: {:?}", outcome.absent).into());
+        }
+        if outcome.own.rates.is_empty() {
+            disturbed += 1;
+            eprintln!("{shape}: other programs disturbed each of {} rounds", outcome.tried);
+            continue;
+        }
+        if !told {
+            told = true;
+            outcome::headline(&request, engine.kernel(), width, &outcome);
+        }
+        outcome::print(&request, engine.kernel(), width, shape, &outcome);
+    }
+    peers.end()?;
+    if disturbed > 0 {
+        return Err(format!("{disturbed} shape(s) could not be measured: the machine is busy").into());
+    }
+    Ok(())
+}

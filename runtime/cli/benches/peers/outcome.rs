@@ -1,0 +1,188 @@
+//! What was measured, and how it is printed.
+
+use crate::SGEMM;
+use crate::process::{Prepared, Slice};
+use crate::request::Request;
+use elsa_core::drift::percentile;
+use elsa_edge::shape::{MaskForm, Shape};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+const LEGEND: &str = "\
+GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a
+round; errors are relative L2 against f64. 'calm' is sgemm after another job over sgemm after itself, 'settle'
+the longest time in ms for which threads of peers spun after their slice, 'rounds' those kept of those tried.";
+
+/// The three quartiles; the middle one is the median.
+fn quartiles(mut x: Vec<f64>) -> [f64; 3] {
+    [25, 50, 75].map(|percent| percentile(&mut x, percent).unwrap_or(f64::NAN))
+}
+
+/// The measurements of one job.
+#[derive(Default)]
+pub struct Account {
+    /// GFLOP/s in every round.
+    pub rates: Vec<f64>,
+    calls: u64,
+    /// Relative L2 error against f64.
+    pub error: Option<f64>,
+}
+
+impl Account {
+    pub fn add(&mut self, work: f64, slice: &Slice) {
+        self.rates.push(work / slice.seconds / 1e9);
+        self.calls += slice.calls;
+    }
+
+    /// Quartiles of the ratios `self / other` within a round.
+    fn over(&self, other: &Account) -> [f64; 3] {
+        quartiles(self.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect())
+    }
+
+    fn rate(&self) -> [f64; 3] {
+        quartiles(self.rates.clone())
+    }
+}
+
+/// The measurements of one shape.
+pub struct Outcome {
+    pub own: Account,
+    /// The second slice of sgemm in each round, which follows no other job.
+    pub undisturbed: Account,
+    pub others: Vec<(String, Account)>,
+    pub absent: BTreeMap<String, String>,
+    versions: Map<String, Value>,
+    /// The longest time that pools kept spinning after a slice, in seconds.
+    pub settle: f64,
+    /// Number of rounds, including dropped ones.
+    pub tried: usize,
+}
+
+impl Outcome {
+    /// Nothing measured yet of the jobs of `prepared`.
+    pub fn new(prepared: Prepared) -> Outcome {
+        Outcome {
+            own: Account::default(),
+            undisturbed: Account::default(),
+            others: prepared.jobs.into_iter().map(|name| (name, Account::default())).collect(),
+            absent: prepared.absent,
+            versions: prepared.versions,
+            settle: 0.0,
+            tried: 0,
+        }
+    }
+
+    /// Notes the errors of all answers. A peer with a greater error than `wrong` does not count as measured.
+    pub fn judge(&mut self, errors: &BTreeMap<String, f64>, wrong: f64) {
+        self.own.error = errors.get("elsa").copied();
+        for (name, account) in &mut self.others {
+            account.error = errors.get(name).copied();
+        }
+        let is_wrong = |account: &Account| account.error.is_some_and(|error| !(error <= wrong));
+        for (name, account) in self.others.extract_if(.., |(_, account)| is_wrong(account)) {
+            let why = format!("its answer has an error of {:.1e}", account.error.unwrap_or(f64::NAN));
+            self.absent.insert(name, why);
+        }
+    }
+
+    fn sgemm(&self) -> Option<&Account> {
+        self.others.iter().find(|(name, _)| name == SGEMM.0).map(|(_, account)| account)
+    }
+
+    /// The peer with the highest median rate.
+    pub fn best(&self) -> Option<&(String, Account)> {
+        let peers = self.others.iter().filter(|(name, _)| name != SGEMM.0);
+        peers.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
+    }
+}
+
+/// The lines above the rows of a table whose first column has `width` letters.
+pub fn headline(request: &Request, kernel: &str, width: usize, outcome: &Outcome) {
+    let processor = elsa_edge::machine::cpu_model().unwrap_or_else(|| "unknown processor".into());
+    println!("{kernel} with {} thread(s), {}; {processor}", request.threads, request.dtype);
+    println!(
+        "{} rounds of slices of {:?} of {}; peers: {}",
+        request.rounds,
+        request.slice(),
+        if request.threads == 1 { "the thread's processor time" } else { "the wall clock" },
+        Value::from(outcome.versions.clone())
+    );
+    println!("{LEGEND}");
+    println!(
+        "{:<width$} {:>7} {:>8} {:>17} {:>17} {:>6} {:>7} {:>7}   peers",
+        "b,h,q,k,d", "elsa", "error", "/ best peer", "/ sgemm", "calm", "settle", "rounds"
+    );
+}
+
+/// The row, or the JSON object, of a shape.
+pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcome: &Outcome) {
+    let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
+    let own = &outcome.own;
+    let to_sgemm = outcome.sgemm().map(|sgemm| own.over(sgemm));
+    let undisturbed = outcome.sgemm().map(|sgemm| sgemm.over(&outcome.undisturbed));
+    let to_best = outcome.best().map(|(name, account)| (name, own.over(account)));
+    if request.json {
+        let others: Map<String, Value> = outcome
+            .others
+            .iter()
+            .map(|(name, account)| {
+                let value = json!({ "gflops": account.rate()[1], "calls": account.calls,
+                    "ratio": own.over(account), "rel_l2": account.error });
+                (name.clone(), value)
+            })
+            .collect();
+        let mut line = described(shape);
+        let measured = json!({ "what": "peers", "kernel": kernel, "threads": request.threads,
+            "dtype": request.dtype.name(), "cpu": elsa_edge::machine::cpu_model(),
+            "rounds": own.rates.len(), "rounds_tried": outcome.tried, "slice_ms": request.slice().as_millis() as u64,
+            "clock": if request.threads == 1 { "thread" } else { "wall" },
+            "gflops": own.rate()[1], "gflops_quartiles": own.rate(), "calls": own.calls,
+            "rel_l2": own.error, "best_peer": to_best.map(|(name, _)| name),
+            "to_best_peer": to_best.map(|(_, x)| x[1]), "to_best_peer_quartiles": to_best.map(|(_, x)| x),
+            "to_sgemm": to_sgemm.map(|x| x[1]), "to_sgemm_quartiles": to_sgemm,
+            "sgemm_disturbed": undisturbed.map(|x| x[1]), "settle_ms": outcome.settle * 1e3,
+            "peers": others, "absent": outcome.absent, "versions": outcome.versions });
+        line.extend(
+            measured.as_object().into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
+        );
+        println!("{}", Value::from(line));
+        return;
+    }
+    for (name, why) in &outcome.absent {
+        println!("not measured: {name}: {why}");
+    }
+    let mut list = Vec::new();
+    for (name, account) in &outcome.others {
+        let error = account.error.map_or(String::new(), |error| format!(" ({error:.0e})"));
+        list.push(format!("{name} {:.1}{error}", account.rate()[1]));
+    }
+    println!(
+        "{shape:<width$} {:>7.1} {:>8.1e} {:>17} {:>17} {:>6.2} {:>7.1} {:>7}   {}",
+        own.rate()[1],
+        own.error.unwrap_or(f64::NAN),
+        to_best.map_or("-".to_owned(), |(_, x)| ratio(x)),
+        to_sgemm.map_or("-".to_owned(), ratio),
+        undisturbed.map_or(f64::NAN, |x| x[1]),
+        outcome.settle * 1e3,
+        format!("{}/{}", own.rates.len(), outcome.tried),
+        list.join(", ")
+    );
+}
+
+/// A shape as `peers.py` and the readers of `--json` take it.
+pub fn described(shape: Shape) -> Map<String, Value> {
+    let mask = shape.mask.map(|mask| json!({ "axes": mask.axes(&shape), "boolean": mask.is_boolean() }));
+    let windows = shape.windows.map(|x| json!({ "picture": x.picture, "size": x.size, "shift": x.shift }));
+    let sizes = [shape.batch, shape.heads, shape.queries, shape.keys, shape.dim];
+    let fields = [
+        ("shape", json!(sizes)),
+        ("kv_heads", json!(shape.kv_heads)),
+        ("causal", json!(shape.corner())),
+        ("window", json!(shape.sides())),
+        ("mask", json!(mask)),
+        ("mask_form", json!(shape.mask.map(MaskForm::name))),
+        ("windows", json!(windows)),
+        ("parts", json!(shape.parts())),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,129 @@
+//! The process that measures the peers, and slices of time.
+
+use crate::Failure;
+use crate::request::Request;
+use elsa_runtime::Bound;
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// The workers of this library sleep within microseconds of their last job.
+const SETTLE: Duration = Duration::from_millis(1);
+/// A slice on the wall clock is disturbed if its threads waited for a processor for more than this share of its time.
+const DISTURBED: f64 = 0.03;
+/// How often a disturbed slice is repeated before its round is dropped.
+const RETAKES: u32 = 6;
+/// Seconds of calls between two looks at the clock.
+const LOOK: f64 = 1e-4;
+
+/// The process of `peers.py`.
+pub struct Peers {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// The jobs that `peers.py` has prepared.
+#[derive(Deserialize)]
+pub struct Prepared {
+    pub jobs: Vec<String>,
+    /// Peers that cannot be measured, and why.
+    pub absent: BTreeMap<String, String>,
+    pub versions: Map<String, Value>,
+}
+
+/// One slice of a job.
+#[derive(Deserialize)]
+pub struct Slice {
+    /// Seconds per call.
+    pub seconds: f64,
+    pub calls: u64,
+    /// Whether nothing else had a part in the time.
+    pub calm: bool,
+    /// Seconds for which pools kept spinning after the slice.
+    pub settle: f64,
+}
+
+impl Peers {
+    pub fn start(python: &str, request: &Request) -> Result<Peers, Failure> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peers/peers.py");
+        let mut command = Command::new(python);
+        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.envs(request.isa().into_iter().flat_map(|(_, variables)| variables));
+        let mut child = command.spawn().map_err(|error| format!("{python}: {error}"))?;
+        let to = child.stdin.take().ok_or("no pipe to the peers")?;
+        let from = BufReader::new(child.stdout.take().ok_or("no pipe from the peers")?);
+        Ok(Peers { child, to, from })
+    }
+
+    pub fn ask<T: for<'a> Deserialize<'a>>(&mut self, request: &Value) -> Result<T, Failure> {
+        writeln!(self.to, "{request}")?;
+        self.to.flush()?;
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            return Err(format!("the process of the peers ended: {}", self.child.wait()?).into());
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    pub fn slice(&mut self, name: &str, slice: Duration) -> Result<Slice, Failure> {
+        self.ask(&json!({ "slice": name, "seconds": slice.as_secs_f64(), "look": LOOK, "tries": RETAKES,
+            "waited": DISTURBED }))
+    }
+
+    pub fn end(self) -> Result<(), Failure> {
+        let Peers { mut child, to, .. } = self;
+        drop(to);
+        child.wait()?;
+        Ok(())
+    }
+}
+
+/// Total seconds for which threads of this process were ready to run but had no processor (Linux).
+fn waited() -> f64 {
+    let of = |task: std::io::Result<std::fs::DirEntry>| -> Option<f64> {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok()
+    };
+    std::fs::read_dir("/proc/self/task").map_or(0.0, |tasks| tasks.filter_map(of).sum::<f64>() / 1e9)
+}
+
+/// Measures a slice of this library, as `measure` of `peers.py` does for a peer. One thread is measured by the time
+/// that it had a processor, several by the wall clock.
+pub fn own_slice(bound: &mut Bound<'_>, threads: usize, slice: Duration) -> Result<Slice, Failure> {
+    let clock = || {
+        let now = clock_gettime(if threads == 1 { ClockId::ThreadCPUTime } else { ClockId::Monotonic });
+        now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+    };
+    let mut take = |together: u64| -> Result<Slice, Failure> {
+        let before = if threads == 1 { 0.0 } else { waited() };
+        let (start, mut calls) = (clock(), 0);
+        let elapsed = loop {
+            for _ in 0..together {
+                bound.run()?;
+            }
+            calls += together;
+            let elapsed = clock() - start;
+            if elapsed >= slice.as_secs_f64() {
+                break elapsed;
+            }
+        };
+        let calm = threads == 1 || waited() - before <= DISTURBED * elapsed;
+        Ok(Slice { seconds: elapsed / calls as f64, calls, calm, settle: 0.0 })
+    };
+    let first = take(1)?;
+    let together = ((LOOK / first.seconds) as u64).max(1);
+    let mut taken = take(together)?;
+    for _ in 1..RETAKES {
+        if taken.calm {
+            break;
+        }
+        taken = take(together)?;
+    }
+    std::thread::sleep(SETTLE);
+    Ok(taken)
+}

@@ -1,0 +1,210 @@
+//! What a shape says, and the problem that it stands for.
+
+use crate::error::Error;
+use elsa_core::attention::{
+    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
+use std::fmt::{self, Display, Formatter};
+
+/// Alignments of a causal mask by name. The last is that of a bare `causal`.
+pub(super) const ALIGNMENTS: [(&str, Alignment); 2] =
+    [("top-left", Alignment::TopLeft), ("bottom-right", Alignment::BottomRight)];
+
+/// The sizes and the semantics of a problem with dense tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Sequences.
+    pub batch: usize,
+    /// Heads of the queries.
+    pub heads: usize,
+    /// Query tokens.
+    pub queries: usize,
+    /// Key tokens.
+    pub keys: usize,
+    /// Head size, of keys and values alike.
+    pub dim: usize,
+    /// Heads of keys and values; a divisor of `heads`.
+    pub kv_heads: usize,
+    /// The corner of a causal mask, if there is one.
+    pub causal: Option<Alignment>,
+    /// Sliding window around the diagonal.
+    pub window: Window,
+    /// The mask, if there is one.
+    pub mask: Option<MaskForm>,
+    /// The picture whose square windows the sequences are; a table of relative positions is then added to the scores.
+    pub windows: Option<Windows>,
+}
+
+/// A mask that a shape names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskForm {
+    /// Boolean, `[B, H, NQ, NK]`.
+    Bool,
+    /// Boolean, `[B, H, NQ, NK]`, and true everywhere.
+    True,
+    /// Boolean, `[B, 1, 1, NK]`: the first keys of each sequence, fewer from one sequence to the next.
+    Padding,
+    /// Additive, `[B, H, NQ, NK]`.
+    Float,
+    /// Additive, `[1, H, NQ, NK]`: all sequences share it.
+    Bias,
+    /// Additive, `[B, 1, NQ, NK]`: all heads of a sequence share it.
+    Batch,
+    /// Additive, `[B, 1, 1, NK]`: all queries of a sequence share it.
+    Row,
+}
+
+impl MaskForm {
+    /// Every form.
+    pub const ALL: [MaskForm; 7] = [
+        MaskForm::Bool,
+        MaskForm::True,
+        MaskForm::Padding,
+        MaskForm::Float,
+        MaskForm::Bias,
+        MaskForm::Batch,
+        MaskForm::Row,
+    ];
+
+    /// The name in shapes.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            MaskForm::Bool => "bool",
+            MaskForm::True => "true",
+            MaskForm::Padding => "padding",
+            MaskForm::Float => "float",
+            MaskForm::Bias => "bias",
+            MaskForm::Batch => "batch",
+            MaskForm::Row => "row",
+        }
+    }
+
+    /// Whether the elements are booleans. If not, they are added to the scores.
+    #[must_use]
+    pub const fn is_boolean(self) -> bool {
+        matches!(self, MaskForm::Bool | MaskForm::True | MaskForm::Padding)
+    }
+
+    /// The axes of the mask of `shape`. Those that it broadcasts are one.
+    #[must_use]
+    pub const fn axes(self, shape: &Shape) -> [usize; 4] {
+        let Shape { batch, heads, queries, keys, .. } = *shape;
+        match self {
+            MaskForm::Bool | MaskForm::True | MaskForm::Float => [batch, heads, queries, keys],
+            MaskForm::Bias => [1, heads, queries, keys],
+            MaskForm::Batch => [batch, 1, queries, keys],
+            MaskForm::Padding | MaskForm::Row => [batch, 1, 1, keys],
+        }
+    }
+}
+
+impl Shape {
+    /// Plain attention.
+    #[must_use]
+    pub const fn plain(batch: usize, heads: usize, queries: usize, keys: usize, dim: usize) -> Shape {
+        let window = Window { left: None, right: None };
+        Shape {
+            batch,
+            heads,
+            queries,
+            keys,
+            dim,
+            kv_heads: heads,
+            causal: None,
+            window,
+            mask: None,
+            windows: None,
+        }
+    }
+
+    /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask and
+    /// of a table are of the same type as the tensors.
+    ///
+    /// # Errors
+    /// Sizes whose product overflows.
+    pub fn spec(self, dtype: DType) -> Result<Spec, Error> {
+        let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
+        let view = |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
+        let (query, output) = (view("q", heads, queries)?, view("out", heads, queries)?);
+        let mut spec =
+            Spec::new(dtype, query, view("k", kv_heads, keys)?, view("v", kv_heads, keys)?, output);
+        spec.causal = self.causal;
+        spec.window = self.window;
+        if let Some(mask) = self.mask {
+            let kind = if mask.is_boolean() { MaskKind::Bool } else { MaskKind::Additive(dtype) };
+            spec.mask = Some(MaskView::dense(kind, &mask.axes(&self))?);
+        }
+        if let Some(windows) = self.windows {
+            let table = TableView { dtype, entries: windows.entries(), heads, indexed: false };
+            spec.bias = Some(BiasView::Table(table));
+            spec.windows = Some(windows);
+        }
+        Ok(spec)
+    }
+
+    /// The checked problem of [`Shape::spec`].
+    ///
+    /// # Errors
+    /// Sizes that are not a valid problem.
+    pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
+        Ok(self.spec(dtype)?.check()?)
+    }
+
+    /// Operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all pairs, attended
+    /// or not.
+    #[must_use]
+    pub fn operations(self) -> f64 {
+        [self.batch, self.heads, self.queries, self.keys, self.dim].map(|n| n as f64).iter().product::<f64>()
+            * 4.0
+    }
+
+    /// The corner of the causal mask by name, if there is one.
+    #[must_use]
+    pub fn corner(self) -> Option<&'static str> {
+        let of =
+            |causal| ALIGNMENTS.iter().find(|(_, alignment)| *alignment == causal).map(|(name, _)| *name);
+        self.causal.and_then(of)
+    }
+
+    /// The two sides of the window, −1 where it is open; none without a window.
+    #[must_use]
+    pub fn sides(self) -> Option<[i64; 2]> {
+        let side = |side: Option<usize>| side.map_or(-1, |n| i64::try_from(n).unwrap_or(i64::MAX));
+        let Window { left, right } = self.window;
+        (self.window != Window::default()).then(|| [side(left), side(right)])
+    }
+
+    /// What the shape says beside its five sizes, as it is written.
+    #[must_use]
+    pub fn parts(self) -> Vec<String> {
+        let kv = (self.kv_heads != self.heads).then(|| format!("kv={}", self.kv_heads));
+        let causal = self.causal.map(|alignment| {
+            if alignment == ALIGNMENTS[1].1 {
+                "causal".to_owned()
+            } else {
+                format!("causal={}", self.corner().unwrap_or_default())
+            }
+        });
+        let window = self.sides().map(|[left, right]| format!("window={left}:{right}"));
+        let mask = self.mask.map(|mask| format!("mask={}", mask.name()));
+        let swin =
+            self.windows.map(
+                |Windows { picture: [h, w], shift: [s, _], .. }| {
+                    if s == 0 { format!("swin={h}x{w}") } else { format!("swin={h}x{w}:{s}") }
+                },
+            );
+        [kv, causal, window, mask, swin].into_iter().flatten().collect()
+    }
+}
+
+impl Display for Shape {
+    /// The shape as it is written.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Shape { batch, heads, queries, keys, dim, .. } = self;
+        let parts: String = self.parts().iter().map(|part| format!(",{part}")).collect();
+        f.pad(&format!("{batch},{heads},{queries},{keys},{dim}{parts}"))
+    }
+}

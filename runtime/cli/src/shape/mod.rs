@@ -1,0 +1,9 @@
+//! Shapes on the command line, the problem that a shape stands for, and data for it.
+
+mod data;
+mod form;
+mod parse;
+
+pub use data::{Data, Mask};
+pub use form::{MaskForm, Shape};
+pub use parse::{HELP, VALUE};

@@ -1,0 +1,10 @@
+//! The tests of the tool, in one program: what they share is compiled and linked once.
+
+mod cli_bad_input;
+mod cli_files;
+mod cli_memory;
+mod cli_run;
+mod cli_types;
+mod cli_usage;
+mod cli_verify_bench;
+mod common;
