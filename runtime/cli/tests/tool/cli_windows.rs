@@ -2,9 +2,7 @@
 //! of it written out, against each other, and what is refused.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
+use crate::common::{Desk, Sizes, attention, count, distance, elsa_with, emulated, noise};
 use half::bf16;
 use serde_json::Value;
 
