@@ -25,6 +25,8 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
     const elsa::workspace room = plan.workspace().value();
     in.q = fixed.floats;
     in.mask = fixed.bytes;
+    in.bias = fixed.halves;
+    in.bias_index = fixed.longs;
     in.key_lengths = fixed.longs;
     out.out = has.floats;
     static_cast<void>(plan.run(room, in, out));
@@ -63,6 +65,10 @@ elsa::status use(const elsa::engine &engine, Tensors &has) {
     const elsa::workspace other = room; // refused: a second owner
 #elif CASE == 17
     return plan.workspace(); // refused: a result is no status
+#elif CASE == 18
+    problem.with_bias<bool>({1, 1}); // refused: a bias is added
+#elif CASE == 19
+    problem.with_bias_table<double>(1, 1); // refused: no such type of tensors
 #endif
     return plan.run(room, in, out);
 }

@@ -27,21 +27,21 @@ impl Files {
         self.with(fault, String::new(), None)
     }
 
-    /// As [`Files::explain`], of a fault in `spec`. A mask is compared with the scores, and one that looks like a
-    /// padding mask is told from a mask of queries.
+    /// As [`Files::explain`], of a fault in `spec`. Mask and bias are compared with the scores, and a mask that looks like
+    /// one of padding is told from a mask of queries.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
-        let (ArgumentError::MaskShape { argument: "mask", .. }, Some(mask)) = (fault, &spec.mask) else {
-            return self.explain(fault);
-        };
+        let ArgumentError::MaskShape { argument, .. } = fault else { return self.explain(fault) };
         let past = spec.past_key.map_or(0, |past| past.tokens());
         let keys = spec.key.tokens().saturating_add(past);
         let (batch, queries) = (spec.query.batch(), spec.query.tokens());
         let scores = [batch, spec.query.heads(), queries, keys];
         // [batch, keys], or [batch, queries, keys]: the batch lies where heads or queries are expected.
-        let padding = match mask.shape() {
-            [1, 1, b, n] if b == batch && n == keys => Some([batch, 1, 1, keys]),
-            [1, b, q, n] if b == batch && n == keys && (q == 1 || q == queries) => Some([batch, 1, q, keys]),
+        let padding = match spec.mask.filter(|_| argument == "mask").map(|mask| mask.shape()) {
+            Some([1, 1, b, n]) if b == batch && n == keys => Some([batch, 1, 1, keys]),
+            Some([1, b, q, n]) if b == batch && n == keys && (q == 1 || q == queries) => {
+                Some([batch, 1, q, keys])
+            }
             _ => None,
         };
         let advice = padding.map_or_else(String::new, |shape| {
@@ -66,6 +66,7 @@ impl Files {
             | E::HeadsMissing { argument }
             | E::HeadsDoNotDivide { argument, .. }
             | E::Zero { argument, .. }
+            | E::Multiple { argument, .. }
             | E::Length { argument, .. } => (argument, ""),
             E::Conflict { argument, other } | E::Needs { argument, other } => (argument, other),
             _ => return Error::Problem(fault),

@@ -6,7 +6,9 @@ use crate::files::Files;
 use crate::flag::flag;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{Inputs, Lengths, MaskView, Operand, Operands, Problem, Spec};
+use elsa_core::attention::{
+    BiasView, Inputs, Lengths, MaskKind, MaskView, Operand, Operands, Problem, Spec, TableView, Windows,
+};
 use elsa_core::view::{Layout, View};
 use std::rc::Rc;
 
@@ -32,12 +34,16 @@ impl Job {
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
         let mut loaded: Vec<(Source, Accept, Rc<Tensor>)> = Vec::new();
         let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
-            let accept = if operand == Operand::Mask { Accept::Mask } else { Accept::Float };
+            let accept = match operand {
+                Operand::Mask => Accept::Mask,
+                Operand::BiasIndex => Accept::Lengths,
+                _ => Accept::Float,
+            };
             let Some(source) = args.source(operand) else { return Ok(None) };
             if let Some((.., tensor)) = loaded.iter().find(|(s, a, _)| (s, *a) == (source, accept)) {
                 return Ok(Some(Rc::clone(tensor)));
             }
-            let tensor = Rc::new(Tensor::load(flag(operand.argument()), source, accept)?);
+            let tensor = Rc::new(Tensor::load(args.flag(operand.argument()), source, accept)?);
             loaded.push((source.clone(), accept, Rc::clone(&tensor)));
             Ok(Some(tensor))
         })?;
@@ -45,7 +51,7 @@ impl Job {
         for (operand, tensor) in tensors.iter() {
             if let (Some(source), Some(tensor)) = (args.source(operand), tensor) {
                 files.add(
-                    flag(operand.argument()),
+                    args.flag(operand.argument()),
                     &source.to_string(),
                     tensor.dtype().name(),
                     tensor.shape(),
@@ -54,7 +60,7 @@ impl Job {
         }
         let lengths = Lists::load(args, &mut files)?;
         let job = Job::of(args, present, tensors, lengths, &files).map_err(|fault| match fault {
-            Error::Problem(fault) => files.explain(fault),
+            Error::Problem(fault) => files.explain(fault.renamed(|name| args.flag(name))),
             other => other,
         })?;
         for notice in loaded.iter().filter_map(|(.., tensor)| tensor.notice()) {
@@ -134,6 +140,8 @@ impl Job {
             let elements = mask.mask().ok_or_else(|| not_float(Operand::Mask))?;
             spec.mask = Some(MaskView::dense(elements.kind(), mask.shape())?);
         }
+        spec.windows = windows(args)?;
+        spec.bias = bias(args, &tensors, [query.tokens(), key.tokens().saturating_add(tokens)])?;
         spec.key_lengths = lengths.keys.is_some();
         spec.packed = packed;
 
@@ -145,7 +153,9 @@ impl Job {
         shapes[Operand::Output] = out;
         shapes[Operand::PresentKey] = present_k;
         shapes[Operand::PresentValue] = present_v;
-        let problem = spec.check().map_err(|fault| files.explain_spec(fault, &spec))?;
+        let explained =
+            |fault: ArgumentError| files.explain_spec(fault.renamed(|name| args.flag(name)), &spec);
+        let problem = spec.check().map_err(explained)?;
         let job = Job { problem, tensors, lengths, shapes };
         job.inputs()?.check(&job.problem)?;
         Ok(job)
@@ -175,11 +185,66 @@ impl Job {
             past_key: elements(Operand::PastKey),
             past_value: elements(Operand::PastValue),
             mask: self.tensors[Operand::Mask].as_deref().and_then(Tensor::mask),
-            bias: None,
-            bias_index: None,
+            bias: elements(Operand::Bias),
+            bias_index: self.tensors[Operand::BiasIndex].as_deref().and_then(Tensor::lengths),
             lengths: self.lengths.borrow(),
         })
     }
+}
+
+/// The windows of a picture. Without a picture each window is one.
+fn windows(args: &ProblemArgs) -> Result<Option<Windows>, Error> {
+    let needs = |argument, needed: &str| Error::Argument {
+        argument,
+        found: format!("given without --{needed}"),
+        allowed: format!("with --{needed}"),
+    };
+    match (args.windows, args.picture, args.shift) {
+        (Some(_), None, Some(_)) => Err(needs("shift", "picture")),
+        (None, Some(_), _) => Err(needs("picture", "windows")),
+        (None, _, Some(_)) => Err(needs("shift", "windows")),
+        (size, picture, shift) => Ok(size.map(|size| Windows {
+            picture: picture.unwrap_or(size),
+            size,
+            shift: shift.unwrap_or_default(),
+        })),
+    }
+}
+
+/// The bias, or its table, for `pairs` of queries and keys.
+fn bias(args: &ProblemArgs, tensors: &Tensors, pairs: [usize; 2]) -> Result<Option<BiasView>, Error> {
+    let rank = |operand: Operand, tensor: &Tensor, allowed| match args.source(operand) {
+        Some(source) if tensor.shape().len() != 2 => Err(Error::Tensor {
+            argument: args.flag(operand.argument()),
+            path: source.path.clone(),
+            source: TensorError::Rank { shape: tensor.shape().to_vec(), allowed },
+        }),
+        _ => Ok(()),
+    };
+    let index = tensors[Operand::BiasIndex].as_deref();
+    if let Some(index) = index {
+        let argument = "bias-index";
+        if args.bias_table.is_none() {
+            let (found, allowed) = ("given without --bias-table".into(), "with --bias-table".into());
+            return Err(Error::Argument { argument, found, allowed });
+        }
+        rank(Operand::BiasIndex, index, "2 (queries, keys)")?;
+        for (axis, (name, of)) in [("queries", "q"), ("keys", "k")].into_iter().enumerate() {
+            let (found, allowed) = (index.shape()[axis], pairs[axis]);
+            if found != allowed {
+                return Err(ArgumentError::Mismatch { argument, axis: name, found, allowed, of }.into());
+            }
+        }
+    }
+    let Some(tensor) = tensors[Operand::Bias].as_deref() else { return Ok(None) };
+    let dtype = tensor.elements().ok_or_else(|| not_float(Operand::Bias))?.dtype();
+    if args.bias_table.is_none() {
+        let view = MaskView::dense(MaskKind::Additive(dtype), tensor.shape());
+        return Ok(Some(BiasView::Dense(view.map_err(|fault| fault.renamed(|_| "bias"))?)));
+    }
+    rank(Operand::Bias, tensor, "2 (entries, heads)")?;
+    let (entries, heads) = (tensor.shape()[0], tensor.shape()[1]);
+    Ok(Some(BiasView::Table(TableView { dtype, entries, heads, indexed: index.is_some() })))
 }
 
 fn missing(operand: Operand) -> Error {

@@ -27,8 +27,10 @@ Examples:
   elsa run --q new-q.npy --k new-k.npy --v new-v.npy --past-k k.npy --past-v v.npy --present-k all-k.npy \
 --present-v all-v.npy --causal --out y.npy
   elsa run --q in.safetensors#q --k in.safetensors#k --v in.safetensors#v --out out.safetensors#y --layout bnc --heads 12
+  elsa run --q wq.npy --k wk.npy --v wv.npy --out y.npy --bias-table table.npy --windows 7x7 --picture 14x14 --shift 3,3
   elsa run --q packed.npy --k packed.npy --v packed.npy --cu-seqlens-q bounds.npy --cu-seqlens-k bounds.npy --out y.npy
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
+Those of the windows: [pictures * 4, heads, 49, dim], and a table [169, heads].
 
 Files are little-endian and in C order; numpy.ascontiguousarray brings an array into C order. Several tensors may lie
 in one .safetensors file, in and out: an output replaces the tensor of its name and keeps the others, with the file's
@@ -36,7 +38,8 @@ metadata. .npy has no bf16: such outputs go there as f32. Inputs may also lie in
 to f32, and a notice says so.
 The range is that of f32: weights are exact down to 2^-126 of a row's largest and zero below; scores and queries times
 the scale must stay below 1.1e38, keys * 2^8 * max |v| below 3.4e38, and beyond a row is infinite or NaN. Finite masks
-count as at least -1.18e38; a row that is masked wholly by finite numbers is the mean of its values, by -inf it is zero.
+and biases count as at least -1.18e38; a row that is masked wholly by finite numbers is the mean of its values, by -inf it
+is zero.
 On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate is the bound published with ELSA, labelled as such. elsa verify measures the error of an answer.
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed; 141 the reader

@@ -1,4 +1,6 @@
-//! What several fuzz targets require of the readers of tensor files.
+//! What fuzz targets share: what they require of the readers of tensor files, and problems of the C interface.
+
+pub mod problems;
 
 use elsa_edge::memory::Buffer;
 use elsa_edge::tensor::{Accept, Contents, Data, Fault, Format, read};

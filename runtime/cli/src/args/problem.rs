@@ -2,7 +2,8 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use super::values::{number, one_of, positive, window};
+use super::values::{number, one_of, positive, shift, sides, window};
+use crate::flag::flag;
 use crate::tensor::Source;
 use clap::Args;
 use elsa_core::attention::{Alignment, Operand, Window};
@@ -55,13 +56,35 @@ pub struct ProblemArgs {
     /// beyond i + offset
     #[arg(long, value_name = "L,R", allow_hyphen_values = true, value_parser = window)]
     pub window: Option<Window>,
-    /// s <- X tanh(s / X), before masks; 0 is off
+    /// s <- X tanh(s / X), before mask and bias; 0 is off
     #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = number)]
     pub softcap: Option<f32>,
     /// bool or uint8 (0 = masked, others = attend), or float (added), broadcast over [batch, heads, q, k] from the
-    /// right, so that a padding mask is [batch, 1, 1, k]. Keys beyond its last axis are not attended
+    /// right, so that a padding mask is [batch, 1, 1, k]. Of n masks along a batch axis that divides the batch,
+    /// sequence b has mask b % n. Keys beyond its last axis are not attended
     #[arg(long, value_name = FILE)]
     pub mask: Option<Source>,
+    /// float, added besides the mask and broadcast likewise; -inf is not attended
+    #[arg(long, value_name = FILE)]
+    pub bias: Option<Source>,
+    /// float [entries, heads], added: the entry of a pair is that of --bias-index, or with --windows that of Swin:
+    /// (r - r' + H-1) * (2W-1) + (c - c' + W-1) for query token (r, c) and key token (r', c')
+    #[arg(long, value_name = FILE, conflicts_with = "bias")]
+    pub bias_table: Option<Source>,
+    /// int64 [q, k]: the entry of the table for each pair
+    #[arg(long, value_name = FILE)]
+    pub bias_index: Option<Source>,
+    /// Each sequence is a window of H rows of W tokens, row by row; all windows of a picture follow each other in the
+    /// batch
+    #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
+    pub windows: Option<[usize; 2]>,
+    /// The picture that the windows divide, in tokens [default: as large as a window]
+    #[arg(long, value_name = "HxW", allow_hyphen_values = true, value_parser = sides)]
+    pub picture: Option<[usize; 2]>,
+    /// The picture was rolled by -A rows and -B columns: tokens of the last windows attend only those of their own
+    /// side of the picture
+    #[arg(long, value_name = "A,B", allow_hyphen_values = true, value_parser = shift)]
+    pub shift: Option<[usize; 2]>,
     /// int64 [batch]: valid keys of each sequence
     #[arg(long, value_name = FILE)]
     pub kv_lens: Option<Source>,
@@ -90,7 +113,18 @@ impl ProblemArgs {
             Operand::PastKey => self.past_k.as_ref(),
             Operand::PastValue => self.past_v.as_ref(),
             Operand::Mask => self.mask.as_ref(),
+            Operand::Bias => self.bias.as_ref().or(self.bias_table.as_ref()),
+            Operand::BiasIndex => self.bias_index.as_ref(),
             _ => None,
+        }
+    }
+
+    /// The flag, without its dashes, for an argument of the library: [`flag`], but for the bias of a table.
+    #[must_use]
+    pub fn flag(&self, argument: &'static str) -> &'static str {
+        match flag(argument) {
+            "bias" if self.bias_table.is_some() => "bias-table",
+            name => name,
         }
     }
 }

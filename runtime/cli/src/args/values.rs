@@ -90,6 +90,26 @@ pub fn window(text: &str) -> Result<Window, String> {
     Ok(Window { left: side(left)?, right: side(right)? })
 }
 
+/// Rows and columns in tokens, `HxW`.
+///
+/// # Errors
+/// Anything else.
+pub fn sides(text: &str) -> Result<[usize; 2], String> {
+    let side = |text: &str| text.parse().ok().filter(|n| *n > 0);
+    let sides = text.split_once('x').and_then(|(h, w)| Some([side(h)?, side(w)?]));
+    sides.ok_or_else(|| "allowed: HxW, both whole numbers from 1".into())
+}
+
+/// How far windows are shifted, `A,B`.
+///
+/// # Errors
+/// Anything else.
+pub fn shift(text: &str) -> Result<[usize; 2], String> {
+    let shift =
+        text.split_once(',').and_then(|(a, b)| Some([a.trim().parse().ok()?, b.trim().parse().ok()?]));
+    shift.ok_or_else(|| "allowed: A,B, both whole numbers not below 0".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +119,9 @@ mod tests {
         assert_eq!(window("-1,0"), Ok(Window { left: None, right: Some(0) }));
         assert_eq!(window("128,-1"), Ok(Window { left: Some(128), right: None }));
         assert!(window("-2,0").is_err() && window("3").is_err() && window("a,b").is_err());
+        assert_eq!((sides("7x12"), shift("3,0")), (Ok([7, 12]), Ok([3, 0])));
+        assert!(["7", "7x", "0x7", "7x-1", "7,7", "7x7x7"].into_iter().all(|text| sides(text).is_err()));
+        assert!(["3", "3x3", "-1,0", ",", "1,2,3"].into_iter().all(|text| shift(text).is_err()));
         assert_eq!(bytes("4KiB"), Ok(4096));
         assert_eq!(bytes("2 MiB"), Ok(2 << 20));
         assert!(bytes("-1").is_err() && bytes("99999999999GiB").is_err() && bytes("x").is_err());

@@ -8,7 +8,7 @@ use crate::oracle::Oracle;
 use crate::progress;
 use crate::rows::{RowId, for_rows, output_row, rows, sample};
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::{Inputs, MaskView, Outputs, Problem, Window};
+use elsa_core::attention::{BiasView, Inputs, MaskView, Outputs, Problem, Window};
 use elsa_core::drift::RowDrift;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, PlanOptions};
@@ -78,7 +78,12 @@ impl Extraction<'_> {
             && spec.window == Window::default()
             && spec.packed.is_none()
             && spec.query.batch() == 1
-            && spec.mask.as_ref().is_none_or(MaskView::same_for_all_queries);
+            && spec.windows.is_none()
+            && spec.mask.as_ref().is_none_or(MaskView::same_for_all_queries)
+            && spec
+                .bias
+                .as_ref()
+                .is_none_or(|bias| matches!(bias, BiasView::Dense(view) if view.same_for_all_queries()));
         if cost <= EXTRACTION || !free || spec.query.tokens() <= SAMPLE {
             return self.extract(problem, inputs, all);
         }

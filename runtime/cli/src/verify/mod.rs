@@ -41,7 +41,7 @@ The answer is compared with attention in f64. Verification fails (exit status 4)
 - a component of Y lies further from the oracle than the worst case of rounding:
   |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(A+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
   with u = 2^-24, g(k) = k u / (1 - k u), A the additions on the path of a weight, E_j = exp(delta_j) - 1,
-  delta_j = g(d+6) |scale| sum |q||k_j| + u [5 |mask_j| + 2 (|ln p_j| + 6) + 8 (1 + softcap)],
+  delta_j = g(d+6) |scale| sum |q||k_j| + u [5 (|mask_j| + |bias_j|) + 2 (|ln p_j| + 6) + 8 (1 + softcap)],
   and where chains of c products are summed in f16, with e = c 2^-11 / (1 - c 2^-11), delta_j has in addition
   e (1 + g(d+6)) |scale| sum |q||k_j| + |scale| d 2^-25;
   F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of an f16 or bf16 output,
@@ -69,7 +69,8 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pub problem: ProblemArgs,
     /// Built-in tensors instead of files
-    #[arg(long, conflicts_with_all = ["q", "k", "v", "mask", "kv_lens", "past_k", "past_v", "cu_seqlens_q",
+    #[arg(long, conflicts_with_all = ["q", "k", "v", "mask", "bias", "bias_table", "bias_index", "windows",
+        "picture", "shift", "kv_lens", "past_k", "past_v", "cu_seqlens_q",
         "cu_seqlens_k", "layout", "heads", "kv_heads", "scale", "causal", "window", "softcap"],
         value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,

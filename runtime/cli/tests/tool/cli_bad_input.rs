@@ -94,7 +94,7 @@ fn masks_that_do_not_broadcast() {
         (&[6][..], ["--mask: 6 keys", "allowed: at most 5"]),
         (&[4, 5], ["--mask: queries 4", "allowed: 1 or 5"]),
         (&[3, 5, 5], ["--mask: heads 3", "allowed: 1 or 4"]),
-        (&[3, 1, 5, 5], ["--mask: batch 3", "allowed: 1 or 2"]),
+        (&[3, 1, 5, 5], ["--mask: batch 3", "allowed: a divisor of 2"]),
         (&[1, 1, 1, 5, 5], ["--mask: rank 5", "allowed: 1 to 4"]),
     ] {
         desk.bool("mask.npy", shape, &vec![true; shape.iter().product()]);

@@ -257,7 +257,9 @@ fn examples_of_the_help_run() {
     for name in ["q", "k", "v"] {
         desk.f32(&format!("{name}.npy"), &[b, h, n, d], &noise(1, b * h * n * d));
         desk.f32(&format!("new-{name}.npy"), &[b, h, 3, d], &noise(2, b * h * 3 * d));
+        desk.f32(&format!("w{name}.npy"), &[8, h, 49, d], &noise(5, 8 * h * 49 * d));
     }
+    desk.f32("table.npy", &[169, h], &noise(6, 169 * h));
     let padding: Vec<bool> = (0..b * n).map(|i| i % n < 30).collect();
     desk.bool("padding.npy", &[b, 1, 1, n], &padding);
     desk.f32("packed.npy", &[n, h, d], &noise(3, n * h * d));

@@ -7,4 +7,5 @@ mod cli_run;
 mod cli_types;
 mod cli_usage;
 mod cli_verify_bench;
+mod cli_windows;
 mod common;

@@ -7,6 +7,7 @@
 #![no_main]
 
 use elsa::*;
+use elsa_fuzz::problems::problem;
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -189,68 +190,6 @@ fn pick<T: Copy>(u: &mut Unstructured<'_>, from: &[T], none: T) -> Result<T> {
     if from.is_empty() || u.ratio(1, 16)? { Ok(none) } else { u.choose(from).copied() }
 }
 
-fn view(u: &mut Unstructured<'_>, shape: [usize; 4]) -> Result<elsa_view> {
-    let mut shape = shape;
-    if u.ratio(1, 24)? {
-        shape[u.choose_index(4)?] = u.arbitrary()?;
-    }
-    let [_, h, n, d] = shape;
-    let m = |a: usize, b: usize| a.wrapping_mul(b);
-    let mut strides =
-        if u.arbitrary()? { [m(h, m(n, d)), m(n, d), d, 1] } else { [m(n, m(h, d)), d, m(h, d), 1] };
-    if u.ratio(1, 16)? {
-        strides[u.choose_index(4)?] = if u.arbitrary()? { u.arbitrary()? } else { u.int_in_range(0..=9)? };
-    }
-    Ok(elsa_view { shape, strides })
-}
-
-fn problem(u: &mut Unstructured<'_>) -> Result<elsa_problem> {
-    let mut p = elsa_problem::default();
-    let (b, kv, group) = (u.int_in_range(1..=2)?, u.int_in_range(1..=2)?, u.int_in_range(1..=2)?);
-    let (n, k, past) = (u.int_in_range(0..=9)?, u.int_in_range(0..=9)?, u.int_in_range(0..=4)?);
-    let (d, dv) = (u.int_in_range(1..=9)?, u.int_in_range(1..=9)?);
-    p.dtype = u.int_in_range(0..=3)?;
-    p.q = view(u, [b, kv * group, n, d])?;
-    p.k = view(u, [b, kv, k, d])?;
-    p.v = view(u, [b, kv, k, dv])?;
-    p.out = view(u, [b, kv * group, n, dv])?;
-    if u.ratio(1, 3)? {
-        p.has_past = 1;
-        p.past_k = view(u, [b, kv, past, d])?;
-        p.past_v = view(u, [b, kv, past, dv])?;
-        p.has_present = u.int_in_range(0..=1)?;
-        p.present_k = view(u, [b, kv, past + k, d])?;
-        p.present_v = view(u, [b, kv, past + k, dv])?;
-        if u.ratio(1, 3)? {
-            p.append = 1;
-            (p.past_k.strides, p.past_v.strides) = (p.present_k.strides, p.present_v.strides);
-        }
-    }
-    if u.ratio(1, 4)? {
-        p.has_scale = 1;
-        p.scale = u.arbitrary()?;
-    }
-    if u.ratio(1, 4)? {
-        p.softcap = u.arbitrary()?;
-    }
-    p.causal = u.int_in_range(0..=3)?;
-    if u.ratio(1, 4)? {
-        (p.has_window_left, p.window_left) = (u.int_in_range(0..=1)?, u.int_in_range(-2..=5)?);
-        (p.has_window_right, p.window_right) = (u.int_in_range(0..=1)?, u.arbitrary()?);
-    }
-    if u.ratio(1, 3)? {
-        p.mask.kind = u.int_in_range(0..=5)?;
-        p.mask.rank = u.int_in_range(0..=5)?;
-        p.mask.dims = [b, kv * group, n, k];
-        p.mask.dims.rotate_left(4usize.saturating_sub(p.mask.rank as usize) % 4);
-    }
-    p.has_key_lengths = u32::from(u.ratio(1, 4)?);
-    if u.ratio(1, 6)? {
-        p.packed = u.int_in_range(1..=3)?;
-    }
-    Ok(p)
-}
-
 /// Memory for a view in an arena: mostly as much as it needs.
 fn memory(
     u: &mut Unstructured<'_>,
@@ -288,16 +227,18 @@ fn frame(
     u: &mut Unstructured<'_>,
     p: &elsa_problem,
     [read, written]: [*mut u8; 2],
-    lists: &mut [[i64; 4]; 3],
+    (lists, index): (&mut [[i64; 4]; 3], &mut [i64; 81]),
 ) -> Result<(elsa_inputs, elsa_outputs)> {
+    index.fill(u.int_in_range(0..=3)?);
+    index[u.choose_index(81)?] = u.int_in_range(-1..=30)?;
     for list in lists.iter_mut() {
         for entry in list.iter_mut() {
             *entry = u.int_in_range(-1..=9)?;
         }
     }
     let [lengths, of_q, of_k] = lists;
-    let list = |u: &mut Unstructured<'_>, data: &[i64; 4], count: usize| -> Result<elsa_integers> {
-        let count = if u.ratio(1, 16)? { u.int_in_range(0..=4)? } else { count.min(4) };
+    let list = |u: &mut Unstructured<'_>, data: &[i64], count: usize| -> Result<elsa_integers> {
+        let count = if u.ratio(1, 16)? { u.int_in_range(0..=data.len())? } else { count.min(data.len()) };
         Ok(elsa_integers { data: if count == 0 { null() } else { data.as_ptr() }, count })
     };
     let rows = elsa_view { shape: [p.q.shape[0], p.q.shape[1], p.q.shape[2], 1], strides: [1, 1, 1, 1] };
@@ -307,9 +248,14 @@ fn frame(
         elsa_view { shape, strides: [m(h, m(n, d)), m(n, d), d, 1] }
     };
     let (rows, wide) = (dense(rows.shape), dense(p.out.shape));
-    let mask = dense(p.mask.dims);
-    let mask_type = if p.mask.kind == ELSA_MASK_F32 { ELSA_DTYPE_F32 } else { ELSA_DTYPE_F16 };
     let none = elsa_view::default();
+    let axes = |mask: &elsa_mask| if mask.kind == 0 { none } else { dense(mask.dims) };
+    let kind = |mask: &elsa_mask| if mask.kind == ELSA_MASK_F32 { ELSA_DTYPE_F32 } else { ELSA_DTYPE_F16 };
+    let (bias, bias_type) = match p.bias_table {
+        table if table.entries > 0 => (dense([1, 1, table.entries, table.heads]), table.dtype),
+        _ => (axes(&p.bias), kind(&p.bias)),
+    };
+    let pairs = if p.bias_table.has_index != 0 { p.q.shape[2].wrapping_mul(p.k.shape[2]) } else { 0 };
     let past = |v: elsa_view| if p.has_past != 0 && p.append == 0 { v } else { none };
     let present = |v: elsa_view| if p.has_present != 0 { v } else { none };
     let inputs = elsa_inputs {
@@ -318,10 +264,12 @@ fn frame(
         v: input(u, read, &p.v, p.dtype)?,
         past_k: input(u, read, &past(p.past_k), p.dtype)?,
         past_v: input(u, read, &past(p.past_v), p.dtype)?,
-        mask: input(u, read, &if p.mask.kind == 0 { none } else { mask }, mask_type)?,
+        mask: input(u, read, &axes(&p.mask), kind(&p.mask))?,
         key_lengths: list(u, lengths, if p.has_key_lengths != 0 { p.q.shape[0] } else { 0 })?,
         cu_seqlens_q: list(u, of_q, if p.packed > 0 { p.packed + 1 } else { 0 })?,
         cu_seqlens_k: list(u, of_k, if p.packed > 0 { p.packed + 1 } else { 0 })?,
+        bias: input(u, read, &bias, bias_type)?,
+        bias_index: list(u, index, pairs)?,
         ..elsa_inputs::default()
     };
     // Now and then an output lies where inputs are. It must be refused or do no harm.
@@ -343,7 +291,7 @@ fn frame(
 }
 
 fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> Result<()> {
-    let mut lists = [[0i64; 4]; 3];
+    let (mut lists, mut index) = ([[0i64; 4]; 3], [0i64; 81]);
     let cores = [0, 1, u32::MAX];
     let options =
         elsa_engine_options { backend: ELSA_BACKEND_SCALAR, threads: 1, ..elsa_engine_options::default() };
@@ -392,7 +340,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
                     known.workspaces.push(workspace);
                 }
-                let (inputs, outputs) = frame(u, &p, arenas, &mut lists)?;
+                let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
                 let chunk = elsa_chunk {
                     key_offset: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=9)? },
                     key_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=19)? },
@@ -420,7 +368,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             7 => {
                 let (plan, p) = pick(u, &known.plans, none)?;
                 let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
-                let (inputs, outputs) = frame(u, &p, arenas, &mut lists)?;
+                let (inputs, outputs) = frame(u, &p, arenas, (&mut lists, &mut index))?;
                 let mut bound = elsa_bound::default();
                 // SAFETY: above. What is bound is run before the lists change.
                 if accepted(unsafe { elsa_bind(plan, workspace, &inputs, &outputs, &mut bound) }) {
