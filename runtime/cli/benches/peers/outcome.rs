@@ -78,7 +78,8 @@ impl Outcome {
         for (name, account) in &mut self.others {
             account.error = errors.get(name).copied();
         }
-        let is_wrong = |account: &Account| account.error.is_some_and(|error| !(error <= wrong));
+        // An error that is NaN is not within any limit.
+        let is_wrong = |account: &Account| account.error.is_some_and(|error| error.is_nan() || error > wrong);
         for (name, account) in self.others.extract_if(.., |(_, account)| is_wrong(account)) {
             let why = format!("its answer has an error of {:.1e}", account.error.unwrap_or(f64::NAN));
             self.absent.insert(name, why);

@@ -1,6 +1,7 @@
 //! What a shape says, and the problem that it stands for.
 
 use crate::error::Error;
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
@@ -126,6 +127,19 @@ impl Shape {
     /// # Errors
     /// Sizes whose product overflows.
     pub fn spec(self, dtype: DType) -> Result<Spec, Error> {
+        self.unnamed(dtype).map_err(named)
+    }
+
+    /// The checked problem of [`Shape::spec`].
+    ///
+    /// # Errors
+    /// Sizes that are not a valid problem.
+    pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
+        self.unnamed(dtype).and_then(Spec::check).map_err(named)
+    }
+
+    /// As [`Shape::spec`], with errors that name tensors.
+    fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let view = |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
         let (query, output) = (view("q", heads, queries)?, view("out", heads, queries)?);
@@ -143,14 +157,6 @@ impl Shape {
             spec.windows = Some(windows);
         }
         Ok(spec)
-    }
-
-    /// The checked problem of [`Shape::spec`].
-    ///
-    /// # Errors
-    /// Sizes that are not a valid problem.
-    pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
-        Ok(self.spec(dtype)?.check()?)
     }
 
     /// Operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all pairs, attended
@@ -198,6 +204,11 @@ impl Shape {
             );
         [kv, causal, window, mask, swin].into_iter().flatten().collect()
     }
+}
+
+/// An error about a tensor of a shape: the user gave the shape.
+fn named(e: ArgumentError) -> Error {
+    Error::Problem(e.renamed(|_| "shape"))
 }
 
 impl Display for Shape {
