@@ -10,8 +10,6 @@ use elsa_runtime::Backend;
 use request::Request;
 use std::time::Duration;
 
-type Failure = Box<dyn std::error::Error>;
-
 fn parse(line: &str) -> Result<Request, String> {
     Request::parse(line.split_whitespace().map(str::to_owned)).map_err(|refused| refused.to_string())
 }

@@ -36,17 +36,13 @@ use elsa_edge::memory::Buffer;
 use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
-use outcome::Outcome;
+use outcome::{Outcome, SGEMM};
 use process::{Peers, Prepared, Slice, own_slice};
-use request::Request;
+use request::{Failure, Request};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-type Failure = Box<dyn std::error::Error>;
-
-/// Name of the matrix product, which is not a peer, and the order of its square matrices.
-const SGEMM: (&str, f64) = ("sgemm", 768.0);
 /// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
 /// kernels and far below that of a wrong one.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;

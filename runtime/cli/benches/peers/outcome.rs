@@ -1,12 +1,14 @@
 //! What was measured, and how it is printed.
 
-use crate::SGEMM;
 use crate::process::{Prepared, Slice};
 use crate::request::Request;
 use elsa_core::drift::percentile;
 use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+
+/// Name of the matrix product, which is not a peer, and the order of its square matrices.
+pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\
 GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a

@@ -1,10 +1,12 @@
 //! The options of the command line.
 
-use crate::Failure;
 use elsa_core::dtype::DType;
 use elsa_edge::shape::Shape;
 use elsa_runtime::Backend;
 use std::time::Duration;
+
+/// Why the benchmark ends.
+pub type Failure = Box<dyn std::error::Error>;
 
 /// The default shapes.
 const SHAPES: [Shape; 11] = [

@@ -219,3 +219,34 @@ impl Display for Shape {
         f.pad(&format!("{batch},{heads},{queries},{keys},{dim}{parts}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_what_shapes_say() {
+        let problem = |text: &str| text.parse::<Shape>().unwrap().problem(DType::F32).unwrap();
+        let grouped = problem("2,8,30,40,16,kv=2,causal=top-left,window=9:-1,mask=batch");
+        let spec = grouped.spec();
+        assert_eq!((spec.query.shape(), spec.key.shape()), ([2, 8, 30, 16], [2, 2, 40, 16]));
+        assert_eq!((spec.value.shape(), spec.output.shape()), ([2, 2, 40, 16], [2, 8, 30, 16]));
+        let window = Window { left: Some(9), right: None };
+        assert_eq!((spec.causal, spec.window), (Some(Alignment::TopLeft), window));
+        let mask = spec.mask.map(|mask| (mask.kind(), mask.shape()));
+        assert_eq!(mask, Some((MaskKind::Additive(DType::F32), [2, 1, 30, 40])));
+        assert_eq!((spec.bias, spec.windows), (None, None));
+
+        let swin = problem("8,3,16,16,8,mask=padding,swin=8x8:1");
+        let windows = Windows { picture: [8; 2], size: [4; 2], shift: [1; 2] };
+        let table = TableView { dtype: DType::F32, entries: 49, heads: 3, indexed: false };
+        assert_eq!((swin.spec().windows, swin.spec().bias), (Some(windows), Some(BiasView::Table(table))));
+        assert_eq!(
+            swin.spec().mask.map(|mask| (mask.kind(), mask.shape())),
+            Some((MaskKind::Bool, [8, 1, 1, 16]))
+        );
+
+        let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
+        assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("bottom-right")));
+    }
+}
