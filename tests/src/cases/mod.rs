@@ -10,6 +10,7 @@ mod case;
 mod data;
 mod hard;
 mod params;
+mod windowed;
 
 pub use any::{any_case, any_params};
 pub use buffers::Buffers;
