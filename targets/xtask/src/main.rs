@@ -121,7 +121,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
         /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
-        /// shapes as of `elsa bench --shape`.
+        /// `--markdown`, shapes as of `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
