@@ -11,6 +11,16 @@
 /// that repeats what another shows for every hard case then takes a share of them.
 pub const SLOW: bool = cfg!(miri) || cfg!(target_arch = "aarch64") || cfg!(elsa_sanitized);
 
+/// The back ends that tests go over: all that are present, or of these the one that `ELSA_ONLY` names, where another
+/// command goes over the rest.
+#[must_use]
+pub fn present() -> Vec<elsa_runtime::Present> {
+    let only = std::env::var("ELSA_ONLY").ok().filter(|name| !name.is_empty());
+    let wanted =
+        |p: &elsa_runtime::Present| p.present && only.as_ref().is_none_or(|name| p.backend.name() == name);
+    elsa_runtime::backends().into_iter().filter(wanted).collect()
+}
+
 pub mod cases;
 pub mod longest;
 pub mod naive;

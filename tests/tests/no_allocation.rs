@@ -4,9 +4,10 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Case, some_hard_cases};
 use elsa_tests::naive::Answer;
+use elsa_tests::present;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 
@@ -22,7 +23,7 @@ fn run_and_bind_allocate_nothing() {
     let mut runs = 0;
     let cases: Vec<(Case, Answer)> =
         some_hard_cases().into_iter().map(|case| (case.clone(), case.naive())).collect();
-    for present in backends().iter().filter(|p| p.present) {
+    for present in present() {
         let engine = Engine::new(&EngineOptions {
             backend: Some(present.backend),
             threads: Some(3),

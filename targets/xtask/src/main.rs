@@ -25,7 +25,7 @@
 //! | `deploy` | deploys over ssh to this machine; tries what must be refused | `cargo xtask deploy --target host USER@localhost` |
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
 //! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
-//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, sanitizers, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
+//! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
 //! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
 //! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |
@@ -33,8 +33,8 @@
 //! | `cuda-tsan` | the same under ThreadSanitizer | `cargo xtask test --only cuda-tsan` |
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
-//! `neon` or `scalar`); a stage sets it unless it is set. `PROPTEST_CASES` is lowered where a case is slow.
-//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 10), `ELSA_ROBOT_FRAMES` the length of the
+//! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over. `PROPTEST_CASES` is lowered where a case is slow.
+//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 5), `ELSA_ROBOT_FRAMES` the length of the
 //! robot's long runs. Under emulation, programs that a test starts need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
@@ -58,7 +58,8 @@
 //! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints the resources of each kernel.
 //!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
-//! `tests/bare-metal/src/vectors.rs`; a new test is found by cargo.
+//! `tests/bare-metal/src/vectors.rs`; a new test is found by
+//! cargo, a new file of tests is a module of the crate's program of tests.
 #![forbid(unsafe_code)]
 
 mod boards;
@@ -120,7 +121,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
         /// What the benchmark takes: `--threads N`, `--rounds N`, `--dtype T`, `--backend NAME`, `--json`,
-        /// shapes as of `elsa bench --shape`.
+        /// `--markdown`, shapes as of `elsa bench --shape`, the sets `plain`, `masks`, `causal` and `swin`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },

@@ -8,12 +8,13 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, BindError, Engine, EngineOptions, Method, PlanOptions, backends};
+use elsa_runtime::{Backend, BindError, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
+use elsa_tests::present;
 
 /// An engine of every back end that is present.
 fn engines() -> impl Iterator<Item = Engine> {
-    backends().into_iter().filter(|b| b.present).map(|b| {
+    present().into_iter().map(|b| {
         let options =
             EngineOptions { backend: Some(b.backend), threads: Some(2), ..EngineOptions::default() };
         Engine::new(&options).unwrap()

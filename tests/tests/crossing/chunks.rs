@@ -12,14 +12,15 @@ use elsa_core::attention::{
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::NaturalMerge;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{BindError, Engine, EngineOptions, PlanOptions, backends};
+use elsa_runtime::{BindError, Engine, EngineOptions, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskData, MaskParams, Params};
+use elsa_tests::present;
 use elsa_tests::random::Random;
 use std::ops::Range;
 
 /// An engine of `threads` threads for every back end that is present.
 fn engines(threads: usize) -> impl Iterator<Item = Engine> {
-    backends().into_iter().filter(|b| b.present).map(move |b| {
+    present().into_iter().map(move |b| {
         let backend = Some(b.backend);
         Engine::new(&EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() }).unwrap()
     })

@@ -8,10 +8,11 @@ use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, Engine, EngineOptions, HostTask, HostThreads, ParallelFor};
-use elsa_runtime::{PlanError, PlanOptions, backends};
+use elsa_runtime::{PlanError, PlanOptions};
 use elsa_tests::SLOW;
 use elsa_tests::cases::{Buffers, Case, Data, Params, some_hard_cases};
 use elsa_tests::naive::Answer;
+use elsa_tests::present;
 
 /// Additions between a key and the result: those of a block, of a segment and of the merge tree.
 const ADDITIONS: usize = 64 + 8 + 12;
@@ -45,7 +46,7 @@ fn bits(b: &Buffers) -> Vec<u32> {
 /// Back ends of the CPU. A GPU promises less (see `cuda_determinism`): how it splits the keys, and with it the
 /// rounding, depends on the number of queries and heads and on the budget.
 fn processors() -> Vec<elsa_runtime::Present> {
-    backends().into_iter().filter(|p| p.present && p.backend != Backend::Cuda).collect()
+    present().into_iter().filter(|p| p.backend != Backend::Cuda).collect()
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn threads_that_a_host_lends_change_no_bit() {
 
 #[test]
 fn an_engine_serves_several_threads() {
-    let engine = engine(backends().iter().find(|p| p.present).unwrap().backend, 2);
+    let engine = engine(present()[0].backend, 2);
     let case = Params { heads: 4, kv_heads: 4, ..Params::plain(197, 197, 64, 64) }.build("shared");
     let first = run(&engine, &case, None);
     case.naive().check_all(&first, ADDITIONS).unwrap();
@@ -190,7 +191,7 @@ fn an_engine_serves_several_threads() {
 fn workspace_of_a_long_head_is_small() {
     let view = View::dense("q", Layout::Bhnd, &[4096, 64], None).unwrap();
     let problem = elsa_core::attention::Spec::new(DType::F32, view, view, view, view).check().unwrap();
-    for present in backends().iter().filter(|p| p.present) {
+    for present in present() {
         let plan = engine(present.backend, 2).plan(&problem, &PlanOptions::default()).unwrap();
         assert!(plan.workspace_bytes() <= 1280 << 10, "{} bytes", plan.workspace_bytes());
     }
@@ -199,7 +200,7 @@ fn workspace_of_a_long_head_is_small() {
 /// A packed sequence has the same bits alone as among others, however few queries there are.
 #[test]
 fn a_packed_sequence_does_not_depend_on_its_neighbours() {
-    for present in backends().iter().filter(|p| p.present) {
+    for present in present() {
         let engine = engine(present.backend, 2);
         let packed = Some(vec![(1, 150), (2, 64), (9, 9), (40, 20)]);
         let whole = Params { packed, ..Params::plain(0, 0, 24, 20) }.build("whole");

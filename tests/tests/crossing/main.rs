@@ -22,7 +22,7 @@ mod hostile;
 mod laws;
 mod layout;
 mod masks;
-mod oracle;
+mod reference_oracle;
 mod refusals;
 mod scans;
 mod schedule;

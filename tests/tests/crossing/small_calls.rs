@@ -26,7 +26,7 @@ fn cases() -> Vec<Case> {
         ("blocks", Params { causal: Some(Alignment::TopLeft), ..Params::plain(3, 67, 4, 4) }),
         (
             "segments",
-            Params { window: Window { left: Some(LONG), right: None }, ..Params::plain(1, LONG, 4, 4) },
+            Params { window: Window { left: Some(LONG), right: None }, ..Params::plain(1, LONG, 2, 1) },
         ),
         ("bool mask", Params { mask: mask(MaskKind::Bool, &[7, 9]), ..plain.clone() }),
         ("float mask", Params { mask: mask(MaskKind::Additive(DType::F16), &[1, 1, 8]), ..plain.clone() }),
@@ -97,7 +97,9 @@ fn calls_agree_with_the_definition() {
         let engine = engine(threads);
         for case in cases() {
             for method in [Method::Elsa, Method::Math] {
-                if method == Method::Elsa || case.spec.packed.is_none() {
+                // Miri interprets: method math, which has no segments, need not go through all their keys.
+                let short = !cfg!(miri) || case.spec.key.tokens() < 64;
+                if method == Method::Elsa || case.spec.packed.is_none() && short {
                     let (buffers, _) = run(&engine, &case, method, &mut tiny(&engine));
                     check(&engine, &case, &buffers);
                 }
@@ -154,7 +156,7 @@ fn a_workspace_may_be_shared_by_plans() {
     let engine = engine(2);
     // Miri interprets, and takes fewer keys and cases.
     let keys = if cfg!(miri) { 5 } else { 64 };
-    let step = if cfg!(miri) { 3 } else { 1 };
+    let step = if cfg!(miri) { 5 } else { 1 };
     let large = Params { batch: 4, heads: 1, scale: SCALE, past: Some(2), ..Params::plain(9, keys, 21, 21) };
     let mut large = Params { dtype: DType::F16, causal: Some(Alignment::TopLeft), ..large }.build("NaN");
     for data in [&mut large.q, &mut large.v] {

@@ -6,19 +6,19 @@
 
 use elsa_core::attention::{MaskKind, Windows};
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions, backends};
+use elsa_runtime::{Backend, Engine, EngineOptions, PlanOptions};
 use elsa_tests::cases::{BiasParams, Buffers, Case, MaskData, MaskParams, Params};
+use elsa_tests::present;
 
 const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
 
 fn engines(threads: usize) -> Vec<Engine> {
-    let present = backends().into_iter().filter(|b| b.present);
     let options = |backend| EngineOptions {
         backend: Some(backend),
         threads: Some(threads),
         ..EngineOptions::default()
     };
-    present.map(|b| Engine::new(&options(b.backend)).unwrap()).collect()
+    present().into_iter().map(|b| Engine::new(&options(b.backend)).unwrap()).collect()
 }
 
 fn run(engine: &Engine, case: &Case) -> Buffers {

@@ -2,7 +2,8 @@
 //! that a matrix product reaches.
 //!
 //! `cargo bench -p elsa-edge --bench peers -- [--threads N] [--rounds N] [--slice MS]
-//! [--dtype f32|f16|bf16] [--backend NAME] [--json] [SHAPE]...`, where a shape is what `elsa bench --shape` takes.
+//! [--dtype f32|f16|bf16] [--backend NAME] [--json | --markdown] [SHAPE | SET]...`, where a shape is
+//! what `elsa bench --shape` takes, and a set is `plain` (the default), `masks`, `causal` or `swin` (`request.rs`).
 //!
 //! `ELSA_PEERS_PYTHON` names the Python that has the peers installed; `cargo xtask peers` creates one and runs
 //! this benchmark. The back end `avx2` restricts PyTorch and sgemm to AVX2 too. Every answer, including those of
@@ -36,17 +37,13 @@ use elsa_edge::memory::Buffer;
 use elsa_edge::shape::{Data, Mask, Shape};
 use elsa_runtime::{Engine, EngineOptions, PlanOptions};
 use half::{bf16, f16};
-use outcome::Outcome;
+use outcome::{Outcome, SGEMM};
 use process::{Peers, Prepared, Slice, own_slice};
-use request::Request;
+use request::{Failure, Form, Request};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-type Failure = Box<dyn std::error::Error>;
-
-/// Name of the matrix product, which is not a peer, and the order of its square matrices.
-const SGEMM: (&str, f64) = ("sgemm", 768.0);
 /// Allowed error of the f32 arithmetic, on top of the rounding of the output: 2⁻¹⁹, far above that of correct
 /// kernels and far below that of a wrong one.
 const ARITHMETIC: f64 = 1.0 / 524_288.0;
@@ -157,7 +154,8 @@ fn main() -> Result<(), Failure> {
     let engine = Engine::new(&options)?;
     let dir = tempfile::tempdir()?;
     let width = request.shapes.iter().map(|shape| shape.to_string().len()).max().unwrap_or(0);
-    let (mut told, mut disturbed) = (request.json, 0);
+    let mut absent = BTreeSet::new();
+    let (mut told, mut disturbed) = (request.form == Form::Json, 0);
     for &shape in &request.shapes {
         let outcome = measure(&engine, &mut peers, &request, dir.path(), shape)?;
         if outcome.best().is_none() {
@@ -171,6 +169,11 @@ fn main() -> Result<(), Failure> {
         if !told {
             told = true;
             outcome::headline(&request, engine.kernel(), width, &outcome);
+        }
+        for (name, why) in outcome.absent.iter().filter(|_| request.form == Form::Columns) {
+            if absent.insert(format!("{name}: {why}")) {
+                println!("not measured: {name}: {why}");
+            }
         }
         outcome::print(&request, engine.kernel(), width, shape, &outcome);
     }

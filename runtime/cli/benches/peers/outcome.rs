@@ -1,12 +1,14 @@
 //! What was measured, and how it is printed.
 
-use crate::SGEMM;
 use crate::process::{Prepared, Slice};
-use crate::request::Request;
+use crate::request::{Form, Request};
 use elsa_core::drift::percentile;
 use elsa_edge::shape::{MaskForm, Shape};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
+
+/// Name of the matrix product, which is not a peer, and the order of its square matrices.
+pub const SGEMM: (&str, f64) = ("sgemm", 768.0);
 
 const LEGEND: &str = "\
 GFLOP/s (4 b h q k d / time) are medians over rounds; ratios are medians (and quartiles) within a
@@ -78,7 +80,8 @@ impl Outcome {
         for (name, account) in &mut self.others {
             account.error = errors.get(name).copied();
         }
-        let is_wrong = |account: &Account| account.error.is_some_and(|error| !(error <= wrong));
+        // An error that is NaN is not within any limit.
+        let is_wrong = |account: &Account| account.error.is_some_and(|error| error.is_nan() || error > wrong);
         for (name, account) in self.others.extract_if(.., |(_, account)| is_wrong(account)) {
             let why = format!("its answer has an error of {:.1e}", account.error.unwrap_or(f64::NAN));
             self.absent.insert(name, why);
@@ -91,7 +94,13 @@ impl Outcome {
 
     /// The peer with the highest median rate.
     pub fn best(&self) -> Option<&(String, Account)> {
-        let peers = self.others.iter().filter(|(name, _)| name != SGEMM.0);
+        self.best_of("")
+    }
+
+    /// The same among peers whose names begin with `library`.
+    fn best_of(&self, library: &str) -> Option<&(String, Account)> {
+        let of = |name: &str| name != SGEMM.0 && name.starts_with(library);
+        let peers = self.others.iter().filter(|(name, _)| of(name));
         peers.max_by(|(_, a), (_, b)| a.rate()[1].total_cmp(&b.rate()[1]))
     }
 }
@@ -107,6 +116,13 @@ pub fn headline(request: &Request, kernel: &str, width: usize, outcome: &Outcome
         if request.threads == 1 { "the thread's processor time" } else { "the wall clock" },
         Value::from(outcome.versions.clone())
     );
+    if request.form == Form::Markdown {
+        println!(
+            "\n| shape | GFLOP/s | rel. L2 error | times the best peer | of sgemm | torch | onnxruntime | sgemm | calm | rounds |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|---|");
+        return;
+    }
     println!("{LEGEND}");
     println!(
         "{:<width$} {:>7} {:>8} {:>17} {:>17} {:>6} {:>7} {:>7}   peers",
@@ -114,14 +130,41 @@ pub fn headline(request: &Request, kernel: &str, width: usize, outcome: &Outcome
     );
 }
 
-/// The row, or the JSON object, of a shape.
+/// What was measured of a shape, as requested.
 pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcome: &Outcome) {
     let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}-{high:.2})");
     let own = &outcome.own;
     let to_sgemm = outcome.sgemm().map(|sgemm| own.over(sgemm));
     let undisturbed = outcome.sgemm().map(|sgemm| sgemm.over(&outcome.undisturbed));
     let to_best = outcome.best().map(|(name, account)| (name, own.over(account)));
-    if request.json {
+    if request.form == Form::Markdown {
+        let ratio = |[low, middle, high]: [f64; 3]| format!("{middle:.2} ({low:.2}–{high:.2})");
+        let best = |library| {
+            let of = |(name, account): &(String, Account)| {
+                let form = name.strip_prefix(library).filter(|form| !form.is_empty());
+                format!(
+                    "{:.1}{}",
+                    account.rate()[1],
+                    form.map_or(String::new(), |x| format!(" ({})", &x[1..]))
+                )
+            };
+            outcome.best_of(library).map_or("–".to_owned(), of)
+        };
+        let error = format!("{:.1e}", own.error.unwrap_or(f64::NAN));
+        println!(
+            "| {shape} | {:.1} | {error} | {} | {} | {} | {} | {:.1} | {:.2} | {} |",
+            own.rate()[1],
+            to_best.map_or("–".to_owned(), |(_, x)| ratio(x)),
+            to_sgemm.map_or("–".to_owned(), ratio),
+            best("torch"),
+            best("onnxruntime"),
+            outcome.sgemm().map_or(f64::NAN, |sgemm| sgemm.rate()[1]),
+            undisturbed.map_or(f64::NAN, |x| x[1]),
+            own.rates.len(),
+        );
+        return;
+    }
+    if request.form == Form::Json {
         let others: Map<String, Value> = outcome
             .others
             .iter()
@@ -147,9 +190,6 @@ pub fn print(request: &Request, kernel: &str, width: usize, shape: Shape, outcom
         );
         println!("{}", Value::from(line));
         return;
-    }
-    for (name, why) in &outcome.absent {
-        println!("not measured: {name}: {why}");
     }
     let mut list = Vec::new();
     for (name, account) in &outcome.others {

@@ -1,7 +1,6 @@
 //! The process that measures the peers, and slices of time.
 
-use crate::Failure;
-use crate::request::Request;
+use crate::request::{Failure, Request};
 use elsa_runtime::Bound;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;

@@ -1,25 +1,84 @@
 //! The options of the command line.
 
-use crate::Failure;
 use elsa_core::dtype::DType;
 use elsa_edge::shape::Shape;
 use elsa_runtime::Backend;
 use std::time::Duration;
 
-/// The default shapes.
-const SHAPES: [Shape; 11] = [
-    Shape::plain(1, 1, 64, 64, 64),
-    Shape::plain(1, 1, 196, 196, 64),
-    Shape::plain(1, 12, 196, 196, 64),
-    Shape::plain(1, 1, 900, 900, 64),
-    Shape::plain(1, 8, 1024, 1024, 64),
-    Shape::plain(1, 1, 4096, 4096, 64),
-    Shape::plain(1, 8, 1024, 1024, 128),
-    Shape::plain(1, 8, 1024, 1024, 32),
-    Shape::plain(1, 16, 1041, 1041, 64),
-    Shape::plain(1, 32, 1, 4096, 128),
-    Shape::plain(64, 3, 49, 49, 32),
+/// Why the benchmark ends.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Sets of shapes by name. The first is measured where nothing is named.
+const SETS: [(&str, &[&str], &[&str]); 4] = [
+    (
+        "plain",
+        &[
+            "1,1,64,64,64",
+            "1,1,196,196,64",
+            "1,12,196,196,64",
+            "1,1,900,900,64",
+            "1,8,1024,1024,64",
+            "1,1,4096,4096,64",
+            "1,8,1024,1024,128",
+            "1,8,1024,1024,32",
+            "1,16,1041,1041,64",
+            "1,32,1,4096,128",
+            "64,3,49,49,32",
+        ],
+        &[""],
+    ),
+    (
+        "masks",
+        &["1,12,197,197,64", "64,3,49,49,32", "4,12,256,256,32", "1,12,900,900,64"],
+        &["float", "bias", "batch", "row", "bool", "padding", "true"],
+    ),
+    // Causal masks, shared key heads, and both: encoders, prefill and decoding.
+    (
+        "causal",
+        &[
+            "1,12,197,197,64,causal",
+            "1,8,1024,1024,64,causal",
+            "1,8,1024,1024,64,causal,window=128:0",
+            "1,32,512,512,128,kv=8",
+            "1,32,512,512,128,kv=8,causal",
+            "1,32,1,4096,128,kv=8",
+        ],
+        &[""],
+    ),
+    // The stages of Swin-T for a picture of 224 x 224. The last has one window, which is never shifted.
+    (
+        "swin",
+        &[
+            "64,3,49,49,32,swin=56x56:3",
+            "16,6,49,49,32,swin=28x28:3",
+            "4,12,49,49,32,swin=14x14:3",
+            "1,24,49,49,32,swin=7x7",
+        ],
+        &[""],
+    ),
 ];
+
+/// The shapes of a set: each of its first list with each mask of its second.
+fn set(name: &str) -> Option<Result<Vec<Shape>, String>> {
+    let (_, shapes, masks) = SETS.iter().find(|(of, ..)| *of == name)?;
+    let each = shapes.iter().flat_map(|shape| masks.iter().map(move |mask| (shape, mask)));
+    let text = |(shape, mask): (&&str, &&str)| match *mask {
+        "" => (*shape).to_owned(),
+        mask => format!("{shape},mask={mask}"),
+    };
+    Some(each.map(|pair| text(pair).parse()).collect())
+}
+
+/// How measurements are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Columns of text, every peer by itself.
+    Columns,
+    /// One JSON object per line.
+    Json,
+    /// The rows of a table in Markdown.
+    Markdown,
+}
 
 /// What is measured, and how.
 #[derive(Debug)]
@@ -29,7 +88,7 @@ pub struct Request {
     slice: Option<Duration>,
     pub dtype: DType,
     pub backend: Option<Backend>,
-    pub json: bool,
+    pub form: Form,
     pub shapes: Vec<Shape>,
 }
 
@@ -42,7 +101,7 @@ impl Request {
             slice: None,
             dtype: DType::F32,
             backend: None,
-            json: false,
+            form: Form::Columns,
             shapes: Vec::new(),
         };
         while let Some(arg) = args.next() {
@@ -60,12 +119,20 @@ impl Request {
                     }
                 }
                 "--backend" => request.backend = Some(value()?.parse()?),
-                "--json" => request.json = true,
+                "--json" => request.form = Form::Json,
+                "--markdown" => request.form = Form::Markdown,
                 // Cargo passes this to every benchmark.
                 "--bench" => {}
                 flag if flag.starts_with('-') => {
-                    let flags = "--threads, --rounds, --slice, --dtype, --backend, --json";
-                    return Err(format!("{flag}: unexpected; allowed: {flags}, and shapes").into());
+                    let flags = "--threads, --rounds, --slice, --dtype, --backend, --json, --markdown";
+                    return Err(
+                        format!("{flag}: unexpected; allowed: {flags}, and shapes or sets of them").into()
+                    );
+                }
+                name if !name.contains(',') => {
+                    let names = SETS.map(|(name, ..)| name).join(", ");
+                    let shapes = set(name).ok_or(format!("'{name}'; allowed: a shape, {names}"))?;
+                    request.shapes.extend(shapes?);
                 }
                 shape => {
                     let parsed = shape.parse().map_err(|refused| format!("'{shape}': {refused}"))?;
@@ -73,8 +140,10 @@ impl Request {
                 }
             }
         }
-        if request.shapes.is_empty() {
-            request.shapes = SHAPES.to_vec();
+        if request.shapes.is_empty()
+            && let Some(shapes) = set(SETS[0].0)
+        {
+            request.shapes = shapes?;
         }
         Ok(request)
     }

@@ -36,12 +36,13 @@ fn help() -> String {
         "\
 Without --shape: tokens {grid} at head size {DIM}.
 {}
-The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU does not have it:
-there only elsa is measured, with tensors that stay in the GPU's memory. The cold call copies them and loads the
-kernels. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs or not. rel L2 is the distance from the f64 oracle,
-over all rows or, for large shapes, over an even sample of them. certified: rel L2 does not exceed the bound
-published with ELSA, plus the rounding of the output for f16 and bf16. --json prints one object per line. There, n
-is NK, shape is the shape whole, and what it does not say or the board does not report is null.
+The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU
+does not have it: there only elsa is measured, with tensors that stay in the GPU's memory. The cold call copies them
+and loads the kernels. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs or not. rel L2 is
+the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them. certified: rel L2
+does not exceed the bound published with ELSA, plus the rounding of the output for f16 and bf16. --json prints one
+object per line. There, n is NK, shape is the shape whole, and what it does not say or the board does not report is
+null.
 --budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
 fails where the budget has no room for one of the two or a GPU is used; without --method, math is left out there.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains.",

@@ -1,6 +1,7 @@
 //! What a shape says, and the problem that it stands for.
 
 use crate::error::Error;
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
@@ -126,6 +127,19 @@ impl Shape {
     /// # Errors
     /// Sizes whose product overflows.
     pub fn spec(self, dtype: DType) -> Result<Spec, Error> {
+        self.unnamed(dtype).map_err(named)
+    }
+
+    /// The checked problem of [`Shape::spec`].
+    ///
+    /// # Errors
+    /// Sizes that are not a valid problem.
+    pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
+        self.unnamed(dtype).and_then(Spec::check).map_err(named)
+    }
+
+    /// As [`Shape::spec`], with errors that name tensors.
+    fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
         let view = |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
         let (query, output) = (view("q", heads, queries)?, view("out", heads, queries)?);
@@ -143,14 +157,6 @@ impl Shape {
             spec.windows = Some(windows);
         }
         Ok(spec)
-    }
-
-    /// The checked problem of [`Shape::spec`].
-    ///
-    /// # Errors
-    /// Sizes that are not a valid problem.
-    pub fn problem(self, dtype: DType) -> Result<Problem, Error> {
-        Ok(self.spec(dtype)?.check()?)
     }
 
     /// Operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all pairs, attended
@@ -200,11 +206,47 @@ impl Shape {
     }
 }
 
+/// An error about a tensor of a shape: the user gave the shape.
+fn named(e: ArgumentError) -> Error {
+    Error::Problem(e.renamed(|_| "shape"))
+}
+
 impl Display for Shape {
     /// The shape as it is written.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Shape { batch, heads, queries, keys, dim, .. } = self;
         let parts: String = self.parts().iter().map(|part| format!(",{part}")).collect();
         f.pad(&format!("{batch},{heads},{queries},{keys},{dim}{parts}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_what_shapes_say() {
+        let problem = |text: &str| text.parse::<Shape>().unwrap().problem(DType::F32).unwrap();
+        let grouped = problem("2,8,30,40,16,kv=2,causal=top-left,window=9:-1,mask=batch");
+        let spec = grouped.spec();
+        assert_eq!((spec.query.shape(), spec.key.shape()), ([2, 8, 30, 16], [2, 2, 40, 16]));
+        assert_eq!((spec.value.shape(), spec.output.shape()), ([2, 2, 40, 16], [2, 8, 30, 16]));
+        let window = Window { left: Some(9), right: None };
+        assert_eq!((spec.causal, spec.window), (Some(Alignment::TopLeft), window));
+        let mask = spec.mask.map(|mask| (mask.kind(), mask.shape()));
+        assert_eq!(mask, Some((MaskKind::Additive(DType::F32), [2, 1, 30, 40])));
+        assert_eq!((spec.bias, spec.windows), (None, None));
+
+        let swin = problem("8,3,16,16,8,mask=padding,swin=8x8:1");
+        let windows = Windows { picture: [8; 2], size: [4; 2], shift: [1; 2] };
+        let table = TableView { dtype: DType::F32, entries: 49, heads: 3, indexed: false };
+        assert_eq!((swin.spec().windows, swin.spec().bias), (Some(windows), Some(BiasView::Table(table))));
+        assert_eq!(
+            swin.spec().mask.map(|mask| (mask.kind(), mask.shape())),
+            Some((MaskKind::Bool, [8, 1, 1, 16]))
+        );
+
+        let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
+        assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("bottom-right")));
     }
 }

@@ -74,7 +74,7 @@ fn windows(shape: &Shape, value: Option<&str>, found: &str) -> Result<Windows, S
         return refused(format!("a shift of {shift}"), format!("less than the windows' side, {side}"));
     }
     let windows = Windows { picture, size: [side; 2], shift: [shift; 2] };
-    let count = (h / side).checked_mul(w / side).unwrap_or(usize::MAX);
+    let count = (h / side).saturating_mul(w / side);
     if !shape.batch.is_multiple_of(count) {
         return refused(
             format!("{} sequences", shape.batch),

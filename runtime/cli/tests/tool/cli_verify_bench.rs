@@ -242,6 +242,11 @@ fn bench_refuses_nonsense() {
         ["--shape", "1,4,3,4,5,kv=3", "kv: '3'"],
         ["--shape", "1,2,3,4,5,mask=flot", "mask: 'flot'"],
         ["--shape", "3,2,16,16,8,swin=8x8", "swin: 3 sequences"],
+        [
+            "--shape",
+            "1,1,4000000000,4000000000,64,mask=bool",
+            "[1, 1, 4000000000, 4000000000] cannot be indexed",
+        ],
         ["--seconds", "-1", "seconds"],
         ["--heads", "0", "from 1"],
         ["--dtype", "f64", "bf16"],

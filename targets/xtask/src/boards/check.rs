@@ -31,6 +31,7 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Most bytes of a stripped binary.
 pub const BINARY: u64 = 4_000_000;
@@ -324,11 +325,22 @@ fn newer(listing: &str, exceptions: &Exceptions) -> (BTreeSet<String>, u64) {
     (found, instructions)
 }
 
-/// Instructions of a file that is not stripped.
+/// Instructions of a file that is not stripped. Boards share one build: the same bytes are looked through once.
 pub fn instructions(tree: &Tree, path: &Path, exceptions: &Exceptions) -> Found {
-    let symbols = |bytes: &[u8]| parse(bytes).map(|file| file.symbols().next().is_some());
+    static SEEN: Mutex<Vec<(Vec<u8>, Found)>> = Mutex::new(Vec::new());
     let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    if !symbols(&bytes)? {
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, found)) = seen.iter().find(|(known, _)| *known == bytes) {
+        return found.clone();
+    }
+    let found = disassembled(tree, path, &bytes, exceptions);
+    seen.push((bytes, found.clone()));
+    found
+}
+
+fn disassembled(tree: &Tree, path: &Path, bytes: &[u8], exceptions: &Exceptions) -> Found {
+    let symbols = |bytes: &[u8]| parse(bytes).map(|file| file.symbols().next().is_some());
+    if !symbols(bytes)? {
         return Err("has no symbols; allowed: a file before stripping".to_owned());
     }
     let out = Run::new(tree, "")

@@ -48,7 +48,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let abi = Abi::read(tree)?;
     for name in NAMES {
         let target = Target::named(tree, name)?;
-        ran.join(build::build(tree, &target, false)?);
+        ran.join(build::once(tree, &target)?);
         let of_board = OF_BOARD.map(|file| format!("share/{name}/{file}"));
         let files = HANDED_OUT.iter().chain(&OF_LIBRARY).map(|file| (*file).to_owned()).chain(of_board);
         let dist = target.dist(tree);

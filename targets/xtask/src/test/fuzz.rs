@@ -47,7 +47,7 @@ pub fn fuzz(tree: &Tree) -> Ran {
         Ok(both) => both,
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
-    let seconds = std::env::var("ELSA_FUZZ_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(10u64);
+    let seconds = std::env::var("ELSA_FUZZ_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(5u64);
     let (mut ready, mut runs) = (Vec::new(), Vec::new());
     for name in names {
         let folder = |what: &str| tree.target.join("fuzz").join(what).join(&name);

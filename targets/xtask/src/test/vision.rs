@@ -329,7 +329,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 /// The folder for a target, built.
 pub(super) fn dist(tree: &Tree, name: &str) -> Result<PathBuf, String> {
     let target = Target::named(tree, name)?;
-    let built = build::build(tree, &target, false)?;
+    let built = build::once(tree, &target)?;
     if built.faults.is_empty() { Ok(target.dist(tree)) } else { Err(built.faults.join("; ")) }
 }
 

@@ -136,13 +136,18 @@ pub fn bare_metal(tree: &Tree) -> Ran {
 }
 
 /// The stage `aarch64`. The modules that are left out call nothing but `core`, whose code is the same for every
-/// processor; the stage `bare-metal` compares its bits.
+/// processor; the stage `bare-metal` compares its bits. The kernels without vectors, which are, too, answer random
+/// problems.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let core = CORE_ALONE.map(|module| format!(" --skip {module}")).concat();
-        let line = "test --workspace --exclude xtask --exclude elsa-capi --tests --no-fail-fast";
-        let run = setup::zigbuild(tree, line)?.args(&format!("--{core}")).env("ELSA_REQUIRE", "neon");
-        tests(ran, run.env_default("PROPTEST_CASES", "12"));
+        let line = "test --workspace --exclude xtask --exclude elsa-capi --no-fail-fast";
+        let random = " conformance::random".to_owned();
+        for (only, targets, which) in [("neon", "--tests", core), ("scalar", "--test crossing", random)] {
+            let run = setup::zigbuild(tree, &format!("{line} {targets}"))?.args(&format!("--{which}"));
+            let run = run.env("ELSA_REQUIRE", "neon").env("ELSA_ONLY", only);
+            tests(ran, run.env_default("PROPTEST_CASES", "12"));
+        }
         Ok(())
     })
 }
@@ -216,7 +221,9 @@ pub fn cuda(tree: &Tree) -> Ran {
          conformance:: hostile:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
-        tests(&mut ran, with_standin(Run::new(tree, line), &folder));
+        // The stage `host` goes over the processor's back ends.
+        let run = Run::new(tree, line).env("ELSA_ONLY", "cuda");
+        tests(&mut ran, with_standin(run, &folder));
     }
     // A device with room for many splits of the keys.
     let large = Run::new(

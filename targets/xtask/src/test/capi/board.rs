@@ -44,7 +44,7 @@ enum Of<'a> {
 /// Compiles against a copy of the folder, renames the copy and runs.
 fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
     let target = Target::named(tree, &setup::reference()?.name)?;
-    ran.join(build::build(tree, &target, false)?);
+    ran.join(build::once(tree, &target)?);
     let dist = target.dist(tree);
     let home = tree.target.join("capi/board");
     let (built, moved) = (home.join("built"), home.join("moved"));

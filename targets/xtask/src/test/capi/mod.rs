@@ -34,7 +34,7 @@ fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         setup::program(tree, name, package)?;
     }
     let target = Target::named(tree, HOST)?;
-    ran.join(build::build(tree, &target, false)?);
+    ran.join(build::once(tree, &target)?);
     let dist = target.dist(tree);
     let home = tree.target.join("capi");
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
