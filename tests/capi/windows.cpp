@@ -202,6 +202,53 @@ void answers(const elsa::engine &engine) {
     CHECK(plan.run(room, held, to).message().find("bias: elements of kind") == 0);
 }
 
+// Memory of the host with these elements, as a GPU addresses it.
+template <class T>
+elsa::buffer<T> copied(const elsa::engine &engine, const std::vector<T> &from) {
+    elsa::buffer<T> to = engine.buffer<T>(from.size()).value();
+    std::copy(from.begin(), from.end(), to.begin());
+    return to;
+}
+
+// Table and index in memory of a GPU. Entries outside the table count as its first or last.
+void on_a_gpu(const elsa::engine &engine) {
+    elsa::problem<float> p = swin();
+    p.with_bias_table<float>(entries, heads, true);
+    const elsa::plan<float> plan = engine.plan(p).value();
+    if (plan.describe()->backend != ELSA_BACKEND_CUDA) return;
+    const Data x;
+    std::vector<std::int64_t> index;
+    for (std::size_t at = 0; at < tokens * tokens; at++)
+        index.push_back(static_cast<std::int64_t>(entry(at / tokens, at % tokens)));
+    const elsa::buffer<float> q = copied(engine, x.q), k = copied(engine, x.k), v = copied(engine, x.v);
+    const elsa::buffer<float> table = copied(engine, x.table), out = engine.buffer<float>(each).value();
+    elsa::buffer<std::int64_t> list = copied(engine, index);
+    const elsa::workspace room = plan.workspace().value();
+    elsa::inputs<float> in;
+    in.q = {q.device_data(), each};
+    in.k = {k.device_data(), each};
+    in.v = {v.device_data(), each};
+    in.bias = {table.device_data(), table.size()};
+    in.bias_index = {list.device_data(), list.size()};
+    elsa::outputs<float> to;
+    to.out = {out.device_data(), each};
+    const auto answer = [&]() {
+        CHECK(plan.run_device(room, in, to, nullptr).ok());
+        return std::vector<float>(out.begin(), out.end());
+    };
+    const std::vector<float> bias = expanded(x.table), mask = regions(shift);
+    CHECK(worst(naive(x, mask, bias), answer()) < 1e-5);
+    const std::int64_t last = static_cast<std::int64_t>(entries) - 1;
+    const std::int64_t outside[][2] = {{last + 1, last}, {INT64_MAX, last}, {-1, 0}, {INT64_MIN, 0}};
+    for (const auto &pair : outside) {
+        list[31] = pair[0];
+        std::vector<float> other = bias;
+        for (std::size_t h = 0; h < heads; h++)
+            other[h * tokens * tokens + 31] = x.table[static_cast<std::size_t>(pair[1]) * heads + h];
+        CHECK(worst(naive(x, mask, other), answer()) < 1e-5);
+    }
+}
+
 // The plan is refused, with this at the start of its message.
 #define REFUSED(p, begin)                                                                       \
     do {                                                                                        \
@@ -319,6 +366,7 @@ int main() {
     const elsa::engine engine = elsa::engine::create(options).value();
     answers(engine);
     refusals(engine);
+    on_a_gpu(engine);
     std::printf("%d checks\n", checks);
     return 0;
 }

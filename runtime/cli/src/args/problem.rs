@@ -119,7 +119,7 @@ impl ProblemArgs {
         }
     }
 
-    /// The flag, without its dashes, for an argument of the library: [`flag`], but for the bias of a table.
+    /// The flag, without its dashes, for an argument of the library. A bias has that of the file that it comes from.
     #[must_use]
     pub fn flag(&self, argument: &'static str) -> &'static str {
         match flag(argument) {

@@ -35,7 +35,7 @@ pub const PROGRAMS: [(&str, &str); 16] = [
     ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 16] = [
+const ON_A_GPU: [(&str, &str, &str); 18] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -52,6 +52,8 @@ const ON_A_GPU: [(&str, &str, &str); 16] = [
     ("fork.c", "cuLaunchKernel:1:700", ""),
     ("logs.c", "", ""),
     ("logs.c", "cuLaunchKernel:1:700", ""),
+    ("windows.cpp", "", ""),
+    ("windows.cpp", "cuLaunchKernel:1:700", "discrete"),
 ];
 
 /// Compilers of C99 and of C++14, with the flags that both take.
