@@ -265,6 +265,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         value_stride: dv,
         count,
         bias: bias.as_ptr(),
+        shares_bias: false,
         cap: 0.0,
     };
     let entries = &kernel.entries[vectors - 1];

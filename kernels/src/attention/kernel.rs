@@ -3,6 +3,7 @@
 //! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Sizes, strides and offsets count
 //! f32 values.
 
+use super::combine::SideTile;
 use super::mask::{MaskTile, Seen};
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
@@ -36,7 +37,7 @@ pub struct Tile {
 /// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
 ///   whole panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart.
-/// - `bias` is null, or readable for `count · width` values.
+/// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys.
@@ -51,6 +52,8 @@ pub struct Block {
     pub count: usize,
     /// Added to the scores, `[key][width]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
     pub bias: *const f32,
+    /// Whether all rows share the bias, which then is `[key]`.
+    pub shares_bias: bool,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
     pub cap: f32,
 }
@@ -153,6 +156,10 @@ pub struct Kernel {
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// [`super::mask::bias`], with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
+    /// [`super::combine::add`], with its clauses and presence.
+    pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// [`super::combine::divide`], with its clauses and presence.
+    pub divide: unsafe fn(&SideTile, usize, *mut f32, &mut Seen),
 }
 
 impl Kernel {

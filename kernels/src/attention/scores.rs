@@ -14,7 +14,7 @@
 //!    change them.
 
 use super::kernel::{Block, Tile};
-use super::modify::{biased, capped, is_plain};
+use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 
@@ -114,8 +114,8 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     if !block.bias.is_null() {
         let masked = L::splat(isa, f32::NEG_INFINITY);
         for v in 0..V {
-            // SAFETY: vector `v` of the key's `V` (clause).
-            let bias = unsafe { L::load(isa, block.bias.add((key * V + v) * L::N)) };
+            // SAFETY: the key, and vector `v` of its `V` (clauses).
+            let bias = unsafe { bias_of::<L, V>(isa, block, key, v) };
             scores[v] = biased(scores[v], bias, masked);
         }
     }

@@ -30,9 +30,10 @@
 //! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
-use super::bias::{Kept, cover};
+use super::bias::cover;
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
+use super::kept::Kept;
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::scan::stack::MergeStack;
@@ -129,13 +130,15 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     // SAFETY: `part` is this worker's region.
     let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
+    // SAFETY: the keys lie in the sequence.
+    let any = unsafe { kept.visited(c, any) };
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
         for (place, walk) in walks.iter_mut().enumerate() {
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, kept.map(|kept| (kept, place))) })
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) })
             else {
                 continue;
             };
@@ -152,7 +155,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     values: v.data,
                     value_stride: v.stride,
                     count: keys.len(),
-                    bias,
+                    bias: bias.data,
+                    shares_bias: bias.is_row,
                     cap: c.cap,
                 };
                 let (sums, new) = walk.current(start / choice.segment);
