@@ -218,6 +218,8 @@ pub struct CpuChoice {
     pub adds_two: bool,
     /// Entries of a table of relative positions; zero where the bias is none.
     pub entries: usize,
+    /// Numbers in which the entries of a head are laid out for windows; zero where an index names them.
+    pub lines: usize,
     /// Tokens of a window of which some are shifted; zero where there are none.
     pub divided: usize,
     /// Number of sequences.

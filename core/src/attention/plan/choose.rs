@@ -38,7 +38,7 @@ use super::choice::{
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use super::share::share;
-use crate::attention::bias::BiasView;
+use crate::attention::bias::{BiasView, TableView};
 use crate::attention::problem::Problem;
 use crate::attention::windows::Windows;
 use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
@@ -112,6 +112,12 @@ pub fn choose<'a>(
         adds_two: s.mask.is_some() && s.bias.is_some(),
         entries: match s.bias {
             Some(BiasView::Table(table)) => table.entries,
+            _ => 0,
+        },
+        lines: match (s.bias, s.windows) {
+            (Some(BiasView::Table(TableView { indexed: false, .. })), Some(windows)) => {
+                (2 * windows.size[0] - 1) * windows.size[1]
+            }
             _ => 0,
         },
         divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),

@@ -1,7 +1,7 @@
 //! What mask, bias and windows add to the scores, as the bias of a tile and a block.
 
 use super::context::{Context, Task, TileRows};
-use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides};
+use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
 use elsa_core::dtype::{DType, Elements};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::f32::consts::LOG2_E;
@@ -42,13 +42,13 @@ pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-/// - `entries` are those of [`write_entries`] for the tile's head, where the bias is a table.
+/// - `entries` is the worker's region with those of [`write_entries`] for the tile's head, where the bias is a table.
 pub(super) unsafe fn write(
     c: &Context<'_>,
     of: MaskOf,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
-    entries: *const f32,
+    entries: *mut f32,
     at: *mut f32,
 ) -> Seen {
     let mut seen = Seen::Plain;
@@ -57,8 +57,14 @@ pub(super) unsafe fn write(
         return Seen::Nothing;
     }
     let Some((view, data)) = dense(c, of) else {
+        let keys = keys.start..keys.start + count;
         // SAFETY: the same clauses.
-        return unsafe { look_up(c, tile, keys.start..keys.start + count, entries, at) };
+        return unsafe {
+            match &c.problem.spec().windows {
+                Some(windows) if c.choice.lines > 0 => slide(c, windows, tile, keys, entries, at),
+                _ => look_up(c, tile, keys, entries, at),
+            }
+        };
     };
     let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
     let mask = MaskTile {
@@ -82,7 +88,7 @@ pub(super) unsafe fn write(
 pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
     // SAFETY: the same clauses, for a tile of one row; a mask has no entries.
-    unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null(), at) }
+    unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
 }
 
 /// Writes the entries of a table that a head has to `to`, in base-2 units, finite ones limited.
@@ -105,10 +111,35 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// Looks up the bias of a tile and the keys of a block. Columns past the last row repeat it.
+/// What was seen of some elements.
+struct Sight {
+    any: bool,
+    plain: bool,
+}
+
+impl Sight {
+    fn new() -> Sight {
+        Sight { any: false, plain: true }
+    }
+
+    fn take(&mut self, x: f32) {
+        self.any |= x != f32::NEG_INFINITY;
+        self.plain &= x == 0.0;
+    }
+
+    fn seen(&self) -> Seen {
+        match (self.any, self.plain) {
+            (false, _) => Seen::Nothing,
+            (true, true) => Seen::Plain,
+            (true, false) => Seen::Biased,
+        }
+    }
+}
+
+/// Looks up the bias of a tile and the keys of a block by an index. Columns past the last row repeat it.
 ///
 /// # Safety
-/// - As for [`write`]; the bias is a table.
+/// - As for [`write`]; the bias is a table with an index.
 unsafe fn look_up(
     c: &Context<'_>,
     tile: &TileRows<'_>,
@@ -116,51 +147,77 @@ unsafe fn look_up(
     entries: *const f32,
     at: *mut f32,
 ) -> Seen {
-    let (width, last) = (tile.width, tile.rows.len() - 1);
-    let most = c.choice.entries - 1;
-    let (mut any, mut plain) = (false, true);
-    let mut put = |column: usize, key: usize, entry: usize| {
-        // SAFETY: an entry of the table; a value of the block (clauses).
-        unsafe {
-            let x = entries.add(entry.min(most)).read();
-            any |= x != f32::NEG_INFINITY;
-            plain &= x == 0.0;
-            at.add((key - keys.start) * width + column).write(x);
-        }
-    };
+    let (width, last, most) = (tile.width, tile.rows.len() - 1, c.choice.entries - 1);
     let index = c.tensor(Operand::BiasIndex).data.cast::<i64>();
-    if index.is_null() {
-        let Some(windows) = &c.problem.spec().windows else { return Seen::Nothing };
-        let [rows, columns] = windows.size;
-        let step = 2 * columns - 1;
-        // The places of keys count down as those of queries count up.
-        for column in 0..width {
-            let place = windows.place(tile.rows.start + column.min(last)) + windows.place(rows * columns - 1);
-            let (mut row, mut along) = (keys.start / columns, keys.start % columns);
-            for key in keys.clone() {
-                put(column, key, place - (row * step + along));
-                along += 1;
-                if along == columns {
-                    (row, along) = (row + 1, 0);
+    let mut sight = Sight::new();
+    for column in 0..width {
+        let row = (tile.rows.start + column.min(last)) * c.problem.keys();
+        for key in keys.clone() {
+            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the
+            // block (clauses).
+            unsafe {
+                let entry = index.add(row + key).read_unaligned().max(0) as usize;
+                let x = entries.add(entry.min(most)).read();
+                sight.take(x);
+                at.add((key - keys.start) * width + column).write(x);
+            }
+        }
+    }
+    sight.seen()
+}
+
+/// Writes the bias of a tile and the keys of a block, whose entries follow from their places in a window. Columns past the
+/// last row repeat it.
+///
+/// For the keys of one column `c'` of the window the entries of row distance `r − r'` and query column `c` are laid out as
+/// `[row distance][c]`. What a key adds to consecutive queries then lies side by side.
+///
+/// # Safety
+/// - As for [`write`]; the bias is a table without an index.
+unsafe fn slide(
+    c: &Context<'_>,
+    windows: &Windows,
+    tile: &TileRows<'_>,
+    keys: Range<usize>,
+    entries: *mut f32,
+    at: *mut f32,
+) -> Seen {
+    let [h, w] = windows.size;
+    let (rows, count, width) = (&tile.rows, tile.rows.len(), tile.width);
+    let last = keys.end - 1;
+    // Row distances, from zero on, that occur.
+    let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
+    let lines = entries.wrapping_add(c.choice.entries);
+    let mut sight = Sight::new();
+    for column in 0..w {
+        // Rows of the window whose key in this column is one of `keys`.
+        let from = keys.start / w + usize::from(keys.start % w > column);
+        let to = last / w + usize::from(last % w >= column);
+        if from >= to {
+            continue;
+        }
+        // SAFETY: entries of the table, and lines of `w` for each distance behind them (layout). Rows of a tile, among
+        // the lines of the distances that occur, and their places in the bias of the block (clauses).
+        unsafe {
+            for distance in distances.clone() {
+                let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);
+                for i in 0..w {
+                    let x = entry.add(i).read();
+                    sight.take(x);
+                    lines.add(distance * w + i).write(x);
+                }
+            }
+            for row in from..to {
+                let line = lines.add((h - 1 - row) * w + rows.start);
+                let to = at.add((row * w + column - keys.start) * width);
+                to.copy_from_nonoverlapping(line, count);
+                for i in count..width {
+                    to.add(i).write(line.add(count - 1).read());
                 }
             }
         }
-    } else {
-        let all = c.problem.keys();
-        for column in 0..width {
-            let row = (tile.rows.start + column.min(last)) * all;
-            for key in keys.clone() {
-                // SAFETY: the index has an entry for each query and key (*inputs*).
-                let entry = unsafe { index.add(row + key).read_unaligned() };
-                put(column, key, entry.max(0) as usize);
-            }
-        }
     }
-    match (any, plain) {
-        (false, _) => Seen::Nothing,
-        (true, true) => Seen::Plain,
-        (true, false) => Seen::Biased,
-    }
+    sight.seen()
 }
 
 /// Writes the sides of the tokens of a window, and after them that of the last one, up to `len` numbers.
@@ -169,7 +226,7 @@ unsafe fn look_up(
 /// - `len` values are writable at `to`.
 pub(super) unsafe fn write_sides(sides: &Sides, tokens: usize, len: usize, to: *mut f32) {
     for token in 0..len {
-        let side = sides.of(token.min(tokens.saturating_sub(1)));
+        let side = sides.of(token.min(tokens - 1));
         // SAFETY: value `token` of `len` (clause).
         unsafe { to.add(token).write(f32::from(side)) };
     }
