@@ -40,7 +40,7 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
             when(choice.keeps_something(), 16 + words * keys.div_ceil(block))
         }
         Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
-        Region::Entries => choice.entries + choice.lines,
+        Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
         Region::Sides => when(choice.divided > 0, choice.divided + w),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim) * w,

@@ -54,8 +54,28 @@ pub struct Block {
     pub bias: *const f32,
     /// Whether all rows share the bias, which then is `[key]`.
     pub shares_bias: bool,
+    /// What is read soon: lines that a block with a bias or a soft cap has brought to the cache meanwhile.
+    pub ahead: Ahead,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
     pub cap: f32,
+}
+
+/// Rows of bytes that are brought to the cache. They need not be memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// The first byte of the first row.
+    pub data: *const u8,
+    /// From one row to the next, in bytes.
+    pub stride: usize,
+    /// Rows; zero for nothing.
+    pub rows: usize,
+    /// Bytes of a row.
+    pub bytes: usize,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub const NOTHING: Ahead = Ahead { data: core::ptr::null(), stride: 0, rows: 0, bytes: 0 };
 }
 
 /// The states of a tile's rows, as in [`elsa_core::state::State`], one row a lane. The sums `s` and `w` carry the

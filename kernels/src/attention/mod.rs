@@ -50,7 +50,7 @@ pub mod values;
 pub mod vectors;
 
 pub use combine::SideTile;
-pub use kernel::{Block, Entries, Kernel, Sums, Tile, TileOps};
+pub use kernel::{Ahead, Block, Entries, Kernel, Sums, Tile, TileOps};
 pub use mask::{MaskTile, Seen};
 pub use row::OneRow;
 pub use vectors::Vectors;

@@ -101,7 +101,7 @@ pub struct WorkspaceLayout {
     pub kept: Span,
     /// Row of the mask, `[blocks · block]`.
     pub kept_row: Span,
-    /// Entries of a table, `[entries]`, and lines of them, `[lines]`.
+    /// Entries of a table, `[entries]`, and lines of them, `[lines + width]`.
     pub entries: Span,
     /// Sides of tokens, `[tokens + width]`.
     pub sides: Span,
@@ -185,7 +185,7 @@ impl WorkspaceLayout {
                 words.saturating_mul(c.blocks()).saturating_add(LINE),
             )]),
             kept_row: worker.take(&[optional(c.row_mask, c.blocks()), c.block]),
-            entries: worker.take(&[c.entries + c.lines]),
+            entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
             sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
             tiles: worker.take(&[tiles, tile.at]),
             tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },

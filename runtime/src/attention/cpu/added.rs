@@ -3,7 +3,7 @@
 use super::context::{Context, Task, TileRows};
 use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
 use elsa_core::dtype::{DType, Elements};
-use elsa_kernels::attention::{MaskTile, Seen};
+use elsa_kernels::attention::{Ahead, MaskTile, Seen};
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
@@ -81,6 +81,29 @@ pub(super) unsafe fn write(
     seen
 }
 
+/// The rows of the mask for a tile and the keys of a block, where they are read once; where `keys` is empty, those of the head
+/// that follows.
+pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
+    let (choice, of) = (c.choice, MaskOf::Mask);
+    let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
+        return Ahead::NOTHING;
+    };
+    let (batch, rows) = (tile.sequence.batch, tile.rows.start);
+    let row = view.row(batch, tile.head, rows);
+    let size = view.kind().size();
+    let stride = view.strides()[2] * size;
+    // Past the last row the next head begins.
+    let (first, count) = match keys.is_empty() {
+        true => (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block),
+        false => (row.index(keys.start), keys.len()),
+    };
+    let count = count.min(view.reach(c.problem.keys()));
+    if row.step == 0 || count == 0 {
+        return Ahead::NOTHING;
+    }
+    Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
+}
+
 /// Writes what the mask's row of a task adds to the keys of a block to `at`, and says what was seen.
 ///
 /// # Safety
@@ -111,31 +134,6 @@ pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
     }
 }
 
-/// What was seen of some elements.
-struct Sight {
-    any: bool,
-    plain: bool,
-}
-
-impl Sight {
-    fn new() -> Sight {
-        Sight { any: false, plain: true }
-    }
-
-    fn take(&mut self, x: f32) {
-        self.any |= x != f32::NEG_INFINITY;
-        self.plain &= x == 0.0;
-    }
-
-    fn seen(&self) -> Seen {
-        match (self.any, self.plain) {
-            (false, _) => Seen::Nothing,
-            (true, true) => Seen::Plain,
-            (true, false) => Seen::Biased,
-        }
-    }
-}
-
 /// Looks up the bias of a tile and the keys of a block by an index. Columns past the last row repeat it.
 ///
 /// # Safety
@@ -149,7 +147,7 @@ unsafe fn look_up(
 ) -> Seen {
     let (width, last, most) = (tile.width, tile.rows.len() - 1, c.choice.entries - 1);
     let index = c.tensor(Operand::BiasIndex).data.cast::<i64>();
-    let mut sight = Sight::new();
+    let (mut any, mut plain) = (false, true);
     for column in 0..width {
         let row = (tile.rows.start + column.min(last)) * c.problem.keys();
         for key in keys.clone() {
@@ -158,16 +156,33 @@ unsafe fn look_up(
             unsafe {
                 let entry = index.add(row + key).read_unaligned().max(0) as usize;
                 let x = entries.add(entry.min(most)).read();
-                sight.take(x);
+                any |= x != f32::NEG_INFINITY;
+                plain &= x == 0.0;
                 at.add((key - keys.start) * width + column).write(x);
             }
         }
     }
-    sight.seen()
+    match (any, plain) {
+        (false, _) => Seen::Nothing,
+        (true, true) => Seen::Plain,
+        (true, false) => Seen::Biased,
+    }
+}
+
+/// Copies `n` values, four at a time.
+///
+/// # Safety
+/// - `n` rounded up to a multiple of four values are readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
+    for i in (0..n).step_by(4) {
+        // SAFETY: four of the values (clause).
+        unsafe { to.add(i).cast::<[f32; 4]>().write(from.add(i).cast::<[f32; 4]>().read()) };
+    }
 }
 
 /// Writes the bias of a tile and the keys of a block, whose entries follow from their places in a window. Columns past the
-/// last row repeat it.
+/// last row hold other entries.
 ///
 /// For the keys of one column `c'` of the window the entries of row distance `r − r'` and query column `c` are laid out as
 /// `[row distance][c]`. What a key adds to consecutive queries then lies side by side.
@@ -183,12 +198,11 @@ unsafe fn slide(
     at: *mut f32,
 ) -> Seen {
     let [h, w] = windows.size;
-    let (rows, count, width) = (&tile.rows, tile.rows.len(), tile.width);
+    let (rows, width) = (&tile.rows, tile.width);
     let last = keys.end - 1;
     // Row distances, from zero on, that occur.
     let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
     let lines = entries.wrapping_add(c.choice.entries);
-    let mut sight = Sight::new();
     for column in 0..w {
         // Rows of the window whose key in this column is one of `keys`.
         let from = keys.start / w + usize::from(keys.start % w > column);
@@ -196,28 +210,26 @@ unsafe fn slide(
         if from >= to {
             continue;
         }
-        // SAFETY: entries of the table, and lines of `w` for each distance behind them (layout). Rows of a tile, among
+        // SAFETY: entries of the table, and behind them lines of `w` for each distance, with the width of a tile to spare
+        // (layout). A line is written over what the one before leaves too much. Rows of a tile, whose first ones are among
         // the lines of the distances that occur, and their places in the bias of the block (clauses).
         unsafe {
             for distance in distances.clone() {
                 let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);
-                for i in 0..w {
-                    let x = entry.add(i).read();
-                    sight.take(x);
-                    lines.add(distance * w + i).write(x);
-                }
+                copy_quads(entry, w, lines.add(distance * w));
             }
             for row in from..to {
                 let line = lines.add((h - 1 - row) * w + rows.start);
                 let to = at.add((row * w + column - keys.start) * width);
-                to.copy_from_nonoverlapping(line, count);
-                for i in count..width {
-                    to.add(i).write(line.add(count - 1).read());
+                if width.is_multiple_of(4) {
+                    copy_quads(line, width, to);
+                } else {
+                    to.copy_from_nonoverlapping(line, width);
                 }
             }
         }
     }
-    sight.seen()
+    Seen::Biased
 }
 
 /// Writes the sides of the tokens of a window, and after them that of the last one, up to `len` numbers.

@@ -10,7 +10,7 @@ use super::kept::Kept;
 use super::{stage, walk};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_kernels::attention::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Ahead, Block, Entries, Sums, Tile};
 
 /// A tile with its rows of the score matrix.
 struct MatrixTile<'a> {
@@ -105,6 +105,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
                 count: keys.len(),
                 bias: bias.data,
                 shares_bias: bias.is_row,
+                ahead: Ahead::NOTHING,
                 cap: c.cap,
             };
             (p.entries.scores)(&p.tile, &block, to);
@@ -151,6 +152,7 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
                 count: keys.len(),
                 bias: bias.data,
                 shares_bias: bias.is_row,
+                ahead: Ahead::NOTHING,
                 cap: 0.0,
             };
             (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);

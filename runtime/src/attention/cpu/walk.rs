@@ -30,6 +30,7 @@
 //! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
+use super::added;
 use super::bias::cover;
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
@@ -136,7 +137,13 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
-        for (place, walk) in walks.iter_mut().enumerate() {
+        for place in 0..walks.len() {
+            // The next tile of this block, or the first one of the next block.
+            let ahead = match walks.get(place + 1) {
+                Some(next) => added::ahead(c, &next.rows, &keys),
+                None => added::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
+            };
+            let Some(walk) = walks.get_mut(place) else { continue };
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
             let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) })
             else {
@@ -157,6 +164,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     count: keys.len(),
                     bias: bias.data,
                     shares_bias: bias.is_row,
+                    ahead,
                     cap: c.cap,
                 };
                 let (sums, new) = walk.current(start / choice.segment);
