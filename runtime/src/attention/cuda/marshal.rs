@@ -1,10 +1,10 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
 use super::plan::GpuPlan;
-use elsa_core::attention::{self, MaskKind, Operand, Operands, Problem};
+use elsa_core::attention::{self, MaskKind, MaskView, Operand, Operands, Problem};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::cuda::attention::{self as args, AttentionArgs, PresentArgs, Sequence};
+use elsa_kernels::cuda::attention::{self as args, Addend, AttentionArgs, PresentArgs, Sequence};
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output itself.
@@ -86,13 +86,21 @@ const fn dtype(dtype: DType) -> i32 {
     }
 }
 
-const fn mask_kind(kind: MaskKind) -> i32 {
+const fn addend_kind(kind: MaskKind) -> i32 {
     match kind {
-        MaskKind::Bool => args::MASK_BOOL,
-        MaskKind::Additive(DType::F32) => args::MASK_F32,
-        MaskKind::Additive(DType::F16) => args::MASK_F16,
-        MaskKind::Additive(DType::Bf16) => args::MASK_BF16,
+        MaskKind::Bool => args::ADDEND_BOOL,
+        MaskKind::Additive(DType::F32) => args::ADDEND_F32,
+        MaskKind::Additive(DType::F16) => args::ADDEND_F16,
+        MaskKind::Additive(DType::Bf16) => args::ADDEND_BF16,
     }
+}
+
+/// A mask, or a bias of its form.
+fn addend(view: &MaskView, data: u64) -> Addend {
+    let [batch, head, query, key] = view.strides().map(|stride| stride as i64);
+    let period = int(view.shape()[0]);
+    let kind = addend_kind(view.kind());
+    Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
 }
 
 /// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
@@ -109,10 +117,7 @@ pub fn attention(
         Some(view) => tensor(&view, at[operand]),
         None => Tensor::default(),
     };
-    let (mask, strides) = match &s.mask {
-        Some(mask) => (mask_kind(mask.kind()), mask.strides().map(|stride| stride as i64)),
-        None => (args::MASK_NONE, [0; 4]),
-    };
+    let mask = s.mask.map_or(Addend::default(), |mask| addend(&mask, at[Operand::Mask]));
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
     let group = problem.heads() / problem.kv_heads();
@@ -124,11 +129,12 @@ pub fn attention(
         past_key: of(Operand::PastKey),
         past_value: of(Operand::PastValue),
         output: of(Operand::Output),
-        mask: at[Operand::Mask],
-        mask_batch: strides[0],
-        mask_head: strides[1],
-        mask_query: strides[2],
-        mask_key: strides[3],
+        mask,
+        bias: Addend::default(),
+        index: 0,
+        index_keys: 0,
+        entries: 0,
+        windows: args::Windows::default(),
         sequences: sequences.table,
         lse: at[Operand::LogSumExp],
         state_m: at[Operand::StateReference],
@@ -139,7 +145,7 @@ pub fn attention(
         sequence: sequences.shared,
         sequence_count: int(problem.sequences()),
         dtype: dtype(s.dtype),
-        mask_kind: mask,
+        changes: if s.mask.is_some() { args::CHANGED_BY_MASK } else { 0 },
         flags: 0,
         heads: int(problem.heads()),
         group: int(group),
