@@ -80,14 +80,29 @@ pub enum ArgumentError {
         /// The allowed values, in words.
         allowed: &'static str,
     },
-    /// The mask does not broadcast to `[batch, heads, queries, keys]`.
+    /// A mask or bias does not broadcast to `[batch, heads, queries, keys]`.
     MaskShape {
+        /// Name of the argument.
+        argument: &'static str,
         /// Name of the axis of `[batch, heads, queries, keys]`.
         axis: &'static str,
         /// Its size.
         found: usize,
-        /// The allowed size other than 1.
+        /// The allowed size other than 1: of the batch any divisor of it, of the keys any up to it.
         allowed: usize,
+    },
+    /// A size is not a multiple of another.
+    Multiple {
+        /// Name of the argument.
+        argument: &'static str,
+        /// Name of the axis.
+        axis: &'static str,
+        /// Its size.
+        found: usize,
+        /// The size of which it must be a multiple.
+        allowed: usize,
+        /// The argument that determines that size.
+        of: &'static str,
     },
     /// An entry of a list of lengths is out of bounds.
     Length {
@@ -176,11 +191,13 @@ impl ArgumentError {
             | E::NoOutput { argument }
             | E::Type { argument, .. }
             | E::Short { argument, .. }
+            | E::MaskShape { argument, .. }
             | E::Overlap { argument } => *argument = name(argument),
             E::Mismatch { argument, of: other, .. }
+            | E::Multiple { argument, of: other, .. }
             | E::Conflict { argument, other }
             | E::Needs { argument, other } => (*argument, *other) = (name(argument), name(other)),
-            E::Groups { .. } | E::MaskShape { .. } => {}
+            E::Groups { .. } => {}
         }
         self
     }
@@ -218,11 +235,13 @@ impl fmt::Display for ArgumentError {
                 write!(f, "{argument}: {axis} {found}; allowed: {allowed}, as {of} has")
             }
             E::Number { argument, found, allowed } => write!(f, "{argument}: {found}; allowed: {allowed}"),
-            E::MaskShape { axis, found, allowed } if axis == "keys" => {
-                write!(f, "mask: {found} {axis}; allowed: at most {allowed}")
-            }
-            E::MaskShape { axis, found, allowed } => {
-                write!(f, "mask: {axis} {found}; allowed: 1 or {allowed}")
+            E::MaskShape { argument, axis, found, allowed } => match axis {
+                "keys" => write!(f, "{argument}: {found} {axis}; allowed: at most {allowed}"),
+                "batch" => write!(f, "{argument}: {axis} {found}; allowed: a divisor of {allowed}"),
+                _ => write!(f, "{argument}: {axis} {found}; allowed: 1 or {allowed}"),
+            },
+            E::Multiple { argument, axis, found, allowed, of } => {
+                write!(f, "{argument}: {axis} {found}; allowed: a multiple of {allowed}, as {of} has")
             }
             E::Length { argument, index, found, min, max } => {
                 write!(f, "{argument}: entry {index} is {found}; allowed: {min} to {max}")

@@ -1,7 +1,7 @@
 //! Attention from the definition, on vectors, in f64; and how far a computation in f32 may be from it.
 
 use crate::cases::{Case, Data, MaskData};
-use elsa_core::attention::Alignment;
+use elsa_core::attention::{Alignment, BiasView, MASK_LIMIT, MaskView};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 
@@ -82,7 +82,7 @@ pub fn attention(case: &Case) -> Answer {
                     if j >= valid || !near_diagonal(case, i, j, past, nq, valid) {
                         continue;
                     }
-                    let Some(bias) = mask(case, b, h, i, j) else { continue };
+                    let Some([bias, size]) = added(case, b, h, i, j) else { continue };
                     let mut score = 0.0;
                     let mut magnitude = 0.0;
                     for x in 0..d {
@@ -100,7 +100,7 @@ pub fn attention(case: &Case) -> Answer {
                         // The soft cap of an infinity is exact.
                         let exact = cap != 0.0 && magnitude.is_infinite();
                         let scaled = if exact { cap.abs() } else { magnitude * scale.abs() };
-                        keys.push((j, score + bias, scaled + bias.abs()));
+                        keys.push((j, score + bias, scaled + size));
                     }
                 }
                 let at = (b * heads + h) * tokens + q0 + i;
@@ -209,23 +209,80 @@ fn near_diagonal(case: &Case, i: usize, j: usize, past: usize, nq: usize, valid:
     right.is_none_or(|r| ahead <= r as i128) && case.spec.window.left.is_none_or(|l| -ahead <= l as i128)
 }
 
-/// What the mask adds, or nothing when it takes the key out.
-fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
-    let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
+/// What mask and bias add, and the sum of their magnitudes; nothing when the key is taken out.
+fn added(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<[f64; 2]> {
+    let [mask, bias] = [mask(case, b, h, i, j)?, bias(case, b, h, i, j)?];
+    if mask == f64::NEG_INFINITY || bias == f64::NEG_INFINITY || region(case, b, i) != region(case, b, j) {
+        return None;
+    }
+    let most = f64::from(MASK_LIMIT);
+    let limited = |x: f64| if x.is_finite() { x.clamp(-most, most) } else { x };
+    let sum = mask + bias;
+    Some([if mask.is_finite() && bias.is_finite() { limited(sum) } else { sum }, mask.abs() + bias.abs()])
+}
+
+/// The index of an element of a tensor that broadcasts; nothing beyond its last axis.
+fn element(view: &MaskView, b: usize, h: usize, i: usize, j: usize) -> Option<usize> {
     let mut index = 0;
-    for (n, at) in view.shape().into_iter().zip([b, h, i, j]) {
-        let at = if n == 1 { 0 } else { at };
+    for (axis, (n, at)) in view.shape().into_iter().zip([b, h, i, j]).enumerate() {
+        let at = if n == 1 || (axis == 0 && n > 0) { at % n } else { at };
         if at >= n {
             return None;
         }
         index = index * n + at;
     }
-    let bias = match data {
+    Some(index)
+}
+
+/// What the mask adds; nothing beyond its last axis.
+fn mask(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
+    let (Some(view), Some(data)) = (&case.spec.mask, &case.mask) else { return Some(0.0) };
+    let index = element(view, b, h, i, j)?;
+    Some(match data {
         MaskData::Bool(x) if x[index] == 0 => f64::NEG_INFINITY,
         MaskData::Bool(_) => 0.0,
-        MaskData::Additive(x) => f64::from(x.get(index)),
+        MaskData::Additive(x) => limited(x.get(index)),
+    })
+}
+
+/// What the bias adds; nothing beyond its last axis.
+fn bias(case: &Case, b: usize, h: usize, i: usize, j: usize) -> Option<f64> {
+    let (Some(view), Some(data)) = (&case.spec.bias, &case.bias) else { return Some(0.0) };
+    let index = match (view, &case.bias_index, &case.spec.windows) {
+        (BiasView::Dense(view), ..) => element(view, b, h, i, j)?,
+        (BiasView::Table(table), Some(index), _) => {
+            let entry = index[i * (index.len() / case.spec.query.tokens()) + j];
+            entry as usize * table.heads + h
+        }
+        (BiasView::Table(table), None, windows) => {
+            // Differences of coordinates, made positive, in a table of rows of differences of columns.
+            let [rows, columns] = windows.map_or([1, 1], |windows| windows.size.map(|n| n as isize));
+            let (i, j) = (i as isize, j as isize);
+            let (down, across) = (i / columns - j / columns, i % columns - j % columns);
+            let entry = (down + rows - 1) * (2 * columns - 1) + across + columns - 1;
+            entry as usize * table.heads + h
+        }
     };
-    (bias != f64::NEG_INFINITY).then_some(bias)
+    Some(limited(data.get(index)))
+}
+
+/// An element of a mask or bias as it counts.
+fn limited(x: f32) -> f64 {
+    f64::from(if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x })
+}
+
+/// The region of the picture, before it was rolled, from which a token of a window comes; three bands along either side.
+fn region(case: &Case, b: usize, token: usize) -> [u8; 2] {
+    let Some(windows) = case.spec.windows else { return [0; 2] };
+    let [across, columns] = [windows.picture[1] / windows.size[1], windows.size[1]];
+    let number = b % (windows.picture[0] / windows.size[0] * across);
+    let at =
+        [number / across * windows.size[0] + token / columns, number % across * columns + token % columns];
+    [0, 1].map(|a| match windows.picture[a] {
+        side if at[a] < side - windows.size[a] => 0,
+        side if at[a] < side - windows.shift[a] => 1,
+        _ => 2,
+    })
 }
 
 impl Answer {

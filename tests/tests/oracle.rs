@@ -41,9 +41,9 @@ fn oracle(case: &Case) -> Oracle {
                     assert!(attends || p == 0.0);
                     // Outside its interval a row attends nothing.
                     assert!(!attends || (start..end).contains(&j), "{case:?}: row {i}, key {j}");
-                    // Without a mask it attends the whole interval.
+                    // Where nothing is decided key by key it attends the whole interval.
                     assert!(
-                        spec.mask.is_some() || attends == (start..end).contains(&j),
+                        problem.modifies(s.batch) || attends == (start..end).contains(&j),
                         "{case:?}: row {i}, key {j}"
                     );
                     total += p;

@@ -6,10 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec};
+use elsa_core::attention::{
+    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Outputs, Spec, TableView, Windows,
+};
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::view::View;
-use elsa_tests::cases::{Case, Data, MaskParams, Params};
+use elsa_core::view::{Layout, View};
+use elsa_tests::cases::{BiasParams, Case, Data, MaskParams, Params};
 
 #[test]
 fn outputs_whose_rows_overlap() {
@@ -84,6 +86,143 @@ fn masks_that_do_not_broadcast() {
     for bad in [&[6][..], &[3, 5], &[5, 5], &[2, 4, 5], &[3, 3, 4, 5], &[2, 3, 4, 6], &[0, 5]] {
         assert!(!with(bad), "{bad:?}");
     }
+}
+
+#[test]
+fn windows_that_do_not_fit() {
+    let windows = Windows { picture: [6, 9], size: [3, 3], shift: [1, 2] };
+    let base = Params { heads: 2, kv_heads: 2, ..Params::windowed(windows, 2) }.build("base").spec;
+    type Change<'a> = &'a dyn Fn(&mut Spec, &mut Windows);
+    let lengths = Alignment::TopLeft;
+    let past = View::dense("past", Layout::Bhnd, &[12, 2, 4, 8], None).ok();
+    let changes: [(Change<'_>, Option<&str>); 15] = [
+        (&|_, _| (), None),
+        (&|_, w| w.shift = [2, 0], None),
+        (&|_, w| w.picture = [3, 3], None),
+        (&|_, w| w.size = [3, 0], Some("windows.size: width 0; allowed: at least 1")),
+        (&|_, w| w.picture = [0, 9], Some("windows.picture: height 0; allowed: at least 1")),
+        (
+            &|_, w| w.picture = [6, 10],
+            Some("windows.picture: width 10; allowed: a multiple of 3, as windows.size has"),
+        ),
+        (&|_, w| w.shift = [3, 0], Some("windows.shift: 3; allowed: 0 to 2")),
+        (&|_, w| w.shift = [0, usize::MAX], Some("windows.shift: 18446744073709551615; allowed: 0 to 2")),
+        (&|_, w| w.size = [3, 9], Some("windows.size: tokens 27; allowed: 9, as q has")),
+        (
+            &|_, w| w.picture = [15, 3],
+            Some("q: batch 12; allowed: a multiple of 5, as windows.picture in windows has"),
+        ),
+        (&|s, _| s.causal = Some(lengths), Some("windows: given with causal; allowed: one of the two")),
+        (&|s, _| s.window.left = Some(3), Some("windows: given with window_left; allowed: one of the two")),
+        (&|s, _| s.key_lengths = true, Some("windows: given with key_lengths; allowed: one of the two")),
+        (
+            &|s, _| (s.past_key, s.past_value) = (past, past),
+            Some("windows: given with past_k; allowed: one of the two"),
+        ),
+        (
+            &|_, w| *w = Windows { size: [usize::MAX, 2], picture: [usize::MAX, 2], shift: [0, 0] },
+            Some("windows.size: tokens 18446744073709551615; allowed: 9, as q has"),
+        ),
+    ];
+    for (i, (change, want)) in changes.into_iter().enumerate() {
+        let (mut spec, mut changed) = (base, windows);
+        change(&mut spec, &mut changed);
+        spec.windows = Some(changed);
+        assert_eq!(spec.check().err().map(|e| e.to_string()).as_deref(), want, "{i}");
+    }
+}
+
+#[test]
+fn biases_that_do_not_fit() {
+    let windows = Windows { picture: [6, 9], size: [3, 3], shift: [0, 0] };
+    let base = Params { heads: 2, kv_heads: 2, ..Params::windowed(windows, 2) }.build("base");
+    let dense =
+        |dims: &[usize]| BiasView::Dense(MaskView::dense(MaskKind::Additive(DType::F32), dims).unwrap());
+    let table = TableView { dtype: DType::F32, entries: 25, heads: 2, indexed: false };
+    let mask = |dims: &[usize]| MaskView::dense(MaskKind::Bool, dims).ok();
+    let refused = |bias, mask, windows| {
+        let spec = Spec { bias: Some(bias), mask, windows, ..base.spec };
+        spec.check().err().map(|e| e.to_string())
+    };
+    let some = Some(windows);
+    let long = isize::MAX as usize;
+    for (bias, mask, windows, want) in [
+        (dense(&[4, 2, 9, 9]), None, some, None),
+        (dense(&[9, 8]), mask(&[1]), some, None),
+        (BiasView::Table(table), mask(&[6, 1, 9, 9]), some, None),
+        (BiasView::Table(TableView { entries: 3, indexed: true, ..table }), None, None, None),
+        (dense(&[5, 2, 9, 9]), None, some, Some("bias: batch 5; allowed: a divisor of 12")),
+        (dense(&[3, 9, 9]), None, some, Some("bias: heads 3; allowed: 1 or 2")),
+        (dense(&[9, 10]), None, some, Some("bias: 10 keys; allowed: at most 9")),
+        (dense(&[9, 9]), mask(&[9, 8]), some, Some("bias: keys 9; allowed: 8, as mask has")),
+        (BiasView::Table(table), mask(&[8]), some, Some("bias: keys 9; allowed: 8, as mask has")),
+        (
+            BiasView::Dense(MaskView::dense(MaskKind::Bool, &[9]).unwrap()),
+            None,
+            some,
+            Some("bias: type bool; allowed: f32, f16 or bf16"),
+        ),
+        (
+            BiasView::Table(TableView { entries: 24, ..table }),
+            None,
+            some,
+            Some("bias: entries of the table 24; allowed: 25, as windows.size has"),
+        ),
+        (
+            BiasView::Table(TableView { heads: 1, ..table }),
+            None,
+            some,
+            Some("bias: heads of the table 1; allowed: 2, as q has"),
+        ),
+        (
+            BiasView::Table(table),
+            None,
+            None,
+            Some("bias: given without bias_index or windows; allowed: both or neither"),
+        ),
+        (
+            BiasView::Table(TableView { entries: 0, indexed: true, ..table }),
+            None,
+            None,
+            Some("bias: entries of the table 0; allowed: at least 1"),
+        ),
+    ] {
+        assert_eq!(refused(bias, mask, windows).as_deref(), want, "{bias:?} {mask:?} {windows:?}");
+    }
+    let huge = BiasView::Table(TableView { entries: long, indexed: true, ..table });
+    assert!(refused(huge, None, None).is_some_and(|e| e.starts_with("bias: shape [1, 1, ")));
+
+    let params = BiasParams::Table { dtype: DType::F32, entries: Some(5), density: 1.0 };
+    let case = Params { bias: Some(params), ..base.params.clone() }.build("index");
+    let index = |change: &dyn Fn(&mut Vec<i64>)| {
+        let mut case = case.clone();
+        case.bias_index.as_mut().into_iter().for_each(change);
+        case.inputs().check(&case.problem()).err().map(|e| e.to_string())
+    };
+    assert_eq!(index(&|_| ()), None);
+    for (entry, bad) in [(80, 5), (0, -1), (17, i64::MIN)] {
+        let want = format!("bias_index: entry {entry} is {bad}; allowed: 0 to 4");
+        assert_eq!(index(&|list| list[entry] = bad), Some(want));
+    }
+    let want = "bias_index: 80 elements; allowed: at least 81";
+    assert_eq!(index(&|list| list.truncate(80)).as_deref(), Some(want));
+    let mut inputs = case.inputs();
+    inputs.bias_index = None;
+    assert_eq!(
+        inputs.check(&case.problem()).unwrap_err(),
+        ArgumentError::Needs { argument: "bias_index", other: "its data" }
+    );
+    inputs = case.inputs();
+    inputs.bias = None;
+    assert_eq!(
+        inputs.check(&case.problem()).unwrap_err(),
+        ArgumentError::Needs { argument: "bias", other: "its data" }
+    );
+    let plain = Params::plain(9, 9, 8, 8).build("plain");
+    let mut inputs = plain.inputs();
+    inputs.bias = Some(Elements::F32(&[0.0; 81]));
+    let mention = ArgumentError::Needs { argument: "bias", other: "its shape in the problem" };
+    assert_eq!(inputs.check(&plain.problem()).unwrap_err(), mention);
 }
 
 #[test]

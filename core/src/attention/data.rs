@@ -1,5 +1,6 @@
 //! The data of a call: the tensors that it reads and writes.
 
+use super::bias::BiasView;
 use super::mask::MaskElements;
 use super::operands::Operand;
 use super::problem::{Memory, Problem};
@@ -22,6 +23,10 @@ pub struct Inputs<'a> {
     pub past_value: Option<Elements<'a>>,
     /// Elements of the mask.
     pub mask: Option<MaskElements<'a>>,
+    /// Elements of the bias, or of its table.
+    pub bias: Option<Elements<'a>>,
+    /// The entry of the table for each query and key, `[queries, keys]`.
+    pub bias_index: Option<&'a [i64]>,
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
 }
@@ -37,6 +42,8 @@ impl<'a> Inputs<'a> {
             past_key: None,
             past_value: None,
             mask: None,
+            bias: None,
+            bias_index: None,
             lengths: Lengths::default(),
         }
     }
@@ -77,7 +84,46 @@ impl<'a> Inputs<'a> {
             (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
             (None, Some(_)) => return Err(E::Needs { argument, other: "its shape in the problem" }),
         }
+        self.check_bias(problem)?;
         self.lengths.check(problem)
+    }
+
+    /// Checks bias and index: present where declared, large enough, entries within the table.
+    fn check_bias(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let bias = problem.spec().bias;
+        let argument = Operand::Bias.argument();
+        match (&bias, &self.bias) {
+            (Some(view), Some(data)) => {
+                let (found, allowed) = (data.dtype(), view.dtype());
+                if found != allowed {
+                    return Err(E::Type { argument, found: found.name(), allowed: allowed.name() });
+                }
+                if data.len() < view.extent() {
+                    return Err(E::Short { argument, found: data.len(), needed: view.extent() });
+                }
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
+            (None, Some(_)) => return Err(E::Needs { argument, other: "its shape in the problem" }),
+        }
+        let argument = Operand::BiasIndex.argument();
+        let memory = problem.memory(Operand::BiasIndex);
+        match (bias, memory, self.bias_index) {
+            (Some(BiasView::Table(table)), Some(Memory { elements, .. }), Some(index)) => {
+                if index.len() < elements {
+                    return Err(E::Short { argument, found: index.len(), needed: elements });
+                }
+                let (min, max) = (0, table.entries as i64 - 1);
+                match index[..elements].iter().position(|entry| !(min..=max).contains(entry)) {
+                    Some(at) => Err(E::Length { argument, index: at, found: index[at], min, max }),
+                    None => Ok(()),
+                }
+            }
+            (_, None, None) => Ok(()),
+            (_, None, Some(_)) => Err(E::Needs { argument, other: "its mention in the problem" }),
+            _ => Err(E::Needs { argument, other: "its data" }),
+        }
     }
 }
 
@@ -144,6 +190,7 @@ impl Chunk {
             (s.present_key.is_some(), "present_k"),
             (s.present_value.is_some(), "present_v"),
             (s.packed.is_some(), "cu_seqlens_q"),
+            (s.windows.is_some(), "windows"),
         ] {
             if given {
                 return Err(E::Conflict { argument: "chunk", other });

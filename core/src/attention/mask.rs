@@ -1,4 +1,5 @@
-//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right.
+//! Masks: boolean or additive, broadcast to `[batch, heads, queries, keys]` with axes aligned from the right. The batch axis
+//! may divide the batch: of `n` masks, sequence `b` has mask `b mod n`.
 
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements};
@@ -104,11 +105,12 @@ impl MaskElements<'_> {
 
 /// A mask's element, limited by [`MASK_LIMIT`] if it is finite.
 #[inline]
-fn limited(x: f32) -> f32 {
+pub(super) fn limited(x: f32) -> f32 {
     if x.is_finite() { x.clamp(-MASK_LIMIT, MASK_LIMIT) } else { x }
 }
 
-/// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast.
+/// Shape and strides of a mask, `[batch, heads, queries, keys]`, in elements. Axes of size 1 are broadcast, and a batch axis
+/// that divides the batch repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskView {
     kind: MaskKind,
@@ -171,14 +173,17 @@ impl MaskView {
         if self.shape[3] == 1 { keys } else { self.shape[3] }
     }
 
-    pub(super) fn check(&self, full: [usize; 4]) -> Result<(), ArgumentError> {
-        for (a, axis) in ["batch", "heads", "queries"].into_iter().enumerate() {
-            if self.shape[a] != 1 && self.shape[a] != full[a] {
-                return Err(ArgumentError::MaskShape { axis, found: self.shape[a], allowed: full[a] });
+    pub(super) fn check(&self, argument: &'static str, full: [usize; 4]) -> Result<(), ArgumentError> {
+        for (a, axis) in ["batch", "heads", "queries", "keys"].into_iter().enumerate() {
+            let (found, allowed) = (self.shape[a], full[a]);
+            let fits = match a {
+                0 => allowed.is_multiple_of(found),
+                3 => found <= allowed,
+                _ => found == allowed,
+            };
+            if found != 1 && !fits {
+                return Err(ArgumentError::MaskShape { argument, axis, found, allowed });
             }
-        }
-        if self.shape[3] != 1 && self.shape[3] > full[3] {
-            return Err(ArgumentError::MaskShape { axis: "keys", found: self.shape[3], allowed: full[3] });
         }
         Ok(())
     }
@@ -188,6 +193,8 @@ impl MaskView {
     #[must_use]
     pub fn row(&self, batch: usize, head: usize, q: usize) -> MaskRow {
         let at = |axis: usize, i: usize| if self.shape[axis] == 1 { 0 } else { i * self.strides[axis] };
+        // A mask without sequences has no rows.
+        let batch = batch.checked_rem(self.shape[0]).unwrap_or(0);
         MaskRow { start: at(0, batch) + at(1, head) + at(2, q), step: usize::from(self.shape[3] != 1) }
     }
 

@@ -5,8 +5,8 @@
 //! For every query row `i` of a sequence the output is
 //!
 //! ```text
-//! s_j = cap(scale · q_i · k_j) + mask_ij       for the keys j that row i attends
-//! y_i = Σ_j exp(s_j) v_j / Σ_j exp(s_j)        zeros if it attends no key
+//! s_j = cap(scale · q_i · k_j) + bias_ij + mask_ij       for the keys j that row i attends
+//! y_i = Σ_j exp(s_j) v_j / Σ_j exp(s_j)                 zeros if it attends no key
 //! ```
 //!
 //! where `cap(s) = X · tanh(s / X)` if a soft cap is set, else `cap(s) = s`. A row attends the keys in the
@@ -14,7 +14,8 @@
 //! - the valid keys of its sequence: all, or the first `key_lengths[b]`;
 //! - `j ≤ i + offset`, if causal;
 //! - `i + offset − L ≤ j ≤ i + offset + R`, with a window;
-//! - the mask: elements that are true, or not `−∞`. Keys beyond the mask's last axis are not attended.
+//! - the mask and the bias: elements that are true, or not `−∞`. Keys beyond the mask's last axis are not attended;
+//! - the side of its token, if the problem has shifted [`Windows`].
 //!
 //! A score that arithmetic makes `−∞`, because a query or a key is infinite, has weight zero. If the value of that
 //! key holds a NaN or an infinity, the row is unspecified.
@@ -22,20 +23,21 @@
 //! Scores and weighted sums are f32 values; [`Spec`] states how large queries, scores, masks and values may be.
 //!
 //! Keys are counted from the start of the past, if the problem has one. The first three conditions define one
-//! interval per row, [`Sequence::range`]; only the mask is read per key.
+//! interval per row, [`Sequence::range`]; only mask, bias and sides are decided per key ([`Added`]).
 //!
 //! # Modules
 //!
 //! | step | items |
 //! |---|---|
 //! | the list of tensors | [`Operand`], [`Operands`] |
-//! | a checked problem, with masks and lengths as data | [`Spec`], [`Problem`], [`MaskView`], [`Sequence`] |
+//! | a checked problem, with masks and lengths as data | [`Spec`], [`Problem`], [`MaskView`], [`BiasView`], [`Windows`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
 //! | kernel descriptions, the choosers, the workspace layout | [`plan`] |
 //! | query tiles, key blocks and segments | [`schedule`] |
 //! | the scalar fallback, without an allocator | [`scalar`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 
+mod bias;
 pub mod bound;
 pub mod certificate;
 mod data;
@@ -47,9 +49,12 @@ pub mod reference;
 pub mod scalar;
 pub mod schedule;
 mod sequence;
+mod windows;
 
+pub use bias::{Added, BiasView, TableView};
 pub use data::{Inputs, Outputs, StateOut};
 pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};
 pub use operands::{Operand, Operands};
 pub use problem::{LARGEST_FACTOR, Memory, Problem, Spec};
 pub use sequence::{Alignment, Chunk, Lengths, Sequence, Window};
+pub use windows::{Sides, Windows};

@@ -21,6 +21,10 @@ pub enum Operand {
     PastValue,
     /// The mask, broadcast to `[batch, heads, queries, keys]`.
     Mask,
+    /// The bias, broadcast as the mask is, or a table of relative positions, `[entries, heads]`.
+    Bias,
+    /// The entry of the table for each query and key, i64 `[queries, keys]`.
+    BiasIndex,
     /// The output, `[batch, heads, queries, d_v]`.
     Output,
     /// Past and new keys, `[batch, kv_heads, past + keys, d]`.
@@ -39,13 +43,15 @@ pub enum Operand {
 
 impl Operand {
     /// Every operand: the inputs, then the outputs.
-    pub const ALL: [Operand; 13] = [
+    pub const ALL: [Operand; 15] = [
         Operand::Query,
         Operand::Key,
         Operand::Value,
         Operand::PastKey,
         Operand::PastValue,
         Operand::Mask,
+        Operand::Bias,
+        Operand::BiasIndex,
         Operand::Output,
         Operand::PresentKey,
         Operand::PresentValue,
@@ -66,6 +72,8 @@ impl Operand {
             Operand::PastKey => "past_k",
             Operand::PastValue => "past_v",
             Operand::Mask => "mask",
+            Operand::Bias => "bias",
+            Operand::BiasIndex => "bias_index",
             Operand::Output => "out",
             Operand::PresentKey => "present_k",
             Operand::PresentValue => "present_v",
@@ -151,7 +159,7 @@ mod tests {
     fn the_list_is_in_the_order_of_its_numbers() {
         for (i, operand) in Operand::ALL.into_iter().enumerate() {
             assert_eq!(operand as usize, i);
-            assert_eq!(operand.is_written(), i >= 6);
+            assert_eq!(operand.is_written(), i >= 8);
         }
         let names = Operands::from_fn(Operand::argument);
         assert!(names.iter().all(|(operand, name)| operand.argument() == *name));

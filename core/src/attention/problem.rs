@@ -1,8 +1,10 @@
 //! The problem: shapes, masks and options of an attention call, checked once, as plain data.
 
+use super::bias::{BiasView, TableView};
 use super::mask::MaskView;
 use super::operands::Operand;
 use super::sequence::{Alignment, Lengths, Sequence, Window};
+use super::windows::Windows;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 use crate::view::View;
@@ -60,6 +62,11 @@ pub struct Spec {
     pub softcap: Option<f32>,
     /// A boolean or additive mask.
     pub mask: Option<MaskView>,
+    /// An additive bias besides the mask. If the last axis of either is shorter than the keys, the other's must be as long
+    /// or 1.
+    pub bias: Option<BiasView>,
+    /// Makes each sequence a window of a picture: its queries and keys are the window's tokens.
+    pub windows: Option<Windows>,
     /// Whether the number of valid keys of each sequence is supplied with the data ([`Lengths::keys`]).
     pub key_lengths: bool,
     /// Number of sequences packed along the tokens of query and key, whose batch is then 1. Their bounds are
@@ -87,6 +94,8 @@ impl Spec {
             window: Window::default(),
             softcap: None,
             mask: None,
+            bias: None,
+            windows: None,
             key_lengths: false,
             packed: None,
         }
@@ -166,6 +175,7 @@ impl Spec {
                 (self.present_key.is_some(), "present_k"),
                 (self.present_value.is_some(), "present_v"),
                 (self.mask.is_some(), "mask"),
+                (self.bias.is_some(), "bias"),
                 (self.key_lengths, "key_lengths"),
             ];
             for (given, argument) in given {
@@ -190,7 +200,13 @@ impl Spec {
             });
         }
         if let Some(mask) = &self.mask {
-            mask.check([query.batch(), query.heads(), query.tokens(), keys])?;
+            mask.check("mask", [query.batch(), query.heads(), query.tokens(), keys])?;
+        }
+        if let Some(windows) = &self.windows {
+            windows.check(&self)?;
+        }
+        if let Some(bias) = &self.bias {
+            bias.check(&self, keys)?;
         }
         let scale = match self.scale {
             Some(scale) => scale,
@@ -248,7 +264,7 @@ pub struct Memory {
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// Its view; `None` for the mask, the log-sum-exp and the states, which are dense.
+    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states, which are dense.
     pub view: Option<View>,
 }
 
@@ -357,11 +373,29 @@ impl Problem {
         }
     }
 
-    /// Whether lengths, causality, a window or a mask may keep a row from attending every key.
+    /// Whether something is added to the scores of sequence `batch`, or decided, key by key: a mask, a bias, or the sides of
+    /// a shifted window.
+    #[must_use]
+    pub const fn modifies(&self, batch: usize) -> bool {
+        let s = &self.spec;
+        let divides = match &s.windows {
+            Some(windows) => windows.sides(batch).is_some(),
+            None => false,
+        };
+        s.mask.is_some() || s.bias.is_some() || divides
+    }
+
+    /// Whether lengths, causality, a window, a mask or a bias may keep a row from attending every key, or change its score.
     #[must_use]
     pub const fn is_masked(&self) -> bool {
         let s = &self.spec;
+        let shifted = match &s.windows {
+            Some(windows) => windows.is_shifted(),
+            None => false,
+        };
         s.mask.is_some()
+            || s.bias.is_some()
+            || shifted
             || s.causal.is_some()
             || s.window.left.is_some()
             || s.window.right.is_some()
@@ -423,6 +457,16 @@ impl Problem {
                     view: None,
                 });
             }
+            Operand::Bias => {
+                let bias = s.bias.as_ref()?;
+                let element_size = bias.dtype().size();
+                return Some(Memory { elements: bias.extent(), element_size, view: None });
+            }
+            Operand::BiasIndex => {
+                let Some(BiasView::Table(TableView { indexed: true, .. })) = s.bias else { return None };
+                let elements = s.query.tokens().saturating_mul(self.keys);
+                return Some(Memory { elements, element_size: 8, view: None });
+            }
             Operand::LogSumExp | Operand::StateReference | Operand::StateSum => return rows(1),
             Operand::StateWeighted => return rows(self.value_dim()),
         };
@@ -465,10 +509,9 @@ impl Problem {
             (Some(_), _) => Some(0),
             (None, right) => right,
         };
-        s.reach = match &self.spec.mask {
-            Some(mask) => s.valid.min(mask.reach(s.keys)),
-            None => s.valid,
-        };
+        let mask = self.spec.mask.map_or(s.keys, |mask| mask.reach(s.keys));
+        let bias = self.spec.bias.map_or(s.keys, |bias| bias.reach(s.keys));
+        s.reach = s.valid.min(mask).min(bias);
         s
     }
 }

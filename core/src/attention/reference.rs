@@ -1,7 +1,7 @@
 //! The oracle: attention in f64, row by row, a direct transcription of the definition in [`crate::attention`].
 //!
 //! ```text
-//! for every key j of the sequence:  if row i attends j:  s_j = cap(scale · q_i · k_j) + mask_ij
+//! for every key j of the sequence:  if row i attends j:  s_j = cap(scale · q_i · k_j) + bias_ij + mask_ij
 //! max = max s_j    sum = Σ exp(s_j − max)    y_i = Σ exp(s_j − max) v_j / sum    lse = max + log sum
 //! ```
 //!
@@ -21,8 +21,9 @@
 //!
 //! For speed the element type is matched once per row, and the dot product keeps eight independent sums.
 
+use super::bias::BiasView;
 use super::data::Inputs;
-use super::mask::{MaskElements, MaskView};
+use super::mask::{MASK_LIMIT, MaskElements, MaskView};
 use super::problem::{Problem, Spec};
 use super::sequence::Alignment;
 use crate::dtype::{DType, Elements};
@@ -133,6 +134,24 @@ pub fn attends(
     Geometry::new(problem, inputs, sequence, head, i).bias(j).is_some()
 }
 
+/// The largest magnitude that mask and bias together bring to the score of query `i` and key `j` of a sequence,
+/// `|bias| + |mask|`; zero if the row does not attend the key.
+///
+/// # Panics
+/// Panics if `sequence`, `head` or `i` is out of bounds.
+#[must_use]
+pub fn bias_magnitude(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    j: usize,
+) -> f64 {
+    let parts = Geometry::new(problem, inputs, sequence, head, i).parts(j);
+    parts.map_or(0.0, |[mask, bias]| mask.abs() + bias.abs())
+}
+
 /// An element type that is read as f64.
 trait Element: Copy {
     fn of<'a>(elements: &Elements<'a>) -> &'a [Self];
@@ -204,6 +223,8 @@ struct Geometry<'a> {
     /// Key index of the diagonal in this row.
     diagonal: i128,
     mask: Option<(&'a MaskView, MaskElements<'a>)>,
+    bias: Option<(&'a BiasView, Elements<'a>)>,
+    index: Option<&'a [i64]>,
 }
 
 impl<'a> Geometry<'a> {
@@ -250,12 +271,24 @@ impl<'a> Geometry<'a> {
             valid,
             diagonal: i as i128 + offset,
             mask: spec.mask.as_ref().zip(inputs.mask),
+            bias: spec.bias.as_ref().zip(inputs.bias),
+            index: inputs.bias_index,
         }
     }
 
-    /// What the mask adds to the score of key `j` (zero without a mask), or `None` if the row does not attend it.
+    /// What mask and bias add to the score of key `j`, or `None` if the row does not attend it.
     #[inline]
     fn bias(&self, j: usize) -> Option<f64> {
+        let [mask, bias] = self.parts(j)?;
+        let sum = mask + bias;
+        // Finite elements count as finite together, too.
+        let most = f64::from(MASK_LIMIT);
+        Some(if mask.is_finite() && bias.is_finite() { sum.clamp(-most, most) } else { sum })
+    }
+
+    /// What mask and bias add to the score of key `j`, each zero if there is none; `None` if the row does not attend it.
+    #[inline]
+    fn parts(&self, j: usize) -> Option<[f64; 2]> {
         let column = j as i128;
         if column >= self.valid
             || (self.spec.causal.is_some() && column > self.diagonal)
@@ -264,18 +297,61 @@ impl<'a> Geometry<'a> {
         {
             return None;
         }
-        let Some((view, elements)) = &self.mask else { return Some(0.0) };
+        if !self.is_on_the_same_side(j) {
+            return None;
+        }
+        let mask = match &self.mask {
+            Some((view, elements)) => elements.bias(self.element(view, j)?),
+            None => 0.0,
+        };
+        let bias = match &self.bias {
+            Some((BiasView::Dense(view), elements)) => elements.get(self.element(view, j)?),
+            Some((BiasView::Table(table), elements)) => {
+                let entry = match (self.index, &self.spec.windows) {
+                    (Some(index), _) => index[self.i * self.keys + j] as usize,
+                    (None, Some(windows)) => {
+                        let [h, w] = windows.size;
+                        let (down, across) = (self.i / w + h - 1 - j / w, self.i % w + w - 1 - j % w);
+                        down * (2 * w - 1) + across
+                    }
+                    (None, None) => return None,
+                };
+                elements.get(entry * table.heads + self.head)
+            }
+            None => 0.0,
+        };
+        let limited = if bias.is_finite() { bias.clamp(-MASK_LIMIT, MASK_LIMIT) } else { bias };
+        let attended = mask != f32::NEG_INFINITY && limited != f32::NEG_INFINITY;
+        attended.then(|| [f64::from(mask), f64::from(limited)])
+    }
+
+    /// Whether key `j` lies in the part of the picture that the row's token was rolled from, too.
+    #[inline]
+    fn is_on_the_same_side(&self, j: usize) -> bool {
+        let Some(windows) = &self.spec.windows else { return true };
+        let across = windows.picture[1] / windows.size[1];
+        let number = self.batch % (windows.picture[0] / windows.size[0] * across);
+        let corner = [number / across * windows.size[0], number % across * windows.size[1]];
+        let rolled = |axis: usize, token: usize| {
+            let at = if axis == 0 { token / windows.size[1] } else { token % windows.size[1] };
+            corner[axis] + at >= windows.picture[axis] - windows.shift[axis]
+        };
+        [0, 1].into_iter().all(|axis| rolled(axis, self.i) == rolled(axis, j))
+    }
+
+    /// Index of the element for key `j`; `None` beyond the last axis. An axis of size 1 is broadcast, and a batch axis
+    /// that divides the batch repeats.
+    #[inline]
+    fn element(&self, view: &MaskView, j: usize) -> Option<usize> {
         let [batches, heads, queries, keys] = view.shape();
         if keys != 1 && j >= keys {
             return None;
         }
-        // An axis of size 1 is broadcast, so its only index is zero.
-        let b = if batches == 1 { 0 } else { self.batch };
+        let b = self.batch % batches;
         let h = if heads == 1 { 0 } else { self.head };
         let q = if queries == 1 { 0 } else { self.i };
         let k = if keys == 1 { 0 } else { j };
-        let bias = elements.bias(((b * heads + h) * queries + q) * keys + k);
-        (bias != f32::NEG_INFINITY).then(|| f64::from(bias))
+        Some(((b * heads + h) * queries + q) * keys + k)
     }
 }
 

@@ -5,6 +5,7 @@
 //! The cuts and the merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
+use super::bias::Added;
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;
@@ -12,7 +13,6 @@ use super::sequence::Sequence;
 use crate::argument::ArgumentError;
 use crate::scan::stack::MergeStack;
 use crate::state::{NaturalState, State};
-use core::f32::consts::LOG2_E;
 
 /// Keys of a segment, which fold into one state.
 const SEGMENT: usize = 64 * BLOCKS_PER_SEGMENT;
@@ -80,7 +80,7 @@ fn row(
     let mut stack = MergeStack::default();
     let mut segment = None;
     let (start, end) = sequence.range(i);
-    let mask = s.mask.as_ref().zip(inputs.mask.as_ref());
+    let added = problem.modifies(sequence.batch).then(|| Added::new(problem, inputs));
     // Where the new rows lie; behind the past, if the problem appends in place.
     let present = (&s.present_key, &s.present_value, &outputs.present_key, &outputs.present_value);
     let (key_view, value_view, new_key, new_value) = match present {
@@ -89,8 +89,8 @@ fn row(
     };
     for j in start..end {
         let mut bias = 0.0;
-        if let Some((view, data)) = mask {
-            bias = data.bias(view.row(sequence.batch, head, i).index(j)) * LOG2_E;
+        if let Some(added) = &added {
+            bias = added.at(sequence.batch, head, i, j);
             if bias == f32::NEG_INFINITY {
                 continue;
             }

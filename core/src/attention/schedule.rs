@@ -18,10 +18,11 @@
 //!    widths.
 //! 4. *Intervals decide coverage.* Lengths, causality and window leave each row an interval of keys whose ends never
 //!    decrease with the row. The outermost rows of a tile therefore decide whether it is skipped, fully attended or
-//!    partly attended ([`coverage`], [`restrict`]); only a mask is read element by element.
+//!    partly attended ([`coverage`], [`restrict`]); only masks, biases and sides are decided element by element ([`divide`]).
 
 use super::problem::Problem;
 use super::sequence::Sequence;
+use super::windows::Sides;
 use core::ops::Range;
 
 /// Number of blocks in a segment. The keys of a segment fold into one state before states merge.
@@ -94,14 +95,14 @@ pub enum Coverage {
     Partial,
 }
 
-/// The coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` for a problem with a mask,
-/// whose elements are not read here.
+/// The coverage of `rows` × `keys` by lengths, causality and window. It is never `Full` where a mask, a
+/// bias or the sides of a shifted window are decided key by key, which is not done here.
 #[must_use]
 pub fn coverage(problem: &Problem, sequence: &Sequence, rows: Range<usize>, keys: Range<usize>) -> Coverage {
     let (any, all) = sequence.ranges(rows);
     if keys.start.max(any.start) >= keys.end.min(any.end) {
         Coverage::Skip
-    } else if problem.spec().mask.is_none() && all.start <= keys.start && keys.end <= all.end {
+    } else if !problem.modifies(sequence.batch) && all.start <= keys.start && keys.end <= all.end {
         Coverage::Full
     } else {
         Coverage::Partial
@@ -133,6 +134,27 @@ pub fn restrict(sequence: &Sequence, rows: Range<usize>, keys: Range<usize>, wid
             let j = j as i32;
             for ((b, s), e) in line[first..first + take].iter_mut().zip(&start).zip(&end) {
                 *b = if j >= *s && j < *e { *b } else { f32::NEG_INFINITY };
+            }
+        }
+    }
+}
+
+/// Writes `−∞` to `bias` (`[key][width]`, one column per row of the tile) wherever a query and a key lie on different sides
+/// of a shifted window, and leaves the rest alone.
+///
+/// # Panics
+/// Panics if `bias` is shorter than `keys.len() · width`, or if `width` is less than the number of rows.
+pub fn divide(sides: &Sides, rows: Range<usize>, keys: Range<usize>, width: usize, bias: &mut [f32]) {
+    const LANES: usize = 16;
+    let bias = &mut bias[..keys.len() * width];
+    for first in (0..width).step_by(LANES) {
+        let take = LANES.min(width - first);
+        // Columns past the last row lie anywhere.
+        let own: [u8; LANES] = core::array::from_fn(|column| sides.of(rows.start + first + column));
+        for (line, key) in bias.chunks_exact_mut(width).zip(keys.clone()) {
+            let side = sides.of(key);
+            for (b, own) in line[first..first + take].iter_mut().zip(&own) {
+                *b = if *own == side { *b } else { f32::NEG_INFINITY };
             }
         }
     }

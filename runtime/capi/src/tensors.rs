@@ -63,6 +63,8 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given);
         (Operand::PastKey, "past_k", i.past_k.into()),
         (Operand::PastValue, "past_v", i.past_v.into()),
         (Operand::Mask, "mask", i.mask.into()),
+        (Operand::Bias, "bias", Given { data: std::ptr::null_mut(), bytes: 0 }),
+        (Operand::BiasIndex, "bias_index", Given { data: std::ptr::null_mut(), bytes: 0 }),
     ]
 }
 
@@ -319,6 +321,8 @@ pub(crate) unsafe fn host<'a>(
                 .spec()
                 .mask
                 .and_then(|view| at(Operand::Mask).map(|buffer| mask(buffer, view.kind()))),
+            bias: None,
+            bias_index: None,
             lengths: Lengths { chunk, ..tensors.lengths() },
         };
         let written = Outputs {
@@ -354,6 +358,8 @@ pub(crate) unsafe fn device<'a>(
         past_key: optional(Operand::PastKey),
         past_value: optional(Operand::PastValue),
         mask: optional(Operand::Mask),
+        bias: None,
+        bias_index: None,
         // SAFETY: the clause of this function.
         lengths: unsafe { tensors.lengths() },
     };

@@ -31,7 +31,7 @@ impl Files {
     /// padding mask is told from a mask of queries.
     #[must_use]
     pub fn explain_spec(&self, fault: ArgumentError, spec: &Spec) -> Error {
-        let (ArgumentError::MaskShape { .. }, Some(mask)) = (fault, &spec.mask) else {
+        let (ArgumentError::MaskShape { argument: "mask", .. }, Some(mask)) = (fault, &spec.mask) else {
             return self.explain(fault);
         };
         let past = spec.past_key.map_or(0, |past| past.tokens());
@@ -55,7 +55,7 @@ impl Files {
         let fault = fault.renamed(flag);
         let (argument, other) = match fault {
             E::Groups { .. } => ("k", "q"),
-            E::MaskShape { .. } => ("mask", ""),
+            E::MaskShape { argument, .. } => (argument, ""),
             E::Mismatch { argument, of, .. } => match of {
                 "q with v" | "the batch" => (argument, "q"),
                 _ => (argument, of),

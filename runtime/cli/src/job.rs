@@ -175,6 +175,8 @@ impl Job {
             past_key: elements(Operand::PastKey),
             past_value: elements(Operand::PastValue),
             mask: self.tensors[Operand::Mask].as_deref().and_then(Tensor::mask),
+            bias: None,
+            bias_index: None,
             lengths: self.lengths.borrow(),
         })
     }

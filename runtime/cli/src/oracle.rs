@@ -97,8 +97,6 @@ impl<'a> Oracle<'a> {
         let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
-        let mask =
-            spec.mask.as_ref().zip(inputs.mask).map(|(view, data)| (view.row(sequence, head, query), data));
         let mut bounds = Row::new(self.arithmetic);
         for j in 0..self.p.len() {
             let p = self.p[j];
@@ -108,7 +106,7 @@ impl<'a> Oracle<'a> {
             }
             let (k, at) = self.key(&s, kv_head, j);
             let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
-            let bias = mask.map_or(0.0, |(at, data)| f64::from(data.bias(at.index(j))));
+            let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = self.arithmetic.key(p, magnitude * scale, bias);
             self.delta[j] = key.delta;
             bounds.absorb(&key);

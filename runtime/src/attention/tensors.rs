@@ -29,6 +29,9 @@ impl<'a> HostTensors<'a> {
         ] {
             at[operand] = elements.map_or(ptr::null_mut(), |elements| elements.as_ptr().cast_mut());
         }
+        at[Operand::Bias] = inputs.bias.map_or(ptr::null_mut(), |bias| bias.as_ptr().cast_mut());
+        at[Operand::BiasIndex] =
+            inputs.bias_index.map_or(ptr::null_mut(), |index| index.as_ptr().cast_mut().cast());
         at[Operand::Mask] = inputs.mask.map_or(ptr::null_mut(), |mask| mask.as_ptr().cast_mut());
         for (operand, elements) in [
             (Operand::Output, outputs.output.as_mut()),

@@ -72,6 +72,9 @@ struct Tensors {
     /// Query, key, value, past keys and past values.
     read: [Option<Zeros>; 5],
     mask: Option<Open>,
+    bias: Option<Zeros>,
+    /// Every pair has the first entry.
+    bias_index: Option<HostBuffer<i64>>,
     /// Output, present keys and present values.
     written: [Option<Zeros>; 3],
     /// Log-sum-exp, and the arrays of the states.
@@ -113,6 +116,11 @@ impl Tensors {
                 zeros(Operand::PastValue)?,
             ],
             mask: spec.mask.map(|mask| Open::new(mask.kind(), mask.extent())).transpose()?,
+            bias: spec.bias.map(|bias| Zeros::new(bias.dtype(), bias.extent())).transpose()?,
+            bias_index: problem
+                .memory(Operand::BiasIndex)
+                .map(|memory| HostBuffer::ordinary(memory.elements))
+                .transpose()?,
             written: [zeros(Operand::Output)?, zeros(Operand::PresentKey)?, zeros(Operand::PresentValue)?],
             rows: [
                 rows(Operand::LogSumExp)?,
@@ -141,6 +149,8 @@ impl Tensors {
             past_key,
             past_value,
             mask: self.mask.as_ref().map(Open::read),
+            bias: self.bias.as_ref().map(Zeros::read),
+            bias_index: self.bias_index.as_deref(),
             lengths: Lengths { keys, cu_seqlens_q, cu_seqlens_k, ..Lengths::default() },
         };
         let [output, present_key, present_value] =

@@ -2,9 +2,10 @@
 
 use super::case::{Case, made};
 use super::data::{Data, MaskData};
-use super::params::{MaskParams, Params};
+use super::params::{BiasParams, MaskParams, Params};
 use crate::random::Random;
-use elsa_core::attention::{MaskKind, MaskView, Spec};
+use elsa_core::attention::{BiasView, MaskKind, MaskView, Spec, TableView};
+use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 
 impl Params {
@@ -61,6 +62,16 @@ impl Params {
         spec.key_lengths = self.lengths;
         spec.packed = self.packed.as_ref().map(Vec::len);
         spec.mask = self.mask.as_ref().map(|m| made(MaskView::dense(m.kind, &m.dims)));
+        spec.windows = self.windows;
+        spec.bias = self.bias.as_ref().map(|bias| match *bias {
+            BiasParams::Dense(ref m) => BiasView::Dense(made(MaskView::dense(m.kind, &m.dims))),
+            BiasParams::Table { dtype, entries, .. } => BiasView::Table(TableView {
+                dtype,
+                entries: entries.or(self.windows.map(|windows| windows.entries())).unwrap_or(1),
+                heads: self.heads,
+                indexed: entries.is_some(),
+            }),
+        });
         let mut tensor = |view: &View, gain: f32| {
             let mut data = Data::filled(self.dtype, view.extent(), f32::NAN);
             each_row(view, |row| {
@@ -77,7 +88,20 @@ impl Params {
         let mask = self.mask.as_ref().map(|m| m.data(&mut random));
         let lengths =
             self.lengths.then(|| (0..batch).map(|_| random.below(past_len + keys + 1) as i64).collect());
-        let case = Case { name: name.into(), params: self.clone(), spec, q, k, v, past, mask, lengths, cu };
+        let bias = self.bias.as_ref().zip(spec.bias).map(|(bias, view)| match *bias {
+            BiasParams::Dense(ref m) => additive(m.kind, view.extent(), m.density, &mut random),
+            BiasParams::Table { dtype, density, .. } => {
+                additive(MaskKind::Additive(dtype), view.extent(), density, &mut random)
+            }
+        });
+        let bias_index = match spec.bias {
+            Some(BiasView::Table(TableView { entries, indexed: true, .. })) => {
+                Some((0..queries * (past_len + keys)).map(|_| random.below(entries) as i64).collect())
+            }
+            _ => None,
+        };
+        let (name, params) = (name.into(), self.clone());
+        let case = Case { name, params, spec, q, k, v, past, mask, bias, bias_index, lengths, cu };
         made(case.inputs().check(&case.problem()));
         case
     }
@@ -105,16 +129,23 @@ impl MaskParams {
                     .map(|_| if random.unit() < self.density { 1 + random.below(255) as u8 } else { 0 })
                     .collect(),
             ),
-            MaskKind::Additive(dtype) => {
-                let mut data = Data::filled(dtype, len, 0.0);
-                for x in 0..len {
-                    let attended = random.unit() < self.density;
-                    data.set(x, if attended { 2.0 * random.normal() } else { f32::NEG_INFINITY });
-                }
-                MaskData::Additive(data)
-            }
+            kind => MaskData::Additive(additive(kind, len, self.density, random)),
         }
     }
+}
+
+/// `len` elements to be added, `density` of which are not `−∞`. A kind that is not additive makes f32.
+fn additive(kind: MaskKind, len: usize, density: f64, random: &mut Random) -> Data {
+    let dtype = match kind {
+        MaskKind::Additive(dtype) => dtype,
+        MaskKind::Bool => DType::F32,
+    };
+    let mut data = Data::filled(dtype, len, 0.0);
+    for x in 0..len {
+        let attended = random.unit() < density;
+        data.set(x, if attended { 2.0 * random.normal() } else { f32::NEG_INFINITY });
+    }
+    data
 }
 
 /// Calls `visit` with the index of the first element of every row, batch by batch, head by head.

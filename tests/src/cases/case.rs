@@ -3,7 +3,7 @@
 use super::data::{Data, MaskData};
 use super::params::Params;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{Inputs, MaskView, Problem, Spec};
+use elsa_core::attention::{BiasView, Inputs, MaskView, Problem, Spec};
 use elsa_core::view::View;
 
 /// A problem with its data.
@@ -25,6 +25,10 @@ pub struct Case {
     pub past: Option<(Data, Data)>,
     /// Elements of the mask.
     pub mask: Option<MaskData>,
+    /// Elements of the bias, or of its table.
+    pub bias: Option<Data>,
+    /// Entry of the table for each query and key.
+    pub bias_index: Option<Vec<i64>>,
     /// Valid keys of each sequence.
     pub lengths: Option<Vec<i64>>,
     /// Bounds of the packed sequences among queries and keys.
@@ -58,6 +62,8 @@ impl Case {
         inputs.past_key = self.past.as_ref().map(|x| x.0.elements());
         inputs.past_value = self.past.as_ref().map(|x| x.1.elements());
         inputs.mask = self.mask.as_ref().map(MaskData::elements);
+        inputs.bias = self.bias.as_ref().map(Data::elements);
+        inputs.bias_index = self.bias_index.as_deref();
         inputs.lengths.keys = self.lengths.as_deref();
         inputs.lengths.cu_seqlens_q = self.cu.as_ref().map(|x| &x.0[..]);
         inputs.lengths.cu_seqlens_k = self.cu.as_ref().map(|x| &x.1[..]);
@@ -96,12 +102,12 @@ impl Case {
         self
     }
 
-    /// The same problem with only the first `n` queries of every sequence; `None` for packed sequences, and for those
-    /// that have no more than `n`.
+    /// The same problem with only the first `n` queries of every sequence; `None` for packed sequences, windows, and
+    /// those that have no more than `n`.
     #[must_use]
     pub fn first_queries(&self, n: usize) -> Option<Case> {
         let before = self.spec.query.tokens();
-        if self.spec.packed.is_some() || before <= n {
+        if self.spec.packed.is_some() || self.spec.windows.is_some() || before <= n {
             return None;
         }
         let mut case = self.clone().named(format!("{}, {n} of the queries", self.name));
@@ -116,19 +122,23 @@ impl Case {
         {
             let [b, h, _, k] = view.shape();
             case.spec.mask = Some(made(MaskView::dense(view.kind(), &[b, h, n, k])));
-            // Rows of the first queries, one head after the other.
-            let kept = |i: usize| i / k % before < n;
             case.mask = Some(match data {
                 MaskData::Bool(x) => {
-                    MaskData::Bool(x.iter().enumerate().filter(|(i, _)| kept(*i)).map(|(_, x)| *x).collect())
+                    let rows = x.iter().enumerate().filter(|(i, _)| i / k % before < n);
+                    MaskData::Bool(rows.map(|(_, x)| *x).collect())
                 }
-                MaskData::Additive(x) => {
-                    let rows: Vec<f32> = (0..x.len()).filter(|i| kept(*i)).map(|i| x.get(i)).collect();
-                    let mut fewer = Data::filled(x.elements().dtype(), rows.len(), 0.0);
-                    rows.iter().enumerate().for_each(|(i, x)| fewer.set(i, *x));
-                    MaskData::Additive(fewer)
-                }
+                MaskData::Additive(x) => MaskData::Additive(first_rows(x, k, before, n)),
             });
+        }
+        if let (Some(BiasView::Dense(view)), Some(data)) = (self.spec.bias, &self.bias)
+            && !view.same_for_all_queries()
+        {
+            let [b, h, _, k] = view.shape();
+            case.spec.bias = Some(BiasView::Dense(made(MaskView::dense(view.kind(), &[b, h, n, k]))));
+            case.bias = Some(first_rows(data, k, before, n));
+        }
+        if let Some(index) = &mut case.bias_index {
+            index.truncate(index.len() / before * n);
         }
         Some(case)
     }
@@ -148,6 +158,14 @@ impl Case {
             (0..self.spec.value.dim()).for_each(|x| self.v.set(at + x, value));
         }
     }
+}
+
+/// The first `n` of `rows` rows of `width` elements, of one head after the other.
+fn first_rows(data: &Data, width: usize, rows: usize, n: usize) -> Data {
+    let kept: Vec<f32> = (0..data.len()).filter(|i| i / width % rows < n).map(|i| data.get(i)).collect();
+    let mut fewer = Data::filled(data.elements().dtype(), kept.len(), 0.0);
+    kept.iter().enumerate().for_each(|(i, x)| fewer.set(i, *x));
+    fewer
 }
 
 fn tokens(view: &View) -> impl Iterator<Item = (usize, usize, usize)> + use<> {

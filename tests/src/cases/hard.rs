@@ -3,6 +3,7 @@
 use super::case::Case;
 use super::data::MaskData;
 use super::params::{MaskParams, Params};
+use super::windowed::windowed;
 use elsa_core::attention::{Alignment, MaskKind, Window};
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
@@ -22,6 +23,7 @@ pub fn hard_cases() -> Vec<Case> {
     absences(&mut cases);
     poison(&mut cases);
     semantics(&mut cases);
+    windowed(&mut cases);
     // Very few queries have kernels of their own.
     let few: Vec<Case> = cases
         .iter()

@@ -10,6 +10,7 @@ mod case;
 mod data;
 mod hard;
 mod params;
+mod windowed;
 
 pub use any::{any_case, any_params};
 pub use buffers::Buffers;
@@ -17,4 +18,4 @@ pub use build::each_row;
 pub use case::Case;
 pub use data::{Data, MaskData};
 pub use hard::{HEAD_SIZES, LENGTHS, hard_cases};
-pub use params::{MaskParams, Params};
+pub use params::{BiasParams, MaskParams, Params};

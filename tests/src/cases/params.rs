@@ -1,6 +1,6 @@
 //! The parameters that a case is made from.
 
-use elsa_core::attention::{Alignment, MaskKind, Window};
+use elsa_core::attention::{Alignment, MaskKind, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::Layout;
 
@@ -13,6 +13,23 @@ pub struct MaskParams {
     pub dims: Vec<usize>,
     /// Share of the elements that are attended.
     pub density: f64,
+}
+
+/// The parameters of a bias.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BiasParams {
+    /// A tensor that broadcasts as a mask does.
+    Dense(MaskParams),
+    /// A table of relative positions, `density` of whose elements are attended. With `entries` an index into so many is
+    /// given, without one the entries follow from the windows.
+    Table {
+        /// Type of the table.
+        dtype: DType,
+        /// Entries of a table with an index.
+        entries: Option<usize>,
+        /// Share of its elements that are not `−∞`.
+        density: f64,
+    },
 }
 
 /// Everything that a case is made from. The same parameters make the same case.
@@ -54,6 +71,10 @@ pub struct Params {
     pub softcap: Option<f32>,
     /// Mask.
     pub mask: Option<MaskParams>,
+    /// Bias.
+    pub bias: Option<BiasParams>,
+    /// Windows, whose tokens are queries and keys.
+    pub windows: Option<Windows>,
     /// Whether each sequence has its own number of valid keys.
     pub lengths: bool,
     /// Queries and keys of each packed sequence.
@@ -87,10 +108,20 @@ impl Params {
             window: Window::default(),
             softcap: None,
             mask: None,
+            bias: None,
+            windows: None,
             lengths: false,
             packed: None,
             shared_keys: false,
             gain: 1.0,
         }
+    }
+
+    /// Plain attention in f32 in the windows of `pictures` pictures: head size 8, one head.
+    #[must_use]
+    pub fn windowed(windows: Windows, pictures: usize) -> Params {
+        let tokens = windows.tokens();
+        let plain = Params::plain(tokens, tokens, 8, 8);
+        Params { batch: pictures * windows.count(), windows: Some(windows), ..plain }
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! # The worst case
 //!
-//! **Scores.** Let `M_j = |scale| Σ_c |q_c k_jc|`, with mask `b_j` and soft cap `X` (zero if absent). The exponent
+//! **Scores.** Let `M_j = |scale| Σ_c |q_c k_jc|`, with `b_j` the sum of the magnitudes of mask and bias,
+//! and soft cap `X` (zero if absent). The exponent
 //! that a run computes for a key differs from the exact one, in natural-log units, by at most
 //!
 //! ```text
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! The terms are, in order: a dot product of `d` terms in any order, with the factors that convert it to base 2;
-//! the conversion and addition of the mask; the subtraction of the reference, from which a score lies at most
+//! the conversion of mask and bias, their sum and its addition; the subtraction of the reference, from which a score lies at most
 //! `|ln p_j| + 8 ln 2` away ([`HEADROOM`]); and the approximations of the exponential and the hyperbolic tangent.
 //! A weight is therefore off by a factor within `1 ± E_j`, with `E_j = exp(δ_j) − 1`.
 //!
@@ -152,7 +153,8 @@ impl Arithmetic {
         (relative, self.scale.abs() * self.head_dim as f64 * SUBNORMAL)
     }
 
-    /// Bounds the error of a key with probability `p`, `M_j = magnitude` and mask element `bias`.
+    /// Bounds the error of a key with probability `p`, `M_j = magnitude`, and `|bias| + |mask|`, or either with its sign
+    /// where there is one, in `bias`.
     #[must_use]
     pub fn key(&self, p: f64, magnitude: f64, bias: f64) -> Key {
         let may_be_lost = if p < LOST { p } else { 0.0 };

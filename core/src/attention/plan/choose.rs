@@ -150,7 +150,8 @@ fn share_bias(choice: &mut CpuChoice, problem: &Problem, device: &DeviceProfile,
     let Some(mask) = spec.mask.filter(|_| choice.method == Method::Elsa && spec.packed.is_none()) else {
         return;
     };
-    if mask.same_for_all_queries() {
+    // What is kept is named by the rows of the mask alone.
+    if mask.same_for_all_queries() || spec.bias.is_some() || spec.windows.is_some() {
         return;
     }
     let [of_batch, of_heads, ..] = mask.shape();

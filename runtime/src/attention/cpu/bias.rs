@@ -13,8 +13,9 @@
 //!    ([`Kept`]). Intervals, which may differ, are then applied to a copy.
 
 use super::context::{Context, Task, TileRows};
-use elsa_core::attention::Operand;
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
+use elsa_core::attention::{Added, Inputs, MaskElements, MaskKind, Operand, Sequence};
+use elsa_core::dtype::{DType, Elements};
 use elsa_kernels::attention::{MaskTile, Seen};
 use std::ops::Range;
 
@@ -128,10 +129,7 @@ pub(super) unsafe fn cover(
         (Seen::Plain | Seen::Biased, false) => {}
     }
     // Keys that the mask does not reach are attended by no row, and have no bias of their own.
-    let written = match (seen, &c.problem.spec().mask) {
-        (Seen::Biased, Some(view)) => view.reach(sequence.keys).min(keys.end) - keys.start,
-        _ => 0,
-    };
+    let written = if seen == Seen::Biased { reach(c, sequence).min(keys.end) - keys.start } else { 0 };
     // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros.
     // What is kept lies elsewhere, and its first `written` keys were written.
     let slice = unsafe {
@@ -145,12 +143,75 @@ pub(super) unsafe fn cover(
     Some(at)
 }
 
+/// The keys that mask and bias cover.
+fn reach(c: &Context<'_>, sequence: &Sequence) -> usize {
+    let spec = c.problem.spec();
+    let mask = spec.mask.map_or(sequence.keys, |mask| mask.reach(sequence.keys));
+    spec.bias.map_or(mask, |bias| bias.reach(sequence.keys).min(mask))
+}
+
+/// Writes what mask, bias and sides of windows add to a tile and the keys of a block to `at`, pair by pair.
+///
+/// # Safety
+/// - As for [`masked`].
+unsafe fn added(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
+    let spec = c.problem.spec();
+    let elements = |operand: Operand, dtype: DType| {
+        let (data, len) =
+            (c.tensor(operand).data, c.problem.memory(operand).map_or(0, |memory| memory.elements));
+        // SAFETY: the tensors are readable for their elements (*inputs*).
+        unsafe {
+            match dtype {
+                DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
+                DType::F16 => Elements::F16(std::slice::from_raw_parts(data.cast(), len)),
+                DType::Bf16 => Elements::Bf16(std::slice::from_raw_parts(data.cast(), len)),
+            }
+        }
+    };
+    let mut inputs = Inputs::new(Elements::F32(&[]), Elements::F32(&[]), Elements::F32(&[]));
+    inputs.bias = spec.bias.map(|bias| elements(Operand::Bias, bias.dtype()));
+    if let Some(memory) = c.problem.memory(Operand::BiasIndex) {
+        // SAFETY: as above.
+        let index =
+            unsafe { std::slice::from_raw_parts(c.tensor(Operand::BiasIndex).data.cast(), memory.elements) };
+        inputs.bias_index = Some(index);
+    }
+    inputs.mask = spec.mask.map(|mask| match mask.kind() {
+        MaskKind::Additive(dtype) => MaskElements::Additive(elements(Operand::Mask, dtype)),
+        // SAFETY: as above.
+        MaskKind::Bool => MaskElements::Bool(unsafe {
+            std::slice::from_raw_parts(c.tensor(Operand::Mask).data, mask.extent())
+        }),
+    });
+    let added = Added::new(c.problem, &inputs);
+    let (mut any, mut plain) = (false, true);
+    for key in keys.start..keys.end.min(reach(c, tile.sequence)) {
+        for column in 0..tile.width {
+            let row = (tile.rows.start + column).min(tile.rows.end - 1);
+            let x = added.at(tile.sequence.batch, tile.head, row, key);
+            any |= x != f32::NEG_INFINITY;
+            plain &= x == 0.0;
+            // SAFETY: a block of the widest tile is writable (clause).
+            unsafe { at.add((key - keys.start) * tile.width + column).write(x) };
+        }
+    }
+    match (any, plain) {
+        (false, _) => Seen::Nothing,
+        (true, true) => Seen::Plain,
+        _ => Seen::Biased,
+    }
+}
+
 /// Writes what a mask adds to a tile and the keys of a block to `at`, and says what it has seen.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
 unsafe fn masked(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
     let mut seen = Seen::Plain;
+    if c.problem.spec().bias.is_some() || c.problem.spec().windows.is_some() {
+        // SAFETY: the clauses of this function.
+        return unsafe { added(c, tile, keys, at) };
+    }
     let Some(view) = &c.problem.spec().mask else { return seen };
     let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
     let mask = MaskTile {

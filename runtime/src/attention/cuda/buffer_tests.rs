@@ -102,6 +102,8 @@ fn on_device(base: u64, parts: &Parts) -> (DeviceInputs<'static>, DeviceOutputs)
         past_key: None,
         past_value: None,
         mask: None,
+        bias: None,
+        bias_index: None,
         lengths: Lengths::default(),
     };
     let outputs = DeviceOutputs {

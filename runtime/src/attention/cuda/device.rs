@@ -25,6 +25,11 @@ pub struct DeviceInputs<'a> {
     pub past_value: Option<u64>,
     /// Address of the mask.
     pub mask: Option<u64>,
+    /// Address of the bias, or of its table.
+    pub bias: Option<u64>,
+    /// Address of the entries of the table, i64 `[queries, keys]`. They are not checked: one outside the table counts as its
+    /// first or last.
+    pub bias_index: Option<u64>,
     /// Lengths of the sequences, in host memory.
     pub lengths: Lengths<'a>,
 }
@@ -56,6 +61,8 @@ fn addresses(inputs: &DeviceInputs<'_>, outputs: &DeviceOutputs) -> Operands<Opt
         Operand::PastKey => inputs.past_key,
         Operand::PastValue => inputs.past_value,
         Operand::Mask => inputs.mask,
+        Operand::Bias => inputs.bias,
+        Operand::BiasIndex => inputs.bias_index,
         Operand::Output => outputs.output,
         Operand::PresentKey => outputs.present_key,
         Operand::PresentValue => outputs.present_value,

@@ -73,6 +73,8 @@ impl Fixture {
             past_key: None,
             past_value: None,
             mask: None,
+            bias: None,
+            bias_index: None,
             lengths: Lengths::default(),
         }
     }
@@ -489,6 +491,8 @@ fn shifted(
         past_key: None,
         past_value: None,
         mask: None,
+        bias: None,
+        bias_index: None,
         lengths: Lengths::default(),
     };
     let outputs = DeviceOutputs { output: Some(out), ..DeviceOutputs::default() };

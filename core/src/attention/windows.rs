@@ -1,0 +1,245 @@
+//! Windows of a picture, each a sequence of the batch, as in Swin transformers.
+//!
+//! A picture of `H × W` tokens is cut into windows of `h × w`; token `i` of a window lies at `(i / w, i mod w)`. All
+//! windows of all pictures are one call, and sequence `b` of the batch is window `b mod ((H / h) (W / w))` of its picture,
+//! row by row.
+//!
+//! # Relative positions
+//!
+//! The entry of a relative-position table for query token `(r, c)` and key token `(r', c')` of a window is
+//!
+//! ```text
+//! (r − r' + h − 1) (2 w − 1) + (c − c' + w − 1)
+//! ```
+//!
+//! so that a table has `(2 h − 1) (2 w − 1)` of them. It is `P(i) − P(j) + P(h w − 1)` with
+//! `P(t) = (t / w) (2 w − 1) + t mod w`: no index for a pair is kept anywhere.
+//!
+//! # Shifted windows
+//!
+//! With a shift `(a, b)` the caller has rolled the picture by `(−a, −b)`. The last `a` rows of the windows in the last row
+//! of windows, and the last `b` columns of those in the last column, then come from the opposite edge of the picture: a
+//! token attends only tokens of its own side. The mask that says so follows from the place of the window and is never
+//! stored.
+
+use super::problem::Spec;
+use crate::argument::ArgumentError;
+use core::ops::Range;
+
+/// The windows of a picture; sizes are rows and columns, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// The picture, `[H, W]`: multiples of the window's sides.
+    pub picture: [usize; 2],
+    /// A window, `[h, w]`, whose tokens are the queries and the keys of a sequence, row by row.
+    pub size: [usize; 2],
+    /// How far the picture was rolled, each less than the window's side; zeros for windows that are not shifted.
+    pub shift: [usize; 2],
+}
+
+/// Where the tokens of a shifted window divide. Sides that do not divide end with the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sides {
+    /// Columns of the window.
+    columns: usize,
+    /// First row of the second side.
+    row: usize,
+    /// First column of the second side.
+    column: usize,
+}
+
+impl Sides {
+    /// The side on which `token` lies, 0 to 3. Tokens of the same side attend each other.
+    #[inline]
+    #[must_use]
+    pub const fn of(&self, token: usize) -> u8 {
+        (token / self.columns >= self.row) as u8 * 2 + (token % self.columns >= self.column) as u8
+    }
+
+    /// Whether all of `tokens`, which is not empty, lie on one side, and which.
+    #[must_use]
+    pub fn common(&self, mut tokens: Range<usize>) -> Option<u8> {
+        let first = self.of(tokens.next()?);
+        tokens.all(|token| self.of(token) == first).then_some(first)
+    }
+}
+
+impl Windows {
+    /// Tokens of a window.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.size[0] * self.size[1]
+    }
+
+    /// Windows of a picture.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        (self.picture[0] / self.size[0]) * (self.picture[1] / self.size[1])
+    }
+
+    /// Entries of a relative-position table.
+    #[must_use]
+    pub const fn entries(&self) -> usize {
+        (2 * self.size[0] - 1) * (2 * self.size[1] - 1)
+    }
+
+    /// `P(t)`: the entry of query token `i` and key token `j` is `P(i) + P(tokens − 1) − P(j)`.
+    #[inline]
+    #[must_use]
+    pub const fn place(&self, token: usize) -> usize {
+        (token / self.size[1]) * (2 * self.size[1] - 1) + token % self.size[1]
+    }
+
+    /// The entry of query token `i` and key token `j` in a relative-position table.
+    #[inline]
+    #[must_use]
+    pub const fn entry(&self, i: usize, j: usize) -> usize {
+        self.place(i) + self.place(self.tokens() - 1) - self.place(j)
+    }
+
+    /// Where the tokens of sequence `batch` divide; `None` if all of them attend each other.
+    #[must_use]
+    pub const fn sides(&self, batch: usize) -> Option<Sides> {
+        let [rows, columns] = [self.picture[0] / self.size[0], self.picture[1] / self.size[1]];
+        let window = batch % (rows * columns);
+        let below = window / columns == rows - 1 && self.shift[0] > 0;
+        let right = window % columns == columns - 1 && self.shift[1] > 0;
+        if !below && !right {
+            return None;
+        }
+        let [h, w] = self.size;
+        Some(Sides {
+            columns: w,
+            row: if below { h - self.shift[0] } else { h },
+            column: if right { w - self.shift[1] } else { w },
+        })
+    }
+
+    /// Whether query token `i` of sequence `batch` attends key token `j`.
+    #[inline]
+    #[must_use]
+    pub fn attends(&self, batch: usize, i: usize, j: usize) -> bool {
+        self.sides(batch).is_none_or(|sides| sides.of(i) == sides.of(j))
+    }
+
+    /// Whether the tokens of some window divide.
+    #[must_use]
+    pub const fn is_shifted(&self) -> bool {
+        self.shift[0] > 0 || self.shift[1] > 0
+    }
+
+    /// Checks that the windows fit `spec`, whose other fields were checked.
+    pub(super) fn check(&self, spec: &Spec) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let axes = ["height", "width"];
+        for (a, axis) in axes.into_iter().enumerate() {
+            let (size, picture, shift) = (self.size[a], self.picture[a], self.shift[a]);
+            if size == 0 {
+                return Err(E::Zero { argument: "windows.size", axis });
+            }
+            if picture == 0 {
+                return Err(E::Zero { argument: "windows.picture", axis });
+            }
+            if !picture.is_multiple_of(size) {
+                let (argument, of) = ("windows.picture", "windows.size");
+                return Err(E::Multiple { argument, axis, found: picture, allowed: size, of });
+            }
+            if shift >= size {
+                return Err(E::Count { argument: "windows.shift", found: shift, min: 0, max: size - 1 });
+            }
+        }
+        // Sizes whose product overflows have more tokens than any tensor.
+        let tokens = self.size[0].saturating_mul(self.size[1]);
+        for (view, of) in [(&spec.query, "q"), (&spec.key, "k")] {
+            if view.tokens() != tokens {
+                let (argument, axis) = ("windows.size", "tokens");
+                return Err(E::Mismatch { argument, axis, found: tokens, allowed: view.tokens(), of });
+            }
+        }
+        let count = (self.picture[0] / self.size[0]).saturating_mul(self.picture[1] / self.size[1]);
+        let batch = spec.query.batch();
+        if !batch.is_multiple_of(count) {
+            let (argument, of) = ("q", "windows.picture in windows");
+            return Err(E::Multiple { argument, axis: "batch", found: batch, allowed: count, of });
+        }
+        for (given, other) in [
+            (spec.past_key.is_some(), "past_k"),
+            (spec.present_key.is_some(), "present_k"),
+            (spec.present_value.is_some(), "present_v"),
+            (spec.packed.is_some(), "cu_seqlens_q"),
+            (spec.key_lengths, "key_lengths"),
+            (spec.causal.is_some(), "causal"),
+            (spec.window.left.is_some(), "window_left"),
+            (spec.window.right.is_some(), "window_right"),
+        ] {
+            if given {
+                return Err(E::Conflict { argument: "windows", other });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_those_of_coordinates() {
+        for size in [[1, 1], [7, 7], [2, 5], [5, 2], [8, 8]] {
+            let windows = Windows { picture: size, size, shift: [0, 0] };
+            let [h, w] = size;
+            let mut seen = [false; 15 * 15];
+            for i in 0..h * w {
+                for j in 0..h * w {
+                    let (down, across) = (i / w + h - 1 - j / w, i % w + w - 1 - j % w);
+                    assert_eq!(windows.entry(i, j), down * (2 * w - 1) + across);
+                    seen[windows.entry(i, j)] = true;
+                }
+            }
+            assert_eq!(seen.iter().filter(|seen| **seen).count(), windows.entries());
+            assert!(seen[..windows.entries()].iter().all(|seen| *seen));
+        }
+    }
+
+    /// Regions numbered over the whole picture, as Swin's reference does: three bands along either side.
+    #[test]
+    fn sides_are_the_regions_of_the_picture() {
+        for (picture, size, shift) in
+            [([14, 21], [7, 7], [3, 3]), ([4, 6], [2, 3], [1, 0]), ([4, 6], [4, 2], [0, 1])]
+        {
+            let windows = Windows { picture, size, shift };
+            let band = |x: usize, a: usize| match x {
+                x if x < picture[a] - size[a] => 0,
+                x if x < picture[a] - shift[a] => 1,
+                _ => 2,
+            };
+            let across = picture[1] / size[1];
+            for batch in 0..2 * windows.count() {
+                let window = batch % windows.count();
+                let region = |t: usize| {
+                    let (r, c) =
+                        (window / across * size[0] + t / size[1], window % across * size[1] + t % size[1]);
+                    (band(r, 0), band(c, 1))
+                };
+                let mut divided = false;
+                for i in 0..windows.tokens() {
+                    for j in 0..windows.tokens() {
+                        let same = region(i) == region(j);
+                        assert_eq!(windows.attends(batch, i, j), same, "{windows:?} {batch} {i} {j}");
+                        divided |= !same;
+                    }
+                }
+                assert_eq!(windows.sides(batch).is_some(), divided);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_on_one_side_have_it_in_common() {
+        let windows = Windows { picture: [4, 4], size: [4, 4], shift: [1, 2] };
+        let sides = windows.sides(0).unwrap();
+        assert_eq!([0..2, 2..4, 12..14, 14..16].map(|tokens| sides.common(tokens)), [0, 1, 2, 3].map(Some));
+        assert_eq!([1..3, 0..16, 3..3].map(|tokens| sides.common(tokens)), [None; 3]);
+    }
+}
