@@ -25,6 +25,7 @@
 //!    is the only place that looks at the batch.
 
 use super::choice::{ChooseError, LongestPath, chained, dealt};
+use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -94,7 +95,7 @@ pub struct GpuKernelSpec {
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
     /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
-    /// mask, soft cap and past.
+    /// mask, bias, shifted windows, soft cap and past.
     pub most_plain: usize,
     /// Number of query rows of a block.
     pub rows: usize,
@@ -289,7 +290,9 @@ pub fn choose_gpu<'a>(
     let max_queries = if packed { usize::MAX } else { queries };
     let causal = problem.grows_with_the_row();
     let past = s.past_key.is_some() || s.past_value.is_some();
-    let plain = !causal && s.mask.is_none() && s.softcap.is_none() && !past;
+    let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
+    let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
+    let plain = !causal && !changed && !past;
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
@@ -315,6 +318,10 @@ pub fn choose_gpu<'a>(
         });
     };
     let row_blocks = queries.div_ceil(kernel.rows);
+    let entries = match s.bias {
+        Some(BiasView::Table(table)) => table.entries,
+        _ => 0,
+    };
     let counts = [
         ("queries", queries),
         ("keys", keys),
@@ -322,6 +329,7 @@ pub fn choose_gpu<'a>(
         ("sequences", problem.sequences()),
         ("rows", problem.rows()),
         ("head size", d.max(dv)),
+        ("entries of the table", entries),
     ];
     for (axis, found) in counts {
         if found > MAX_COUNT {

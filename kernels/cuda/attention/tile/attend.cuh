@@ -10,6 +10,8 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
+  constexpr bool LATE = EDGE && B16 && !LEAN;  // values are loaded after the scores, for want of registers
+
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
@@ -21,7 +23,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       sync_block();
     } else {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
-      else load_v<EDGE>(k0, 0);
+      else if constexpr (!LATE) load_v<EDGE>(k0, 0);
     }
     {
       const int t = opaque(tid), cg = lane_col(t);
@@ -76,6 +78,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   if constexpr (EDGE) {
     if constexpr (!LEAN) {
       absent = change_scores();
+      if constexpr (LATE) load_v<EDGE>(k0, 0);
     } else if (is_partial()) {
       limit_scores();
       absent = true;

@@ -66,7 +66,7 @@ template <class S> struct Tiles {
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   // Chunks of four rows to which a lane adds something at once, and how often it does for half of the keys.
-  static constexpr int BATCH = WARP_ROWS < 16 ? WARP_ROWS / 4 : 4, BATCHES = WARP_ROWS / 4 / BATCH;
+  static constexpr int BATCH = TM * TN == 64 ? 4 : 2, BATCHES = WARP_ROWS / 4 / BATCH;
   // Products of a tile, of a stage, of an exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.

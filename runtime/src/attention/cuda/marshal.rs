@@ -1,7 +1,7 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
 use super::plan::GpuPlan;
-use elsa_core::attention::{self, MaskKind, MaskView, Operand, Operands, Problem};
+use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::cuda::attention::{self as args, Addend, AttentionArgs, PresentArgs, Sequence};
@@ -103,6 +103,64 @@ fn addend(view: &MaskView, data: u64) -> Addend {
     Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
 }
 
+/// The bias: a tensor of the form of a mask, or a table of relative positions.
+fn bias(s: &Spec, data: u64) -> Addend {
+    let table = match &s.bias {
+        None => return Addend::default(),
+        Some(BiasView::Dense(view)) => return addend(view, data),
+        Some(BiasView::Table(table)) => table,
+    };
+    let kind = addend_kind(MaskKind::Additive(table.dtype));
+    let heads = table.heads as i64;
+    let row = Addend { data, head: 1, query: heads, by_period: Divisor::new(1), period: 1, kind, ..Addend::default() };
+    match &s.windows {
+        // The entry of a query and a key is P(q) − P(k) + P(last token).
+        Some(windows) if !table.indexed => {
+            let last = windows.place(windows.tokens() - 1) * table.heads * table.dtype.size();
+            Addend { data: data + last as u64, key: -heads, ..row }
+        }
+        _ => row,
+    }
+}
+
+/// The windows of pictures, and whether relative positions follow from them.
+fn windows(s: &Spec) -> args::Windows {
+    let Some(windows) = &s.windows else { return args::Windows::default() };
+    let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
+    let side = |axis: usize| match windows.shift[axis] {
+        0 => i32::MAX,
+        shift => int(windows.size[axis] - shift),
+    };
+    let width = windows.size[1];
+    args::Windows {
+        by_windows: Divisor::new(count),
+        by_across: Divisor::new(across),
+        by_width: Divisor::new(int(width)),
+        windows: count,
+        across,
+        width: int(width),
+        side_row: side(0),
+        side_column: side(1),
+        positions: i32::from(matches!(s.bias, Some(BiasView::Table(table)) if !table.indexed)),
+    }
+}
+
+/// What changes the scores of a call, besides the soft cap.
+fn changes(s: &Spec) -> i32 {
+    let indexed = matches!(s.bias, Some(BiasView::Table(table)) if table.indexed);
+    let shifted = matches!(&s.windows, Some(windows) if windows.is_shifted());
+    [
+        (s.mask.is_some(), args::CHANGED_BY_MASK),
+        (s.bias.is_some(), args::CHANGED_BY_BIAS),
+        (shifted, args::CHANGED_BY_SIDES),
+        (indexed, args::CHANGED_BY_INDEX),
+    ]
+    .iter()
+    .filter(|(there, _)| *there)
+    .map(|(_, change)| change)
+    .sum()
+}
+
 /// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
 /// the call does not have it.
 pub fn attention(
@@ -130,11 +188,14 @@ pub fn attention(
         past_value: of(Operand::PastValue),
         output: of(Operand::Output),
         mask,
-        bias: Addend::default(),
-        index: 0,
-        index_keys: 0,
-        entries: 0,
-        windows: args::Windows::default(),
+        bias: bias(s, at[Operand::Bias]),
+        index: at[Operand::BiasIndex],
+        index_keys: int(problem.keys()),
+        entries: match s.bias {
+            Some(BiasView::Table(table)) => int(table.entries),
+            _ => 0,
+        },
+        windows: windows(s),
         sequences: sequences.table,
         lse: at[Operand::LogSumExp],
         state_m: at[Operand::StateReference],
@@ -145,7 +206,7 @@ pub fn attention(
         sequence: sequences.shared,
         sequence_count: int(problem.sequences()),
         dtype: dtype(s.dtype),
-        changes: if s.mask.is_some() { args::CHANGED_BY_MASK } else { 0 },
+        changes: changes(s),
         flags: 0,
         heads: int(problem.heads()),
         group: int(group),
