@@ -48,9 +48,8 @@ INLINE int bias_position(const Call& call, int token) {
   return w.positions ? token + quotient_of(token, w.by_width) * (w.width - 1) : token;
 }
 
-// The entry of the table that element `key` of a row of the index names; one out of the table counts as the nearest in it.
-INLINE int indexed_entry(const Call& call, Address row, int key) {
-  const u2 x = load_u2(row + key * 8ll);
+// The entry of the table that an element of the index names; one out of the table counts as the nearest in it.
+INLINE int entry_of(const Call& call, u2 x) {
   return (int)x[1] < 0 ? 0 : x[1] != 0 || x[0] >= (unsigned)call.entries ? call.entries - 1 : (int)x[0];
 }
 
@@ -58,14 +57,16 @@ INLINE int indexed_entry(const Call& call, Address row, int key) {
 struct Sides {
   int row, column;
 };
+constexpr int NO_SIDE = 0x7fffffff;
 
 INLINE Sides sides_of(const Call& call, const Sequence& s) {
+  if (!(call.changes & CHANGED_BY_SIDES)) return Sides{NO_SIDE, NO_SIDE};
   const Windows& w = call.windows;
   const int window = s.batch - quotient_of(s.batch, w.by_windows) * w.windows;
   const int down = quotient_of(window, w.by_across), right = window - down * w.across;
   Sides x;
-  x.row = (down + 1) * w.across == w.windows ? w.side_row : 0x7fffffff;
-  x.column = right + 1 == w.across ? w.side_column : 0x7fffffff;
+  x.row = (down + 1) * w.across == w.windows ? w.side_row : NO_SIDE;
+  x.column = right + 1 == w.across ? w.side_column : NO_SIDE;
   return x;
 }
 
@@ -80,7 +81,8 @@ INLINE float added_to(const Call& call, const Sequence& s, int head, int row, in
   if (call.changes & CHANGED_BY_BIAS) {
     const Addend& x = call.bias;
     long long at = bias_position(call, row) * x.query + bias_position(call, key) * x.key;
-    if (call.changes & CHANGED_BY_INDEX) at = indexed_entry(call, call.index + row * (call.index_keys * 8ll), key) * x.query;
+    if (call.changes & CHANGED_BY_INDEX)
+      at = entry_of(call, load_u2(call.index + (row * (long long)call.index_keys + key) * 8)) * x.query;
     sum = added(sum, limited(addend_at(addend_base(x, s, head) + at * addend_size(x.kind), x.kind)));
   }
   if (call.changes & CHANGED_BY_MASK) {

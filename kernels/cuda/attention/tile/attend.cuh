@@ -10,7 +10,7 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
-  constexpr bool LATE = EDGE && B16 && !LEAN;  // values are loaded after the scores, for want of registers
+  constexpr bool LATE = EDGE && !LEAN;  // values are loaded after the scores, for want of registers
 
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
@@ -79,9 +79,8 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     if constexpr (!LEAN) {
       absent = change_scores();
       if constexpr (LATE) load_v<EDGE>(k0, 0);
-    } else if (is_partial()) {
-      limit_scores();
-      absent = true;
+    } else {
+      absent = limit_scores();
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../common/elements.cuh"
+#include "../added.cuh"
 #include "../finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile
@@ -65,8 +66,8 @@ template <class S> struct Tiles {
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
-  // Chunks of four rows to which a lane adds something at once, and how often it does for half of the keys.
-  static constexpr int BATCH = TM * TN == 64 ? 4 : 2, BATCHES = WARP_ROWS / 4 / BATCH;
+  static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
+  static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
   // Products of a tile, of a stage, of an exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
@@ -200,11 +201,12 @@ template <class S> struct Tiles {
 
   // changes.cuh: what changes scores.
   INLINE void cap_scores();
-  INLINE void add_elements(float (&sum)[BATCH][4], int row, int key, bool of_bias, bool& special);
-  INLINE void limit_elements(float (&sum)[BATCH][4], int row, int key, bool partial);
-  INLINE bool is_partial();
+  INLINE SharedBytes spot(int t, int chunk, int column);
+  INLINE void look_up();
+  INLINE void add_elements(bool of_bias, bool fresh, bool& special);
+  INLINE void take_out(const Sides& sides, bool fresh);
   INLINE bool change_scores();
-  INLINE void limit_scores();
+  INLINE bool limit_scores();
 
   // weights.cuh: references, weights, S.
   INLINE void raise_references(const float (&mx)[TM], float (&scale)[TM]);
