@@ -76,15 +76,15 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
       at += down * (width - 1) * per_row * size + quotient_of(key, call.windows.by_width) * (width - 1) * per_key;
       left = (down + 1) * width - first;
     }
-    // The element of row n of a batch of which `most` is the last. Strides count less than 2^31 elements.
+    // The element of row n from here, or of row `most` if that comes before it.
     auto row = [&](int n, int size, int most) LAMBDA {
-      return at + (Address)(unsigned)(min_of(n, most) * size) * (unsigned)per_row;
+      return at + (long long)(min_of(n, most) * size) * (int)per_row;
     };
     auto next = [&](int n, int size, int most) LAMBDA -> Address {  // rows one after the other, which wrap
       const Address a = at;
       const bool wrap = --left == 0;
       left = wrap ? call.windows.width : left;
-      if (n < most) at += (Address)(unsigned)((wrap ? call.windows.width : 1) * size) * (unsigned)per_row;
+      if (n < most) at += (long long)((wrap ? call.windows.width : 1) * size) * (int)per_row;
       return a;
     };
     NO_UNROLL for (int chunk = 0; chunk < WARP_ROWS / 4; chunk += BATCH) {
@@ -107,7 +107,7 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
         UNROLL for (int n = 0; n < ROWS; n++)
           x[n] = kind == ADDEND_F16 ? f16_to_float(raw[n]) : bf16_to_float(raw[n]);
       }
-      if (!wraps && (kind == ADDEND_F32 || kind == ADDEND_BOOL)) at += (Address)(unsigned)(ROWS * size) * (unsigned)per_row;
+      if (!wraps && (kind == ADDEND_F32 || kind == ADDEND_BOOL)) at += (long long)(ROWS * size) * (int)per_row;
       more -= ROWS;
       bool odd = false;
       UNROLL for (int n = 0; n < ROWS; n++) odd = odd || !(__builtin_fabsf(x[n]) <= ORDINARY);
