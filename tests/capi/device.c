@@ -178,11 +178,11 @@ static void refusals(elsa_engine engine) {
     refused(&bad, NULL, argument, "q: address");
     bad.in.q.data = (const void *)(size_t)(t.q + 2);
     refused(&bad, NULL, argument, "q: address");
-    /* As many bytes as it says are not there. */
+    /* As many bytes as it says are not there; what follows them may be another tensor, which is then said to overlap q. */
     bad.in.q.data = (const void *)(size_t)brief;
-    refused(&bad, NULL, argument, "q: ");
+    refused(&bad, NULL, argument, "q");
     bad.in.q.data = (const void *)(size_t)(t.q + 4);
-    refused(&bad, NULL, argument, "q: ");
+    refused(&bad, NULL, argument, "q");
     bad = d;
     bad.in.k.bytes -= 4;
     refused(&bad, NULL, argument, "k: ");
