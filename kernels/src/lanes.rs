@@ -56,6 +56,14 @@ pub trait Lanes: Number {
     /// # Safety
     /// - `p` is readable for `N` bytes.
     unsafe fn load_bool(isa: Self::Isa, p: *const u8) -> Self;
+    /// A bit for each of 32 bytes from `p`, the lowest for the first: whether it is not zero.
+    ///
+    /// # Safety
+    /// - `p` is readable for 32 bytes.
+    unsafe fn load_bits(isa: Self::Isa, p: *const u8) -> u32;
+    /// Zero in lanes whose 32 bits share one with `bit`, `−∞` in others.
+    #[must_use]
+    fn unless(self, isa: Self::Isa, bit: u32) -> Self;
     /// Has the line at `p`, which need not be memory, brought to the cache.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
@@ -146,6 +154,11 @@ pub trait Lanes: Number {
     fn if_present(self, yes: Self, no: Self) -> Self;
     /// Sum of the lanes, in a binary tree.
     fn lane_sum(self) -> f32;
+    /// The larger magnitude of `self`, which has no sign, and `other`; NaN is larger than any number.
+    #[must_use]
+    fn larger_magnitude(self, other: Self) -> Self;
+    /// Whether every lane of `self` is at most that of `other`, and not NaN.
+    fn all_at_most(self, other: Self) -> bool;
     /// Whether a lane of `self` exceeds that of `other`.
     fn any_greater(self, other: Self) -> bool;
 

@@ -1,9 +1,17 @@
 //! Moving rows into the shapes that the products read: transposition, panels, conversion.
 //!
-//! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Blocks of 4×4 elements and
-//! whole vectors take the fast path; the rest goes element by element, or through a buffer of one vector.
+//! Rows and dims need not fill whole vectors, and nothing beyond them is read or written. Squares of whole vectors,
+//! blocks of 4×4 elements and whole vectors take the fast path; the rest goes element by element, or through a buffer of
+//! one vector.
 
 use crate::lanes::{Lanes, MAX_LANES};
+
+/// The leading dims that are transposed in squares of whole vectors, if vectors are longer than four and `w` is a multiple
+/// of them.
+#[inline(always)]
+fn in_squares<L: Lanes>(dim: usize, w: usize) -> usize {
+    if L::N > 4 && w.is_multiple_of(L::N) { dim / L::N * L::N } else { 0 }
+}
 
 /// Transposes `rows` rows of `dim` f32 values into `[padded][w]` and multiplies them by `factor`; zeros past the
 /// last row and the last dim.
@@ -23,18 +31,37 @@ pub unsafe fn transpose_in<L: Lanes>(
     factor: f32,
     dst: *mut f32,
 ) {
+    let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
-    // SAFETY: blocks of four lie within rows and dims; single elements are read only inside both, and
+    let (zero, factors) = (L::splat(isa, 0.0), L::splat(isa, factor));
+    // SAFETY: squares and blocks of four lie within rows and dims; single elements are read only inside both, and
     // written inside `padded · w` (clauses).
     unsafe {
+        for i in (0..w).step_by(L::N) {
+            for x in (0..first).step_by(L::N) {
+                let mut square = [zero; MAX_LANES];
+                for r in 0..L::N {
+                    if i + r < rows {
+                        square[r] = L::load(isa, src.add((i + r) * stride + x));
+                    }
+                }
+                L::transpose(isa, &mut square);
+                for r in 0..L::N {
+                    square[r].times(factors).store(dst.add((x + r) * w + i));
+                }
+            }
+        }
+        if first == padded {
+            return;
+        }
         for i in (0..whole_rows).step_by(4) {
-            for x in (0..whole_dims).step_by(4) {
+            for x in (first..whole_dims).step_by(4) {
                 L::transpose4(isa, src.add(i * stride + x), stride, factor, dst.add(x * w + i), w);
             }
         }
         // What blocks of four leave: the last rows of all dims, and the last dims of the rows before.
         for i in whole_rows..w {
-            for x in 0..padded {
+            for x in first..padded {
                 let inside = i < rows && x < dim;
                 dst.add(x * w + i).write(if inside { src.add(i * stride + x).read() * factor } else { 0.0 });
             }
@@ -62,16 +89,34 @@ pub unsafe fn transpose_out<L: Lanes>(
     dst: *mut f32,
     stride: usize,
 ) {
+    let first = in_squares::<L>(dim, w);
     let (whole_rows, whole_dims) = (rows / 4 * 4, dim / 4 * 4);
-    // SAFETY: blocks of four lie within rows and dims, single elements too (clauses).
+    // SAFETY: squares lie within `w` and dims, their rows within `rows`; blocks of four lie within rows and dims, single
+    // elements too (clauses).
     unsafe {
+        if first > 0 {
+            for i in (0..rows).step_by(L::N) {
+                for x in (0..first).step_by(L::N) {
+                    let mut square = [L::splat(isa, 0.0); MAX_LANES];
+                    for r in 0..L::N {
+                        square[r] = L::load(isa, src.add((x + r) * w + i));
+                    }
+                    L::transpose(isa, &mut square);
+                    for r in 0..L::N {
+                        if i + r < rows {
+                            square[r].store(dst.add((i + r) * stride + x));
+                        }
+                    }
+                }
+            }
+        }
         for i in (0..whole_rows).step_by(4) {
-            for x in (0..whole_dims).step_by(4) {
+            for x in (first..whole_dims).step_by(4) {
                 L::transpose4(isa, src.add(x * w + i), w, 1.0, dst.add(i * stride + x), stride);
             }
         }
         for i in 0..rows {
-            let from = if i < whole_rows { whole_dims } else { 0 };
+            let from = if i < whole_rows { whole_dims } else { first };
             for x in from..dim {
                 dst.add(i * stride + x).write(src.add(x * w + i).read());
             }

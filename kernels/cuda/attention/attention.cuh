@@ -53,7 +53,7 @@
 // The work of a block: `end` is the end of the keys that some row attends.
 template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   const int tid = thread_index();
-  int k0, end, full_from, full_to;
+  int k0, end, full_from;
   const Share outset = share_of(call, block_index());
   {
     const Sequence& s = outset.sequence;
@@ -64,20 +64,20 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     k0 = max_of(part, first.start & ~(TILE - 1));
     end = min_of(part + call.chunk, last.end);
     full_from = last.start;
-    full_to = !LEAN && (call.mask_kind != MASK_NONE || call.cap != 0.f) ? 0 : first.end;
   }
   Raw4 kr[K_ITEMS * 4], vr[V_ITEMS];
-  int near_to = 0, plain_to = 0, key_step = 0, value_step = 0;
+  int near_to = 0, edge_to = 0, plain_to = 0;
+  bool near_past = false;
   Address near_key = 0, near_value = 0;
   bool ready;
   float acc[TM][AN], m[TM], sum[TM], s[TM][TN];
   unsigned odd_sums = 0;
   bool flushed = false;
-  Tiles t = {full_from, full_to, sm,    call, tid, kr,  vr, value_step, near_value, key_step, near_key,
-             plain_to,  near_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0};
+  Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
+             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0};
   if (LEAN || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
-  ready = k0 < end && k0 >= full_from && k0 < plain_to;
-  if (ready) t.load_k(k0, 0);
+  ready = k0 < end && (LEAN ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
+  if (ready) t.template load_k<!LEAN>(k0, 0);
   else t.drop_k();
   t.store_queries(call, outset);
   t.store_k();
@@ -91,21 +91,23 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     const bool flushes = !B16 || call.part_ms != 0;
     const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
     NO_UNROLL while (k0 < stop) {
-      if (!LEAN && k0 + TILE > near_to) t.approach(t.here(), k0);
-      if (k0 >= full_from && k0 < plain_to) {
-        if (!ready) {
-          t.load_k(k0, 0);
-          t.store_k();
-          sync_block();
-        }
+      if (!LEAN && k0 + TILE > edge_to) t.approach(t.here(), k0);
+      const bool plain = k0 >= full_from && k0 < plain_to;
+      if (!ready && (!LEAN || plain)) {
+        t.template load_k<!LEAN>(k0, 0);
+        t.store_k();
+        sync_block();
+      }
+      if (plain) {
         const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
         NO_UNROLL do {
           ready = k0 < latest;
-          t.attend<false>();
+          t.template attend<false>();
           k0 += TILE;
         } while (k0 < halt);
       } else {
-        t.attend<true>();
+        ready = !LEAN && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
+        t.template attend<true>();
         k0 += TILE;
       }
     }

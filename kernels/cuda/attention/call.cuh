@@ -20,7 +20,29 @@ struct Sequence {
   int offset;           // column of the diagonal in row zero
 };
 
-enum { MASK_NONE = 0, MASK_BOOL = 1, MASK_F32 = 2, MASK_F16 = 3, MASK_BF16 = 4 };
+enum { ADDEND_NONE = 0, ADDEND_BOOL = 1, ADDEND_F32 = 2, ADDEND_F16 = 3, ADDEND_BF16 = 4 };
+
+// What is added to the scores, in natural units: a mask or a bias. The element of query q and key k is that at
+//   batch * (b mod period) + head * h + query * P(q) + key * P(k)
+// with the position P(t) = t, or P(t) = t + (t / width) * (width - 1) in the bias of windows.
+struct Addend {
+  Address data;
+  long long batch, head, query, key;    // in elements; zero where broadcast
+  Divisor by_period;
+  int period, kind;                     // sequences that differ; ADDEND_NONE .. ADDEND_BF16
+};
+
+// The windows of pictures. Of the last row of windows the rows from `side_row` on, and of the last column the columns
+// from `side_column` on, attend only one another, and are attended by no others.
+struct Windows {
+  Divisor by_windows, by_across, by_width;  // of the fields of those names
+  int windows, across, width;           // windows of a picture and of a row of it; columns of a window
+  int side_row, side_column;            // beyond any token where there is no other side
+  int positions;                        // whether the bias is one of relative positions
+};
+
+// Which changes of the scores a call has, besides the soft cap.
+enum { CHANGED_BY_MASK = 1, CHANGED_BY_BIAS = 2, CHANGED_BY_SIDES = 4, CHANGED_BY_INDEX = 8 };
 // Rows of the tensor may be read or written four elements at a time: its data are aligned to four elements and
 // its strides, and the head size, are multiples of four, and rows follow one another at less than 2^22 elements.
 enum {
@@ -41,7 +63,7 @@ struct Call {
   int row_blocks, splits, heads, chunk;
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
   Sequence sequence;
-  int mask_kind, flags;
+  int changes, flags;
   float query_factor, cap;              // scores in base-2 units: factor * (q . k), or cap * tanh(factor * (q . k))
   Tensor query, key, value;
   Address part_ms, part_w;              // partial states: [row][split][2], [row][split][part_dim]; zero: none
@@ -53,8 +75,10 @@ struct Call {
   Address lse;                          // [row], natural logarithm; zero: not requested
   Address state_m, state_s, state_w;    // [row], [row], [row][value_dim], natural units; zero: not requested
   Tensor past_key, past_value;
-  Address mask;                                           // element (b, h, q, k) at the sum of index * stride
-  long long mask_batch, mask_head, mask_query, mask_key;  // in elements; zero where broadcast
+  Addend mask, bias;
+  Address index;                        // with CHANGED_BY_INDEX: [query][index_keys], i64; the bias is a table, of which
+  int index_keys, entries;              // each element names an entry, `query` elements from one to the next
+  Windows windows;
 };
 
 // A copy of earlier and new rows one after the other: present[b][h][0 .. past + fresh].
@@ -65,8 +89,9 @@ struct Present {
 };
 
 static_assert(sizeof(Sequence) == 40, "");
-static_assert(__builtin_offsetof(Call, sequences) == 48 && __builtin_offsetof(Call, mask_kind) == 96, "");
+static_assert(__builtin_offsetof(Call, sequences) == 48 && __builtin_offsetof(Call, changes) == 96, "");
 static_assert(__builtin_offsetof(Call, query) == 112 && __builtin_offsetof(Call, part_dim) == 224, "");
 static_assert(__builtin_offsetof(Call, output) == 240 && __builtin_offsetof(Call, lse) == 296, "");
 static_assert(__builtin_offsetof(Call, past_key) == 328 && __builtin_offsetof(Call, mask) == 392, "");
-static_assert(sizeof(Call) == 432 && sizeof(Present) == 120, "");
+static_assert(__builtin_offsetof(Call, bias) == 448 && __builtin_offsetof(Call, windows) == 520, "");
+static_assert(sizeof(Addend) == 56 && sizeof(Windows) == 48 && sizeof(Call) == 568 && sizeof(Present) == 120, "");

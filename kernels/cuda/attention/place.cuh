@@ -5,8 +5,6 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-constexpr float MASK_LIMIT = 0x1.62e42ep+126f;  // as in core/src/attention/mask.rs
-
 // A block's share: its sequence, head, split of the keys and block of rows.
 struct Share {
   Sequence sequence;
@@ -64,26 +62,5 @@ INLINE Address output_row(const Call& call, int batch, int head, int token) {
   return call.output.data + row_offset(call.output, batch, head, token) * element_size(call.dtype);
 }
 
-// Where a row's element of the mask for key zero lies, in elements.
-INLINE long long mask_row(const Call& call, const Sequence& s, int head, int row) {
-  return s.batch * call.mask_batch + head * call.mask_head + row * call.mask_query;
-}
-
 // Score x under the soft cap.
 INLINE float soft_cap(const Call& call, float x) { return call.cap * tanh_of(x); }
-
-// An element of an additive mask, in natural units, as it counts: a finite one is at most MASK_LIMIT in magnitude.
-INLINE float limited(float x) {
-  if (x < -MASK_LIMIT) return x == NEG_INF ? x : -MASK_LIMIT;
-  return x > MASK_LIMIT && x != -NEG_INF ? MASK_LIMIT : x;
-}
-
-// What an element of the mask adds to a score, in base-2 units.
-INLINE float mask_bias(const Call& call, long long at) {
-  switch (call.mask_kind) {
-    case MASK_BOOL: return load_u8(call.mask + at) != 0 ? 0.f : NEG_INF;
-    case MASK_F32: return limited(load_f32(call.mask + at * 4)) * LOG2E;
-    case MASK_F16: return f16_to_float(load_u16(call.mask + at * 2)) * LOG2E;
-    default: return limited(bf16_to_float(load_u16(call.mask + at * 2))) * LOG2E;
-  }
-}

@@ -21,6 +21,7 @@
 #pragma once
 
 #include "../common/elements.cuh"
+#include "added.cuh"
 #include "finish.cuh"
 
 constexpr int WARPS = 4;
@@ -63,7 +64,6 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   const int own_row = min_of(row0 + lane % ROWS, last), own_key = lane / ROWS % KEYS * PARTS + part;
   const Range own_range = range_of(seq, own_row);
   const int own_end = min_of(own_range.end, kend);
-  const long long own_mask = mask_row(call, seq, share.head, own_row);
   float m = NO_KEY, inner_sum = 0.f, outer_sum = 0.f;
 
   f4 query[ROWS][VECS], inner[ROWS][VECS], outer[ROWS][VECS];
@@ -150,9 +150,8 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     if (call.cap != 0.f) x = soft_cap(call, x);
     if (key < own_range.start || key >= own_end) {
       x = NEG_INF;
-    } else if (call.mask_kind != MASK_NONE) {
-      const float bias = mask_bias(call, own_mask + key * call.mask_key);
-      x = bias == NEG_INF ? NEG_INF : x + bias;
+    } else if (call.changes != 0) {
+      x = changed(x, added_to(call, seq, share.head, own_row, key));
     }
     float top = x;
     UNROLL for (int bit = ROWS; bit < ROWS * KEYS; bit *= 2) top = max2(top, shuffle_xor(top, bit));

@@ -16,7 +16,9 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::bound::rounding::covers_exp2;
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
-        use $crate::attention::{Block, Entries, Kernel, MaskTile, OneRow, Seen, Sums, Tile, TileOps, Vectors, mask};
+        use $crate::attention::{
+            Block, Entries, Kernel, MaskTile, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors, combine, mask,
+        };
         use $crate::lanes::Lanes;
         use $crate::{memory, product};
 
@@ -45,6 +47,8 @@ macro_rules! attention {
             entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
             pack,
             bias,
+            add,
+            divide,
         };
 
         /// The kernel for few queries, one row at a time.
@@ -74,6 +78,8 @@ macro_rules! attention {
             fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
                 = memory::pack::<$lanes, $r1>;
             fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
+            fn add(a: *const f32, b: *const f32, n: usize, dst: *mut f32) = combine::add::<$lanes>;
+            fn divide(tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) = combine::divide::<$lanes>;
         }
         }
     };

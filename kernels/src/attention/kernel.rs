@@ -3,6 +3,7 @@
 //! Everything here is registers, tiles and pointers: a kernel never sees a tensor. Sizes, strides and offsets count
 //! f32 values.
 
+use super::combine::SideTile;
 use super::mask::{MaskTile, Seen};
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
@@ -36,7 +37,7 @@ pub struct Tile {
 /// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
 ///   whole panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart.
-/// - `bias` is null, or readable for `count · width` values.
+/// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys.
@@ -51,8 +52,30 @@ pub struct Block {
     pub count: usize,
     /// Added to the scores, `[key][width]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
     pub bias: *const f32,
+    /// Whether all rows share the bias, which then is `[key]`.
+    pub shares_bias: bool,
+    /// What is read soon: lines that a block with a bias or a soft cap has brought to the cache meanwhile.
+    pub ahead: Ahead,
     /// Soft cap in base-2 units: a score `s` becomes `cap · tanh(s)`. Zero is off.
     pub cap: f32,
+}
+
+/// Rows of bytes that are brought to the cache. They need not be memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Ahead {
+    /// The first byte of the first row.
+    pub data: *const u8,
+    /// From one row to the next, in bytes.
+    pub stride: usize,
+    /// Rows; zero for nothing.
+    pub rows: usize,
+    /// Bytes of a row.
+    pub bytes: usize,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub const NOTHING: Ahead = Ahead { data: core::ptr::null(), stride: 0, rows: 0, bytes: 0 };
 }
 
 /// The states of a tile's rows, as in [`elsa_core::state::State`], one row a lane. The sums `s` and `w` carry the
@@ -153,6 +176,10 @@ pub struct Kernel {
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
     /// [`super::mask::bias`], with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
+    /// [`super::combine::add`], with its clauses and presence.
+    pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    /// [`super::combine::divide`], with its clauses and presence.
+    pub divide: unsafe fn(&SideTile, usize, *mut f32, &mut Seen),
 }
 
 impl Kernel {

@@ -7,10 +7,13 @@
 //! 1. *A mask lies along its keys, a bias along its rows.* Squares of `N` rows and `N` keys are read along the keys and
 //!    transposed in registers, so that both sides move whole vectors.
 //! 2. *One pass.* Conversion of types, of units, the limit of finite elements and what is seen of the mask happen while
-//!    the square is in registers. Elements beyond the limit are rare, and one comparison a vector finds them.
+//!    the square is in registers. Elements beyond the limit are rare, and one comparison a square finds them.
 //! 3. *The last square lies over the one before*, or before the block, where the mask's row goes on. Only a row that is
 //!    shorter than a vector goes through a buffer.
 //! 4. *A row that all queries share is read once*, and is only spread over the tile if it masks a part of the block.
+//! 5. *Booleans become bits.* A word holds 32 keys of a row; the words of `N` rows lie in a vector, and a vector of the bias
+//!    is a test of one of their bits. Nothing is transposed, and words that are all ones or zeros are seen before
+//!    anything is written.
 
 use crate::lanes::{Lanes, MAX_LANES};
 use core::f32::consts::LOG2_E;
@@ -119,7 +122,7 @@ struct Sight<L> {
     attended: bool,
     /// One in lanes that had an attended key.
     present: L,
-    /// Sum of the magnitudes.
+    /// Largest magnitudes, NaN included.
     magnitude: L,
 }
 
@@ -136,7 +139,7 @@ impl<L: Lanes> Sight<L> {
         let (zero, limit) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT));
         let y = if E::ADDITIVE { x.times(L::splat(isa, LOG2_E)) } else { x };
         let size = x.abs();
-        self.magnitude = self.magnitude.plus(size);
+        self.magnitude = self.magnitude.larger_magnitude(x);
         if !size.any_greater(limit) {
             self.attended = true;
             return y;
@@ -152,10 +155,9 @@ impl<L: Lanes> Sight<L> {
     fn seen(&self, isa: L::Isa) -> Seen {
         if !self.attended && !self.present.any_greater(L::splat(isa, 0.0)) {
             Seen::Nothing
-        } else if self.magnitude.lane_sum() == 0.0 {
+        } else if self.magnitude.all_at_most(L::splat(isa, 0.0)) {
             Seen::Plain
         } else {
-            // NaN included.
             Seen::Biased
         }
     }
@@ -191,7 +193,7 @@ unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, d
         } else if tile.stride == 0 || width == 1 {
             shared::<L, E>(isa, tile, width, dst)
         } else {
-            squares::<L, E>(isa, tile, width, dst)
+            if E::ADDITIVE { squares::<L, E>(isa, tile, width, dst) } else { bits::<L>(isa, tile, width, dst) }
         }
     }
 }
@@ -291,52 +293,56 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
-/// A row for each query.
+/// A row of additive elements for each query.
 ///
 /// # Safety
 /// As for [`of`].
 #[inline(always)]
 unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
-    let mut sight = Sight::new(isa);
+    let mut sight = Sight::<L>::new(isa);
+    let limit = L::splat(isa, MASK_LIMIT);
+    let unit = L::splat(isa, LOG2_E);
+    let step = tile.stride * E::SIZE;
     for row in (0..width).step_by(L::N) {
         let first = row.min(tile.rows - 1);
         let count = (tile.rows - first).min(L::N);
-        let rows = tile.data.wrapping_add(first * tile.stride * E::SIZE);
-        let step = tile.stride * E::SIZE;
+        let rows = tile.data.wrapping_add(first * step);
         let mut key = 0;
         while key < tile.keys {
             let left = tile.keys - key;
             let back = L::N.saturating_sub(left);
+            let precede = back <= key + tile.before;
             let mut square = [L::splat(isa, 0.0); MAX_LANES];
+            let mut largest = square[0];
             // SAFETY: rows below `rows`. Elements of a row from `back` before `key` on, where so many precede it, and
             // `left` from `key` on otherwise. Vectors of the `width` values of keys below `keys`. (Clauses.)
             unsafe {
-                if back == 0 {
+                for i in 0..L::N {
+                    let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
+                    square[i] = if precede {
+                        E::load(isa, from.sub(back * E::SIZE))
+                    } else {
+                        gather::<L, E>(isa, from, 1, left)
+                    };
+                    largest = largest.larger_magnitude(square[i]);
+                }
+                L::transpose(isa, &mut square);
+                let ordinary = largest.all_at_most(limit);
+                if ordinary {
+                    sight.attended = true;
+                    sight.magnitude = sight.magnitude.larger_magnitude(largest);
+                }
+                let to = dst.add(key * width + row);
+                if ordinary && back == 0 {
                     for i in 0..L::N {
-                        let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
-                        square[i] = E::load(isa, from);
-                        L::prefetch(isa, from.wrapping_add(tile.keys * E::SIZE));
-                    }
-                    L::transpose(isa, &mut square);
-                    for i in 0..L::N {
-                        let y = sight.bias::<E>(isa, square[i]);
-                        y.store(dst.add((key + i) * width + row));
+                        square[i].times(unit).store(to.add(i * width));
                     }
                 } else {
-                    let precede = back <= key + tile.before;
-                    for i in 0..L::N {
-                        let from = rows.add(if i < count { i } else { 0 } * step + key * E::SIZE);
-                        square[i] = if precede {
-                            E::load(isa, from.sub(back * E::SIZE))
-                        } else {
-                            gather::<L, E>(isa, from, 1, left)
-                        };
-                    }
-                    L::transpose(isa, &mut square);
                     let skip = if precede { back } else { 0 };
-                    for i in 0..left {
-                        let y = sight.bias::<E>(isa, square[skip + i]);
-                        y.store(dst.add((key + i) * width + row));
+                    for i in 0..L::N.min(left) {
+                        let x = square[skip + i];
+                        let y = if ordinary { x.times(unit) } else { sight.bias::<E>(isa, x) };
+                        y.store(to.add(i * width));
                     }
                 }
             }
@@ -344,4 +350,69 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
         }
     }
     sight.seen(isa)
+}
+
+/// Keys of a word of bits.
+const WORD: usize = 32;
+
+/// Most words of the rows of a tile and the keys of a block.
+const MOST_WORDS: usize = MOST_KEYS / WORD * 3 * MAX_LANES;
+
+/// The bits of `left` elements of a boolean row, at most a [`WORD`], of which `before` precede.
+///
+/// # Safety
+/// - `p` is readable for `left` bytes, at least one, and `before` before it.
+#[inline(always)]
+unsafe fn word<L: Lanes>(isa: L::Isa, p: *const u8, left: usize, before: usize) -> u32 {
+    let back = WORD.saturating_sub(left);
+    // SAFETY: 32 bytes from `p`, or as many that end with the last element, or a buffer of as many (clause).
+    unsafe {
+        if back <= before {
+            return L::load_bits(isa, p.sub(back)) >> back;
+        }
+        let mut buffer = [0u8; WORD];
+        buffer.as_mut_ptr().copy_from_nonoverlapping(p, left);
+        L::load_bits(isa, buffer.as_ptr())
+    }
+}
+
+/// A boolean row for each query.
+///
+/// # Safety
+/// As for [`of`]; elements are boolean, and `width` is at most three vectors.
+#[inline(always)]
+unsafe fn bits<L: Lanes>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
+    // `[32 keys][row]`.
+    let mut words = [0u32; MOST_WORDS];
+    let (mut any, mut all) = (0, u32::MAX);
+    for (key, words) in (0..tile.keys).step_by(WORD).zip(words.chunks_exact_mut(width)) {
+        let left = (tile.keys - key).min(WORD);
+        let beyond = (u32::MAX << 1) << (left - 1);
+        for (row, to) in words.iter_mut().enumerate() {
+            let from = tile.data.wrapping_add(row.min(tile.rows - 1) * tile.stride + key);
+            // SAFETY: the row has `left` elements from `key` on, and those before them (clauses).
+            *to = unsafe { word::<L>(isa, from, left, key + tile.before) } & !beyond;
+            any |= *to;
+            all &= *to | beyond;
+        }
+    }
+    if any == 0 {
+        return Seen::Nothing;
+    }
+    if all == u32::MAX {
+        return Seen::Plain;
+    }
+    for (key, words) in (0..tile.keys).step_by(WORD).zip(words.chunks_exact(width)) {
+        for row in (0..width).step_by(L::N) {
+            // SAFETY: a vector of the `width` words; vectors of the `width` values of keys below `keys` (clauses).
+            unsafe {
+                let rows = L::load(isa, words.as_ptr().add(row).cast());
+                let to = dst.add(key * width + row);
+                for i in 0..(tile.keys - key).min(WORD) {
+                    rows.unless(isa, 1 << i).store(to.add(i * width));
+                }
+            }
+        }
+    }
+    Seen::Biased
 }

@@ -33,10 +33,12 @@
 //! | [`kernel`] | what a kernel works on, its operations and entry points |
 //! | [`scores`], [`modify`] | `q · k`, then soft cap and bias |
 //! | [`softmax`] | references, weights, sums of weights |
+//! | [`mask`], [`combine`] | masks as the bias of a tile, and what goes on top |
 //! | [`values`] | the weighted sum of the values |
 //! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
 //! | [`row`] | the operations on one row |
 
+pub mod combine;
 pub(crate) mod instance;
 pub mod kernel;
 pub mod mask;
@@ -47,7 +49,8 @@ pub mod softmax;
 pub mod values;
 pub mod vectors;
 
-pub use kernel::{Block, Entries, Kernel, Sums, Tile, TileOps};
+pub use combine::SideTile;
+pub use kernel::{Ahead, Block, Entries, Kernel, Sums, Tile, TileOps};
 pub use mask::{MaskTile, Seen};
 pub use row::OneRow;
 pub use vectors::Vectors;

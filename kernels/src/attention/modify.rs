@@ -16,6 +16,22 @@ pub fn capped<L: Lanes>(isa: L::Isa, s: L, cap: L) -> L {
     tanh(isa, s).times(cap)
 }
 
+/// Vector `v` of the bias of a key, for tiles of `V` vectors.
+///
+/// # Safety
+/// - The clauses of [`Block`], whose bias is not null; `key` is below its count and `v` below `V`.
+#[inline(always)]
+pub unsafe fn bias_of<L: Lanes, const V: usize>(isa: L::Isa, block: &Block, key: usize, v: usize) -> L {
+    // SAFETY: the key's value, or its vector (clauses).
+    unsafe {
+        if block.shares_bias {
+            L::splat(isa, block.bias.add(key).read())
+        } else {
+            L::load(isa, block.bias.add((key * V + v) * L::N))
+        }
+    }
+}
+
 /// Scores with a bias: `s + bias`, and `masked`, which is `−∞`, where the bias is `−∞`, whatever the score is.
 #[inline(always)]
 pub fn biased<L: Lanes>(s: L, bias: L, masked: L) -> L {

@@ -10,11 +10,13 @@
 //! 3. *The last keys.* Fewer than `R` keys are copied to a pad with rows of zeros after them, so that nothing beyond
 //!    the block is read. Panels are padded where they are packed. Padded scores are stored and never taken for a
 //!    maximum; what follows reads `count` keys.
-//! 4. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
+//! 4. *A mask is read while products are computed.* It is as large as the scores and comes from memory once; its lines for
+//!    the next tile are asked for panel by panel, so that they arrive meanwhile.
+//! 5. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
 //!    change them.
 
 use super::kernel::{Block, Tile};
-use super::modify::{biased, capped, is_plain};
+use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 
@@ -114,8 +116,8 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     if !block.bias.is_null() {
         let masked = L::splat(isa, f32::NEG_INFINITY);
         for v in 0..V {
-            // SAFETY: vector `v` of the key's `V` (clause).
-            let bias = unsafe { L::load(isa, block.bias.add((key * V + v) * L::N)) };
+            // SAFETY: the key, and vector `v` of its `V` (clauses).
+            let bias = unsafe { bias_of::<L, V>(isa, block, key, v) };
             scores[v] = biased(scores[v], bias, masked);
         }
     }
@@ -146,6 +148,22 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     }
 }
 
+/// Has the lines of the share `key / count` of what is [`Ahead`](super::kernel::Ahead) of a block brought to the cache, for
+/// `R` keys.
+#[inline(always)]
+fn fetch<L: Lanes, const R: usize>(isa: L::Isa, block: &Block, key: usize) {
+    const LINE: usize = 64;
+    let ahead = &block.ahead;
+    let row = |key: usize| ahead.rows * key.min(block.count) / block.count;
+    for row in row(key)..row(key + R) {
+        let at = ahead.data.wrapping_add(row * ahead.stride);
+        for i in (0..ahead.bytes).step_by(LINE) {
+            L::prefetch(isa, at.wrapping_add(i));
+        }
+        L::prefetch(isa, at.wrapping_add(ahead.bytes - 1));
+    }
+}
+
 /// [`scores`], with soft cap and bias only where `MODIFIED`.
 ///
 /// # Safety
@@ -167,6 +185,9 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
             if MODIFIED {
+                if block.ahead.rows > 0 {
+                    fetch::<L, R>(isa, block, key);
+                }
                 for r in 0..R {
                     if r < rows {
                         keep_modified::<L, V>(isa, block, key + r, &acc[r], at.add(r * width), &mut top);

@@ -13,6 +13,7 @@
 //!    An attended key that weighs nothing stays in, and its NaN or infinity poisons the row.
 
 use super::kernel::Block;
+use super::modify::bias_of;
 use crate::lanes::Lanes;
 use crate::product::product;
 
@@ -169,7 +170,7 @@ pub unsafe fn add_where_attended<L: Lanes, const V: usize>(
                 for i in 0..block.count {
                     let weight = L::load(isa, p.add((i * V + v) * L::N));
                     let value = L::splat(isa, block.values.add(i * block.value_stride + x).read());
-                    let bias = L::load(isa, block.bias.add((i * V + v) * L::N));
+                    let bias = bias_of::<L, V>(isa, block, i, v);
                     acc = bias.if_present(weight.mul_add(value, acc), acc);
                 }
                 let at = w.add((x * V + v) * L::N);

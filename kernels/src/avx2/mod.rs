@@ -3,6 +3,7 @@
 mod vector;
 
 pub use vector::Eight;
+pub(crate) use vector::bits;
 
 use crate::attention::instance::attention;
 use crate::instance::instance;

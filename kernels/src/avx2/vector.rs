@@ -97,6 +97,19 @@ impl Lanes for Eight {
         })
     }
     #[inline(always)]
+    unsafe fn load_bits(_: Avx2, p: *const u8) -> u32 {
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        unsafe { bits(p) }
+    }
+    #[inline(always)]
+    fn unless(self, _: Avx2, bit: u32) -> Self {
+        Eight(op!({
+            let common = _mm256_and_si256(_mm256_castps_si256(self.0), _mm256_set1_epi32(bit as i32));
+            let out = _mm256_castsi256_ps(_mm256_cmpeq_epi32(common, _mm256_setzero_si256()));
+            _mm256_and_ps(out, _mm256_set1_ps(f32::NEG_INFINITY))
+        }))
+    }
+    #[inline(always)]
     fn prefetch(_: Avx2, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
@@ -200,6 +213,18 @@ impl Lanes for Eight {
         })
     }
     #[inline(always)]
+    fn larger_magnitude(self, other: Self) -> Self {
+        let magnitude = other.abs();
+        Eight(op!(_mm256_castsi256_ps(_mm256_max_epu32(
+            _mm256_castps_si256(self.0),
+            _mm256_castps_si256(magnitude.0),
+        ))))
+    }
+    #[inline(always)]
+    fn all_at_most(self, other: Self) -> bool {
+        op!(_mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(self.0, other.0))) == 0
+    }
+    #[inline(always)]
     fn any_greater(self, other: Self) -> bool {
         op!(_mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(self.0, other.0))) != 0
     }
@@ -208,4 +233,18 @@ impl Lanes for Eight {
 #[inline(always)]
 fn power_from_low_bits(t: Eight) -> Eight {
     Eight(op!(_mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(t.0)))))
+}
+
+/// A bit for each of 32 bytes from `p`: whether it is not zero.
+///
+/// # Safety
+/// - `p` is readable for 32 bytes.
+/// - The instruction set is present.
+#[inline(always)]
+pub(crate) unsafe fn bits(p: *const u8) -> u32 {
+    // SAFETY: both clauses.
+    unsafe {
+        let zero = _mm256_cmpeq_epi8(_mm256_loadu_si256(p.cast()), _mm256_setzero_si256());
+        !(_mm256_movemask_epi8(zero) as u32)
+    }
 }

@@ -97,6 +97,18 @@ impl Lanes for Sixteen {
         })
     }
     #[inline(always)]
+    unsafe fn load_bits(_: Avx512, p: *const u8) -> u32 {
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        unsafe { crate::avx2::bits(p) }
+    }
+    #[inline(always)]
+    fn unless(self, _: Avx512, bit: u32) -> Self {
+        Sixteen(op!({
+            let out = _mm512_testn_epi32_mask(_mm512_castps_si512(self.0), _mm512_set1_epi32(bit as i32));
+            _mm512_maskz_mov_ps(out, _mm512_set1_ps(f32::NEG_INFINITY))
+        }))
+    }
+    #[inline(always)]
     fn prefetch(_: Avx512, p: *const u8) {
         op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
     }
@@ -214,6 +226,17 @@ impl Lanes for Sixteen {
     #[inline(always)]
     fn lane_sum(self) -> f32 {
         op!(_mm512_reduce_add_ps(self.0))
+    }
+    #[inline(always)]
+    fn larger_magnitude(self, other: Self) -> Self {
+        Sixteen(op!(_mm512_castsi512_ps(_mm512_max_epu32(
+            _mm512_castps_si512(self.0),
+            _mm512_castps_si512(_mm512_abs_ps(other.0)),
+        ))))
+    }
+    #[inline(always)]
+    fn all_at_most(self, other: Self) -> bool {
+        op!(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(self.0, other.0)) == 0
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

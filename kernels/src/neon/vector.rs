@@ -99,6 +99,29 @@ impl Lanes for Four {
         })
     }
     #[inline(always)]
+    unsafe fn load_bits(_: Neon, p: *const u8) -> u32 {
+        const PLACES: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+        // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`); the token was shown.
+        unsafe {
+            let places = vld1q_u8(PLACES.as_ptr());
+            let (low, high) = (vld1q_u8(p), vld1q_u8(p.add(16)));
+            let low = vandq_u8(vtstq_u8(low, low), places);
+            let high = vandq_u8(vtstq_u8(high, high), places);
+            // Neighbours are added until each byte has the bits of eight.
+            let two = vpaddq_u8(low, high);
+            let four = vpaddq_u8(two, two);
+            let eight = vpaddq_u8(four, four);
+            vgetq_lane_u32::<0>(vreinterpretq_u32_u8(eight))
+        }
+    }
+    #[inline(always)]
+    fn unless(self, _: Neon, bit: u32) -> Self {
+        Four(op!({
+            let common = vtstq_u32(vreinterpretq_u32_f32(self.0), vdupq_n_u32(bit));
+            vreinterpretq_f32_u32(vbicq_u32(vdupq_n_u32(f32::NEG_INFINITY.to_bits()), common))
+        }))
+    }
+    #[inline(always)]
     fn prefetch(_: Neon, p: *const u8) {
         // SAFETY: a prefetch reads nothing that a program sees.
         unsafe {
@@ -248,6 +271,17 @@ impl Lanes for Four {
     #[inline(always)]
     fn lane_sum(self) -> f32 {
         op!(vaddvq_f32(self.0))
+    }
+    #[inline(always)]
+    fn larger_magnitude(self, other: Self) -> Self {
+        Four(op!(vreinterpretq_f32_u32(vmaxq_u32(
+            vreinterpretq_u32_f32(self.0),
+            vreinterpretq_u32_f32(vabsq_f32(other.0)),
+        ))))
+    }
+    #[inline(always)]
+    fn all_at_most(self, other: Self) -> bool {
+        op!(vminvq_u32(vcleq_f32(self.0, other.0))) != 0
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

@@ -72,6 +72,19 @@ impl Lanes for One {
         One(if unsafe { p.read() } == 0 { f32::NEG_INFINITY } else { 0.0 })
     }
     #[inline(always)]
+    unsafe fn load_bits(_: Scalar, p: *const u8) -> u32 {
+        let mut bits = 0;
+        for i in 0..32 {
+            // SAFETY: `p` is readable for 32 bytes (clause of `load_bits`).
+            bits |= u32::from(unsafe { p.add(i).read() } != 0) << i;
+        }
+        bits
+    }
+    #[inline(always)]
+    fn unless(self, _: Scalar, bit: u32) -> Self {
+        One(if self.0.to_bits() & bit == 0 { f32::NEG_INFINITY } else { 0.0 })
+    }
+    #[inline(always)]
     fn prefetch(_: Scalar, _: *const u8) {}
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -150,6 +163,14 @@ impl Lanes for One {
     #[inline(always)]
     fn lane_sum(self) -> f32 {
         self.0
+    }
+    #[inline(always)]
+    fn larger_magnitude(self, other: Self) -> Self {
+        One(f32::from_bits(self.0.to_bits().max(other.abs().0.to_bits())))
+    }
+    #[inline(always)]
+    fn all_at_most(self, other: Self) -> bool {
+        self.0 <= other.0
     }
     #[inline(always)]
     fn any_greater(self, other: Self) -> bool {

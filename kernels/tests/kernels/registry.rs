@@ -4,7 +4,7 @@
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::State;
-use elsa_kernels::attention::{Block, Kernel, Sums, Tile};
+use elsa_kernels::attention::{Ahead, Block, Kernel, Sums, Tile};
 use elsa_kernels::registry::ATTENTION;
 
 /// Kernels that are present. Where `ELSA_REQUIRE` names instruction sets, all of them must be.
@@ -265,6 +265,8 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         value_stride: dv,
         count,
         bias: bias.as_ptr(),
+        shares_bias: false,
+        ahead: Ahead::NOTHING,
         cap: 0.0,
     };
     let entries = &kernel.entries[vectors - 1];

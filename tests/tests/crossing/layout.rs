@@ -19,6 +19,7 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
     let math = choice.method == Method::Math;
     let [queries, keys, heads] = choice.extent;
     let tiles = heads * choice.tiling(queries).count();
+    let tiles_of_a_task = if math { 1 } else { choice.group };
     match region {
         // The contract of a tile.
         Region::Weights => (block + 16) * w,
@@ -32,8 +33,15 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
             when(choice.convert || (choice.stage_keys && panels), rows)
         }
         Region::Bias => when(choice.masked, block * w),
-        Region::KeptBias => when(choice.keeps_bias, choice.group * keys.next_multiple_of(block) * w),
-        Region::Kept => when(choice.keeps_bias, 16 + choice.group * keys.div_ceil(block)),
+        Region::SecondBias => when(choice.adds_two, block * w),
+        Region::KeptBias => when(choice.keeps.any(), tiles_of_a_task * keys.next_multiple_of(block) * w),
+        Region::Kept => {
+            let words = when(choice.keeps.any(), tiles_of_a_task) + when(choice.row_mask, 1);
+            when(choice.keeps_something(), 16 + words * keys.div_ceil(block))
+        }
+        Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
+        Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
+        Region::Sides => when(choice.divided > 0, choice.divided + w),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim) * w,
         Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),

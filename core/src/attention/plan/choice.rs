@@ -156,6 +156,23 @@ pub enum TaskOrder {
     SequencesAndHeads,
 }
 
+/// What is added to the scores and shared by tasks that follow each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    /// The mask.
+    pub mask: bool,
+    /// The bias.
+    pub bias: bool,
+}
+
+impl Keeps {
+    /// Whether anything is kept.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.mask || self.bias
+    }
+}
+
 /// The result of the CPU chooser: everything that is decided before pointers are known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuChoice {
@@ -193,8 +210,18 @@ pub struct CpuChoice {
     pub masked: bool,
     /// The order in which tasks are taken.
     pub order: TaskOrder,
-    /// Whether a worker keeps the bias of its tiles, for all keys, as long as its tasks share it.
-    pub keeps_bias: bool,
+    /// What a worker keeps of its tiles, for all keys, as long as its tasks share it.
+    pub keeps: Keeps,
+    /// Whether all queries of a head share a row of the mask, which a worker keeps as long as its tasks have it.
+    pub row_mask: bool,
+    /// Whether both a mask and a bias are added to the scores.
+    pub adds_two: bool,
+    /// Entries of a table of relative positions; zero where the bias is none.
+    pub entries: usize,
+    /// Numbers in which the entries of a head are laid out for windows; zero where an index names them.
+    pub lines: usize,
+    /// Tokens of a window of which some are shifted; zero where there are none.
+    pub divided: usize,
     /// Number of sequences.
     pub sequences: usize,
     /// Query rows and keys of the longest sequence, and the number of heads times sequences.
@@ -234,6 +261,13 @@ impl CpuChoice {
                 LongestPath { merges: 0, additions }
             }
         }
+    }
+
+    /// Whether a worker keeps anything from task to task: biases of tiles, a row of the mask, entries of a table,
+    /// sides of tokens.
+    #[must_use]
+    pub const fn keeps_something(&self) -> bool {
+        self.keeps.any() || self.row_mask || self.entries > 0 || self.divided > 0
     }
 
     /// Number of blocks of the longest sequence.

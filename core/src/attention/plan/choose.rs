@@ -24,11 +24,7 @@
 //!    multiple of four. Blocks of 16-bit types, of other head sizes, and of problems with a past, whose rows lie in
 //!    two tensors, are copied block by block; so are the keys of a kernel that reads panels. A copy is worth sharing,
 //!    so the group is then larger.
-//! 5. *Masks that heads or sequences share are turned into a bias once.* A mask lies along its keys and a bias along its
-//!    rows, so it is transposed, which costs a tenth of a block's products. Where heads or sequences share the rows of a
-//!    mask, their tasks follow each other, and the worker keeps the bias of its tiles for all keys: O(n) memory. The
-//!    price is that the keys of a head are read again for each tile, so they must fit
-//!    L2, or the head have one task.
+//! 5. *What heads or sequences share is prepared once* ([`super::share`]).
 //! 6. *A budget is a hard limit.* The form is made smaller until its workspace fits: first no bias is kept, then the
 //!    group is halved, then
 //!    workers are removed one by one, then tiles lose a vector. If nothing is left to give up, the error reports the
@@ -36,10 +32,15 @@
 //! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine who computes a row, and when.
 //!    Of everything here, only the kernel, the method and the block size can change the answer.
 
-use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, MAX_TILES, Method, Options, TaskOrder, worthwhile};
+use super::choice::{
+    BLOCK_SIZES, ChooseError, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder, worthwhile,
+};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
+use super::share::share;
+use crate::attention::bias::{BiasView, TableView};
 use crate::attention::problem::Problem;
+use crate::attention::windows::Windows;
 use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
 use crate::dtype::DType;
 use crate::profile::DeviceProfile;
@@ -106,7 +107,20 @@ pub fn choose<'a>(
         convert: s.dtype != DType::F32,
         masked: problem.is_masked(),
         order: TaskOrder::Tiles,
-        keeps_bias: false,
+        keeps: Keeps::default(),
+        row_mask: s.mask.is_some_and(|mask| mask.same_for_all_queries()),
+        adds_two: s.mask.is_some() && s.bias.is_some(),
+        entries: match s.bias {
+            Some(BiasView::Table(table)) => table.entries,
+            _ => 0,
+        },
+        lines: match (s.bias, s.windows) {
+            (Some(BiasView::Table(TableView { indexed: false, .. })), Some(windows)) => {
+                (2 * windows.size[0] - 1) * windows.size[1]
+            }
+            _ => 0,
+        },
+        divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };
@@ -122,7 +136,7 @@ pub fn choose<'a>(
     let preferred =
         if choice.stage_keys || choice.stage_values { kernel.group.max(MAX_TILES) } else { kernel.group };
     choice.group = preferred.min(balanced).min(tiles).min(fitting);
-    share_bias(&mut choice, problem, device, tiles);
+    share(&mut choice, problem, device, fitting.min(balanced), tiles);
     let size = |choice: &CpuChoice| WorkspaceLayout::of(choice).map(|layout| layout.bytes());
     let Some(budget) = options.budget else {
         return match size(&choice) {
@@ -134,40 +148,12 @@ pub fn choose<'a>(
     loop {
         match size(&choice) {
             Some(needed) if needed <= budget => return Ok(choice),
-            _ if choice.keeps_bias => choice.keeps_bias = false,
+            _ if choice.keeps.any() => choice.keeps = Keeps::default(),
             _ if choice.group > 1 => choice.group = choice.group.div_ceil(2),
             _ if choice.workers > 1 => choice.workers = fewer_workers(&choice, fits),
             _ if choice.vectors > 1 => choice.vectors -= 1,
             needed => return Err(ChooseError::Budget { needed: needed.unwrap_or(usize::MAX), budget }),
         }
-    }
-}
-
-/// Has tasks that share the elements of a mask follow each other, and their worker keep the bias, where that pays.
-fn share_bias(choice: &mut CpuChoice, problem: &Problem, device: &DeviceProfile, tiles: usize) {
-    let spec = problem.spec();
-    let (batch, heads) = (spec.query.batch(), problem.heads());
-    let Some(mask) = spec.mask.filter(|_| choice.method == Method::Elsa && spec.packed.is_none()) else {
-        return;
-    };
-    // What is kept is named by the rows of the mask alone.
-    if mask.same_for_all_queries() || spec.bias.is_some() || spec.windows.is_some() {
-        return;
-    }
-    let [of_batch, of_heads, ..] = mask.shape();
-    let (sequences_share, heads_share) = (of_batch == 1 && batch > 1, of_heads == 1 && heads > 1);
-    // Between two tiles of a head the keys and values of those that share the first tile are read.
-    let tensor = problem.keys().saturating_mul(choice.head_dim + choice.value_dim).saturating_mul(4);
-    let fits = |tensors: usize| tiles <= choice.group || tensor.saturating_mul(tensors) <= device.l2 / 4 * 3;
-    let order = match (sequences_share, heads_share) {
-        (true, true) if fits(batch.saturating_mul(problem.kv_heads())) => TaskOrder::SequencesAndHeads,
-        (true, _) if fits(batch) => TaskOrder::Sequences,
-        (_, true) if fits(problem.kv_heads()) => TaskOrder::Heads,
-        _ => return,
-    };
-    let kept = choice.group.saturating_mul(choice.width()).saturating_mul(problem.keys()).saturating_mul(4);
-    if kept <= device.l2 / 2 {
-        (choice.order, choice.keeps_bias) = (order, true);
     }
 }
 

@@ -19,12 +19,15 @@
 //!    [`BLOCKS_PER_SM`] per SM; more would only add merges.
 //! 4. *Causal problems have more splits.* The blocks of the last rows have the most keys and would end last. They are
 //!    divided into at least [`CAUSAL_SPLITS`], unless there are so many blocks that their order evens this out.
-//! 5. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
+//! 5. *Where scores change, the last blocks do not wait alone.* Blocks with a mask or a bias are many and short enough for
+//!    it to matter how full the device is at the end: their keys are divided a few times if that leaves it fuller.
+//! 6. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
 //!    the division saves. Partial states take at most [`PARTIAL_BYTES`], or as many bytes as the output.
-//! 6. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
+//! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
 //!    is the only place that looks at the batch.
 
 use super::choice::{ChooseError, LongestPath, chained, dealt};
+use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -94,7 +97,7 @@ pub struct GpuKernelSpec {
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
     /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
-    /// mask, soft cap and past.
+    /// mask, bias, shifted windows, soft cap and past.
     pub most_plain: usize,
     /// Number of query rows of a block.
     pub rows: usize,
@@ -147,6 +150,8 @@ const BLOCKS_PER_SM: usize = 2;
 /// Smallest number of splits of a causal problem whose blocks fill the device fewer than `CAUSAL_WAVES` times.
 const CAUSAL_SPLITS: usize = 4;
 const CAUSAL_WAVES: usize = 8;
+/// Largest number of splits of a problem with masks, biases, windows or a soft cap whose blocks fill the device anyway.
+const EVEN_SPLITS: usize = 3;
 /// The partial states of a sequence may take this many bytes, or as many as its output does.
 const PARTIAL_BYTES: usize = 16 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
@@ -159,6 +164,17 @@ pub const SEQUENCE_BYTES: usize = 40;
 /// merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
+}
+
+/// The number of splits, up to [`EVEN_SPLITS`], with which `blocks` blocks keep a device busy that holds `room` of them at
+/// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
+fn evenest(blocks: usize, room: usize) -> usize {
+    let percent = |splits: usize| {
+        let all = blocks.saturating_mul(splits);
+        all.saturating_mul(100) / all.div_ceil(room).saturating_mul(room).max(1)
+    };
+    let best = (1..=EVEN_SPLITS).map(percent).max().unwrap_or(0);
+    (1..=EVEN_SPLITS).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
 }
 
 /// Options of a plan for a GPU.
@@ -289,7 +305,9 @@ pub fn choose_gpu<'a>(
     let max_queries = if packed { usize::MAX } else { queries };
     let causal = problem.grows_with_the_row();
     let past = s.past_key.is_some() || s.past_value.is_some();
-    let plain = !causal && s.mask.is_none() && s.softcap.is_none() && !past;
+    let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
+    let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
+    let plain = !causal && !changed && !past;
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
@@ -315,6 +333,10 @@ pub fn choose_gpu<'a>(
         });
     };
     let row_blocks = queries.div_ceil(kernel.rows);
+    let entries = match s.bias {
+        Some(BiasView::Table(table)) => table.entries,
+        _ => 0,
+    };
     let counts = [
         ("queries", queries),
         ("keys", keys),
@@ -322,6 +344,7 @@ pub fn choose_gpu<'a>(
         ("sequences", problem.sequences()),
         ("rows", problem.rows()),
         ("head size", d.max(dv)),
+        ("entries of the table", entries),
     ];
     for (axis, found) in counts {
         if found > MAX_COUNT {
@@ -348,9 +371,14 @@ pub fn choose_gpu<'a>(
         let blocks = row_blocks.saturating_mul(heads).max(1);
         // The number of splits that comes closest to filling the device.
         let nearest = (fill + blocks / 2) / blocks;
-        // The blocks of the last rows take longest and end last, unless their keys are divided.
-        let wanted =
-            if causal && blocks < CAUSAL_WAVES * fill { nearest.max(CAUSAL_SPLITS) } else { nearest };
+        let wanted = if causal && blocks < CAUSAL_WAVES * fill {
+            // The blocks of the last rows take longest and end last, unless their keys are divided.
+            nearest.max(CAUSAL_SPLITS)
+        } else if changed && nearest <= 1 {
+            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device))
+        } else {
+            nearest
+        };
         let min_chunk = min_chunk(keys);
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
         let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));

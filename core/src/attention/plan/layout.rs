@@ -35,10 +35,18 @@ pub enum Region {
     Rows,
     /// Bias, added to the scores of a tile and a block.
     Bias,
+    /// A second one, where mask and bias are both added.
+    SecondBias,
     /// Bias of the tiles of a group and all keys, kept from task to task.
     KeptBias,
-    /// What is kept: a line that names it, then a word for each block of each tile.
+    /// What is kept: a line that names it, then a word for each block of each tile, and for each block of a row.
     Kept,
+    /// The row of a mask that all queries share.
+    KeptRow,
+    /// The entries of a table for one head.
+    Entries,
+    /// The sides of the tokens of a shifted window.
+    Sides,
     /// Transposed queries of a tile.
     Query,
     /// States of a tile.
@@ -85,10 +93,18 @@ pub struct WorkspaceLayout {
     pub rows: Span,
     /// Bias, `[block][width]`.
     pub bias: Span,
+    /// Second bias, `[block][width]`.
+    pub second_bias: Span,
     /// Kept bias, `[tile][blocks · block][width]`.
     pub kept_bias: Span,
-    /// What is kept: 16 words that name it, then `[tile][blocks]`.
+    /// What is kept: 16 words that name it, then `[tile][blocks]` for the bias and `[blocks]` for the row.
     pub kept: Span,
+    /// Row of the mask, `[blocks · block]`.
+    pub kept_row: Span,
+    /// Entries of a table, `[entries]`, and lines of them, `[lines + width]`.
+    pub entries: Span,
+    /// Sides of tokens, `[tokens + width]`.
+    pub sides: Span,
     /// The tiles of the group, one after the other.
     pub tiles: Span,
     /// The regions of a tile.
@@ -154,6 +170,7 @@ impl WorkspaceLayout {
             Method::Elsa => c.group,
             Method::Math => 1,
         };
+        let words = optional(c.keeps.any(), tiles) + optional(c.row_mask, 1);
         let mut layout = WorkspaceLayout {
             weights: worker.take(&[c.block + 16, w]),
             pad: worker.take(&[8, c.head_dim]),
@@ -161,8 +178,15 @@ impl WorkspaceLayout {
             values: worker.take(&[optional(c.stage_values, c.block), c.value_dim]),
             rows: worker.take(&[optional(through, c.block.max(w)), c.head_dim.max(c.value_dim)]),
             bias: worker.take(&[c.block, optional(c.masked, w)]),
-            kept_bias: worker.take(&[optional(c.keeps_bias, tiles), c.blocks(), c.block, w]),
-            kept: worker.take(&[optional(c.keeps_bias, LINE + tiles.saturating_mul(c.blocks()))]),
+            second_bias: worker.take(&[c.block, optional(c.adds_two, w)]),
+            kept_bias: worker.take(&[optional(c.keeps.any(), tiles), c.blocks(), c.block, w]),
+            kept: worker.take(&[optional(
+                c.keeps_something(),
+                words.saturating_mul(c.blocks()).saturating_add(LINE),
+            )]),
+            kept_row: worker.take(&[optional(c.row_mask, c.blocks()), c.block]),
+            entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
+            sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
             tiles: worker.take(&[tiles, tile.at]),
             tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },
             tile_stride: tile.at,
@@ -188,7 +212,7 @@ impl WorkspaceLayout {
     /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
     /// workers.
     #[must_use]
-    pub fn regions(&self) -> [(Region, Span); 12] {
+    pub fn regions(&self) -> [(Region, Span); 16] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
         [
             (Region::Weights, self.weights),
@@ -197,8 +221,12 @@ impl WorkspaceLayout {
             (Region::Values, self.values),
             (Region::Rows, self.rows),
             (Region::Bias, self.bias),
+            (Region::SecondBias, self.second_bias),
             (Region::KeptBias, self.kept_bias),
             (Region::Kept, self.kept),
+            (Region::KeptRow, self.kept_row),
+            (Region::Entries, self.entries),
+            (Region::Sides, self.sides),
             (Region::Query, inside(self.tile.query)),
             (Region::States, inside(self.tile.state)),
             (Region::Scores, self.scores),

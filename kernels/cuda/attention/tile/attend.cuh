@@ -1,7 +1,7 @@
 // The work on a tile of keys: scores, masks, weights, weighted sum.
 #pragma once
 
-#include "mask.cuh"
+#include "changes.cuh"
 #include "memory.cuh"
 #include "scores.cuh"
 #include "staging.cuh"
@@ -10,27 +10,26 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
-  Share share;
-  if constexpr (EDGE) share = here();
+  constexpr bool LATE = EDGE && !LEAN;  // values are loaded after the scores, for want of registers
 
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
   NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
-    if constexpr (EDGE) {
-      gather_k(share, k0, chunk);
+    if constexpr (EDGE && LEAN) {
+      gather_k(k0, chunk);
       sync_block();
       store_k();
       sync_block();
     } else {
-      if (chunk + 1 < CHUNKS) load_k(k0, chunk + 1);
-      else load_v(k0, 0);
+      if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
+      else if constexpr (!LATE) load_v<EDGE>(k0, 0);
     }
     {
       const int t = opaque(tid), cg = lane_col(t);
       const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
       const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
-      constexpr int DIMS = !EDGE ? 8 : LEAN ? 1 : 2;  // words of a loop body
+      constexpr int DIMS = !EDGE ? 8 : LEAN ? 1 : PAIRS ? 2 : 8;  // words of a loop body
       f4 qa[2][TM / 4], kb[2][TN / 4];
       auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
         const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
@@ -65,7 +64,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         }
       }
     }
-    if constexpr (EDGE) {
+    if constexpr (EDGE && LEAN) {
       if (chunk + 1 < CHUNKS) sync_block();
     } else if (chunk + 1 < CHUNKS) {
       sync_block();
@@ -74,46 +73,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   }
 
-  // Masks, ranges and the soft cap, column by column: the next column becomes the first.
-  const bool partial = EDGE && (k0 < full_from || k0 + TILE > full_to);
-  if (partial) {
-    const int t = opaque(tid);
-    const Sequence& q = share.sequence;
-    const int row = own_row(call, share, t);
-    const long long diagonal = (long long)q.offset + row;
-    const long long mask_at = mask_row(call, q, share.head, row);
-    NO_UNROLL for (int j = 0; j < TN; j++) {
-      const int key = k0 + j * LANE_COLS + lane_col(t);
-      // Row i attends the key by length, causality and window when after < i <= before.
-      const int before = q.left < 0 ? TM : clamped(key - diagonal + q.left, -1, TM);
-      const int after = key >= q.reach ? TM : q.right < 0 ? -1 : clamped(key - diagonal - q.right - 1, -1, TM);
-      float x[TM];
-      bool out[TM];
-      UNROLL for (int i = 0; i < TM; i++) {
-        x[i] = s[i][0];
-        UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
-        out[i] = before < i || after >= i || row + i >= q.queries;
-      }
-      if (!LEAN && call.cap != 0.f) cap_column(x);
-      if (!LEAN && call.mask_kind != MASK_NONE) {
-        // All elements are loaded before the first is used.
-        unsigned raw[TM];
-        const long long at = mask_at + key * call.mask_key;
-        UNROLL for (int i = 0; i < TM; i++) raw[i] = 0;
-        if (call.mask_kind == MASK_BOOL) {
-          UNROLL for (int i = 0; i < TM; i++)
-            if (!out[i]) raw[i] = load_u8(call.mask + (at + i * call.mask_query));
-          UNROLL for (int i = 0; i < TM; i++) out[i] = raw[i] == 0;
-        } else {
-          load_bias(raw, out, at);
-          UNROLL for (int i = 0; i < TM; i++) {
-            const float bias = limited(float_of_bits(raw[i]));
-            out[i] = out[i] || bias == NEG_INF;
-            x[i] = __builtin_fmaf(bias, LOG2E, x[i]);
-          }
-        }
-      }
-      UNROLL for (int i = 0; i < TM; i++) s[i][TN - 1] = out[i] ? NEG_INF : x[i];
+  // Masks, ranges and the soft cap. `absent`: whether the warp has keys that are not attended.
+  bool absent = false;
+  if constexpr (EDGE) {
+    if constexpr (!LEAN) {
+      absent = change_scores();
+      if constexpr (LATE) load_v<EDGE>(k0, 0);
+    } else {
+      absent = limit_scores();
     }
   }
 
@@ -154,7 +121,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       raise_references(mx, scale);
       if (flushed) rescale_rows(scale);
     }
-    if (partial) take_signed_weights();
+    if (absent) take_signed_weights();
     else take_weights();
   }
 
@@ -162,9 +129,9 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   bool odd_values = false;
   const int t = opaque(tid);
   const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};
-  if constexpr (!EDGE && STRAIGHT == 1) {
+  if constexpr (STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open_stage<EDGE>(share, stage, partial, odd_values);
+      open_stage<EDGE>(stage, absent, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
         multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
@@ -172,7 +139,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
     NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open_stage<EDGE>(share, stage, partial, odd_values);
+      open_stage<EDGE>(stage, absent, odd_values);
       UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, n * PC, 0);
         multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
@@ -184,14 +151,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else {
     NO_UNROLL for (int n = 0; n < PRODUCTS; n++) {
-      if (n % PRODUCTS_V == 0) open_stage<EDGE>(share, n / PRODUCTS_V, partial, odd_values);
+      if (n % PRODUCTS_V == 0) open_stage<EDGE>(n / PRODUCTS_V, absent, odd_values);
       if (n % PRODUCTS_P == 0) put_weights(x, 0, TN);
       multiply_values<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
                      odd_values);
     }
   }
   sync_block();  // the values are dead
-  if constexpr (!EDGE) {
+  if constexpr (!(EDGE && LEAN)) {
     if (ready) store_k();
     sync_block();
   }

@@ -12,20 +12,21 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   const Tensor& v = old ? call.past_value : call.value;
   const int origin = old ? 0 : s.key0 - s.past;
   near_to = call.flags & WHOLE_ROWS ? old ? min_of(s.past, s.reach) : s.reach : 0;
-  key_step = (int)k.token * SIZE;
-  value_step = (int)v.token * SIZE;
-  near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * key_step;
-  near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * value_step;
-  plain_to = min_of(full_to, near_to) - TILE + 1;
+  near_past = old;
+  near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * (k.token * SIZE);
+  near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * (v.token * SIZE);
+  plain_to = !LEAN && (call.changes != 0 || call.cap != 0.f) ? 0 : min_of(range_of(s, first_row(call, share)).end, near_to) - TILE + 1;
+  edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 
 // Registers of an edge, from rows and dims that are checked one by one: zero where either is absent.
 // `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
 template <class S>
 template <class To, class Spot>
-INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4,
+INLINE void Tiles<S>::gather(To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4,
                              int tile, Spot spot) {
   constexpr int COUNT = sizeof(to) / sizeof(Raw4);
+  const Share share = here();
   const Sequence& s = share.sequence;
   const int kv_head = quotient_of(share.head, call.by_group);
   const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
@@ -55,6 +56,14 @@ INLINE void Tiles<S>::gather(const Share& share, To& to, const Tensor& past, con
   }
 }
 
+// Bytes from row to row of what is near.
+template <class S> INLINE int Tiles<S>::key_step() {
+  return (int)(!LEAN && near_past ? call.past_key.token : call.key.token) * SIZE;
+}
+template <class S> INLINE int Tiles<S>::value_step() {
+  return (int)(!LEAN && near_past ? call.past_value.token : call.value.token) * SIZE;
+}
+
 // Forgets the registers of keys.
 template <class S> INLINE void Tiles<S>::drop_k() {
   UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
@@ -63,19 +72,63 @@ template <class S> INLINE void Tiles<S>::drop_k() {
   }
 }
 
-// Keys of a plain tile.
-template <class S> INLINE void Tiles<S>::load_k(int tile, int chunk) {
-  const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = opaque(key_step);
+// Keys of an edge whose rows and dims are checked.
+template <class S> INLINE void Tiles<S>::gather_k(int tile, int chunk) {
+  const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
+  gather(kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_VEC4) != 0, tile,
+         [&](int n, int& key, int& dim) LAMBDA {
+           key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
+           dim = chunk * KD + c * 4;
+         });
+}
+
+// Values of an edge whose rows and dims are checked.
+template <class S> INLINE void Tiles<S>::gather_v(int tile, int stage) {
+  const int t = opaque(tid);
+  gather(vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_VEC4) != 0, tile,
+         [&](int n, int& key, int& dim) LAMBDA {
+           key = stage * VK + (t + n * NT) / DF;
+           dim = (t + n * NT) % DF * 4;
+         });
+}
+
+// Keys of a tile.
+template <class S> template <bool EDGE> INLINE void Tiles<S>::load_k(int tile, int chunk) {
+  const int t = opaque(tid), c = t & (KF - 1), q = t / KF, step = key_step();
+  if constexpr (EDGE) {
+    if (tile + TILE > edge_to) {
+      gather_k(tile, chunk);
+      return;
+    }
+    const Address a = near_key + (chunk * KD + c * 4) * SIZE;
+    const int first = tile + key_of(q, 0), last = near_to - 1;
+    UNROLL for (int i = 0; i < K_ITEMS; i++)
+      UNROLL for (int e = 0; e < 4; e++)
+        load4(kr[i * 4 + e], a + (long long)min_of(first + i * K_ITEM + e * LANE_COLS, last) * step);
+    return;
+  }
   const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
   UNROLL for (int i = 0; i < K_ITEMS; i++)
     UNROLL for (int e = 0; e < 4; e++)
       load4(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
 }
 
-// Values of a plain tile.
-template <class S> INLINE void Tiles<S>::load_v(int tile, int stage) {
-  const int t = opaque(tid), step = opaque(value_step);
+// Values of a tile.
+template <class S> template <bool EDGE> INLINE void Tiles<S>::load_v(int tile, int stage) {
+  const int t = opaque(tid), step = value_step();
   auto& to = travelling();
+  if constexpr (EDGE) {
+    if (tile + TILE > edge_to) {
+      gather_v(tile, stage);
+      return;
+    }
+    const int first = tile + stage * VK, last = near_to - 1;
+    UNROLL for (int i = 0; i < V_ITEMS; i++) {
+      const int n = t + i * NT;
+      load4(to[i], near_value + (long long)min_of(first + n / DF, last) * step + n % DF * (4 * SIZE));
+    }
+    return;
+  }
   if constexpr (STRAIGHT == 2) drop_k();
   if constexpr (NT % DF == 0) {
     const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
@@ -87,26 +140,6 @@ template <class S> INLINE void Tiles<S>::load_v(int tile, int stage) {
       load4(to[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
     }
   }
-}
-
-// Keys of an edge.
-template <class S> INLINE void Tiles<S>::gather_k(const Share& share, int tile, int chunk) {
-  const int t = opaque(tid), c = t & (KF - 1), q = t / KF;
-  gather(share, kr, call.past_key, call.key, call.head_dim, (call.flags & KEY_VEC4) != 0, tile,
-         [&](int n, int& key, int& dim) LAMBDA {
-           key = key_of(q, n & 3) + (n >> 2) * K_ITEM;
-           dim = chunk * KD + c * 4;
-         });
-}
-
-// Values of an edge.
-template <class S> INLINE void Tiles<S>::gather_v(const Share& share, int tile, int stage) {
-  const int t = opaque(tid);
-  gather(share, vr, call.past_value, call.value, call.value_dim, (call.flags & VALUE_VEC4) != 0, tile,
-         [&](int n, int& key, int& dim) LAMBDA {
-           key = stage * VK + (t + n * NT) / DF;
-           dim = (t + n * NT) % DF * 4;
-         });
 }
 
 // Keys go in transposed, [dim][key]; chunk (key / 4) lies at chunk ^ (dim / 4 & 7).

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../common/elements.cuh"
+#include "../added.cuh"
 #include "../finish.cuh"
 
 constexpr int TILE = 64;  // keys of a tile
@@ -65,6 +66,8 @@ template <class S> struct Tiles {
   static constexpr int STAGES = TILE / VK;
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
+  static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
+  static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
   // Products of a tile, of a stage, of an exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
   // Shared memory in bytes: the queries; from X on keys, or values and from XP on the weights of each warp.
@@ -72,7 +75,7 @@ template <class S> struct Tiles {
   static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
   static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
   static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
-  static_assert(SHARED_BYTES <= 49152, "");
+  static_assert(SHARED_BYTES <= 49152 && (LEAN || SHARED_BYTES - X >= TILE * BM * 4), "");
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
   static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
@@ -101,9 +104,7 @@ template <class S> struct Tiles {
     return first_row(call, share) + (t >> 5) * WARP_ROWS + lane_row(t) * TM;
   }
 
-  // Keys that every row fully attends.
-  int& full_from;
-  int& full_to;
+  int& full_from;  // first key that every row attends
 
   const SharedBytes sm;
   const Call& call;
@@ -113,14 +114,14 @@ template <class S> struct Tiles {
   Raw4 (&kr)[K_ITEMS * 4];
   Raw4 (&vr)[V_ITEMS];
 
-  // Below key `near_to` rows are read plainly from `near_key` and `near_value`, where key zero would lie, `key_step`
-  // and `value_step` bytes apart. Tiles from `full_from` to below `plain_to` are plain.
-  int& value_step;
+  // Below key `near_to` rows are read plainly from `near_key` and `near_value`, where key zero would lie. Tiles from `full_from` to below `plain_to` are plain. Edges that end by `edge_to` are read
+  // so too, and repeat the row before `near_to`.
   Address& near_value;
-  int& key_step;
   Address& near_key;
+  bool& near_past;  // whether these are rows of the past
   int& plain_to;
   int& near_to;
+  int& edge_to;
 
   bool& ready;  // whether the first keys of tile k0 lie in the exchange area
 
@@ -174,8 +175,10 @@ template <class S> struct Tiles {
   // staging.cuh: keys and values through registers to shared memory.
   INLINE void approach(const Share& share, int tile);
   template <class To, class Spot>
-  INLINE void gather(const Share& share, To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
+  INLINE void gather(To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
                      Spot spot);
+  INLINE int key_step();
+  INLINE int value_step();
   INLINE void drop_k();
   // The registers in which the values of plain tiles travel. A loop over the stages has one set for what comes next,
   // keys or values.
@@ -183,10 +186,10 @@ template <class S> struct Tiles {
     if constexpr (STRAIGHT == 2) return kr;
     else return vr;
   }
-  INLINE void load_k(int tile, int chunk);
-  INLINE void load_v(int tile, int stage);
-  INLINE void gather_k(const Share& share, int tile, int chunk);
-  INLINE void gather_v(const Share& share, int tile, int stage);
+  template <bool EDGE> INLINE void load_k(int tile, int chunk);
+  template <bool EDGE> INLINE void load_v(int tile, int stage);
+  INLINE void gather_k(int tile, int chunk);
+  INLINE void gather_v(int tile, int stage);
   INLINE void store_k();
   template <class From> INLINE void store_v(const From& from);
 
@@ -196,9 +199,14 @@ template <class S> struct Tiles {
   static INLINE void multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]);
   INLINE void add_half2(unsigned (&pair)[TM][TN]);
 
-  // mask.cuh: soft cap and mask of a column of scores.
-  INLINE void cap_column(float (&x)[TM]);
-  INLINE void load_bias(unsigned (&raw)[TM], const bool (&out)[TM], const long long& at);
+  // changes.cuh: what changes scores.
+  INLINE void cap_scores();
+  INLINE SharedBytes spot(int t, int chunk, int column);
+  INLINE void look_up();
+  INLINE void add_elements(bool of_bias, bool fresh, bool& special);
+  INLINE void take_out(const Sides& sides, bool fresh);
+  INLINE bool change_scores();
+  INLINE bool limit_scores();
 
   // weights.cuh: references, weights, S.
   INLINE void raise_references(const float (&mx)[TM], float (&scale)[TM]);
@@ -208,7 +216,7 @@ template <class S> struct Tiles {
   INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
 
   // values.cuh: W += P V.
-  template <bool EDGE> INLINE void open_stage(const Share& share, int stage, bool partial, bool& odd_values);
+  template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool& odd_values);
   INLINE void put_weights(const Exchange& x, int first, int last);
   template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
 

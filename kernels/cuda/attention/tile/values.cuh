@@ -3,31 +3,35 @@
 
 #include "tile.cuh"
 
-// Brings in a stage of values and, in plain tiles, loads what is next. Where `partial`, sets `odd_values` to whether a
-// value is not finite.
+// Whether one of four elements is not finite.
+INLINE bool is_odd(f4 x) {
+  bool odd = false;
+  UNROLL for (int e = 0; e < 4; e++) odd = odd || !(__builtin_fabsf(x[e]) < -NEG_INF);
+  return odd;
+}
+
+// Brings in a stage of values and loads what is next. Where keys are `absent`, sets `odd_values` to whether a value is
+// not finite.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::open_stage(const Share& share, int stage, bool partial, bool& odd_values) {
-  if constexpr (EDGE) {
-    gather_v(share, k0, stage);
-    sync_block();  // what the area held is dead
+INLINE void Tiles<S>::open_stage(int stage, bool absent, bool& odd_values) {
+  if constexpr (EDGE && LEAN) gather_v(k0, stage);
+  sync_block();  // what the area held is dead
+  bool odd = false;
+  if constexpr (EDGE && LEAN) {
     store_v(vr);
   } else {
-    sync_block();
     store_v(travelling());
-    if (stage + 1 < STAGES) load_v(k0, stage + 1);
-    else if (ready) load_k(k0 + TILE, 0);
+  }
+  if constexpr (EDGE)
+    UNROLL for (int i = 0; i < V_ITEMS; i++) odd = odd || is_odd(to_f32(vr[i], call.dtype));
+  if constexpr (!(EDGE && LEAN)) {
+    if (stage + 1 < STAGES) load_v<EDGE>(k0, stage + 1);
+    else if (ready) load_k<EDGE>(k0 + TILE, 0);
     else drop_k();
   }
-  sync_block();
-  if (partial) {
-    bool odd = false;
-    NO_UNROLL for (int n = opaque(tid) & 31; n < VK * DF; n += 32) {
-      const f4 x = load_shared(sm + X + n * 16);
-      UNROLL for (int e = 0; e < 4; e++) odd = odd || x[e] - x[e] != 0.f;
-    }
-    odd_values = any_of_warp(odd);
-  }
+  if constexpr (EDGE) odd_values = any_of_block(odd) && absent;
+  else sync_block();
 }
 
 // Exchanges the weights of PC columns from `first` on, and rotates the columns up to `last`.
@@ -51,7 +55,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
   const int cg = x.cg, rg = x.rg;
   f4 pa[2][TM / 4];
   float vb[2][AN];
-  constexpr int KEYS = EDGE ? 2 : BODY;
+  constexpr int KEYS = EDGE && LEAN ? 2 : BODY;
   auto fragments = [&](int b, int from, int key) LAMBDA {
     const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
     UNROLL for (int h = 0; h < TM / 4; h++) {

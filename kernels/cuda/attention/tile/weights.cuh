@@ -32,18 +32,14 @@ template <class S> INLINE void Tiles<S>::take_weights() {
   }
 }
 
-// The same, with zeros that tell whether a key is attended. Column by column: the next column becomes the first.
+// The same, with zeros that tell whether a key is attended.
 template <class S> INLINE void Tiles<S>::take_signed_weights() {
-  float r[TM];
-  UNROLL for (int i = 0; i < TM; i++) r[i] = 0.f;
-  NO_UNROLL for (int j = 0; j < TN; j++)
-    UNROLL for (int i = 0; i < TM; i++) {
-      const float y = signed_weight(s[i][0], m[i]);
-      UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
-      s[i][TN - 1] = y;
-      r[i] += y;
-    }
-  UNROLL for (int i = 0; i < TM; i++) sum[i] += r[i];
+  UNROLL for (int i = 0; i < TM; i++) {
+    UNROLL for (int j = 0; j < TN; j++) s[i][j] = signed_weight(s[i][j], m[i]);
+    float r = s[i][0];
+    UNROLL for (int j = 1; j < TN; j++) r += s[i][j];
+    sum[i] += r;
+  }
 }
 
 // Makes the second row the first one, and the first, with weights y, reference and sum z, the last.

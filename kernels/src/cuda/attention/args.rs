@@ -36,16 +36,74 @@ pub struct Sequence {
     pub offset: i32,
 }
 
-/// [`AttentionArgs::mask_kind`]: no mask.
-pub const MASK_NONE: i32 = 0;
-/// [`AttentionArgs::mask_kind`]: bytes; a key is attended where its byte is not zero.
-pub const MASK_BOOL: i32 = 1;
-/// [`AttentionArgs::mask_kind`]: added, f32.
-pub const MASK_F32: i32 = 2;
-/// [`AttentionArgs::mask_kind`]: added, f16.
-pub const MASK_F16: i32 = 3;
-/// [`AttentionArgs::mask_kind`]: added, bf16.
-pub const MASK_BF16: i32 = 4;
+/// [`Addend::kind`]: none.
+pub const ADDEND_NONE: i32 = 0;
+/// [`Addend::kind`]: bytes; a key is attended where its byte is not zero.
+pub const ADDEND_BOOL: i32 = 1;
+/// [`Addend::kind`]: added, f32.
+pub const ADDEND_F32: i32 = 2;
+/// [`Addend::kind`]: added, f16.
+pub const ADDEND_F16: i32 = 3;
+/// [`Addend::kind`]: added, bf16.
+pub const ADDEND_BF16: i32 = 4;
+
+/// What is added to the scores, in natural-log units: a mask or a bias. The element of sequence `b`, head `h`, query `q`
+/// and key `k` lies at `batch · (b mod period) + head · h + query · P(q) + key · P(k)`, with the position `P(t) = t`, or
+/// `P(t) = t + (t / width) · (width − 1)` in the bias of [`Windows::positions`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addend {
+    /// Address of the first element.
+    pub data: u64,
+    /// Stride in elements; zero where broadcast. So are the next three.
+    pub batch: i64,
+    /// Stride of heads.
+    pub head: i64,
+    /// Stride of queries.
+    pub query: i64,
+    /// Stride of keys.
+    pub key: i64,
+    /// Divisor [`Addend::period`].
+    pub by_period: Divisor,
+    /// Number of sequences with elements of their own.
+    pub period: i32,
+    /// Type of the elements: `ADDEND_NONE` to `ADDEND_BF16`.
+    pub kind: i32,
+}
+
+/// The windows of pictures. Of the last row of windows the rows from `side_row` on, and of the last column the columns
+/// from `side_column` on, attend only one another, and are attended by no others.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// Divisor [`Windows::windows`].
+    pub by_windows: Divisor,
+    /// Divisor [`Windows::across`].
+    pub by_across: Divisor,
+    /// Divisor [`Windows::width`].
+    pub by_width: Divisor,
+    /// Windows of a picture.
+    pub windows: i32,
+    /// Windows of a row of windows.
+    pub across: i32,
+    /// Columns of a window.
+    pub width: i32,
+    /// First row of the other side in a window of the last row; beyond any token if there is none.
+    pub side_row: i32,
+    /// First column of the other side in a window of the last column; beyond any token if there is none.
+    pub side_column: i32,
+    /// Whether the bias is one of relative positions; 0 or 1.
+    pub positions: i32,
+}
+
+/// [`AttentionArgs::changes`]: there is a mask.
+pub const CHANGED_BY_MASK: i32 = 1;
+/// [`AttentionArgs::changes`]: there is a bias.
+pub const CHANGED_BY_BIAS: i32 = 2;
+/// [`AttentionArgs::changes`]: windows have sides.
+pub const CHANGED_BY_SIDES: i32 = 4;
+/// [`AttentionArgs::changes`]: the bias is a table whose entries an index names.
+pub const CHANGED_BY_INDEX: i32 = 8;
 /// [`AttentionArgs::flags`]: query rows may be read four elements at a time: data aligned to four elements, strides and
 /// head size multiples of four, and rows less than [`NEAR`] elements apart.
 pub const QUERY_VEC4: i32 = 1;
@@ -87,8 +145,8 @@ pub struct AttentionArgs {
     pub sequences: u64,
     /// The sequence of every index of the batch when there is no table; its `batch` is ignored.
     pub sequence: Sequence,
-    /// Type of the mask's elements: `MASK_NONE` to `MASK_BF16`.
-    pub mask_kind: i32,
+    /// Changes of the scores besides the soft cap: `CHANGED_BY_MASK` and its neighbours.
+    pub changes: i32,
     /// Which tensors may be accessed four elements at a time: `QUERY_VEC4` and its neighbours.
     pub flags: i32,
     /// Factor that makes `q · k` a score in base-2 units, or the argument of the soft cap's tangent.
@@ -137,16 +195,18 @@ pub struct AttentionArgs {
     pub past_key: Tensor,
     /// Earlier values.
     pub past_value: Tensor,
-    /// The mask; element `(b, h, q, k)` lies at the sum of index times stride.
-    pub mask: u64,
-    /// Stride in elements; zero where broadcast. So are the next three.
-    pub mask_batch: i64,
-    /// Stride of heads.
-    pub mask_head: i64,
-    /// Stride of queries.
-    pub mask_query: i64,
-    /// Stride of keys.
-    pub mask_key: i64,
+    /// The mask.
+    pub mask: Addend,
+    /// The bias. With `CHANGED_BY_INDEX` it is a table, whose entries lie [`Addend::query`] elements apart.
+    pub bias: Addend,
+    /// With `CHANGED_BY_INDEX`: the entry of each pair, i64 `[queries][index_keys]`.
+    pub index: u64,
+    /// Keys of a row of the index.
+    pub index_keys: i32,
+    /// Entries of the table.
+    pub entries: i32,
+    /// The windows of pictures.
+    pub windows: Windows,
 }
 
 /// The only parameter of the kernel that writes the present: a copy of earlier and new rows one after the other,
@@ -179,7 +239,7 @@ const _: () = {
     assert!(size_of::<Sequence>() == 40);
     assert!(
         core::mem::offset_of!(AttentionArgs, sequences) == 48
-            && core::mem::offset_of!(AttentionArgs, mask_kind) == 96
+            && core::mem::offset_of!(AttentionArgs, changes) == 96
     );
     assert!(
         core::mem::offset_of!(AttentionArgs, query) == 112
@@ -193,5 +253,10 @@ const _: () = {
         core::mem::offset_of!(AttentionArgs, past_key) == 328
             && core::mem::offset_of!(AttentionArgs, mask) == 392
     );
-    assert!(size_of::<AttentionArgs>() == 432 && size_of::<PresentArgs>() == 120);
+    assert!(
+        core::mem::offset_of!(AttentionArgs, bias) == 448
+            && core::mem::offset_of!(AttentionArgs, windows) == 520
+    );
+    assert!(size_of::<Addend>() == 56 && size_of::<Windows>() == 48);
+    assert!(size_of::<AttentionArgs>() == 568 && size_of::<PresentArgs>() == 120);
 };

@@ -66,27 +66,30 @@ const ANY: usize = usize::MAX;
 const NONE: usize = 0;
 /// Query rows up to which blocks of half the rows fill a device better.
 const FEW: usize = 960;
+/// Query rows up to which short blocks fill a device better than tall ones, as in the windows of a picture.
+const WINDOW: usize = 256;
 /// Query rows up to which reading the keys takes most of the time.
 const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 214, tiles(8, 6)),
-    attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 147, tiles(8, 4)),
-    attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 245, tiles(8, 4)),
-    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 193, tiles(8, 4)),
-    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 227, tiles(4, 4)),
-    attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 204, tiles(4, 4)),
-    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 163, tiles(8, 4)),
-    attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 188, tiles(8, 4), half_chain: 16),
-    attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 210, tiles(4, 4)),
+    attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, WINDOW, WINDOW, 64 x 32, 16384, 163, tiles(8, 6)),
+    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 236, tiles(8, 6)),
+    attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 167, tiles(8, 4)),
+    attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
+    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 222, tiles(8, 4)),
+    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 248, tiles(4, 4)),
+    attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 205, tiles(4, 4)),
+    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
+    attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),
+    attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 226, tiles(4, 4)),
     attention!("attention_b16_d256_q32k64__sm62_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 191, tiles(4, 4)),
-    rows!("attention_f32_d64_q4k64__sm62_exp2_approx", false, 64, 8960, 153),
-    rows!("attention_f32_d128_q4k64__sm62_exp2_approx", false, 128, 8832, 153),
-    rows!("attention_f32_d256_q4k64__sm62_exp2_approx", false, 256, 17024, 199),
-    rows!("attention_b16_d64_q4k64__sm62_exp2_approx", true, 64, 8960, 145),
-    rows!("attention_b16_d128_q4k64__sm62_exp2_approx", true, 128, 8832, 149),
-    rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 189),
+    rows!("attention_f32_d64_q4k64__sm62_exp2_approx", false, 64, 8960, 159),
+    rows!("attention_f32_d128_q4k64__sm62_exp2_approx", false, 128, 8832, 157),
+    rows!("attention_f32_d256_q4k64__sm62_exp2_approx", false, 256, 17024, 209),
+    rows!("attention_b16_d64_q4k64__sm62_exp2_approx", true, 64, 8960, 150),
+    rows!("attention_b16_d128_q4k64__sm62_exp2_approx", true, 128, 8832, 147),
+    rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 197),
     helper!("merge_f32_s4__sm62", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 165),
     helper!("present__sm62", AttentionPresent {}, 54),

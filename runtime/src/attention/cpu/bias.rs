@@ -1,6 +1,6 @@
-//! The bias of a tile and a block: what masks, lengths, causality and window add to its scores.
+//! The bias of a tile and a block: what masks, biases, lengths, causality and windows add to its scores.
 //!
-//! **The naive way** asks for every row and every key whether the one attends the other.
+//! **The naive way** asks for every row and every key whether the one attends the other, and what is added.
 //!
 //! **Why the code differs.**
 //!
@@ -8,222 +8,208 @@
 //!    whole ([`coverage`]), and only otherwise is a bias written.
 //! 2. *The kernel turns a mask into a bias* and says what it has seen: a block that a mask leaves empty is skipped, and
 //!    one that it leaves whole needs no bias.
-//! 3. *A bias that tasks share is kept.* Where heads or sequences share the rows of a mask, their tasks follow each other
-//!    (`TaskOrder`), and the worker keeps what it has written for the tiles of the last task and all their keys
-//!    ([`Kept`]). Intervals, which may differ, are then applied to a copy.
+//! 3. *What tasks share is kept* ([`Kept`]), and what they do not share goes on top of a copy: another mask, the sides of
+//!    a shifted window, intervals.
+//! 4. *A row that all queries share stays a row*: the kernel adds its elements to whole vectors.
 
-use super::context::{Context, Task, TileRows};
+use super::added::{self, MaskOf};
+use super::context::{Context, TileRows};
+use super::kept::Kept;
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
-use elsa_core::attention::{Added, Inputs, MaskElements, MaskKind, Operand, Sequence};
-use elsa_core::dtype::{DType, Elements};
-use elsa_kernels::attention::{MaskTile, Seen};
+use elsa_kernels::attention::{Seen, SideTile};
 use std::ops::Range;
 
-/// The bias that a worker keeps: words that name the tiles and the rows of the mask, a word for each block of each tile,
-/// and the bias of these blocks.
+/// What is added to the scores of a tile and a block.
 #[derive(Clone, Copy)]
-pub(super) struct Kept {
-    /// Words for blocks, `[tile][blocks]`: zero where nothing is known, else [`code`].
-    blocks: *mut u32,
-    /// `[tile][blocks · block][width]`.
-    bias: *mut f32,
+pub(super) struct Bias {
+    /// `[key][width]`; null if nothing is added, and every row attends every key.
+    pub data: *const f32,
+    /// Whether all rows share it, which then is `[key]`.
+    pub is_row: bool,
 }
 
-/// The word of a block of which a mask was seen.
-fn code(seen: Seen) -> u32 {
-    match seen {
-        Seen::Nothing => 1,
-        Seen::Plain => 2,
-        Seen::Biased => 3,
-    }
-}
+/// What was seen so far, and where it is.
+type Found = (Seen, *const f32);
 
-impl Kept {
-    /// Forgets what the worker keeps, if anything.
-    ///
-    /// # Safety
-    /// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
-    pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
-        if c.choice.keeps_bias {
-            // SAFETY: the line belongs to the worker (layout).
-            unsafe { part.wrapping_add(c.layout.kept.start).cast::<[usize; 2]>().write([usize::MAX; 2]) };
-        }
-    }
-
-    /// What the worker keeps for a task; nothing where the plan keeps nothing. What it kept for tasks with other rows of
-    /// the mask is forgotten.
-    ///
-    /// # Safety
-    /// - As for [`Kept::forget`], which was called at the beginning of the run.
-    pub unsafe fn of(c: &Context<'_>, task: &Task<'_>, part: *mut f32) -> Option<Kept> {
-        let view = c.problem.spec().mask.filter(|_| c.choice.keeps_bias)?;
-        let line = part.wrapping_add(c.layout.kept.start);
-        let words = c.layout.kept.len - WORDS;
-        let blocks = line.wrapping_add(WORDS).cast::<u32>();
-        let name = [view.row(task.sequence.batch, task.head, 0).start, task.tiles.start];
-        // SAFETY: the line and the words after it belong to the worker (layout), and a line is aligned to 64 bytes.
-        unsafe {
-            let at = line.cast::<[usize; 2]>();
-            if at.read() != name {
-                blocks.write_bytes(0, words);
-                at.write(name);
-            }
-        }
-        Some(Kept { blocks, bias: part.wrapping_add(c.layout.kept_bias.start) })
-    }
-}
-
-/// Words of the line that names what is kept.
-const WORDS: usize = 16;
-
-/// The bias of a tile and a block: a null pointer if every row attends every key, `None` if no row attends a key. A task
-/// that has [`Kept`] names the tile by its place in the group.
+/// The bias of a tile, which is at `place` in its group, and a block; `None` if no row attends a key.
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `part` is the worker's region of the workspace, and `keys` are those of a block, or
 ///   its first ones.
+/// - `kept` is what the worker keeps for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
     part: *mut f32,
-    kept: Option<(Kept, usize)>,
-) -> Option<*const f32> {
+    (kept, place): (&Kept, usize),
+) -> Option<Bias> {
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
     match coverage(c.problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
-        Coverage::Full => return Some(std::ptr::null()),
+        Coverage::Full => return Some(Bias { data: std::ptr::null(), is_row: false }),
         Coverage::Partial => {}
     }
     let (_, all) = sequence.ranges(rows.clone());
     let whole = all.start <= keys.start && keys.end <= all.end;
     let at = part.wrapping_add(c.layout.bias.start);
-    // SAFETY: the region for the bias holds a block of the widest tile, and so does every block of what is kept (layout);
-    // both belong to the worker.
-    let (seen, bias) = unsafe {
-        match kept {
-            Some((kept, place)) => {
-                let number = place * c.choice.blocks() + keys.start / c.choice.block;
-                let bias = kept.bias.wrapping_add(number * c.choice.block * c.choice.width());
-                let word = kept.blocks.add(number);
-                let seen = match word.read() {
-                    0 => {
-                        let all = keys.start..sequence.keys.min(keys.start + c.choice.block);
-                        let seen = masked(c, tile, &all, bias);
-                        word.write(code(seen));
-                        seen
-                    }
-                    1 => Seen::Nothing,
-                    2 => Seen::Plain,
-                    _ => Seen::Biased,
-                };
-                (seen, bias)
-            }
-            None => (masked(c, tile, keys, at), at),
+    let mut row = (Seen::Plain, std::ptr::null());
+    if c.choice.row_mask {
+        // SAFETY: the plan keeps a row, and the block has keys.
+        row = unsafe { kept.row(c, keys.start) };
+        if row.0 == Seen::Nothing {
+            return None;
         }
-    };
+    }
+    // SAFETY: the same clauses.
+    let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, part, (kept, place)) };
+    if seen == Seen::Nothing {
+        return None;
+    }
+    let divided = !kept.sides.is_null();
+    if row.0 == Seen::Biased {
+        if seen == Seen::Plain && whole && !divided {
+            return Some(Bias { data: row.1, is_row: true });
+        }
+        // SAFETY: the same clauses.
+        let spread = unsafe { write(c, MaskOf::Mask, tile, keys, kept, at) };
+        // SAFETY: as above; the bias of the tile is kept, or in the second region.
+        (seen, bias) = unsafe { together(c, width, keys, (seen, bias), spread, at) };
+    }
+    if divided {
+        // SAFETY: the sides are those of the task's tokens, with a tile's width to spare (layout). The region for the bias
+        // holds a block of the widest tile.
+        unsafe {
+            let mut found = Seen::Biased;
+            let sides = SideTile {
+                rows: kept.sides.add(rows.start),
+                keys: kept.sides.add(keys.start),
+                count: keys.len(),
+                bias: if seen == Seen::Plain { std::ptr::null() } else { bias },
+            };
+            (c.kernel.divide)(&sides, width, at, &mut found);
+            match found {
+                Seen::Nothing => return None,
+                Seen::Plain => {}
+                Seen::Biased => (seen, bias) = (Seen::Biased, at.cast_const()),
+            }
+        }
+    }
     match (seen, whole) {
         (Seen::Nothing, _) => return None,
-        (Seen::Plain, true) => return Some(std::ptr::null()),
-        (Seen::Biased, true) => return Some(bias),
+        (Seen::Plain, true) => return Some(Bias { data: std::ptr::null(), is_row: false }),
+        (Seen::Biased, true) => return Some(Bias { data: bias, is_row: false }),
         (Seen::Plain | Seen::Biased, false) => {}
     }
-    // Keys that the mask does not reach are attended by no row, and have no bias of their own.
-    let written = if seen == Seen::Biased { reach(c, sequence).min(keys.end) - keys.start } else { 0 };
+    // Keys beyond the reach of mask and bias are attended by no row, and have no bias of their own.
+    let written = if seen == Seen::Biased { reach(c, tile, keys) } else { 0 };
     // SAFETY: the region holds a block of the widest tile (layout), all of it initialised: workspaces begin as zeros.
-    // What is kept lies elsewhere, and its first `written` keys were written.
+    // The first `written` keys of the bias were written, wherever it lies.
     let slice = unsafe {
-        if bias != at {
-            at.copy_from_nonoverlapping(bias, written * width);
+        if bias != at.cast_const() {
+            at.copy_from(bias, written * width);
         }
         std::slice::from_raw_parts_mut(at, keys.len() * width)
     };
     slice[written * width..].fill(0.0);
     restrict(sequence, rows.clone(), keys.clone(), width, slice);
-    Some(at)
+    Some(Bias { data: at, is_row: false })
 }
 
-/// The keys that mask and bias cover.
-fn reach(c: &Context<'_>, sequence: &Sequence) -> usize {
-    let spec = c.problem.spec();
-    let mask = spec.mask.map_or(sequence.keys, |mask| mask.reach(sequence.keys));
-    spec.bias.map_or(mask, |bias| bias.reach(sequence.keys).min(mask))
+/// The keys of a block that mask and bias cover.
+fn reach(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> usize {
+    added::reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start)
 }
 
-/// Writes what mask, bias and sides of windows add to a tile and the keys of a block to `at`, pair by pair.
+/// What mask and bias add, but for a mask that is one row: kept, or in one of the two regions for a bias; in the second one
+/// where the mask is a row.
 ///
 /// # Safety
-/// - As for [`masked`].
-unsafe fn added(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
-    let spec = c.problem.spec();
-    let elements = |operand: Operand, dtype: DType| {
-        let (data, len) =
-            (c.tensor(operand).data, c.problem.memory(operand).map_or(0, |memory| memory.elements));
-        // SAFETY: the tensors are readable for their elements (*inputs*).
-        unsafe {
-            match dtype {
-                DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
-                DType::F16 => Elements::F16(std::slice::from_raw_parts(data.cast(), len)),
-                DType::Bf16 => Elements::Bf16(std::slice::from_raw_parts(data.cast(), len)),
+/// - As for [`cover`].
+unsafe fn of_tile(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    keys: &Range<usize>,
+    part: *mut f32,
+    (kept, place): (&Kept, usize),
+) -> Found {
+    let (keeps, spec) = (c.choice.keeps, c.problem.spec());
+    let [at, second] = [c.layout.bias, c.layout.second_bias].map(|span| part.wrapping_add(span.start));
+    let mask = spec.mask.is_some() && !c.choice.row_mask;
+    let bias = spec.bias.is_some();
+    let mut found: Found = (Seen::Plain, std::ptr::null());
+    // SAFETY: both regions hold a block of the widest tile, and so does every block of what is kept (layout); all belong to
+    // the worker. The second one is there if two are added.
+    unsafe {
+        if keeps.any() {
+            let all = keys.start..tile.sequence.keys.min(keys.start + c.choice.block);
+            found = kept.tile(c, place, keys.start, |to| {
+                let of = |of, to| write(c, of, tile, &all, kept, to);
+                match (keeps.mask, keeps.bias) {
+                    (true, true) => {
+                        let mask = of(MaskOf::Mask, to);
+                        let bias = of(MaskOf::Bias, second);
+                        let (seen, at) = together(c, tile.width, &all, mask, bias, to);
+                        if seen == Seen::Biased && at != to.cast_const() {
+                            to.copy_from_nonoverlapping(at, all.len() * tile.width);
+                        }
+                        seen
+                    }
+                    (true, false) => of(MaskOf::Mask, to).0,
+                    (false, _) => of(MaskOf::Bias, to).0,
+                }
+            });
+        }
+        for (of, wanted) in [(MaskOf::Bias, bias && !keeps.bias), (MaskOf::Mask, mask && !keeps.mask)] {
+            if wanted && found.0 != Seen::Nothing {
+                // Where a row or a second one follows, the first one is out of its way.
+                let first = of == MaskOf::Bias && c.choice.adds_two;
+                let next = write(c, of, tile, keys, kept, if first { second } else { at });
+                found = together(c, tile.width, keys, found, next, at);
             }
         }
-    };
-    let mut inputs = Inputs::new(Elements::F32(&[]), Elements::F32(&[]), Elements::F32(&[]));
-    inputs.bias = spec.bias.map(|bias| elements(Operand::Bias, bias.dtype()));
-    if let Some(memory) = c.problem.memory(Operand::BiasIndex) {
-        // SAFETY: as above.
-        let index =
-            unsafe { std::slice::from_raw_parts(c.tensor(Operand::BiasIndex).data.cast(), memory.elements) };
-        inputs.bias_index = Some(index);
     }
-    inputs.mask = spec.mask.map(|mask| match mask.kind() {
-        MaskKind::Additive(dtype) => MaskElements::Additive(elements(Operand::Mask, dtype)),
-        // SAFETY: as above.
-        MaskKind::Bool => MaskElements::Bool(unsafe {
-            std::slice::from_raw_parts(c.tensor(Operand::Mask).data, mask.extent())
-        }),
-    });
-    let added = Added::new(c.problem, &inputs);
-    let (mut any, mut plain) = (false, true);
-    for key in keys.start..keys.end.min(reach(c, tile.sequence)) {
-        for column in 0..tile.width {
-            let row = (tile.rows.start + column).min(tile.rows.end - 1);
-            let x = added.at(tile.sequence.batch, tile.head, row, key);
-            any |= x != f32::NEG_INFINITY;
-            plain &= x == 0.0;
-            // SAFETY: a block of the widest tile is writable (clause).
-            unsafe { at.add((key - keys.start) * tile.width + column).write(x) };
-        }
-    }
-    match (any, plain) {
-        (false, _) => Seen::Nothing,
-        (true, true) => Seen::Plain,
-        _ => Seen::Biased,
-    }
+    found
 }
 
-/// Writes what a mask adds to a tile and the keys of a block to `at`, and says what it has seen.
+/// Writes what mask or bias adds to `to`.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
-unsafe fn masked(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
-    let mut seen = Seen::Plain;
-    if c.problem.spec().bias.is_some() || c.problem.spec().windows.is_some() {
-        // SAFETY: the clauses of this function.
-        return unsafe { added(c, tile, keys, at) };
+/// - As for [`added::write`], with the entries that are kept.
+unsafe fn write(
+    c: &Context<'_>,
+    of: MaskOf,
+    tile: &TileRows<'_>,
+    keys: &Range<usize>,
+    kept: &Kept,
+    to: *mut f32,
+) -> Found {
+    // SAFETY: the same clauses.
+    (unsafe { added::write(c, of, tile, keys, kept.entries, to) }, to)
+}
+
+/// What two biases of a tile and a block add together: one of them, or their sum, which is written to `to`.
+///
+/// # Safety
+/// - The invariants of [`Context`]. What was seen as biased is readable for the keys that mask and bias cover, and `to` is
+///   writable for a block; it may be one of them.
+unsafe fn together(
+    c: &Context<'_>,
+    width: usize,
+    keys: &Range<usize>,
+    one: Found,
+    other: Found,
+    to: *mut f32,
+) -> Found {
+    match (one.0, other.0) {
+        (Seen::Nothing, _) | (_, Seen::Nothing) => (Seen::Nothing, std::ptr::null()),
+        (Seen::Plain, _) => other,
+        (_, Seen::Plain) => one,
+        (Seen::Biased, Seen::Biased) => {
+            let count = added::reach(c, c.problem.keys()).min(keys.end).saturating_sub(keys.start);
+            // SAFETY: the clauses; *kernel*.
+            unsafe { (c.kernel.add)(one.1, other.1, count * width, to) };
+            (Seen::Biased, to)
+        }
     }
-    let Some(view) = &c.problem.spec().mask else { return seen };
-    let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
-    let mask = MaskTile {
-        data: c.tensor(Operand::Mask).data.wrapping_add(row.index(keys.start) * view.kind().size()),
-        kind: view.kind(),
-        stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
-        same_for_all_keys: row.step == 0,
-        before: keys.start * row.step,
-        rows: tile.rows.len(),
-        keys: view.reach(tile.sequence.keys).min(keys.end) - keys.start,
-    };
-    // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
-    unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
-    seen
 }

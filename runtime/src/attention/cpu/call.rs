@@ -1,7 +1,7 @@
 //! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
 
-use super::bias::Kept;
 use super::context::{Context, Shared, tiles_per_task};
+use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{math, stage, walk};
 use crate::attention::tensors::HostTensors;

@@ -6,10 +6,11 @@
 use super::bias::cover;
 use super::context::{Context, Shared, Task, TileRows};
 use super::finish::{Finished, finish};
+use super::kept::Kept;
 use super::{stage, walk};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
-use elsa_kernels::attention::{Block, Entries, Sums, Tile};
+use elsa_kernels::attention::{Ahead, Block, Entries, Sums, Tile};
 
 /// A tile with its rows of the score matrix.
 struct MatrixTile<'a> {
@@ -21,10 +22,13 @@ struct MatrixTile<'a> {
     /// The worker's region of the workspace, and in it the region for rows.
     own: *mut f32,
     scratch: *mut f32,
+    kept: Kept,
 }
 
 impl<'a> MatrixTile<'a> {
-    fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
+    /// # Safety
+    /// - The invariants of [`Context`]. No other worker has this number.
+    unsafe fn of(c: &Context<'a>, task: &Task<'a>, worker: usize) -> MatrixTile<'a> {
         let (l, choice) = (c.layout, c.choice);
         let own = c.worker_part(worker);
         let tile = choice.tiling(task.sequence.queries).tile(task.tiles.start);
@@ -46,6 +50,8 @@ impl<'a> MatrixTile<'a> {
             sums: walk::sums(state, width),
             own,
             scratch: own.wrapping_add(l.rows.start),
+            // SAFETY: `own` is this worker's region (clause).
+            kept: unsafe { Kept::of(c, task, own) },
         }
     }
 }
@@ -83,7 +89,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
-            let Some(bias) = cover(c, &p.rows, &keys, p.own, None) else {
+            let Some(bias) = cover(c, &p.rows, &keys, p.own, (&p.kept, 0)) else {
                 // Up to a whole vector of keys, as kernels that hold keys in lanes do.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
@@ -97,7 +103,9 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
                 values: k.data,
                 value_stride: k.stride,
                 count: keys.len(),
-                bias,
+                bias: bias.data,
+                shares_bias: bias.is_row,
+                ahead: Ahead::NOTHING,
                 cap: c.cap,
             };
             (p.entries.scores)(&p.tile, &block, to);
@@ -134,7 +142,7 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let weights = p.scores.add(start * p.rows.width);
-            let Some(bias) = cover(c, &p.rows, &keys, p.own, None) else { continue };
+            let Some(bias) = cover(c, &p.rows, &keys, p.own, (&p.kept, 0)) else { continue };
             let v = stage::values(c, sequence, kv_head, &keys, p.own);
             let block = Block {
                 keys: v.data,
@@ -142,7 +150,9 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
                 values: v.data,
                 value_stride: v.stride,
                 count: keys.len(),
-                bias,
+                bias: bias.data,
+                shares_bias: bias.is_row,
+                ahead: Ahead::NOTHING,
                 cap: 0.0,
             };
             (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);

@@ -1,9 +1,11 @@
 //! Attention on the CPU: query tiles and key blocks, divided among the threads of the pool.
 
+mod added;
 mod bias;
 pub mod call;
 mod context;
 mod finish;
+mod kept;
 mod math;
 pub mod plan;
 mod stage;

@@ -30,9 +30,11 @@
 //! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
-use super::bias::{Kept, cover};
+use super::added;
+use super::bias::cover;
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
+use super::kept::Kept;
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
 use elsa_core::scan::stack::MergeStack;
@@ -129,13 +131,21 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     // SAFETY: `part` is this worker's region.
     let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
+    // SAFETY: the keys lie in the sequence.
+    let any = unsafe { kept.visited(c, any) };
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
-        for (place, walk) in walks.iter_mut().enumerate() {
+        for place in 0..walks.len() {
+            // The next tile of this block, or the first one of the next block.
+            let ahead = match walks.get(place + 1) {
+                Some(next) => added::ahead(c, &next.rows, &keys),
+                None => added::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
+            };
+            let Some(walk) = walks.get_mut(place) else { continue };
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, kept.map(|kept| (kept, place))) })
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) })
             else {
                 continue;
             };
@@ -152,7 +162,9 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     values: v.data,
                     value_stride: v.stride,
                     count: keys.len(),
-                    bias,
+                    bias: bias.data,
+                    shares_bias: bias.is_row,
+                    ahead,
                     cap: c.cap,
                 };
                 let (sums, new) = walk.current(start / choice.segment);

@@ -1,10 +1,10 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
 use super::plan::GpuPlan;
-use elsa_core::attention::{self, MaskKind, Operand, Operands, Problem};
+use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::cuda::attention::{self as args, AttentionArgs, PresentArgs, Sequence};
+use elsa_kernels::cuda::attention::{self as args, Addend, AttentionArgs, PresentArgs, Sequence};
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output itself.
@@ -86,13 +86,79 @@ const fn dtype(dtype: DType) -> i32 {
     }
 }
 
-const fn mask_kind(kind: MaskKind) -> i32 {
+const fn addend_kind(kind: MaskKind) -> i32 {
     match kind {
-        MaskKind::Bool => args::MASK_BOOL,
-        MaskKind::Additive(DType::F32) => args::MASK_F32,
-        MaskKind::Additive(DType::F16) => args::MASK_F16,
-        MaskKind::Additive(DType::Bf16) => args::MASK_BF16,
+        MaskKind::Bool => args::ADDEND_BOOL,
+        MaskKind::Additive(DType::F32) => args::ADDEND_F32,
+        MaskKind::Additive(DType::F16) => args::ADDEND_F16,
+        MaskKind::Additive(DType::Bf16) => args::ADDEND_BF16,
     }
+}
+
+/// A mask, or a bias of its form.
+fn addend(view: &MaskView, data: u64) -> Addend {
+    let [batch, head, query, key] = view.strides().map(|stride| stride as i64);
+    let period = int(view.shape()[0]);
+    let kind = addend_kind(view.kind());
+    Addend { data, batch, head, query, key, by_period: Divisor::new(period), period, kind }
+}
+
+/// The bias: a tensor of the form of a mask, or a table of relative positions.
+fn bias(s: &Spec, data: u64) -> Addend {
+    let table = match &s.bias {
+        None => return Addend::default(),
+        Some(BiasView::Dense(view)) => return addend(view, data),
+        Some(BiasView::Table(table)) => table,
+    };
+    let kind = addend_kind(MaskKind::Additive(table.dtype));
+    let heads = table.heads as i64;
+    let row = Addend { data, head: 1, query: heads, by_period: Divisor::new(1), period: 1, kind, ..Addend::default() };
+    match &s.windows {
+        // The entry of a query and a key is P(q) − P(k) + P(last token).
+        Some(windows) if !table.indexed => {
+            let last = windows.place(windows.tokens() - 1) * table.heads * table.dtype.size();
+            Addend { data: data + last as u64, key: -heads, ..row }
+        }
+        _ => row,
+    }
+}
+
+/// The windows of pictures, and whether relative positions follow from them.
+fn windows(s: &Spec) -> args::Windows {
+    let Some(windows) = &s.windows else { return args::Windows::default() };
+    let (count, across) = (int(windows.count()), int(windows.picture[1] / windows.size[1]));
+    let side = |axis: usize| match windows.shift[axis] {
+        0 => i32::MAX,
+        shift => int(windows.size[axis] - shift),
+    };
+    let width = windows.size[1];
+    args::Windows {
+        by_windows: Divisor::new(count),
+        by_across: Divisor::new(across),
+        by_width: Divisor::new(int(width)),
+        windows: count,
+        across,
+        width: int(width),
+        side_row: side(0),
+        side_column: side(1),
+        positions: i32::from(matches!(s.bias, Some(BiasView::Table(table)) if !table.indexed)),
+    }
+}
+
+/// What changes the scores of a call, besides the soft cap.
+fn changes(s: &Spec) -> i32 {
+    let indexed = matches!(s.bias, Some(BiasView::Table(table)) if table.indexed);
+    let shifted = matches!(&s.windows, Some(windows) if windows.is_shifted());
+    [
+        (s.mask.is_some(), args::CHANGED_BY_MASK),
+        (s.bias.is_some(), args::CHANGED_BY_BIAS),
+        (shifted, args::CHANGED_BY_SIDES),
+        (indexed, args::CHANGED_BY_INDEX),
+    ]
+    .iter()
+    .filter(|(there, _)| *there)
+    .map(|(_, change)| change)
+    .sum()
 }
 
 /// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
@@ -109,10 +175,7 @@ pub fn attention(
         Some(view) => tensor(&view, at[operand]),
         None => Tensor::default(),
     };
-    let (mask, strides) = match &s.mask {
-        Some(mask) => (mask_kind(mask.kind()), mask.strides().map(|stride| stride as i64)),
-        None => (args::MASK_NONE, [0; 4]),
-    };
+    let mask = s.mask.map_or(Addend::default(), |mask| addend(&mask, at[Operand::Mask]));
     let (query_factor, cap) = problem.score_factors();
     let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
     let group = problem.heads() / problem.kv_heads();
@@ -124,11 +187,15 @@ pub fn attention(
         past_key: of(Operand::PastKey),
         past_value: of(Operand::PastValue),
         output: of(Operand::Output),
-        mask: at[Operand::Mask],
-        mask_batch: strides[0],
-        mask_head: strides[1],
-        mask_query: strides[2],
-        mask_key: strides[3],
+        mask,
+        bias: bias(s, at[Operand::Bias]),
+        index: at[Operand::BiasIndex],
+        index_keys: int(problem.keys()),
+        entries: match s.bias {
+            Some(BiasView::Table(table)) => int(table.entries),
+            _ => 0,
+        },
+        windows: windows(s),
         sequences: sequences.table,
         lse: at[Operand::LogSumExp],
         state_m: at[Operand::StateReference],
@@ -139,7 +206,7 @@ pub fn attention(
         sequence: sequences.shared,
         sequence_count: int(problem.sequences()),
         dtype: dtype(s.dtype),
-        mask_kind: mask,
+        changes: changes(s),
         flags: 0,
         heads: int(problem.heads()),
         group: int(group),

@@ -1,6 +1,6 @@
 //! The stages `capi-asan` and `capi-tsan`: programs of `tests/capi` and the library that they are linked with, both
-//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both. The
-//! library of `capi-asan` panics on request, and its symbols are local as in what is shipped, where panics unwind, too.
+//! instrumented by a sanitizer. What one side does wrong with memory of the other is seen, and threads of both. Both
+//! libraries panic on request; that of `capi-tsan` has local symbols as what is shipped, where panics unwind, too.
 
 use super::super::sanitizers;
 use super::programs::{BESIDE, Compilers, PROGRAMS, checks};
@@ -23,12 +23,6 @@ pub fn asan(tree: &Tree) -> Ran {
         let options =
             ("ASAN_OPTIONS", "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1");
         let archive = instrumented(tree, "address", "--features inject")?;
-        // Its symbols are local, too: panics unwind in what is shipped.
-        let mut abi = Abi::read(tree)?;
-        abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
-        let folder = tree.target.join("capi/inject");
-        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let archive = library::enclosed(tree, &abi, &archive, &folder)?;
         run(tree, ran, &archive, "address", "-fsanitize=address,undefined -DINJECT", programs, options)
     })
 }
@@ -38,9 +32,16 @@ pub fn tsan(tree: &Tree) -> Ran {
     Ran::of("checks", |ran| {
         let programs = PROGRAMS.iter().filter(|(source, _)| WITH_THREADS.contains(source));
         // The standard library must be instrumented too, or its locks are taken for races.
-        let archive = instrumented(tree, "thread", "-Zbuild-std")?;
+        let archive = instrumented(tree, "thread", "-Zbuild-std --features inject")?;
+        // Its symbols are local: panics unwind in what is shipped. (AddressSanitizer registers what is global in a
+        // module, and takes one object of many modules for many of the same name.)
+        let mut abi = Abi::read(tree)?;
+        abi.functions.insert("elsa_test_panic_next".to_owned(), String::new());
+        let folder = tree.target.join("capi/inject");
+        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let archive = library::enclosed(tree, &abi, &archive, &folder)?;
         let options = ("TSAN_OPTIONS", "halt_on_error=1");
-        run(tree, ran, &archive, "thread", "-fsanitize=thread", programs, options)
+        run(tree, ran, &archive, "thread", "-fsanitize=thread -DINJECT", programs, options)
     })
 }
 

@@ -2,10 +2,10 @@
 //!
 //! `tests/capi/*.c` are C99 and `tests/capi/*.cpp` C++14, without warnings, by gcc and by clang; run as they are and under
 //! valgrind; those that use a GPU, and what happens to one, through the stand-in driver. Each program ends with the
-//! number of its checks. The stage `capi-asan` runs them with sanitizers against a library that panics on request.
-//! The headers alone compile in every standard, and clients of older releases and programs with older and newer headers
-//! run. The README's quick start of C++ is followed, too, and `super::links` links programs in every way that the folder
-//! is made for.
+//! number of its checks. The stages `capi-asan` and `capi-tsan` run them with sanitizers against a library that panics on
+//! request. The headers alone compile in every standard, and clients of older releases and programs with older and newer
+//! headers run. The README's quick start of C++ is followed, too, and `super::links` links programs in every way that the
+//! folder is made for.
 
 pub mod abi;
 pub mod board;

@@ -1,0 +1,149 @@
+//! What tasks share of that which is added to their scores, and the order of tasks that follows from it.
+//!
+//! **The naive way** turns masks and biases into the layout of a tile anew for every head of every sequence.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *A mask lies along its keys and a tile along its rows*, so that it is transposed, and a table of relative positions
+//!    is looked up. Both take a tenth of a block's products and more. Where heads or sequences share the elements, their
+//!    tasks follow each other, and the worker keeps what it has prepared for its tiles and all keys: O(n) memory.
+//! 2. *The price is that the keys of a head are read again for each group of tiles*, so those that take turns must fit
+//!    L2, or a head be one task. Where all tiles of a head may be one task, as those of a window, they become one.
+//! 3. *What is not shared goes on top*, task by task. Of mask and bias the order serves as many as it can.
+
+use super::choice::{CpuChoice, Keeps, MAX_TILES, Method, TaskOrder};
+use crate::attention::bias::BiasView;
+use crate::attention::problem::Problem;
+use crate::profile::DeviceProfile;
+
+/// Whether the sequences of a batch, and the heads of a sequence, have the same elements.
+#[derive(Clone, Copy)]
+struct SharedBy {
+    sequences: bool,
+    heads: bool,
+}
+
+/// Has tasks that share masks or biases follow each other, and their worker keep what they share, where that pays.
+/// `most` is the largest number of tiles that a task may have.
+pub(super) fn share(
+    choice: &mut CpuChoice,
+    problem: &Problem,
+    device: &DeviceProfile,
+    most: usize,
+    tiles: usize,
+) {
+    let spec = problem.spec();
+    if spec.packed.is_some() {
+        return;
+    }
+    let (batch, heads) = (spec.query.batch(), problem.heads());
+    let dense = |shape: [usize; 4]| SharedBy {
+        sequences: shape[0] == 1 && batch > 1,
+        heads: shape[1] == 1 && heads > 1,
+    };
+    // One row for all queries is kept as it is.
+    let mask = spec.mask.filter(|mask| !mask.same_for_all_queries()).map(|mask| dense(mask.shape()));
+    let bias = spec.bias.map(|bias| match bias {
+        BiasView::Dense(view) => dense(view.shape()),
+        BiasView::Table(_) => SharedBy { sequences: batch > 1, heads: false },
+    });
+    let group = match choice.method {
+        Method::Elsa if tiles <= most.min(MAX_TILES) => tiles,
+        Method::Elsa => choice.group,
+        Method::Math => 1,
+    };
+    // Between two groups of a head the keys and values of those that take turns are read.
+    let tensor = problem.keys().saturating_mul(choice.head_dim + choice.value_dim).saturating_mul(4);
+    let fits = |tensors: usize| tiles <= group || tensor.saturating_mul(tensors) <= device.l2 / 4 * 3;
+    let kept = group.saturating_mul(choice.width()).saturating_mul(choice.blocks() * choice.block);
+    if kept.saturating_mul(4) > device.l2 / 2 {
+        return;
+    }
+    let orders = [
+        (TaskOrder::SequencesAndHeads, batch.saturating_mul(problem.kv_heads()), true, true),
+        (TaskOrder::Sequences, batch, true, false),
+        (TaskOrder::Heads, problem.kv_heads(), false, true),
+    ];
+    let mut best = 0;
+    for (order, tensors, sequences, heads) in orders {
+        let keep = |by: Option<SharedBy>| {
+            by.is_some_and(|by| (by.sequences || !sequences) && (by.heads || !heads))
+        };
+        let keeps = Keeps { mask: keep(mask), bias: keep(bias) };
+        let count = usize::from(keeps.mask) + usize::from(keeps.bias);
+        if count > best && fits(tensors) {
+            best = count;
+            (choice.order, choice.keeps, choice.group) = (order, keeps, group);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choice::Options;
+    use super::super::choose::choose;
+    use super::super::kernel::{KernelSpec, KeyLayout};
+    use super::*;
+    use crate::attention::bias::TableView;
+    use crate::attention::mask::{MaskKind, MaskView};
+    use crate::attention::problem::Spec;
+    use crate::dtype::DType;
+    use crate::profile::InstructionSet;
+    use crate::view::{Layout, View};
+
+    const KERNEL: KernelSpec = KernelSpec {
+        name: "kernel",
+        set: InstructionSet::Scalar,
+        lanes: 16,
+        vectors: 3,
+        tile_keys: 8,
+        group: 2,
+        keys: KeyLayout::Rows,
+        most_queries: usize::MAX,
+        weight_scale: 1.0,
+        chain: 64,
+        weight_sums: 1,
+        exp2_relative: 1.6e-7,
+        fused: true,
+    };
+
+    fn chosen(tokens: usize, mask: Option<&[usize]>, bias: Option<BiasView>, l2: usize) -> CpuChoice {
+        let view = View::dense("x", Layout::Bhnd, &[8, 4, tokens, 32], None).unwrap();
+        let mut spec = Spec::new(DType::F32, view, view, view, view);
+        spec.mask = mask.map(|dims| MaskView::dense(MaskKind::Bool, dims).unwrap());
+        spec.bias = bias;
+        let device = DeviceProfile { l2, ..DeviceProfile::modest() };
+        choose(&spec.check().unwrap(), &device, [&KERNEL], &Options::default()).unwrap()
+    }
+
+    #[test]
+    fn the_order_serves_what_is_shared() {
+        let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });
+        let of = |mask: Option<&[usize]>, bias| {
+            let choice = chosen(49, mask, bias, 1 << 20);
+            (choice.order, choice.keeps.mask, choice.keeps.bias)
+        };
+        assert_eq!(of(None, None), (TaskOrder::Tiles, false, false));
+        assert_eq!(of(Some(&[8, 4, 49, 49]), None), (TaskOrder::Tiles, false, false));
+        assert_eq!(of(Some(&[8, 1, 1, 49]), None), (TaskOrder::Tiles, false, false));
+        assert_eq!(of(Some(&[8, 1, 49, 49]), None), (TaskOrder::Heads, true, false));
+        assert_eq!(of(Some(&[4, 49, 49]), None), (TaskOrder::Sequences, true, false));
+        assert_eq!(of(Some(&[49, 49]), None), (TaskOrder::SequencesAndHeads, true, false));
+        assert_eq!(of(None, Some(table)), (TaskOrder::Sequences, false, true));
+        assert_eq!(of(Some(&[49, 49]), Some(table)), (TaskOrder::Sequences, true, true));
+        assert_eq!(of(Some(&[4, 1, 49, 49]), Some(table)), (TaskOrder::Sequences, false, true));
+        assert_eq!(of(Some(&[8, 1, 1, 49]), Some(table)), (TaskOrder::Sequences, false, true));
+    }
+
+    /// Six tiles of a window become one task, where what it keeps and its states fit.
+    #[test]
+    fn a_window_is_one_task() {
+        let table = BiasView::Table(TableView { dtype: DType::F32, entries: 9, heads: 4, indexed: true });
+        let plain = chosen(256, None, None, 2 << 20);
+        assert_eq!((plain.group, plain.keeps.any()), (2, false));
+        let large = chosen(256, None, Some(table), 2 << 20);
+        assert_eq!((large.group, large.keeps.bias), (6, true));
+        let small = chosen(256, None, Some(table), 512 << 10);
+        assert_eq!((small.group, small.keeps.any(), small.order), (2, false, TaskOrder::Tiles));
+    }
+}

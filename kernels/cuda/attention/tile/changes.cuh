@@ -1,0 +1,222 @@
+// The pass over the scores of an edge: soft cap, bias and mask, the sides of windows, ranges.
+#pragma once
+
+#include "../added.cuh"
+#include "tile.cuh"
+
+// The soft cap over the scores, column by column: the next column becomes the first.
+template <class S> INLINE void Tiles<S>::cap_scores() {
+  NO_UNROLL for (int n = 0; n < TM * TN; n++) {
+    const float y = soft_cap(call, s[0][0]);
+    UNROLL for (int i = 0; i < TM; i++)
+      UNROLL for (int j = 0; j < TN; j++) {
+        const int next = i * TN + j + 1;
+        if (next < TM * TN) s[i][j] = s[next / TN][next % TN];
+      }
+    s[TM - 1][TN - 1] = y;
+  }
+}
+
+// Where a lane keeps what is added to chunk `chunk` of the warp's rows, four of them, at column `column` of the tile: in
+// the layout of weights, so that lanes side by side may read keys side by side, whatever the columns of their scores.
+template <class S> INLINE SharedBytes Tiles<S>::spot(int t, int chunk, int column) {
+  const SharedBytes area = sm + X + (t >> 5) * (TILE * P_STRIDE);
+  return area + column * P_STRIDE + ((chunk ^ weight_shift(column & (LANE_COLS - 1))) << 4);
+}
+
+// Puts the elements of a table whose entries the index names into the exchange area.
+template <class S> INLINE void Tiles<S>::look_up() {
+  const Share share = here();
+  const int last_row = share.sequence.queries - 1, kind = call.bias.kind;
+  const int row = first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS;
+  const Address base = addend_base(call.bias, share.sequence, share.head);
+  NO_UNROLL for (int half = 0; half < TILE; half += 32) {
+    const int t = opaque(tid), column = half + (t & 31), key = min_of(k0 + column, share.sequence.reach - 1);
+    NO_UNROLL for (int chunk = 0; chunk < WARP_ROWS / 4; chunk += LOOKS) {
+      u2 entry[LOOKS * 4];
+      UNROLL for (int n = 0; n < LOOKS * 4; n++) {
+        const long long token = min_of(row + chunk * 4 + n, last_row);
+        entry[n] = load_u2(call.index + (token * call.index_keys + key) * 8);
+      }
+      float x[LOOKS * 4];
+      auto at = [&](int n, int size) LAMBDA { return base + entry_of(call, entry[n]) * call.bias.query * size; };
+      if (kind == ADDEND_F32) {
+        UNROLL for (int n = 0; n < LOOKS * 4; n++) x[n] = load_f32(at(n, 4));
+      } else {
+        unsigned raw[LOOKS * 4];
+        UNROLL for (int n = 0; n < LOOKS * 4; n++) raw[n] = load_u16(at(n, 2));
+        UNROLL for (int n = 0; n < LOOKS * 4; n++)
+          x[n] = kind == ADDEND_F16 ? f16_to_float(raw[n]) : bf16_to_float(raw[n]);
+      }
+      UNROLL for (int n = 0; n < LOOKS * 4; n++) x[n] = limited(x[n]);
+      UNROLL for (int b = 0; b < LOOKS; b++)
+        store_shared(spot(t, chunk + b, column), f4{x[b * 4], x[b * 4 + 1], x[b * 4 + 2], x[b * 4 + 3]});
+    }
+  }
+}
+
+// Adds the elements of the bias, or of the mask, to what the exchange area holds of the warp's rows; `fresh`: it holds
+// nothing yet. Rows and keys past the last ones repeat them. Sets `special` where an element is not finite or beyond
+// ORDINARY.
+template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, bool& special) {
+  const Share share = here();
+  const Sequence& q = share.sequence;
+  const int last_row = q.queries - 1, kind = of_bias ? call.bias.kind : call.mask.kind, size = addend_size(kind);
+  const int first = min_of(first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS, last_row);
+  const bool wraps = of_bias && call.windows.positions;
+  const long long per_row = of_bias ? call.bias.query : call.mask.query;
+  const long long per_key = (of_bias ? call.bias.key : call.mask.key) * size;
+  const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
+  NO_UNROLL for (int half = 0; half < TILE; half += 32) {
+    const int t = opaque(tid), column = half + (t & 31), key = min_of(k0 + column, q.reach - 1);
+    Address at = base + first * per_row * size + key * per_key;
+    int left = 0, more = last_row - first;  // rows until the next of a window, and until the last
+    if (wraps) {
+      const int width = call.windows.width, down = quotient_of(first, call.windows.by_width);
+      at += down * (width - 1) * per_row * size + quotient_of(key, call.windows.by_width) * (width - 1) * per_key;
+      left = (down + 1) * width - first;
+    }
+    // The element of row n from here, or of row `most` if that comes before it.
+    auto row = [&](int n, int size, int most) LAMBDA {
+      return at + (long long)(min_of(n, most) * size) * (int)per_row;
+    };
+    auto next = [&](int n, int size, int most) LAMBDA -> Address {  // rows one after the other, which wrap
+      const Address a = at;
+      const bool wrap = --left == 0;
+      left = wrap ? call.windows.width : left;
+      if (n < most) at += (long long)((wrap ? call.windows.width : 1) * size) * (int)per_row;
+      return a;
+    };
+    NO_UNROLL for (int chunk = 0; chunk < WARP_ROWS / 4; chunk += BATCH) {
+      float x[ROWS];
+      unsigned raw[ROWS];
+      const int most = opaque(more);
+      if (kind == ADDEND_F32) {
+        if (wraps) {
+          UNROLL for (int n = 0; n < ROWS; n++) x[n] = load_f32(next(n, 4, most));
+        } else {
+          const int last = opaque(most);
+          UNROLL for (int n = 0; n < ROWS; n++) x[n] = load_f32(row(n, 4, last));
+        }
+      } else if (kind == ADDEND_BOOL) {
+        const int last = opaque(most);
+        UNROLL for (int n = 0; n < ROWS; n++) raw[n] = load_u8(row(n, 1, last));
+        UNROLL for (int n = 0; n < ROWS; n++) x[n] = raw[n] != 0 ? 0.f : NEG_INF;
+      } else {
+        UNROLL for (int n = 0; n < ROWS; n++) raw[n] = load_u16(next(n, 2, most));
+        UNROLL for (int n = 0; n < ROWS; n++)
+          x[n] = kind == ADDEND_F16 ? f16_to_float(raw[n]) : bf16_to_float(raw[n]);
+      }
+      if (!wraps && (kind == ADDEND_F32 || kind == ADDEND_BOOL)) at += (long long)(ROWS * size) * (int)per_row;
+      more -= ROWS;
+      bool odd = false;
+      UNROLL for (int n = 0; n < ROWS; n++) odd = odd || !(__builtin_fabsf(x[n]) <= ORDINARY);
+      if (any_of_warp(odd)) {
+        special = true;
+        UNROLL for (int n = 0; n < ROWS; n++) x[n] = limited(x[n]);
+      }
+      if (!fresh) {
+        f4 sum[BATCH];
+        UNROLL for (int b = 0; b < BATCH; b++) sum[b] = load_shared(spot(t, chunk + b, column));
+        UNROLL for (int n = 0; n < ROWS; n++)
+          x[n] = special ? added(sum[n >> 2][n & 3], x[n]) : sum[n >> 2][n & 3] + x[n];
+      }
+      UNROLL for (int b = 0; b < BATCH; b++)
+        store_shared(spot(t, chunk + b, column), f4{x[b * 4], x[b * 4 + 1], x[b * 4 + 2], x[b * 4 + 3]});
+    }
+  }
+}
+
+// Takes out keys that lie on another side than the row, or out of the row's range.
+template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh) {
+  const Share share = here();
+  const int row = first_row(call, share) + (opaque(tid) >> 5) * WARP_ROWS;
+  NO_UNROLL for (int half = 0; half < TILE; half += 32) {
+    const int t = opaque(tid), column = half + (t & 31), key = k0 + column, side = side_of(call, sides, key);
+    NO_UNROLL for (int chunk = 0; chunk < WARP_ROWS / 4; chunk++) {
+      f4 y = zero4();
+      if (!fresh) y = load_shared(spot(t, chunk, column));
+      UNROLL for (int e = 0; e < 4; e++) {
+        const int token = row + chunk * 4 + e;
+        const Range range = range_of(share.sequence, token);
+        const bool in = key >= range.start && key < range.end && side_of(call, sides, token) == side;
+        y[e] = in ? y[e] : NEG_INF;
+      }
+      store_shared(spot(t, chunk, column), y);
+    }
+  }
+}
+
+// Changes the scores of tile k0. Returns whether a lane of the warp has a key that is not attended.
+template <class S> INLINE bool Tiles<S>::change_scores() {
+  if (call.cap != 0.f) cap_scores();
+  const Share share = here();
+  const Sequence& q = share.sequence;
+  const int reach = q.reach;
+  bool absent = k0 + TILE > reach, special = false;
+  const Sides sides = sides_of(call, q);
+  // Whether rows differ in the keys that they attend.
+  const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
+                      sides.row != NO_SIDE || sides.column != NO_SIDE;
+  if (differ || (call.changes & (CHANGED_BY_MASK | CHANGED_BY_BIAS))) {
+    sync_block();  // the keys are dead
+    bool fresh = true;
+    if (call.changes & CHANGED_BY_INDEX) {
+      look_up();
+      special = true;
+      fresh = false;
+    }
+    NO_UNROLL for (int of = CHANGED_BY_MASK; of <= CHANGED_BY_BIAS; of++)
+      if ((call.changes & of) && !(of == CHANGED_BY_BIAS && (call.changes & CHANGED_BY_INDEX))) {
+        add_elements(of == CHANGED_BY_BIAS, fresh, special);
+        fresh = false;
+      }
+    if (differ) {
+      take_out(sides, fresh);
+      special = true;
+    }
+    sync_warp();
+    const int t = opaque(tid);
+    const SharedBytes own = spot(t, lane_row(t) * (TM / 4), lane_col(t));
+    const SharedBytes other = TM == 8 ? spot(t, lane_row(t) * (TM / 4) + 1, lane_col(t)) : own;
+    UNROLL for (int j = 0; j < TN; j++)
+      UNROLL for (int h = 0; h < TM / 4; h++) {
+        const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
+        UNROLL for (int e = 0; e < 4; e++) {
+          const float y = __builtin_fmaf(x[e], LOG2E, s[h * 4 + e][j]);
+          const bool out = special && x[e] == NEG_INF;
+          absent = absent || out;
+          s[h * 4 + e][j] = out ? NEG_INF : y;
+        }
+      }
+  }
+  if (k0 + TILE > reach) {
+    const int left = reach - k0 - lane_col(opaque(tid));
+    UNROLL for (int j = 0; j < TN; j++)
+      UNROLL for (int i = 0; i < TM; i++) s[i][j] = j * LANE_COLS < left ? s[i][j] : NEG_INF;
+  }
+  return any_of_warp(absent);
+}
+
+// The range of an edge without other changes, column by column: the next column becomes the first. Returns whether it
+// leaves out a key.
+template <class S> INLINE bool Tiles<S>::limit_scores() {
+  const Share share = here();
+  if (k0 >= full_from && k0 + TILE <= range_of(share.sequence, first_row(call, share)).end) return false;
+  const int t = opaque(tid);
+  const Sequence& q = share.sequence;
+  const int row = own_row(call, share, t);
+  const long long diagonal = (long long)q.offset + row;
+  NO_UNROLL for (int j = 0; j < TN; j++) {
+    const int key = k0 + j * LANE_COLS + lane_col(t);
+    // Row i attends the key by length, causality and window when after < i <= before.
+    const int before = q.left < 0 ? TM : clamped(key - diagonal + q.left, -1, TM);
+    const int after = key >= q.reach ? TM : q.right < 0 ? -1 : clamped(key - diagonal - q.right - 1, -1, TM);
+    UNROLL for (int i = 0; i < TM; i++) {
+      const float x = s[i][0];
+      UNROLL for (int n = 0; n + 1 < TN; n++) s[i][n] = s[i][n + 1];
+      s[i][TN - 1] = before < i || after >= i || row + i >= q.queries ? NEG_INF : x;
+    }
+  }
+  return true;
+}

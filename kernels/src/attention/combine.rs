@@ -1,0 +1,126 @@
+//! What goes on top of a bias: a second one, and the sides of a shifted window.
+
+use super::mask::Seen;
+use crate::lanes::Lanes;
+use core::f32::consts::LOG2_E;
+use elsa_core::attention::MASK_LIMIT;
+
+/// Writes `a + b` to `dst`, all of them biases in base-2 units whose finite elements are limited: `−∞` where either is,
+/// and a sum of finite elements limited like them. `dst` may be `a` or `b`.
+///
+/// # Safety
+/// - `n` values are readable at `a` and `b` and writable at `dst`, and `n` is a multiple of the lanes, or a tile is one row.
+#[inline(always)]
+pub unsafe fn add<L: Lanes>(isa: L::Isa, a: *const f32, b: *const f32, n: usize, dst: *mut f32) {
+    let out = L::splat(isa, f32::NEG_INFINITY);
+    let (zero, most) = (L::splat(isa, 0.0), L::splat(isa, MASK_LIMIT * LOG2_E));
+    let least = zero.minus(most);
+    let mut i = 0;
+    while i + L::N <= n {
+        // SAFETY: a vector of `n` values (clauses).
+        unsafe {
+            let (x, y) = (L::load(isa, a.add(i)), L::load(isa, b.add(i)));
+            let mut sum = x.plus(y);
+            if sum.abs().any_greater(most) {
+                let limited = sum.if_greater(most, most, least.if_greater(sum, least, sum));
+                let finite = x.abs().if_greater(most, sum, y.abs().if_greater(most, sum, limited));
+                sum = finite;
+            }
+            x.if_present(y.if_present(sum, out), out).store(dst.add(i));
+        }
+        i += L::N;
+    }
+    while i < n {
+        // SAFETY: value `i` of `n` (clauses).
+        unsafe {
+            let (x, y) = (a.add(i).read(), b.add(i).read());
+            let most = MASK_LIMIT * LOG2_E;
+            let sum = if x == f32::NEG_INFINITY || y == f32::NEG_INFINITY {
+                f32::NEG_INFINITY
+            } else if x.abs() <= most && y.abs() <= most {
+                (x + y).clamp(-most, most)
+            } else {
+                x + y
+            };
+            dst.add(i).write(sum);
+        }
+        i += 1;
+    }
+}
+
+/// The sides of the tokens of a shifted window, for the rows of a tile and the keys of a block.
+///
+/// Contract, for a tile of `width` rows: `rows` is readable for `width` values and `keys` for `count`, which is at least
+/// one. `bias` is null, or readable for `count · width` values.
+#[derive(Clone, Copy, Debug)]
+pub struct SideTile {
+    /// The sides of the rows, as numbers. Values past the last row are those of another row.
+    pub rows: *const f32,
+    /// The sides of the keys.
+    pub keys: *const f32,
+    /// Keys.
+    pub count: usize,
+    /// What is added to the scores already, `[key][width]`, in base-2 units.
+    pub bias: *const f32,
+}
+
+/// Whether `n` values at `p`, at least one, are all equal to the first one.
+///
+/// # Safety
+/// - `n` values are readable at `p`.
+#[inline(always)]
+unsafe fn all_equal<L: Lanes>(isa: L::Isa, p: *const f32, n: usize) -> bool {
+    // SAFETY: values below `n` (clause).
+    unsafe {
+        let first = p.read();
+        let (zero, same) = (L::splat(isa, 0.0), L::splat(isa, first));
+        let mut i = 0;
+        while i + L::N <= n {
+            if L::load(isa, p.add(i)).minus(same).abs().any_greater(zero) {
+                return false;
+            }
+            i += L::N;
+        }
+        while i < n {
+            if p.add(i).read() != first {
+                return false;
+            }
+            i += 1;
+        }
+    }
+    true
+}
+
+/// Writes the bias of a tile and a block, `[key][width]`, with `−∞` wherever row and key lie on different sides, unless
+/// nothing or all of them do, and says which.
+///
+/// # Safety
+/// - The clauses of [`SideTile`].
+/// - `count · width` values are writable at `dst`, and `width` is a multiple of the lanes, or one.
+#[inline(always)]
+pub unsafe fn divide<L: Lanes>(isa: L::Isa, tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) {
+    let (zero, out) = (L::splat(isa, 0.0), L::splat(isa, f32::NEG_INFINITY));
+    // SAFETY: rows below `width`, keys below `count` (clauses).
+    unsafe {
+        if all_equal::<L>(isa, tile.rows, width) && all_equal::<L>(isa, tile.keys, tile.count) {
+            *seen = if tile.rows.read() == tile.keys.read() { Seen::Plain } else { Seen::Nothing };
+            return;
+        }
+        *seen = Seen::Biased;
+        for key in 0..tile.count {
+            let side = tile.keys.add(key).read();
+            if width == 1 {
+                let own = if tile.bias.is_null() { 0.0 } else { tile.bias.add(key).read() };
+                dst.add(key).write(if tile.rows.read() == side { own } else { f32::NEG_INFINITY });
+                continue;
+            }
+            let side = L::splat(isa, side);
+            for row in (0..width).step_by(L::N) {
+                let at = key * width + row;
+                let own = if tile.bias.is_null() { zero } else { L::load(isa, tile.bias.add(at)) };
+                let differ = L::load(isa, tile.rows.add(row)).minus(side).abs();
+                differ.if_greater(zero, out, own).store(dst.add(at));
+            }
+        }
+    }
+}

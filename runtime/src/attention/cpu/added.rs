@@ -1,0 +1,245 @@
+//! What mask, bias and windows add to the scores, as the bias of a tile and a block.
+
+use super::context::{Context, Task, TileRows};
+use elsa_core::attention::{BiasView, MaskElements, MaskView, Operand, Sides, Windows};
+use elsa_core::dtype::{DType, Elements};
+use elsa_kernels::attention::{Ahead, MaskTile, Seen};
+use std::f32::consts::LOG2_E;
+use std::ops::Range;
+
+/// The mask or the bias of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum MaskOf {
+    Mask,
+    Bias,
+}
+
+/// The view of the mask, or of a bias that is not a table, and where its elements are.
+fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
+    let spec = c.problem.spec();
+    let (view, operand) = match (of, spec.bias) {
+        (MaskOf::Mask, _) => (spec.mask?, Operand::Mask),
+        (MaskOf::Bias, Some(BiasView::Dense(view))) => (view, Operand::Bias),
+        (MaskOf::Bias, _) => return None,
+    };
+    Some((view, c.tensor(operand).data))
+}
+
+/// A number that tells the rows of a head apart from those of other elements: two heads of two sequences have the same one
+/// if they have the same rows.
+pub(super) fn rows(c: &Context<'_>, of: MaskOf, batch: usize, head: usize) -> usize {
+    dense(c, of).map_or(head, |(view, _)| view.row(batch, head, 0).start)
+}
+
+/// The keys that mask and bias cover.
+pub(super) fn reach(c: &Context<'_>, keys: usize) -> usize {
+    let spec = c.problem.spec();
+    let mask = spec.mask.map_or(keys, |mask| mask.reach(keys));
+    spec.bias.map_or(mask, |bias| bias.reach(keys).min(mask))
+}
+
+/// Writes what mask or bias adds to a tile and the keys of a block to `at`, and says what was seen.
+///
+/// # Safety
+/// - The invariants of [`Context`]. A block of the widest tile is writable at `at`.
+/// - `entries` is the worker's region with those of [`write_entries`] for the tile's head, where the bias is a table.
+pub(super) unsafe fn write(
+    c: &Context<'_>,
+    of: MaskOf,
+    tile: &TileRows<'_>,
+    keys: &Range<usize>,
+    entries: *mut f32,
+    at: *mut f32,
+) -> Seen {
+    let mut seen = Seen::Plain;
+    let count = reach(c, tile.sequence.keys).min(keys.end).saturating_sub(keys.start);
+    if count == 0 {
+        return Seen::Nothing;
+    }
+    let Some((view, data)) = dense(c, of) else {
+        let keys = keys.start..keys.start + count;
+        // SAFETY: the same clauses.
+        return unsafe {
+            match &c.problem.spec().windows {
+                Some(windows) if c.choice.lines > 0 => slide(c, windows, tile, keys, entries, at),
+                _ => look_up(c, tile, keys, entries, at),
+            }
+        };
+    };
+    let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
+    let mask = MaskTile {
+        data: data.wrapping_add(row.index(keys.start) * view.kind().size()),
+        kind: view.kind(),
+        stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
+        same_for_all_keys: row.step == 0,
+        before: keys.start * row.step,
+        rows: tile.rows.len(),
+        keys: count,
+    };
+    // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    unsafe { (c.kernel.bias)(&mask, tile.width, at, &mut seen) };
+    seen
+}
+
+/// The rows of the mask for a tile and the keys of a block, where they are read once; where `keys` is empty, those of the head
+/// that follows.
+pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -> Ahead {
+    let (choice, of) = (c.choice, MaskOf::Mask);
+    let Some((view, data)) = dense(c, of).filter(|_| !choice.row_mask && !choice.keeps.mask) else {
+        return Ahead::NOTHING;
+    };
+    let (batch, rows) = (tile.sequence.batch, tile.rows.start);
+    let row = view.row(batch, tile.head, rows);
+    let size = view.kind().size();
+    let stride = view.strides()[2] * size;
+    // Past the last row the next head begins.
+    let (first, count) = match keys.is_empty() {
+        true => (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block),
+        false => (row.index(keys.start), keys.len()),
+    };
+    let count = count.min(view.reach(c.problem.keys()));
+    if row.step == 0 || count == 0 {
+        return Ahead::NOTHING;
+    }
+    Ahead { data: data.wrapping_add(first * size), stride, rows: tile.rows.len(), bytes: count * size }
+}
+
+/// Writes what the mask's row of a task adds to the keys of a block to `at`, and says what was seen.
+///
+/// # Safety
+/// - The invariants of [`Context`]. As many values as keys are writable at `at`.
+pub(super) unsafe fn row(c: &Context<'_>, task: &Task<'_>, keys: &Range<usize>, at: *mut f32) -> Seen {
+    let tile = TileRows { sequence: task.sequence, head: task.head, rows: 0..1, width: 1 };
+    // SAFETY: the same clauses, for a tile of one row; a mask has no entries.
+    unsafe { write(c, MaskOf::Mask, &tile, keys, std::ptr::null_mut(), at) }
+}
+
+/// Writes the entries of a table that a head has to `to`, in base-2 units, finite ones limited.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The bias is a table, and as many values as it has entries are writable at `to`.
+pub(super) unsafe fn write_entries(c: &Context<'_>, head: usize, to: *mut f32) {
+    let Some(BiasView::Table(table)) = c.problem.spec().bias else { return };
+    let (data, len) = (c.tensor(Operand::Bias).data, table.entries * table.heads);
+    // SAFETY: the table is readable for its elements (*inputs*); entries lie in the region (clause).
+    unsafe {
+        let elements = MaskElements::Additive(match table.dtype {
+            DType::F32 => Elements::F32(std::slice::from_raw_parts(data.cast(), len)),
+            DType::F16 => Elements::F16(std::slice::from_raw_parts(data.cast(), len)),
+            DType::Bf16 => Elements::Bf16(std::slice::from_raw_parts(data.cast(), len)),
+        });
+        for entry in 0..table.entries {
+            to.add(entry).write(elements.bias(entry * table.heads + head) * LOG2_E);
+        }
+    }
+}
+
+/// Looks up the bias of a tile and the keys of a block by an index. Columns past the last row repeat it.
+///
+/// # Safety
+/// - As for [`write`]; the bias is a table with an index.
+unsafe fn look_up(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    keys: Range<usize>,
+    entries: *const f32,
+    at: *mut f32,
+) -> Seen {
+    let (width, last, most) = (tile.width, tile.rows.len() - 1, c.choice.entries - 1);
+    let index = c.tensor(Operand::BiasIndex).data.cast::<i64>();
+    let (mut any, mut plain) = (false, true);
+    for column in 0..width {
+        let row = (tile.rows.start + column.min(last)) * c.problem.keys();
+        for key in keys.clone() {
+            // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the
+            // block (clauses).
+            unsafe {
+                let entry = index.add(row + key).read_unaligned().max(0) as usize;
+                let x = entries.add(entry.min(most)).read();
+                any |= x != f32::NEG_INFINITY;
+                plain &= x == 0.0;
+                at.add((key - keys.start) * width + column).write(x);
+            }
+        }
+    }
+    match (any, plain) {
+        (false, _) => Seen::Nothing,
+        (true, true) => Seen::Plain,
+        (true, false) => Seen::Biased,
+    }
+}
+
+/// Copies `n` values, four at a time.
+///
+/// # Safety
+/// - `n` rounded up to a multiple of four values are readable at `from` and writable at `to`.
+#[inline(always)]
+unsafe fn copy_quads(from: *const f32, n: usize, to: *mut f32) {
+    for i in (0..n).step_by(4) {
+        // SAFETY: four of the values (clause).
+        unsafe { to.add(i).cast::<[f32; 4]>().write(from.add(i).cast::<[f32; 4]>().read()) };
+    }
+}
+
+/// Writes the bias of a tile and the keys of a block, whose entries follow from their places in a window. Columns past the
+/// last row hold other entries.
+///
+/// For the keys of one column `c'` of the window the entries of row distance `r − r'` and query column `c` are laid out as
+/// `[row distance][c]`. What a key adds to consecutive queries then lies side by side.
+///
+/// # Safety
+/// - As for [`write`]; the bias is a table without an index.
+unsafe fn slide(
+    c: &Context<'_>,
+    windows: &Windows,
+    tile: &TileRows<'_>,
+    keys: Range<usize>,
+    entries: *mut f32,
+    at: *mut f32,
+) -> Seen {
+    let [h, w] = windows.size;
+    let (rows, width) = (&tile.rows, tile.width);
+    let last = keys.end - 1;
+    // Row distances, from zero on, that occur.
+    let distances = rows.start / w + h - 1 - last / w..(rows.end - 1) / w + h - keys.start / w;
+    let lines = entries.wrapping_add(c.choice.entries);
+    for column in 0..w {
+        // Rows of the window whose key in this column is one of `keys`.
+        let from = keys.start / w + usize::from(keys.start % w > column);
+        let to = last / w + usize::from(last % w >= column);
+        if from >= to {
+            continue;
+        }
+        // SAFETY: entries of the table, and behind them lines of `w` for each distance, with the width of a tile to spare
+        // (layout). A line is written over what the one before leaves too much. Rows of a tile, whose first ones are among
+        // the lines of the distances that occur, and their places in the bias of the block (clauses).
+        unsafe {
+            for distance in distances.clone() {
+                let entry = entries.add(distance * (2 * w - 1) + w - 1 - column);
+                copy_quads(entry, w, lines.add(distance * w));
+            }
+            for row in from..to {
+                let line = lines.add((h - 1 - row) * w + rows.start);
+                let to = at.add((row * w + column - keys.start) * width);
+                if width.is_multiple_of(4) {
+                    copy_quads(line, width, to);
+                } else {
+                    to.copy_from_nonoverlapping(line, width);
+                }
+            }
+        }
+    }
+    Seen::Biased
+}
+
+/// Writes the sides of the tokens of a window, and after them that of the last one, up to `len` numbers.
+///
+/// # Safety
+/// - `len` values are writable at `to`.
+pub(super) unsafe fn write_sides(sides: &Sides, tokens: usize, len: usize, to: *mut f32) {
+    for token in 0..len {
+        let side = sides.of(token.min(tokens - 1));
+        // SAFETY: value `token` of `len` (clause).
+        unsafe { to.add(token).write(f32::from(side)) };
+    }
+}

@@ -1,0 +1,205 @@
+//! What a worker keeps from task to task of that which is added to the scores.
+//!
+//! 1. *Biases of tiles.* Where heads or sequences share the rows of a mask or of a bias, their tasks follow each other
+//!    (`TaskOrder`), and the worker keeps what it has written for the tiles of the last task and all their keys.
+//! 2. *The row of a mask* that all queries share, as padding has it: it is read once, block by block, when a task meets
+//!    another row than the task before, and says which blocks are empty, whole or neither.
+//! 3. *The entries of a table* for one head, next to each other and in base-2 units.
+//! 4. *The sides of the tokens of a shifted window.*
+//!
+//! A line of names says what is kept.
+
+use super::added::{self, MaskOf};
+use super::context::{Context, Task};
+use elsa_kernels::attention::Seen;
+use std::ops::Range;
+
+/// Words of the line that names what is kept.
+const WORDS: usize = 16;
+
+/// The names: rows of the mask and of the bias and the first tile, of the kept biases; the head of the entries; the row of
+/// the mask; the sides of the window.
+type Names = [usize; 6];
+
+/// What a worker keeps.
+#[derive(Clone, Copy)]
+pub(super) struct Kept {
+    /// Words for the blocks of tiles, `[tile][blocks]`: zero where nothing is known, else a [`code`].
+    tiles: *mut u32,
+    /// Biases of tiles, `[tile][blocks · block][width]`.
+    bias: *mut f32,
+    /// Words for the blocks of the row.
+    row_words: *mut u32,
+    /// The row, `[blocks · block]`.
+    row: *mut f32,
+    /// Entries of the table.
+    pub entries: *mut f32,
+    /// Sides of the tokens; null where all tokens attend each other.
+    pub sides: *const f32,
+}
+
+/// The word of a block of which something was seen.
+fn code(seen: Seen) -> u32 {
+    match seen {
+        Seen::Nothing => 1,
+        Seen::Plain => 2,
+        Seen::Biased => 3,
+    }
+}
+
+/// What a word says; `None` where nothing is known.
+fn seen_of(word: u32) -> Option<Seen> {
+    match word {
+        0 => None,
+        1 => Some(Seen::Nothing),
+        2 => Some(Seen::Plain),
+        _ => Some(Seen::Biased),
+    }
+}
+
+impl Kept {
+    /// Forgets what the worker keeps, if anything.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]. `part` is the worker's region of the workspace.
+    pub unsafe fn forget(c: &Context<'_>, part: *mut f32) {
+        if c.choice.keeps_something() {
+            // SAFETY: the line belongs to the worker (layout).
+            unsafe { part.wrapping_add(c.layout.kept.start).cast::<Names>().write([usize::MAX; 6]) };
+        }
+    }
+
+    /// What the worker keeps for a task. What it kept for tasks that differ is forgotten.
+    ///
+    /// # Safety
+    /// - As for [`Kept::forget`], which was called at the beginning of the run.
+    pub unsafe fn of(c: &Context<'_>, task: &Task<'_>, part: *mut f32) -> Kept {
+        let (l, choice) = (c.layout, c.choice);
+        let line = part.wrapping_add(l.kept.start);
+        let rows = if choice.row_mask { choice.blocks() } else { 0 };
+        let words = l.kept.len.saturating_sub(WORDS + rows);
+        let tiles = line.wrapping_add(WORDS).cast::<u32>();
+        let mut kept = Kept {
+            tiles,
+            bias: part.wrapping_add(l.kept_bias.start),
+            row_words: tiles.wrapping_add(words),
+            row: part.wrapping_add(l.kept_row.start),
+            entries: part.wrapping_add(l.entries.start),
+            sides: std::ptr::null(),
+        };
+        let (batch, head) = (task.sequence.batch, task.head);
+        if !choice.keeps_something() {
+            return kept;
+        }
+        let sides = c.problem.spec().windows.and_then(|windows| windows.sides(batch));
+        let to = part.wrapping_add(l.sides.start);
+        if sides.is_some() {
+            kept.sides = to;
+        }
+        let line = line.cast::<Names>();
+        // SAFETY: the line belongs to the worker (layout), and is aligned to 64 bytes.
+        let found = unsafe { line.read() };
+        let of = |mask: MaskOf| added::rows(c, mask, batch, head);
+        let names: Names = [
+            if choice.keeps.mask { of(MaskOf::Mask) } else { 0 },
+            if choice.keeps.bias { of(MaskOf::Bias) } else { 0 },
+            task.tiles.start,
+            if choice.entries > 0 { head } else { 0 },
+            if choice.row_mask { of(MaskOf::Mask) } else { 0 },
+            // The last token lies on the far side of each axis that divides.
+            sides.map_or(found[5], |sides| sides.of(task.sequence.queries - 1).into()),
+        ];
+        // SAFETY: what is written are the line, the words after it, the entries, the row and the sides. Their regions
+        // belong to the worker and hold it (layout).
+        unsafe {
+            if found[..3] != names[..3] {
+                tiles.write_bytes(0, words);
+            }
+            if choice.entries > 0 && found[3] != names[3] {
+                added::write_entries(c, head, kept.entries);
+            }
+            if choice.row_mask && found[4] != names[4] {
+                kept.read_row(c, task);
+            }
+            if let Some(sides) = sides.filter(|_| found[5] != names[5]) {
+                added::write_sides(&sides, task.sequence.queries, l.sides.len, to);
+            }
+            line.write(names);
+        }
+        kept
+    }
+
+    /// Reads the row of the mask that the task has, block by block.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`].
+    unsafe fn read_row(&self, c: &Context<'_>, task: &Task<'_>) {
+        let block = c.choice.block;
+        for number in 0..c.choice.blocks() {
+            let keys = number * block..task.sequence.keys.min((number + 1) * block);
+            // SAFETY: the row holds all blocks, and there is a word for each (layout).
+            unsafe {
+                let seen = added::row(c, task, &keys, self.row.add(keys.start));
+                self.row_words.add(number).write(code(seen));
+            }
+        }
+    }
+
+    /// What was seen of the row in the block that begins at key `start`, and what it adds.
+    ///
+    /// # Safety
+    /// - The plan keeps a row, and the block has keys.
+    pub unsafe fn row(&self, c: &Context<'_>, start: usize) -> (Seen, *const f32) {
+        // SAFETY: there is a word for each block (layout).
+        let word = unsafe { self.row_words.add(start / c.choice.block).read() };
+        (seen_of(word).unwrap_or(Seen::Nothing), self.row.wrapping_add(start))
+    }
+
+    /// The part of `keys` without the blocks at its ends of which no row attends a key.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]; `keys` lie in the sequence.
+    pub unsafe fn visited(&self, c: &Context<'_>, mut keys: Range<usize>) -> Range<usize> {
+        if !c.choice.row_mask {
+            return keys;
+        }
+        let block = c.choice.block;
+        // SAFETY: both blocks hold a key of the range, and the plan keeps a row.
+        unsafe {
+            while keys.start < keys.end && self.row(c, keys.start).0 == Seen::Nothing {
+                keys.start = (keys.start / block + 1) * block;
+            }
+            while keys.start < keys.end && self.row(c, keys.end - 1).0 == Seen::Nothing {
+                keys.end = (keys.end - 1) / block * block;
+            }
+        }
+        keys
+    }
+
+    /// What was seen in a block of the tile at `place` in its group, and the bias of the block, which `write` makes where
+    /// it is not known.
+    ///
+    /// # Safety
+    /// - The plan keeps biases. `start` is the first key of a block.
+    /// - `write` writes at most a block of the widest tile to its argument.
+    pub unsafe fn tile(
+        &self,
+        c: &Context<'_>,
+        place: usize,
+        start: usize,
+        write: impl FnOnce(*mut f32) -> Seen,
+    ) -> (Seen, *const f32) {
+        let number = place * c.choice.blocks() + start / c.choice.block;
+        let bias = self.bias.wrapping_add(number * c.choice.block * c.choice.width());
+        // SAFETY: there is a word for each block of each tile of a group (layout).
+        unsafe {
+            let word = self.tiles.add(number);
+            let seen = seen_of(word.read()).unwrap_or_else(|| {
+                let seen = write(bias);
+                word.write(code(seen));
+                seen
+            });
+            (seen, bias)
+        }
+    }
+}
