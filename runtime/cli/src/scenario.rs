@@ -4,13 +4,16 @@ use crate::error::Error;
 use crate::memory::Buffer;
 use crate::random::Random;
 use crate::shape::Shape;
-use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, Window};
+use elsa_core::attention::{
+    Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+};
 use elsa_core::dtype::DType;
 
 /// The description of the scenarios in help texts.
 pub const HELP: &str = "\
 Scenarios: regular is 8 heads, 1,024 tokens, d = 64, standard normal; long is 65,536 keys, 256 queries, d = 64;
-stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal.";
+stress has scores that overflow a naive exponential, one dominant key, values that cancel, masks, causal,
+windows of a rolled picture with a table of relative positions.";
 
 /// A set of built-in tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub enum Scenario {
     Regular,
     /// 65,536 keys.
     Long,
-    /// Overflowing, dominated, cancelling and masked scores.
+    /// Overflowing, dominated, cancelling and masked scores, and windows.
     Stress,
 }
 
@@ -33,6 +36,7 @@ pub struct Case {
     k: Buffer,
     v: Buffer,
     mask: Option<Vec<u8>>,
+    table: Option<Buffer>,
     kv_lens: Option<Vec<i64>>,
 }
 
@@ -42,6 +46,7 @@ impl Case {
     pub fn inputs(&self) -> Inputs<'_> {
         let mut inputs = Inputs::new(self.q.elements(), self.k.elements(), self.v.elements());
         inputs.mask = self.mask.as_deref().map(MaskElements::Bool);
+        inputs.bias = self.table.as_ref().map(Buffer::elements);
         inputs.lengths.keys = self.kv_lens.as_deref();
         inputs
     }
@@ -66,7 +71,7 @@ impl Scenario {
             let q = random.normals("scenario", DType::F32, spec.query.extent(), q_scale)?;
             let k = random.normals("scenario", DType::F32, spec.key.extent(), 1.0)?;
             let v = random.normals("scenario", DType::F32, spec.value.extent(), 1.0)?;
-            Ok(Case { name, problem: spec.check()?, q, k, v, mask: None, kv_lens: None })
+            Ok(Case { name, problem: spec.check()?, q, k, v, mask: None, table: None, kv_lens: None })
         };
         match self {
             Scenario::Regular => Ok(vec![make("regular", spec(8, 1024, 1024, 64)?, 1.0)?]),
@@ -124,7 +129,18 @@ impl Scenario {
                 causal_spec.key_lengths = true;
                 let mut causal = make("causal", causal_spec, 8.0)?;
                 causal.kv_lens = Some(vec![701]);
-                Ok(vec![overflow, dominant, cancelling, masked, causal])
+
+                // Two pictures of 14 by 21 tokens in windows of 7 by 7, rolled by 3 and 3.
+                let windows = Windows { picture: [14, 21], size: [7, 7], shift: [3, 3] };
+                let (heads, entries) = (2, windows.entries());
+                let shape = Shape::plain(2 * windows.count(), heads, 49, 49, 32);
+                let mut windowed_spec = shape.spec(DType::F32)?;
+                let table = TableView { dtype: DType::F32, entries, heads, indexed: false };
+                (windowed_spec.windows, windowed_spec.bias) = (Some(windows), Some(BiasView::Table(table)));
+                let mut windowed = make("windowed", windowed_spec, 2.0)?;
+                let mut random = Random::new(5);
+                windowed.table = Some(random.normals("scenario", DType::F32, entries * heads, 2.0)?);
+                Ok(vec![overflow, dominant, cancelling, masked, causal, windowed])
             }
         }
     }

@@ -73,7 +73,7 @@ fn the_stress_scenario_is_verified() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all = lines(&output.stdout);
     let names: Vec<&str> = all.iter().map(|v| v["case"].as_str().unwrap()).collect();
-    assert_eq!(names, ["overflow", "dominant", "cancelling", "masked", "causal"]);
+    assert_eq!(names, ["overflow", "dominant", "cancelling", "masked", "causal", "windowed"]);
     assert!(all.iter().all(|v| v["passed"] == true && v["argmax"]["total"] == 0.0));
 }
 
