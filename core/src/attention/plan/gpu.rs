@@ -13,8 +13,8 @@
 //!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
 //!    blocks, which reuse keys best, are for plain problems with many rows only.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
-//!    a batch. It is a function of queries, keys, heads, head sizes, device and budget. Packed sequences, whose
-//!    lengths arrive with the data, are not divided.
+//!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
+//!    sequences, whose lengths arrive with the data, are not divided.
 //! 3. *The number of splits fills the device once.* Splits bring the blocks of one sequence closest to
 //!    [`BLOCKS_PER_SM`] per SM; more would only add merges.
 //! 4. *Causal problems have more splits.* The blocks of the last rows have the most keys and would end last. They are
@@ -368,13 +368,15 @@ pub fn choose_gpu<'a>(
     };
     if !packed {
         let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);
-        let blocks = row_blocks.saturating_mul(heads).max(1);
+        // The windows of a picture always come together.
+        let together = s.windows.map_or(1, |windows| windows.count());
+        let blocks = row_blocks.saturating_mul(heads).saturating_mul(together).max(1);
         // The number of splits that comes closest to filling the device.
         let nearest = (fill + blocks / 2) / blocks;
         let wanted = if causal && blocks < CAUSAL_WAVES * fill {
             // The blocks of the last rows take longest and end last, unless their keys are divided.
             nearest.max(CAUSAL_SPLITS)
-        } else if changed && nearest <= 1 {
+        } else if changed && nearest < EVEN_SPLITS {
             evenest(blocks, device.sms.max(1) * kernel.resources.resident(device))
         } else {
             nearest
