@@ -150,8 +150,10 @@ const BLOCKS_PER_SM: usize = 2;
 /// Smallest number of splits of a causal problem whose blocks fill the device fewer than `CAUSAL_WAVES` times.
 const CAUSAL_SPLITS: usize = 4;
 const CAUSAL_WAVES: usize = 8;
-/// Largest number of splits of a problem with masks, biases, windows or a soft cap whose blocks fill the device anyway.
+/// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the device, and
+/// their least number of keys.
 const EVEN_SPLITS: usize = 3;
+const EVEN_CHUNK: usize = 256;
 /// The partial states of a sequence may take this many bytes, or as many as its output does.
 const PARTIAL_BYTES: usize = 16 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
@@ -166,15 +168,15 @@ const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// The number of splits, up to [`EVEN_SPLITS`], with which `blocks` blocks keep a device busy that holds `room` of them at
+/// The number of splits, up to `most`, with which `blocks` blocks keep a device busy that holds `room` of them at
 /// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
-fn evenest(blocks: usize, room: usize) -> usize {
+fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);
         all.saturating_mul(100) / all.div_ceil(room).saturating_mul(room).max(1)
     };
-    let best = (1..=EVEN_SPLITS).map(percent).max().unwrap_or(0);
-    (1..=EVEN_SPLITS).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
+    let best = (1..=most).map(percent).max().unwrap_or(0);
+    (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
 }
 
 /// Options of a plan for a GPU.
@@ -377,7 +379,8 @@ pub fn choose_gpu<'a>(
             // The blocks of the last rows take longest and end last, unless their keys are divided.
             nearest.max(CAUSAL_SPLITS)
         } else if changed && nearest < EVEN_SPLITS {
-            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device))
+            let most = (keys / EVEN_CHUNK).clamp(1, EVEN_SPLITS);
+            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device), most)
         } else {
             nearest
         };
