@@ -4,7 +4,7 @@
 #include "../added.cuh"
 #include "tile.cuh"
 
-// The soft cap over the scores, column by column: the next column becomes the first.
+// The soft cap, score by score: the next becomes the first.
 template <class S> INLINE void Tiles<S>::cap_scores() {
   NO_UNROLL for (int n = 0; n < TM * TN; n++) {
     const float y = soft_cap(call, s[0][0]);
