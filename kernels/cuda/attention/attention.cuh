@@ -15,11 +15,13 @@
 //  1. A lane owns TM x TN scores and TM x D / LANE_COLS elements of W. Each 16 bytes that it reads from shared memory
 //     feed many multiply-adds. A warp owns its rows alone, so its weights never leave it.
 //  2. Shared memory holds Q for the whole block, transposed and scaled, and an exchange area: first the keys of a tile
-//     (transposed, KD dims at a time), then stages of VK values beside the weights that they meet.
+//     (transposed, KD dims at a time), then, in edges, what is added to the scores, then stages of VK values beside the
+//     weights that they meet.
 //  3. Tiles that every row fully attends, and whose rows lie side by side in memory, are plain. They have a loop of
 //     their own without checks. What the area takes next travels through registers one step early; every path writes or
 //     forgets those registers, since a path that left them alone would keep them live round the loop. All other tiles
-//     are edges: less code, each row and dim checked, loaded when it is stored.
+//     are edges. Where rows lie side by side, an edge travels the same way, and rows past the last one repeat it; else
+//     each row and dim is checked.
 //  4. Lanes that differ in bit 0 have the same columns, lanes that differ in bit 1 the same rows, and 16-byte chunks
 //     are permuted by exclusive or: loads take the fewest cycles and stores meet no bank conflict.
 //  5. The keys of a tile are dealt to columns like cards: column j of lane group g is key j * LANE_COLS + g. A
@@ -30,10 +32,12 @@
 //     number, so that rescaling is exact.
 //  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
 //     output row or the partial state. A lane owns what it accesses there.
-//  9. Masks, ranges and the soft cap are a separate pass over the scores of an edge. It walks the columns by rotating
-//     registers, which keeps it small. A key that is not attended gets the score -inf by selection, and weighs zero; an
-//     attended key whose weight is zero weighs negative zero. Where a stage of values holds a NaN or an infinity, its
-//     product skips positive zeros.
+//  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. Elements are read with
+//     neighbouring keys in neighbouring lanes, whatever their type and strides, are added up in the exchange area in
+//     the layout of weights, and come from there to the lanes that own the scores. Where all of them are finite and of
+//     ordinary size, for which a warp votes, nothing is selected. A key that is not attended gets the score -inf by
+//     selection, and weighs zero; an attended key whose weight is zero weighs negative zero. Where a stage of values
+//     holds a NaN or an infinity, its product skips positive zeros. LEAN instances have ranges alone, column by column.
 // 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
 //     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
 //     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32
@@ -125,5 +129,5 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
     typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN>> A;         \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
-A::run(memory, call);  \
+    A::run(memory, call);                                                                            \
   }

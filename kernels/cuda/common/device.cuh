@@ -16,6 +16,7 @@
 //   shuffle_xor(float, mask)            the value of lane ^ mask
 //   load_shared store_shared            16 bytes; load_shared_f store_shared_f: 4 bytes
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
+//   prefetch(Address)  a hint that the line will be loaded from global memory
 //   read_f4 read_f2 read_f32, write_f4 write_f2 write_f32 write_u2 write_u16 write_u8    any global memory
 //   exp2_fast(x)       2^x with a relative error of at most 2^-22; results below 2^-126 are zero
 //   f16_to_float float_to_f16           16-bit patterns of f16 values, to nearest even
@@ -69,6 +70,8 @@ INLINE int load_i32(Address a) { return __nvvm_ldg_i((const int*)a); }
 INLINE u2 load_u2(Address a) { return __nvvm_ldg_ui2((const u2*)a); }
 INLINE unsigned load_u16(Address a) { return __nvvm_ldg_us((const unsigned short*)a); }
 INLINE unsigned load_u8(Address a) { return __nvvm_ldg_uc((const unsigned char*)a); }
+
+INLINE void prefetch(Address a) { asm volatile("prefetch.global.L2 [%0];" : : "l"(a)); }
 
 INLINE f4 read_f4(Address a) { return *(GLOBAL_AS(const f4)*)a; }
 INLINE f2 read_f2(Address a) { return *(GLOBAL_AS(const f2)*)a; }

@@ -81,6 +81,7 @@ INLINE int load_i32(Address a) { return host::at<int>(a); }
 INLINE u2 load_u2(Address a) { return host::at<u2>(a); }
 INLINE unsigned load_u16(Address a) { return host::at<unsigned short>(a); }
 INLINE unsigned load_u8(Address a) { return host::at<unsigned char>(a); }
+INLINE void prefetch(Address a) { (void)*(volatile unsigned char*)&host::at<unsigned char>(a); }
 
 INLINE f4 read_f4(Address a) { return host::at<f4>(a); }
 INLINE f2 read_f2(Address a) { return host::at<f2>(a); }

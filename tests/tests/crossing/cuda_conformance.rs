@@ -107,6 +107,15 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
+    // Rows beyond those that narrow heads have short blocks for.
+    for (mask, packed) in [
+        (Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![2100, 70], density: 0.6 }), None),
+        (None, Some(vec![(1000, 70), (3, 200), (130, 65)])),
+    ] {
+        let p = Params { mask, packed, ..Params::plain(2100, 70, 32, 32) };
+        check(&engine, &p.build("many narrow rows"), true).unwrap_or_else(|e| panic!("{e}"));
+        ran += 1;
+    }
     // So many rows that the largest blocks fill any device.
     check(&engine, &Params::plain(9000, 64, 64, 64).build("many rows"), true)
         .unwrap_or_else(|e| panic!("{e}"));

@@ -13,8 +13,8 @@
 //!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
 //!    blocks, which reuse keys best, are for plain problems with many rows only.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
-//!    a batch. It is a function of queries, keys, heads, head sizes, device and budget. Packed sequences, whose
-//!    lengths arrive with the data, are not divided.
+//!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
+//!    sequences, whose lengths arrive with the data, are not divided.
 //! 3. *The number of splits fills the device once.* Splits bring the blocks of one sequence closest to
 //!    [`BLOCKS_PER_SM`] per SM; more would only add merges.
 //! 4. *Causal problems have more splits.* The blocks of the last rows have the most keys and would end last. They are
@@ -150,8 +150,10 @@ const BLOCKS_PER_SM: usize = 2;
 /// Smallest number of splits of a causal problem whose blocks fill the device fewer than `CAUSAL_WAVES` times.
 const CAUSAL_SPLITS: usize = 4;
 const CAUSAL_WAVES: usize = 8;
-/// Largest number of splits of a problem with masks, biases, windows or a soft cap whose blocks fill the device anyway.
+/// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the device, and
+/// their least number of keys.
 const EVEN_SPLITS: usize = 3;
+const EVEN_CHUNK: usize = 256;
 /// The partial states of a sequence may take this many bytes, or as many as its output does.
 const PARTIAL_BYTES: usize = 16 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
@@ -166,15 +168,15 @@ const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// The number of splits, up to [`EVEN_SPLITS`], with which `blocks` blocks keep a device busy that holds `room` of them at
+/// The number of splits, up to `most`, with which `blocks` blocks keep a device busy that holds `room` of them at
 /// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
-fn evenest(blocks: usize, room: usize) -> usize {
+fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     let percent = |splits: usize| {
         let all = blocks.saturating_mul(splits);
         all.saturating_mul(100) / all.div_ceil(room).saturating_mul(room).max(1)
     };
-    let best = (1..=EVEN_SPLITS).map(percent).max().unwrap_or(0);
-    (1..=EVEN_SPLITS).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
+    let best = (1..=most).map(percent).max().unwrap_or(0);
+    (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
 }
 
 /// Options of a plan for a GPU.
@@ -368,14 +370,17 @@ pub fn choose_gpu<'a>(
     };
     if !packed {
         let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);
-        let blocks = row_blocks.saturating_mul(heads).max(1);
+        // The windows of a picture always come together.
+        let together = s.windows.map_or(1, |windows| windows.count());
+        let blocks = row_blocks.saturating_mul(heads).saturating_mul(together).max(1);
         // The number of splits that comes closest to filling the device.
         let nearest = (fill + blocks / 2) / blocks;
         let wanted = if causal && blocks < CAUSAL_WAVES * fill {
             // The blocks of the last rows take longest and end last, unless their keys are divided.
             nearest.max(CAUSAL_SPLITS)
-        } else if changed && nearest <= 1 {
-            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device))
+        } else if changed && nearest < EVEN_SPLITS {
+            let most = (keys / EVEN_CHUNK).clamp(1, EVEN_SPLITS);
+            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device), most)
         } else {
             nearest
         };

@@ -4,6 +4,7 @@ use super::*;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
+use crate::attention::windows::Windows;
 use crate::view::{Layout, View};
 
 const H200: GpuProfile = GpuProfile {
@@ -186,6 +187,33 @@ fn tall_blocks_are_for_plain_problems() {
     assert_eq!(height(&|s| s.window.right = Some(100)), 64);
     assert_eq!(height(&|s| s.mask = Some(mask())), 64);
     assert_eq!(height(&|s| (s.past_key, s.past_value) = (Some(view(5)), Some(view(5)))), 64);
+}
+
+#[test]
+fn changed_scores_leave_a_device_full() {
+    let kernels = [GpuKernelSpec {
+        resources: GpuResources { threads: 128, shared: 32 << 10, registers: 168 },
+        ..spec("d64", 64, false, ALL, 64)
+    }];
+    let splits = |b: usize, heads: usize, n: usize, masked: bool| {
+        let mask = masked.then(|| MaskView::dense(MaskKind::Bool, &[n, n]).unwrap());
+        let spec = Spec { mask, ..problem(DType::F32, b, heads, n, n, [64, 64]) };
+        choose_gpu(&spec.check().unwrap(), &H200, &kernels, &GpuOptions::default()).unwrap().splits
+    };
+    // 512 blocks where 264 fit: two rounds, the last one almost full. 320: a quarter of the second is used.
+    assert_eq!([splits(1, 8, 4096, true), splits(1, 5, 4096, true)], [1, 3]);
+    assert_eq!([splits(1, 8, 4096, false), splits(1, 5, 4096, false)], [1, 1]);
+    assert_eq!(splits(4, 5, 4096, true), 3, "a batch changes nothing");
+}
+
+#[test]
+fn windows_of_a_picture_fill_the_device_together() {
+    let windows = Windows { picture: [48, 48], size: [12, 12], shift: [6, 6] };
+    let splits = |windows, b| {
+        let spec = Spec { windows, ..problem(DType::F32, b, 12, 144, 144, [32, 32]) };
+        choose_gpu(&spec.check().unwrap(), &H200, &KERNELS, &GpuOptions::default()).unwrap().splits
+    };
+    assert_eq!([splits(Some(windows), 16), splits(Some(windows), 48), splits(None, 16)], [1, 1, 2]);
 }
 
 #[test]

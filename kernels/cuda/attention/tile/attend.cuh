@@ -10,8 +10,6 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
-  constexpr bool LATE = EDGE && !LEAN;  // values are loaded after the scores, for want of registers
-
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
@@ -23,7 +21,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       sync_block();
     } else {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
-      else if constexpr (!LATE) load_v<EDGE>(k0, 0);
+      else if constexpr (!EDGE) load_v<EDGE>(k0, 0);  // an edge has no registers for them yet
     }
     {
       const int t = opaque(tid), cg = lane_col(t);
@@ -78,7 +76,6 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   if constexpr (EDGE) {
     if constexpr (!LEAN) {
       absent = change_scores();
-      if constexpr (LATE) load_v<EDGE>(k0, 0);
     } else {
       absent = limit_scores();
     }

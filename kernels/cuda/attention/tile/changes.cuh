@@ -4,7 +4,7 @@
 #include "../added.cuh"
 #include "tile.cuh"
 
-// The soft cap over the scores, column by column: the next column becomes the first.
+// The soft cap, score by score: the next becomes the first.
 template <class S> INLINE void Tiles<S>::cap_scores() {
   NO_UNROLL for (int n = 0; n < TM * TN; n++) {
     const float y = soft_cap(call, s[0][0]);
@@ -125,6 +125,11 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
         store_shared(spot(t, chunk + b, column), f4{x[b * 4], x[b * 4 + 1], x[b * 4 + 2], x[b * 4 + 3]});
     }
   }
+  if (!B16 && !wraps && k0 + TILE < q.reach) {  // the next tile
+    const int t = opaque(tid), key = min_of(k0 + TILE + (t & 1) * 32, q.reach - 1);
+    UNROLL for (int n = 0; n < WARP_ROWS; n += 16)
+      prefetch(base + min_of(first + n + (t >> 1 & 15), last_row) * per_row * size + key * per_key);
+  }
 }
 
 // Takes out keys that lie on another side than the row, or out of the row's range.
@@ -147,7 +152,7 @@ template <class S> INLINE void Tiles<S>::take_out(const Sides& sides, bool fresh
   }
 }
 
-// Changes the scores of tile k0. Returns whether a lane of the warp has a key that is not attended.
+// Changes the scores of tile k0, and loads its first values. Returns whether a lane of the warp has a key that is not attended.
 template <class S> INLINE bool Tiles<S>::change_scores() {
   if (call.cap != 0.f) cap_scores();
   const Share share = here();
@@ -158,7 +163,8 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   // Whether rows differ in the keys that they attend.
   const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
-  if (differ || (call.changes & (CHANGED_BY_MASK | CHANGED_BY_BIAS))) {
+  const bool adds = differ || (call.changes & (CHANGED_BY_MASK | CHANGED_BY_BIAS));
+  if (adds) {
     sync_block();  // the keys are dead
     bool fresh = true;
     if (call.changes & CHANGED_BY_INDEX) {
@@ -175,26 +181,36 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
       take_out(sides, fresh);
       special = true;
     }
+  }
+  if constexpr (!B16) load_v<true>(k0, 0);  // on their way while scores become weights
+  if (adds) {
     sync_warp();
     const int t = opaque(tid);
     const SharedBytes own = spot(t, lane_row(t) * (TM / 4), lane_col(t));
     const SharedBytes other = TM == 8 ? spot(t, lane_row(t) * (TM / 4) + 1, lane_col(t)) : own;
-    UNROLL for (int j = 0; j < TN; j++)
-      UNROLL for (int h = 0; h < TM / 4; h++) {
-        const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
-        UNROLL for (int e = 0; e < 4; e++) {
-          const float y = __builtin_fmaf(x[e], LOG2E, s[h * 4 + e][j]);
-          const bool out = special && x[e] == NEG_INF;
-          absent = absent || out;
-          s[h * 4 + e][j] = out ? NEG_INF : y;
+    if (B16 || special) {  // one path has fewer registers
+      UNROLL for (int j = 0; j < TN; j++)
+        UNROLL for (int h = 0; h < TM / 4; h++) {
+          const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
+          UNROLL for (int e = 0; e < 4; e++) {
+            absent = absent || x[e] == NEG_INF;
+            s[h * 4 + e][j] = changed(s[h * 4 + e][j], x[e]);
+          }
         }
-      }
+    } else {
+      UNROLL for (int j = 0; j < TN; j++)
+        UNROLL for (int h = 0; h < TM / 4; h++) {
+          const f4 x = load_shared((h ? other : own) + j * (LANE_COLS * P_STRIDE));
+          UNROLL for (int e = 0; e < 4; e++) s[h * 4 + e][j] = __builtin_fmaf(x[e], LOG2E, s[h * 4 + e][j]);
+        }
+    }
   }
   if (k0 + TILE > reach) {
     const int left = reach - k0 - lane_col(opaque(tid));
     UNROLL for (int j = 0; j < TN; j++)
       UNROLL for (int i = 0; i < TM; i++) s[i][j] = j * LANE_COLS < left ? s[i][j] : NEG_INF;
   }
+  if constexpr (B16) load_v<true>(k0, 0);  // widened ones need more registers
   return any_of_warp(absent);
 }
 

@@ -19,7 +19,7 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 
-// Registers of an edge, from rows and dims that are checked one by one: zero where either is absent.
+// Registers of an edge whose rows do not lie side by side, from rows and dims that are checked one by one: zero where either is absent.
 // `spot(n, key, dim)` sets the key of the tile and the dim that group n starts at.
 template <class S>
 template <class To, class Spot>

@@ -66,19 +66,19 @@ const ANY: usize = usize::MAX;
 const NONE: usize = 0;
 /// Query rows up to which blocks of half the rows fill a device better.
 const FEW: usize = 960;
-/// Query rows up to which short blocks fill a device better than tall ones, as in the windows of a picture.
-const WINDOW: usize = 256;
+/// Query rows up to which short blocks of narrow rows are at least as fast as tall ones.
+const SHORT: usize = 2048;
 /// Query rows up to which reading the keys takes most of the time.
 const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, WINDOW, WINDOW, 64 x 32, 16384, 163, tiles(8, 6)),
-    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 236, tiles(8, 6)),
+    attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 167, tiles(8, 6)),
+    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 237, tiles(8, 6)),
     attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 167, tiles(8, 4)),
     attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
-    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 222, tiles(8, 4)),
-    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 248, tiles(4, 4)),
+    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 227, tiles(8, 4)),
+    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 252, tiles(4, 4)),
     attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 205, tiles(4, 4)),
     attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
     attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),

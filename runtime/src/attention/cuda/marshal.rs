@@ -112,7 +112,15 @@ fn bias(s: &Spec, data: u64) -> Addend {
     };
     let kind = addend_kind(MaskKind::Additive(table.dtype));
     let heads = table.heads as i64;
-    let row = Addend { data, head: 1, query: heads, by_period: Divisor::new(1), period: 1, kind, ..Addend::default() };
+    let row = Addend {
+        data,
+        head: 1,
+        query: heads,
+        by_period: Divisor::new(1),
+        period: 1,
+        kind,
+        ..Addend::default()
+    };
     match &s.windows {
         // The entry of a query and a key is P(q) − P(k) + P(last token).
         Some(windows) if !table.indexed => {
