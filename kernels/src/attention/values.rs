@@ -45,7 +45,7 @@ impl Raised {
     #[inline(always)]
     #[must_use]
     pub fn of<L: Lanes>(block: &Block) -> Raised {
-        if L::RAISE == 1.0 || !(block.largest < LARGE) {
+        if L::RAISE == 1.0 || block.largest.is_nan() || block.largest >= LARGE {
             Raised::Not
         } else if block.largest < SMALL {
             Raised::Twice
@@ -92,7 +92,7 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
 ) {
     // SAFETY: the same clauses.
     unsafe {
-        if !block.bias.is_null() && !(block.largest <= f32::MAX) {
+        if !block.bias.is_null() && !block.largest.is_finite() {
             add_where_attended::<L, V>(isa, block, value_dim, p, w, first);
         } else {
             add::<L, R, V>(isa, block, value_dim, p, w, first, raised);
