@@ -17,6 +17,8 @@
 //! and so along the steps of each form. `kernels/tests/kernels/exponential.rs` follows both over a fine grid of `r`, finds the
 //! sum below what each kernel declares, and finds the measured errors below that.
 
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::RAISED;
 use crate::lanes::{Lanes, MAX_LANES};
 
 /// Minimax polynomial of `2^x` on [−1/2, 1/2] for the relative error, degree 5, lowest power first.
@@ -29,6 +31,12 @@ pub const EXP2_FLOOR: [f32; 6] =
 /// multiply-add overwrites its addend.
 pub const EXP2_MONIC: [f32; 6] =
     [1.442_695_6, 1.0, 0.346_566_05, 0.080_079_89, 0.013_958_86, 0.001_915_390_6];
+/// A polynomial times [`RAISED`], which is exact.
+#[cfg(target_arch = "x86_64")]
+pub const fn raised(c: [f32; 6]) -> [f32; 6] {
+    [c[0] * RAISED, c[1] * RAISED, c[2] * RAISED, c[3] * RAISED, c[4] * RAISED, c[5] * RAISED]
+}
+
 /// Added to an f32 value of magnitude below 2^22 it leaves the nearest whole number, plus 127, in the low bits.
 /// Those bits shifted up by 23 are the power of two as an f32 value.
 pub const EXPONENT_MAGIC: f32 = 12_582_912.0 + 127.0;
@@ -40,11 +48,14 @@ pub const ZERO_AT: f32 = -127.0;
 /// instruction sets whose multiply-add has a separate destination. The power of two is multiplied on, so
 /// that a NaN stays one whatever its payload.
 macro_rules! exp2_horner {
-    ($x:expr, $isa:expr, $shift:expr) => {{
+    ($x:expr, $isa:expr, $shift:expr) => {
+        exp2_horner!($x, $isa, $shift, $crate::exp2::EXP2_NEAREST)
+    };
+    ($x:expr, $isa:expr, $shift:expr, $coefficients:expr) => {{
         let magic = Self::splat($isa, $crate::exp2::EXPONENT_MAGIC);
         let t = $x.plus(magic);
         let r = $x.minus(t.minus(magic));
-        let c = $crate::exp2::EXP2_NEAREST;
+        let c = $coefficients;
         let mut p = Self::splat($isa, c[5]);
         p = p.mul_add(r, Self::splat($isa, c[4]));
         p = p.mul_add(r, Self::splat($isa, c[3]));

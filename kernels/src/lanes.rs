@@ -34,6 +34,10 @@ pub trait Lanes: Number {
     /// least. All weights carry it, and with them `S` and `W`; it cancels in `W / S`.
     const WEIGHT_SCALE: f64;
 
+    /// A power of two with which [`Lanes::raised_weight`] keeps products of small weights among the normal numbers, where
+    /// arithmetic stalls at subnormal ones; otherwise 1.
+    const RAISE: f32;
+
     /// The same value in every lane.
     fn splat(isa: Self::Isa, x: f32) -> Self;
     /// `N` values from `p`.
@@ -167,4 +171,30 @@ pub trait Lanes: Number {
     /// [`WEIGHT_FLOOR`](elsa_core::state::WEIGHT_FLOOR). NaN stays NaN. `self` is at most 126.
     #[must_use]
     fn weight(self) -> Self;
+    /// [`Lanes::weight`] times [`Lanes::RAISE`], for `self` of at most 32.
+    #[must_use]
+    fn raised_weight(self) -> Self {
+        self.weight()
+    }
+    /// `self · factor` for factors that are zero or a power of two in `2^-126 ..= 1`. It does not stall where the result is
+    /// subnormal, if [`Lanes::RAISE`] is not 1.
+    #[must_use]
+    fn shrunk(self, factor: Self) -> Self {
+        self.times(factor)
+    }
+    /// `self` divided by `RAISE` and [`MORE`], rounded to the nearest, ties to even. It does not stall where the result
+    /// is subnormal. Called only where `RAISE` is not 1.
+    #[must_use]
+    fn lowered(self) -> Self {
+        self
+    }
 }
+
+/// How far weights are raised where arithmetic stalls at subnormal numbers.
+pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
+
+/// By how much more they are raised for small values.
+pub const MORE: f32 = 281_474_976_710_656.0;
+
+/// `2^74` and `2^75`, whose product makes whole numbers of the least positive number of subnormal ones.
+pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];

@@ -27,7 +27,8 @@ fn main() -> Result<(), Failure> {
     for queries in [tokens, 1] {
         let of = |n| View::dense("x", Layout::Bhnd, &[1, n, dim], None);
         let (few, all) = (of(queries)?, of(tokens)?);
-        let plan = engine.plan(&Spec::new(DType::F32, few, all, all, few).check()?, &PlanOptions::default())?;
+        let plan =
+            engine.plan(&Spec::new(DType::F32, few, all, all, few).check()?, &PlanOptions::default())?;
         let mut workspace = plan.workspace()?;
         for sharp in [1.0, 16.0] {
             let q: Vec<f32> = numbers(few.count(), 1).iter().map(|x| x * sharp).collect();
@@ -40,7 +41,8 @@ fn main() -> Result<(), Failure> {
             for _ in 0..10 {
                 for (v, best) in values.iter().zip(&mut times) {
                     let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(v));
-                    let mut bound = plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
+                    let mut bound =
+                        plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut workspace)?;
                     let start = Instant::now();
                     bound.run()?;
                     *best = best.min(start.elapsed().as_secs_f64());

@@ -17,7 +17,7 @@ macro_rules! attention {
         use elsa_core::attention::bound::rounding::covers_exp2;
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{
-            Block, Entries, Kernel, MaskTile, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors, combine, mask,
+            Block, Entries, Kernel, MaskTile, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors, combine, mask, values,
         };
         use $crate::lanes::Lanes;
         use $crate::{memory, product};
@@ -46,6 +46,8 @@ macro_rules! attention {
             primitives: &PRIMITIVES,
             entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
             pack,
+            raises: $lanes::RAISE != 1.0,
+            largest,
             bias,
             add,
             divide,
@@ -65,6 +67,7 @@ macro_rules! attention {
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],
+            raises: false,
             ..KERNEL
         };
 
@@ -78,6 +81,7 @@ macro_rules! attention {
             fn pack(src: *const f32, stride: usize, rows: usize, dim: usize, dst: *mut f32)
                 = memory::pack::<$lanes, $r1>;
             fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
+            fn largest(block: &Block, value_dim: usize, to: &mut f32) = values::largest::<$lanes>;
             fn add(a: *const f32, b: *const f32, n: usize, dst: *mut f32) = combine::add::<$lanes>;
             fn divide(tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) = combine::divide::<$lanes>;
         }

@@ -48,6 +48,9 @@ pub struct Block {
     pub values: *const f32,
     /// From one value to the next.
     pub value_stride: usize,
+    /// Largest magnitude of the values, NaN if one is NaN, where there is a bias or the kernel raises weights; otherwise
+    /// not used.
+    pub largest: f32,
     /// Keys in the block.
     pub count: usize,
     /// Added to the scores, `[key][width]`, in base-2 units; `−∞` masks. Null where no key is masked or biased.
@@ -174,6 +177,10 @@ pub struct Kernel {
     pub entries: [Entries; 3],
     /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
+    /// Whether it raises weights: steps need the largest value of every block.
+    pub raises: bool,
+    /// [`super::values::largest`], with its clauses and presence.
+    pub largest: unsafe fn(&Block, usize, &mut f32),
     /// [`super::mask::bias`], with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
     /// [`super::combine::add`], with its clauses and presence.

@@ -193,7 +193,11 @@ unsafe fn of<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, d
         } else if tile.stride == 0 || width == 1 {
             shared::<L, E>(isa, tile, width, dst)
         } else {
-            if E::ADDITIVE { squares::<L, E>(isa, tile, width, dst) } else { bits::<L>(isa, tile, width, dst) }
+            if E::ADDITIVE {
+                squares::<L, E>(isa, tile, width, dst)
+            } else {
+                bits::<L>(isa, tile, width, dst)
+            }
         }
     }
 }

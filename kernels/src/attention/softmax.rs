@@ -61,19 +61,19 @@ pub unsafe fn raise<L: Lanes, const V: usize>(
                 L::load(isa, at).times(merge.earlier).store(at);
                 for x in 0..value_dim {
                     let at = sums.w.add((x * V + v) * L::N);
-                    L::load(isa, at).times(merge.earlier).store(at);
+                    L::load(isa, at).shrunk(merge.earlier).store(at);
                 }
             }
         }
     }
 }
 
-/// Turns the scores of `count` keys at `p` into weights in place and returns their sums.
+/// Turns the scores of `count` keys at `p` into weights in place, with `RAISED` into raised ones, and returns their sums.
 ///
 /// # Safety
 /// - `count · width` values are readable and writable at `p`, `width` readable at `m`.
 #[inline(always)]
-pub unsafe fn weigh<L: Lanes, const V: usize>(
+pub unsafe fn weigh<L: Lanes, const V: usize, const RAISED: bool>(
     isa: L::Isa,
     p: *mut f32,
     count: usize,
@@ -94,7 +94,8 @@ pub unsafe fn weigh<L: Lanes, const V: usize>(
                 s[v] = L::load(isa, at.add(v * L::N));
             }
             for v in 0..V {
-                let weight = s[v].minus(reference[v]).weight();
+                let x = s[v].minus(reference[v]);
+                let weight = if RAISED { x.raised_weight() } else { x.weight() };
                 weight.store(at.add(v * L::N));
                 sum[v] = sum[v].plus(weight);
             }
@@ -120,7 +121,7 @@ pub unsafe fn softmax<L: Lanes, const V: usize>(isa: L::Isa, p: *mut f32, count:
             }
         }
         raise::<L, V>(isa, sums, 0, &top, true);
-        let sum = weigh::<L, V>(isa, p, count, sums.m);
+        let sum = weigh::<L, V, false>(isa, p, count, sums.m);
         for v in 0..V {
             sum[v].store(sums.s.add(v * L::N));
         }

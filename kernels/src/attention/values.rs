@@ -11,11 +11,69 @@
 //! 3. *NaN times zero is NaN.* A masked key has weight zero, and a product with it is harmless only where its value is
 //!    finite. Where a block with a bias holds a value that is not, a slow sum leaves out the keys that the bias masks.
 //!    An attended key that weighs nothing stays in, and its NaN or infinity poisons the row.
+//! 4. *Products of small weights are not subnormal*, where arithmetic would stall at them. Weights arrive raised by a
+//!    power of two ([`Lanes::RAISE`]), and the sums of a block are lowered where they are added to memory, by a
+//!    multiply-add that takes the place of the addition. Values of a block that are all small have their weights raised
+//!    further, and where some are so large that a sum might overflow the weights are lowered first. The largest value of
+//!    the block decides, so that no row depends on another one. All factors are powers of two: no bit differs but where
+//!    numbers would have been subnormal, and there fewer are lost.
 
 use super::kernel::Block;
 use super::modify::bias_of;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, MAX_LANES, MORE};
 use crate::product::product;
+
+/// Values of magnitudes below this are small: `2^-24`.
+const SMALL: f32 = 5.960_464_5e-8;
+
+/// Values of magnitudes from this on, or NaN, are large: `2^39`. Below, no sum over a block of raised weights overflows.
+const LARGE: f32 = 549_755_813_888.0;
+
+/// By what the weights of a block have been raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// Not at all.
+    Not,
+    /// By [`Lanes::RAISE`].
+    Once,
+    /// By [`Lanes::RAISE`] and [`MORE`].
+    Twice,
+}
+
+impl Raised {
+    /// What suits the values of a block.
+    #[inline(always)]
+    #[must_use]
+    pub fn of<L: Lanes>(block: &Block) -> Raised {
+        if L::RAISE == 1.0 || block.largest.is_nan() || block.largest >= LARGE {
+            Raised::Not
+        } else if block.largest < SMALL {
+            Raised::Twice
+        } else {
+            Raised::Once
+        }
+    }
+
+    /// Changes the weights of `count` keys at `p`, raised once, to this.
+    ///
+    /// # Safety
+    /// - `count · V · N` values are readable and writable at `p`.
+    #[inline(always)]
+    pub unsafe fn adjust<L: Lanes, const V: usize>(self, isa: L::Isa, count: usize, p: *mut f32) {
+        let factor = match self {
+            Raised::Not => 1.0 / L::RAISE,
+            Raised::Once => 1.0,
+            Raised::Twice => MORE,
+        };
+        if factor != 1.0 {
+            let factor = L::splat(isa, factor);
+            for i in 0..count * V {
+                // SAFETY: vector `i` of the weights (clause).
+                unsafe { L::load(isa, p.add(i * L::N)).times(factor).store(p.add(i * L::N)) };
+            }
+        }
+    }
+}
 
 /// Adds the block's weighted values to `w`, or writes them when `first`. A masked key adds nothing, whatever
 /// its value holds.
@@ -30,18 +88,19 @@ pub unsafe fn add_block<L: Lanes, const R: usize, const V: usize>(
     p: *const f32,
     w: *mut f32,
     first: bool,
+    raised: Raised,
 ) {
     // SAFETY: the same clauses.
     unsafe {
-        if !block.bias.is_null() && !all_finite::<L>(isa, block, value_dim) {
+        if !block.bias.is_null() && !block.largest.is_finite() {
             add_where_attended::<L, V>(isa, block, value_dim, p, w, first);
         } else {
-            add::<L, R, V>(isa, block, value_dim, p, w, first);
+            add::<L, R, V>(isa, block, value_dim, p, w, first, raised);
         }
     }
 }
 
-/// Adds the block's weighted values to `w`, or writes them when `first`.
+/// Adds the block's values, weighted by raised weights, to `w`, or writes them when `first`.
 ///
 /// # Safety
 /// - The clauses of [`Block`]; `count · width` weights are readable at `p`.
@@ -55,6 +114,7 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     p: *const f32,
     w: *mut f32,
     first: bool,
+    raised: Raised,
 ) {
     // Of six dims a rest of two is eight with the strip before it.
     let strips_of_four = match (R, value_dim % R) {
@@ -68,83 +128,81 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     unsafe {
         while x < wide {
             let acc = product::<L, R, V, true>(isa, block.count, block.values.add(x), block.value_stride, p);
-            store::<L, R, V>(isa, &acc, w.add(x * row), first);
+            store::<L, R, V>(isa, &acc, w.add(x * row), first, raised);
             x += R;
         }
         while x < value_dim {
             let acc = product::<L, 4, V, true>(isa, block.count, block.values.add(x), block.value_stride, p);
-            store::<L, 4, V>(isa, &acc, w.add(x * row), first);
+            store::<L, 4, V>(isa, &acc, w.add(x * row), first, raised);
             x += 4;
         }
     }
 }
 
-/// Adds a strip's sums to `w`, or writes them when `first`.
+/// Adds sums of raised weights to `w`, or writes them when `first`.
 ///
 /// # Safety
 /// - `R · V · N` values are writable at `w`, and readable unless `first`.
 #[inline(always)]
-unsafe fn store<L: Lanes, const R: usize, const V: usize>(
+pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
     acc: &[[L; V]; R],
     w: *mut f32,
     first: bool,
+    raised: Raised,
 ) {
+    let lower = L::splat(isa, 1.0 / L::RAISE);
     for r in 0..R {
         for v in 0..V {
             // SAFETY: within `R · V` vectors (clause).
             unsafe {
                 let at = w.add((r * V + v) * L::N);
-                let c = if first { acc[r][v] } else { L::load(isa, at).plus(acc[r][v]) };
+                let x = acc[r][v];
+                let c = if L::RAISE == 1.0 || raised == Raised::Not {
+                    if first { x } else { L::load(isa, at).plus(x) }
+                } else if raised == Raised::Once {
+                    if first { x.times(lower) } else { x.mul_add(lower, L::load(isa, at)) }
+                } else {
+                    let x = x.lowered();
+                    if first { x } else { L::load(isa, at).plus(x) }
+                };
                 c.store(at);
             }
         }
     }
 }
 
-/// Rows whose elements are tested at once, in chains that do not wait for each other.
-const TESTED_AT_ONCE: usize = 4;
-
-/// Whether every value of the block is finite.
+/// The largest magnitude of the block's values; NaN if one is NaN.
 ///
 /// # Safety
 /// - The clauses of [`Block`] for `value_dim`.
 #[inline(always)]
-pub unsafe fn all_finite<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize) -> bool {
-    let zero = L::splat(isa, 0.0);
-    let mut seen = [zero; TESTED_AT_ONCE];
-    let mut rest = 0.0f32;
-    let mut i = 0;
-    while i < block.count {
-        // The last rows are tested once more.
-        let first = i.min(block.count.saturating_sub(TESTED_AT_ONCE));
-        let rows = TESTED_AT_ONCE.min(block.count);
-        // SAFETY: rows `first..first + rows` of the block's values have `value_dim` elements (clause).
+pub unsafe fn largest<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: &mut f32) {
+    let mut seen = [L::splat(isa, 0.0); 2];
+    let mut rest = 0;
+    for i in 0..block.count {
+        // SAFETY: row `i` of the block's values has `value_dim` elements (clause).
         unsafe {
-            let at = block.values.add(first * block.value_stride);
+            let row = block.values.add(i * block.value_stride);
             let mut x = 0;
             while x + L::N <= value_dim {
-                for r in 0..TESTED_AT_ONCE {
-                    let row = at.add(if r < rows { r } else { 0 } * block.value_stride);
-                    // Zero times a finite number is zero, and NaN otherwise.
-                    seen[r] = L::load(isa, row.add(x)).mul_add(zero, seen[r]);
-                }
+                let at = x / L::N % 2;
+                seen[at] = seen[at].larger_magnitude(L::load(isa, row.add(x)));
                 x += L::N;
             }
             while x < value_dim {
-                for r in 0..rows {
-                    rest += at.add(r * block.value_stride + x).read() * 0.0;
-                }
+                rest = rest.max(row.add(x).read().to_bits() & !(1 << 31));
                 x += 1;
             }
         }
-        i += TESTED_AT_ONCE;
     }
-    let all = seen[0].plus(seen[1]).plus(seen[2].plus(seen[3]));
-    let one = L::splat(isa, 1.0);
-    // NaN compares false: a lane that is not below one is not finite.
-    let bad = one.if_greater(all, zero, one);
-    rest == 0.0 && !bad.any_greater(zero)
+    let mut lanes = [0.0f32; MAX_LANES];
+    // SAFETY: the buffer holds a vector.
+    unsafe { seen[0].larger_magnitude(seen[1]).store(lanes.as_mut_ptr()) };
+    for lane in lanes {
+        rest = rest.max(lane.to_bits());
+    }
+    *to = f32::from_bits(rest);
 }
 
 /// As [`add`], but a row takes a key's value only where the bias is not `−∞`, so that a masked NaN or infinity does not

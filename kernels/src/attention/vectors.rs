@@ -1,6 +1,7 @@
 //! The operations on tiles of `V` whole vectors of rows.
 
 use super::kernel::{Block, Sums, Tile, TileOps};
+use super::values::Raised;
 use super::{scores, softmax, values};
 use crate::lanes::Lanes;
 use core::marker::PhantomData;
@@ -21,13 +22,11 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
         unsafe {
             let top = scores::scores::<L, R, V, PANELS>(isa, tile, block, p);
             softmax::raise::<L, V>(isa, sums, tile.value_dim, &top, first);
-            let sum = softmax::weigh::<L, V>(isa, p, block.count, sums.m);
-            for v in 0..V {
-                let at = sums.s.add(v * L::N);
-                let s = if first { sum[v] } else { L::load(isa, at).plus(sum[v]) };
-                s.store(at);
-            }
-            values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first);
+            let sum = softmax::weigh::<L, V, true>(isa, p, block.count, sums.m);
+            values::store::<L, 1, V>(isa, &[sum], sums.s, first, Raised::Once);
+            let raised = Raised::of::<L>(block);
+            raised.adjust::<L, V>(isa, block.count, p);
+            values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, raised);
         }
     }
 
@@ -44,7 +43,9 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
                 for x in 0..value_dim {
                     let o = (x * V + v) * L::N;
                     let at = earlier.w.add(o);
-                    law.apply(L::load(isa, at), L::load(isa, later.w.add(o))).store(at);
+                    // `Merge::apply`, whose products would stall.
+                    let (a, b) = (L::load(isa, at), L::load(isa, later.w.add(o)));
+                    a.shrunk(law.earlier).plus(b.shrunk(law.later)).store(at);
                 }
             }
         }
@@ -94,6 +95,6 @@ impl<L: Lanes, const R: usize, const V: usize, const PANELS: bool> TileOps for V
     #[inline(always)]
     unsafe fn accumulate(isa: L::Isa, tile: &Tile, block: &Block, p: *const f32, sums: &Sums, first: bool) {
         // SAFETY: the same clauses.
-        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first) }
+        unsafe { values::add_block::<L, R, V>(isa, block, tile.value_dim, p, sums.w, first, Raised::Not) }
     }
 }

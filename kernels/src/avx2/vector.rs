@@ -1,8 +1,8 @@
 //! The AVX2 vector.
 
-use crate::exp2::{ZERO_AT, exp2_horner};
+use crate::exp2::{EXP2_NEAREST, ZERO_AT, exp2_horner, raised};
 use crate::isa::Avx2;
-use crate::lanes::{Lanes, MAX_LANES};
+use crate::lanes::{HALFWAY, Lanes, MAX_LANES, MORE, RAISED};
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -25,6 +25,9 @@ impl Eight {
         unsafe { Avx2::assume() }
     }
 }
+
+/// The least positive numbers in one divided by all that weights are raised by.
+const UNITS: f32 = 137_438_953_472.0;
 
 impl Number for Eight {
     #[inline(always)]
@@ -65,6 +68,7 @@ impl Lanes for Eight {
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const WEIGHT_SCALE: f64 = 1.000_000_057;
+    const RAISE: f32 = RAISED;
 
     #[inline(always)]
     fn splat(_: Avx2, x: f32) -> Self {
@@ -198,6 +202,51 @@ impl Lanes for Eight {
     #[inline(always)]
     fn weight(self) -> Self {
         self.at_least(Self::splat(self.isa(), ZERO_AT)).exp2()
+    }
+    #[inline(always)]
+    fn raised_weight(self) -> Self {
+        const RAISED: [f32; 6] = raised(EXP2_NEAREST);
+        let x = self.at_least(Self::splat(self.isa(), ZERO_AT));
+        exp2_horner!(x, self.isa(), power_from_low_bits, RAISED)
+    }
+    #[inline(always)]
+    fn shrunk(self, factor: Self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+        Eight(op!({
+            let [half, rest] = HALFWAY;
+            let least = _mm256_set1_ps(f32::MIN_POSITIVE);
+            let size = self.abs().0;
+            let limit = _mm256_div_ps(least, factor.0);
+            let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, limit);
+            let product = _mm256_mul_ps(_mm256_and_ps(normal, self.0), factor.0);
+            if _mm256_movemask_ps(normal) == 0xff {
+                return Eight(product);
+            }
+            let subnormal = _mm256_cmp_ps::<_CMP_LT_OQ>(size, least);
+            let bits = _mm256_cvtepi32_ps(_mm256_castps_si256(size));
+            let low = _mm256_mul_ps(bits, _mm256_set1_ps(1.0 / rest));
+            let high = _mm256_andnot_ps(_mm256_or_ps(normal, subnormal), size);
+            let high = _mm256_mul_ps(high, _mm256_set1_ps(half));
+            let halfway = _mm256_blendv_ps(high, low, subnormal);
+            let whole = _mm256_mul_ps(halfway, _mm256_mul_ps(factor.0, _mm256_set1_ps(rest)));
+            let tiny = _mm256_andnot_ps(normal, _mm256_castsi256_ps(_mm256_cvtps_epi32(whole)));
+            let sign = _mm256_and_ps(self.0, _mm256_set1_ps(-0.0));
+            _mm256_or_ps(_mm256_or_ps(tiny, sign), product)
+        }))
+    }
+    #[inline(always)]
+    fn lowered(self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+        Eight(op!({
+            let size = self.abs().0;
+            let normal =
+                _mm256_cmp_ps::<_CMP_NLT_UQ>(size, _mm256_set1_ps(f32::MIN_POSITIVE * RAISED * MORE));
+            let whole = _mm256_mul_ps(_mm256_andnot_ps(normal, size), _mm256_set1_ps(UNITS));
+            let tiny = _mm256_castsi256_ps(_mm256_cvtps_epi32(whole));
+            let rest = _mm256_mul_ps(_mm256_and_ps(normal, self.0), _mm256_set1_ps(1.0 / (RAISED * MORE)));
+            let sign = _mm256_and_ps(self.0, _mm256_set1_ps(-0.0));
+            _mm256_or_ps(_mm256_or_ps(tiny, sign), rest)
+        }))
     }
     #[inline(always)]
     fn if_present(self, yes: Self, no: Self) -> Self {

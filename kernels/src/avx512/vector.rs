@@ -1,8 +1,8 @@
 //! The AVX-512 vector.
 
-use crate::exp2::EXP2_FLOOR;
+use crate::exp2::{EXP2_FLOOR, raised};
 use crate::isa::Avx512;
-use crate::lanes::{Lanes, MAX_LANES};
+use crate::lanes::{HALFWAY, Lanes, MAX_LANES, MORE, RAISED};
 use core::arch::x86_64::*;
 use elsa_core::state::{Number, WEIGHT_FLOOR};
 
@@ -24,7 +24,34 @@ impl Sixteen {
         // SAFETY: `self` exists, so the instruction set is present (`lanes`, Token).
         unsafe { Avx512::assume() }
     }
+
+    /// The polynomial of `2^x` on [0, 1] with coefficients `c`, for the fraction of `self` above its floor.
+    #[inline(always)]
+    fn mantissa(self, c: [f32; 6]) -> Self {
+        let isa = self.isa();
+        let r = Sixteen(op!(_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(self.0)));
+        let mut p = Self::splat(isa, c[5]);
+        p = p.mul_add(r, Self::splat(isa, c[4]));
+        p = p.mul_add(r, Self::splat(isa, c[3]));
+        p = p.mul_add(r, Self::splat(isa, c[2]));
+        p = p.mul_add(r, Self::splat(isa, c[1]));
+        p.mul_add(r, Self::splat(isa, c[0]))
+    }
+
+    /// The weight with coefficients `c`; zero where `self` is below the floor.
+    #[inline(always)]
+    fn weight_of(self, c: [f32; 6]) -> Self {
+        // VSCALEFPS would go on into the subnormal numbers, and stall at them.
+        let p = self.mantissa(c);
+        Sixteen(op!({
+            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(WEIGHT_FLOOR));
+            _mm512_maskz_scalef_ps(kept, p.0, self.0)
+        }))
+    }
 }
+
+/// The least positive numbers in one divided by all that weights are raised by.
+const UNITS: f32 = 137_438_953_472.0;
 
 impl Number for Sixteen {
     #[inline(always)]
@@ -65,6 +92,7 @@ impl Lanes for Sixteen {
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const WEIGHT_SCALE: f64 = 1.000_000_015;
+    const RAISE: f32 = RAISED;
 
     #[inline(always)]
     fn splat(_: Avx512, x: f32) -> Self {
@@ -199,23 +227,56 @@ impl Lanes for Sixteen {
     #[inline(always)]
     fn exp2(self) -> Self {
         // VREDUCEPS takes the fraction above the floor, VSCALEFPS multiplies by two to the floor.
-        let isa = self.isa();
-        let r = Sixteen(op!(_mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(self.0)));
-        let c = EXP2_FLOOR;
-        let mut p = Self::splat(isa, c[5]);
-        p = p.mul_add(r, Self::splat(isa, c[4]));
-        p = p.mul_add(r, Self::splat(isa, c[3]));
-        p = p.mul_add(r, Self::splat(isa, c[2]));
-        p = p.mul_add(r, Self::splat(isa, c[1]));
-        p = p.mul_add(r, Self::splat(isa, c[0]));
-        Sixteen(op!(_mm512_scalef_ps(p.0, self.0)))
+        Sixteen(op!(_mm512_scalef_ps(self.mantissa(EXP2_FLOOR).0, self.0)))
     }
     #[inline(always)]
     fn weight(self) -> Self {
-        // VSCALEFPS would go on into the subnormal numbers.
+        self.weight_of(EXP2_FLOOR)
+    }
+    #[inline(always)]
+    fn raised_weight(self) -> Self {
+        const RAISED: [f32; 6] = raised(EXP2_FLOOR);
+        self.weight_of(RAISED)
+    }
+    #[inline(always)]
+    fn shrunk(self, factor: Self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
         Sixteen(op!({
-            let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(WEIGHT_FLOOR));
-            _mm512_maskz_mov_ps(kept, self.exp2().0)
+            let [half, rest] = HALFWAY;
+            let least = _mm512_set1_ps(f32::MIN_POSITIVE);
+            let size = _mm512_abs_ps(self.0);
+            let limit = _mm512_div_ps(least, factor.0);
+            let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(size, limit);
+            let product = _mm512_maskz_mul_ps(normal, self.0, factor.0);
+            if normal == u16::MAX {
+                return Sixteen(product);
+            }
+            let subnormal = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, least);
+            let bits = _mm512_cvtepi32_ps(_mm512_castps_si512(size));
+            let low = _mm512_mul_ps(bits, _mm512_set1_ps(1.0 / rest));
+            let high = _mm512_maskz_mul_ps(!(normal | subnormal), size, _mm512_set1_ps(half));
+            let halfway = _mm512_mask_blend_ps(subnormal, high, low);
+            let whole = _mm512_mul_ps(halfway, _mm512_mul_ps(factor.0, _mm512_set1_ps(rest)));
+            let tiny = _mm512_maskz_cvtps_epi32(!normal, whole);
+            let sign = _mm512_and_si512(_mm512_castps_si512(self.0), _mm512_set1_epi32(i32::MIN));
+            let result = _mm512_or_si512(_mm512_or_si512(tiny, sign), _mm512_castps_si512(product));
+            _mm512_castsi512_ps(result)
+        }))
+    }
+    #[inline(always)]
+    fn lowered(self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+        Sixteen(op!({
+            let size = _mm512_abs_ps(self.0);
+            let normal =
+                _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(size, _mm512_set1_ps(f32::MIN_POSITIVE * RAISED * MORE));
+            let whole = _mm512_mul_ps(_mm512_maskz_mov_ps(!normal, size), _mm512_set1_ps(UNITS));
+            let tiny = _mm512_cvtps_epi32(whole);
+            let large = _mm512_maskz_mov_ps(normal, self.0);
+            let rest = _mm512_mul_ps(large, _mm512_set1_ps(1.0 / (RAISED * MORE)));
+            let sign = _mm512_and_si512(_mm512_castps_si512(self.0), _mm512_set1_epi32(i32::MIN));
+            let bits = _mm512_or_si512(_mm512_or_si512(tiny, sign), _mm512_castps_si512(rest));
+            _mm512_castsi512_ps(bits)
         }))
     }
     #[inline(always)]

@@ -68,6 +68,7 @@ impl Lanes for Four {
     const QUAD_IN_REGISTER: bool = true;
     const UNROLL: usize = 4;
     const WEIGHT_SCALE: f64 = 1.442_695_507;
+    const RAISE: f32 = 1.0;
 
     #[inline(always)]
     fn splat(_: Neon, x: f32) -> Self {

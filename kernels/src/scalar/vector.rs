@@ -46,6 +46,7 @@ impl Lanes for One {
     const QUAD_IN_REGISTER: bool = false;
     const UNROLL: usize = 1;
     const WEIGHT_SCALE: f64 = 1.000_000_057;
+    const RAISE: f32 = 1.0;
 
     #[inline(always)]
     fn splat(_: Scalar, x: f32) -> Self {

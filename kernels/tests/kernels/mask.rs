@@ -4,7 +4,7 @@
 
 use elsa_core::attention::{MaskElements, MaskKind};
 use elsa_core::dtype::{DType, Elements};
-use elsa_kernels::attention::{Kernel, MaskTile, Seen};
+use elsa_kernels::attention::{Kernel, MaskTile, Seen, SideTile};
 use elsa_kernels::registry::ATTENTION;
 use half::{bf16, f16};
 
@@ -164,4 +164,52 @@ fn every_form_of_mask_becomes_the_bias_that_it_defines() {
         }
     }
     assert!(checked >= 48, "{checked}");
+}
+
+/// What takes a key out hides everything else, and finite sums stay finite.
+#[test]
+fn biases_are_added_and_divided() {
+    const OUT: f32 = f32::NEG_INFINITY;
+    let most = elsa_core::attention::MASK_LIMIT * std::f32::consts::LOG2_E;
+    let x = [OUT, f32::NAN, most, -most, f32::INFINITY, 0.5, -0.25];
+    for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
+        let lanes = kernel.spec.lanes;
+        let pairs = (x.len() * x.len()).next_multiple_of(lanes);
+        let a: Vec<f32> = (0..pairs).map(|i| x[i % x.len()]).collect();
+        let b: Vec<f32> = (0..pairs).map(|i| x[i / x.len() % x.len()]).collect();
+        let mut sum = vec![7.0f32; pairs];
+        // SAFETY: as many values on all sides, a multiple of the lanes; the kernel is present.
+        unsafe { (kernel.add)(a.as_ptr(), b.as_ptr(), pairs, sum.as_mut_ptr()) };
+        for ((a, b), found) in a.iter().zip(&b).zip(&sum) {
+            let want = match (*a, *b) {
+                (a, b) if a == OUT || b == OUT => OUT,
+                (a, b) if a.is_finite() && b.is_finite() => (a + b).clamp(-most, most),
+                (a, b) => a + b,
+            };
+            assert!(*found == want || (found.is_nan() && want.is_nan()), "{a} + {b} = {found}");
+        }
+        for (row_sides, key_sides) in [(2, 3), (1, 1), (1, 2), (3, 1)] {
+            let (rows, keys) = (
+                (0..lanes).map(|i| (i % row_sides) as f32).collect::<Vec<_>>(),
+                (0..5).map(|i| (i % key_sides + usize::from(key_sides == 1)) as f32).collect::<Vec<_>>(),
+            );
+            let bias: Vec<f32> = (0..5 * lanes).map(|i| i as f32).collect();
+            let mut to = vec![7.0f32; 5 * lanes];
+            let mut seen = Seen::Plain;
+            let tile = SideTile { rows: rows.as_ptr(), keys: keys.as_ptr(), count: 5, bias: bias.as_ptr() };
+            // SAFETY: a side for each lane and each of five keys, whose biases are there; the kernel is present.
+            unsafe { (kernel.divide)(&tile, lanes, to.as_mut_ptr(), &mut seen) };
+            let same = |key: usize, row: usize| rows[row] == keys[key];
+            let count = (0..5 * lanes).filter(|i| same(i / lanes, i % lanes)).count();
+            match seen {
+                Seen::Nothing => assert_eq!(count, 0),
+                Seen::Plain => assert_eq!(count, 5 * lanes),
+                Seen::Biased => {
+                    for (i, found) in to.iter().enumerate() {
+                        assert_eq!(*found, if same(i / lanes, i % lanes) { i as f32 } else { OUT });
+                    }
+                }
+            }
+        }
+    }
 }

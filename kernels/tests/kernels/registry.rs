@@ -267,6 +267,7 @@ fn step_once(kernel: &Kernel, vectors: usize, d: usize, dv: usize, count: usize)
         bias: bias.as_ptr(),
         shares_bias: false,
         ahead: Ahead::NOTHING,
+        largest: values.iter().fold(0.0, |largest, x| x.abs().max(largest)),
         cap: 0.0,
     };
     let entries = &kernel.entries[vectors - 1];

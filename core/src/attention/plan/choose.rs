@@ -40,8 +40,8 @@ use super::layout::WorkspaceLayout;
 use super::share::share;
 use crate::attention::bias::{BiasView, TableView};
 use crate::attention::problem::Problem;
-use crate::attention::windows::Windows;
 use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
+use crate::attention::windows::Windows;
 use crate::dtype::DType;
 use crate::profile::DeviceProfile;
 

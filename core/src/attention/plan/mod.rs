@@ -7,7 +7,9 @@ mod kernel;
 mod layout;
 mod share;
 
-pub use choice::{BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder};
+pub use choice::{
+    BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
+};
 pub use choose::choose;
 pub use gpu::{
     ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,

@@ -66,9 +66,8 @@ pub(super) fn share(
     ];
     let mut best = 0;
     for (order, tensors, sequences, heads) in orders {
-        let keep = |by: Option<SharedBy>| {
-            by.is_some_and(|by| (by.sequences || !sequences) && (by.heads || !heads))
-        };
+        let keep =
+            |by: Option<SharedBy>| by.is_some_and(|by| (by.sequences || !sequences) && (by.heads || !heads));
         let keeps = Keeps { mask: keep(mask), bias: keep(bias) };
         let count = usize::from(keeps.mask) + usize::from(keeps.bias);
         if count > best && fits(tensors) {

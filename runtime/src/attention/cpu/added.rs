@@ -94,7 +94,9 @@ pub(super) fn ahead(c: &Context<'_>, tile: &TileRows<'_>, keys: &Range<usize>) -
     let stride = view.strides()[2] * size;
     // Past the last row the next head begins.
     let (first, count) = match keys.is_empty() {
-        true => (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block),
+        true => {
+            (view.row(batch, tile.head, 0).start + tile.sequence.queries * view.strides()[2], choice.block)
+        }
         false => (row.index(keys.start), keys.len()),
     };
     let count = count.min(view.reach(c.problem.keys()));

@@ -106,6 +106,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
                 bias: bias.data,
                 shares_bias: bias.is_row,
                 ahead: Ahead::NOTHING,
+                largest: 0.0,
                 cap: c.cap,
             };
             (p.entries.scores)(&p.tile, &block, to);
@@ -144,7 +145,7 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
             let weights = p.scores.add(start * p.rows.width);
             let Some(bias) = cover(c, &p.rows, &keys, p.own, (&p.kept, 0)) else { continue };
             let v = stage::values(c, sequence, kv_head, &keys, p.own);
-            let block = Block {
+            let mut block = Block {
                 keys: v.data,
                 key_stride: v.stride,
                 values: v.data,
@@ -153,8 +154,12 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
                 bias: bias.data,
                 shares_bias: bias.is_row,
                 ahead: Ahead::NOTHING,
+                largest: 0.0,
                 cap: 0.0,
             };
+            if !bias.data.is_null() {
+                (c.kernel.largest)(&block.clone(), c.choice.value_dim, &mut block.largest);
+            }
             (p.entries.accumulate)(&p.tile, &block, weights, &p.sums, false);
         }
         let state = if sequence.keys > 0 { Finished::Normalised(p.sums) } else { Finished::Empty };

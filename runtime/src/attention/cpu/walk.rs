@@ -137,6 +137,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
+        let mut largest: Option<f32> = None;
         for place in 0..walks.len() {
             // The next tile of this block, or the first one of the next block.
             let ahead = match walks.get(place + 1) {
@@ -145,8 +146,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             };
             let Some(walk) = walks.get_mut(place) else { continue };
             // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) })
-            else {
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) }) else {
                 continue;
             };
             // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
@@ -156,7 +156,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     let k = stage::keys(c, sequence, kv_head, &keys, part);
                     (k, stage::values(c, sequence, kv_head, &keys, part))
                 });
-                let block = Block {
+                let mut block = Block {
                     keys: k.data,
                     key_stride: k.stride,
                     values: v.data,
@@ -165,8 +165,16 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     bias: bias.data,
                     shares_bias: bias.is_row,
                     ahead,
+                    largest: 0.0,
                     cap: c.cap,
                 };
+                if c.kernel.raises || !bias.data.is_null() {
+                    block.largest = *largest.get_or_insert_with(|| {
+                        let mut found = 0.0;
+                        (c.kernel.largest)(&block, choice.value_dim, &mut found);
+                        found
+                    });
+                }
                 let (sums, new) = walk.current(start / choice.segment);
                 (walk.entries.step)(&walk.tile, &block, &sums, new);
             }
