@@ -2,8 +2,9 @@
 
 use super::bias::BiasView;
 use super::mask::MaskElements;
+use super::memory::Memory;
 use super::operands::Operand;
-use super::problem::{Memory, Problem};
+use super::problem::Problem;
 use super::sequence::{Chunk, Lengths};
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements, ElementsMut};

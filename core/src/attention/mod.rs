@@ -37,11 +37,13 @@
 //! | the scalar fallback, without an allocator | [`scalar`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 
+mod added;
 mod bias;
 pub mod bound;
 pub mod certificate;
 mod data;
 mod mask;
+mod memory;
 mod operands;
 pub mod plan;
 mod problem;
@@ -51,10 +53,12 @@ pub mod schedule;
 mod sequence;
 mod windows;
 
-pub use bias::{Added, BiasView, TableView};
+pub use added::Added;
+pub use bias::{BiasView, TableView};
 pub use data::{Inputs, Outputs, StateOut};
 pub use mask::{MASK_LIMIT, MaskElements, MaskKind, MaskRow, MaskView};
+pub use memory::Memory;
 pub use operands::{Operand, Operands};
-pub use problem::{LARGEST_FACTOR, Memory, Problem, Spec};
+pub use problem::{LARGEST_FACTOR, Problem, Spec};
 pub use sequence::{Alignment, Chunk, Lengths, Sequence, Window};
 pub use windows::{Sides, Windows};

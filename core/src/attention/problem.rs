@@ -2,6 +2,7 @@
 
 use super::bias::{BiasView, TableView};
 use super::mask::MaskView;
+use super::memory::Memory;
 use super::operands::Operand;
 use super::sequence::{Alignment, Lengths, Sequence, Window};
 use super::windows::Windows;
@@ -199,14 +200,17 @@ impl Spec {
                 allowed: "0 (off) or a positive finite number",
             });
         }
+        let scores = [query.batch(), query.heads(), query.tokens(), keys];
         if let Some(mask) = &self.mask {
-            mask.check("mask", [query.batch(), query.heads(), query.tokens(), keys])?;
+            mask.check("mask", scores)?;
         }
         if let Some(windows) = &self.windows {
-            windows.check(&self)?;
+            windows.check(query.batch(), query.tokens(), key.tokens())?;
+            self.check_alone_with_windows()?;
         }
         if let Some(bias) = &self.bias {
-            bias.check(&self, keys)?;
+            let entries = self.windows.map(|windows| windows.entries());
+            bias.check(scores, self.mask.map(|mask| mask.shape()[3]), entries)?;
         }
         let scale = match self.scale {
             Some(scale) => scale,
@@ -233,6 +237,24 @@ impl Spec {
         }
     }
 
+    /// Checks that nothing is given that windows leave no place for.
+    fn check_alone_with_windows(&self) -> Result<(), ArgumentError> {
+        let given = [
+            (self.past_key.is_some(), "past_k"),
+            (self.present_key.is_some(), "present_k"),
+            (self.present_value.is_some(), "present_v"),
+            (self.packed.is_some(), "cu_seqlens_q"),
+            (self.key_lengths, "key_lengths"),
+            (self.causal.is_some(), "causal"),
+            (self.window.left.is_some(), "window_left"),
+            (self.window.right.is_some(), "window_right"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, other)) => Err(ArgumentError::Conflict { argument: "windows", other }),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that past rows are the first rows of the present: the same strides along every axis that has them.
     fn check_append(&self) -> Result<(), ArgumentError> {
         let pairs = [
@@ -254,31 +276,6 @@ impl Spec {
             }
         }
         Ok(())
-    }
-}
-
-/// The memory that an operand occupies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// Number of elements that a buffer must have.
-    pub elements: usize,
-    /// Size of an element in bytes.
-    pub element_size: usize,
-    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states, which are dense.
-    pub view: Option<View>,
-}
-
-impl Memory {
-    /// Number of bytes that a buffer must have, saturating at `usize::MAX`.
-    #[must_use]
-    pub const fn bytes(&self) -> usize {
-        self.elements.saturating_mul(self.element_size)
-    }
-
-    /// The view, if it leaves gaps between its rows. A call must not write to gaps.
-    #[must_use]
-    pub fn gaps(&self) -> Option<View> {
-        self.view.filter(|view| view.extent() != view.count())
     }
 }
 
@@ -376,23 +373,17 @@ impl Problem {
     /// Whether something is added to the scores of sequence `batch`, or decided, key by key: a mask, a bias, or the sides of
     /// a shifted window.
     #[must_use]
-    pub const fn modifies(&self, batch: usize) -> bool {
+    pub fn modifies(&self, batch: usize) -> bool {
         let s = &self.spec;
-        let divides = match &s.windows {
-            Some(windows) => windows.sides(batch).is_some(),
-            None => false,
-        };
+        let divides = s.windows.is_some_and(|windows| windows.sides(batch).is_some());
         s.mask.is_some() || s.bias.is_some() || divides
     }
 
     /// Whether lengths, causality, a window, a mask or a bias may keep a row from attending every key, or change its score.
     #[must_use]
-    pub const fn is_masked(&self) -> bool {
+    pub fn is_masked(&self) -> bool {
         let s = &self.spec;
-        let shifted = match &s.windows {
-            Some(windows) => windows.is_shifted(),
-            None => false,
-        };
+        let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
         s.mask.is_some()
             || s.bias.is_some()
             || shifted

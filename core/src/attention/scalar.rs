@@ -5,7 +5,7 @@
 //! The cuts and the merge tree are those of [`crate::attention::schedule`] with blocks of 64 keys. Only the
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
-use super::bias::Added;
+use super::added::Added;
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;

@@ -22,7 +22,6 @@
 //! token attends only tokens of its own side. The mask that says so follows from the place of the window and is never
 //! stored.
 
-use super::problem::Spec;
 use crate::argument::ArgumentError;
 use core::ops::Range;
 
@@ -128,11 +127,10 @@ impl Windows {
         self.shift[0] > 0 || self.shift[1] > 0
     }
 
-    /// Checks that the windows fit `spec`, whose other fields were checked.
-    pub(super) fn check(&self, spec: &Spec) -> Result<(), ArgumentError> {
+    /// Checks that the windows fit `batch` sequences of `queries` and `keys`.
+    pub(super) fn check(&self, batch: usize, queries: usize, keys: usize) -> Result<(), ArgumentError> {
         use ArgumentError as E;
-        let axes = ["height", "width"];
-        for (a, axis) in axes.into_iter().enumerate() {
+        for (a, axis) in ["height", "width"].into_iter().enumerate() {
             let (size, picture, shift) = (self.size[a], self.picture[a], self.shift[a]);
             if size == 0 {
                 return Err(E::Zero { argument: "windows.size", axis });
@@ -150,31 +148,16 @@ impl Windows {
         }
         // Sizes whose product overflows have more tokens than any tensor.
         let tokens = self.size[0].saturating_mul(self.size[1]);
-        for (view, of) in [(&spec.query, "q"), (&spec.key, "k")] {
-            if view.tokens() != tokens {
+        for (allowed, of) in [(queries, "q"), (keys, "k")] {
+            if tokens != allowed {
                 let (argument, axis) = ("windows.size", "tokens");
-                return Err(E::Mismatch { argument, axis, found: tokens, allowed: view.tokens(), of });
+                return Err(E::Mismatch { argument, axis, found: tokens, allowed, of });
             }
         }
         let count = (self.picture[0] / self.size[0]).saturating_mul(self.picture[1] / self.size[1]);
-        let batch = spec.query.batch();
         if !batch.is_multiple_of(count) {
             let (argument, of) = ("q", "windows.picture in windows");
             return Err(E::Multiple { argument, axis: "batch", found: batch, allowed: count, of });
-        }
-        for (given, other) in [
-            (spec.past_key.is_some(), "past_k"),
-            (spec.present_key.is_some(), "present_k"),
-            (spec.present_value.is_some(), "present_v"),
-            (spec.packed.is_some(), "cu_seqlens_q"),
-            (spec.key_lengths, "key_lengths"),
-            (spec.causal.is_some(), "causal"),
-            (spec.window.left.is_some(), "window_left"),
-            (spec.window.right.is_some(), "window_right"),
-        ] {
-            if given {
-                return Err(E::Conflict { argument: "windows", other });
-            }
         }
         Ok(())
     }

@@ -1,0 +1,99 @@
+//! All that is added to a score: bias, mask and the sides of shifted windows, read pair by pair.
+
+use super::bias::BiasView;
+use super::data::Inputs;
+use super::mask::{MASK_LIMIT, MaskElements, MaskView, limited};
+use super::problem::Problem;
+use super::windows::Windows;
+use crate::dtype::Elements;
+use core::f32::consts::LOG2_E;
+
+/// All that is added to the scores of a call, read pair by pair: bias, mask and the sides of shifted windows.
+///
+/// What is `−∞`, false or on another side takes a key out, whatever else is added: a NaN behind it is not seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Added<'a> {
+    mask: Option<(MaskView, MaskElements<'a>)>,
+    bias: Option<(BiasView, Elements<'a>)>,
+    index: Option<&'a [i64]>,
+    windows: Option<Windows>,
+    keys: usize,
+}
+
+impl<'a> Added<'a> {
+    /// What `inputs`, which passed [`Inputs::check`], add to the scores of `problem`.
+    #[must_use]
+    pub fn new(problem: &Problem, inputs: &Inputs<'a>) -> Added<'a> {
+        let spec = problem.spec();
+        Added {
+            mask: spec.mask.zip(inputs.mask),
+            bias: spec.bias.zip(inputs.bias),
+            index: inputs.bias_index,
+            windows: spec.windows,
+            keys: problem.keys(),
+        }
+    }
+
+    /// What is added to the score of query `i` and key `j` of a sequence, in base-2 units: `−∞` if the row does not
+    /// attend the key. Keys beyond the reach of mask and bias must not be asked for.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, batch: usize, head: usize, i: usize, j: usize) -> f32 {
+        if let Some(windows) = &self.windows
+            && !windows.attends(batch, i, j)
+        {
+            return f32::NEG_INFINITY;
+        }
+        let mask = match &self.mask {
+            Some((view, elements)) => elements.bias(view.row(batch, head, i).index(j)) * LOG2_E,
+            None => 0.0,
+        };
+        let bias = match &self.bias {
+            Some((BiasView::Dense(view), elements)) => {
+                limited(elements.get(view.row(batch, head, i).index(j))) * LOG2_E
+            }
+            Some((BiasView::Table(table), elements)) => {
+                let entry = match (self.index, &self.windows) {
+                    (Some(index), _) => index[i * self.keys + j] as usize,
+                    (None, Some(windows)) => windows.entry(i, j),
+                    (None, None) => 0,
+                };
+                limited(elements.get(entry * table.heads + head)) * LOG2_E
+            }
+            None => return mask,
+        };
+        summed(mask, bias)
+    }
+}
+
+/// What mask and bias add together, in base-2 units. The sum of finite elements stays finite.
+#[inline]
+fn summed(mask: f32, bias: f32) -> f32 {
+    if mask == f32::NEG_INFINITY || bias == f32::NEG_INFINITY {
+        return f32::NEG_INFINITY;
+    }
+    let sum = mask + bias;
+    if mask.is_finite() && bias.is_finite() {
+        sum.clamp(-MASK_LIMIT * LOG2_E, MASK_LIMIT * LOG2_E)
+    } else {
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_a_key_out_hides_everything_else() {
+        let out = f32::NEG_INFINITY;
+        for other in [f32::NAN, f32::INFINITY, out, 1.0] {
+            assert_eq!([summed(out, other), summed(other, out)], [out; 2]);
+        }
+        assert!(summed(f32::NAN, 1.0).is_nan() && summed(1.0, f32::NAN).is_nan());
+        let most = MASK_LIMIT * LOG2_E;
+        assert_eq!([summed(-most, -most), summed(most, most), summed(most, -most)], [-most, most, 0.0]);
+        assert_eq!(summed(f32::INFINITY, -most), f32::INFINITY);
+        assert_eq!(summed(0.5, -0.25), 0.25);
+    }
+}

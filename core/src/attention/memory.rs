@@ -1,0 +1,28 @@
+//! The memory of an operand.
+
+use crate::view::View;
+
+/// The memory that an operand occupies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Number of elements that a buffer must have.
+    pub elements: usize,
+    /// Size of an element in bytes.
+    pub element_size: usize,
+    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states, which are dense.
+    pub view: Option<View>,
+}
+
+impl Memory {
+    /// Number of bytes that a buffer must have, saturating at `usize::MAX`.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.elements.saturating_mul(self.element_size)
+    }
+
+    /// The view, if it leaves gaps between its rows. A call must not write to gaps.
+    #[must_use]
+    pub fn gaps(&self) -> Option<View> {
+        self.view.filter(|view| view.extent() != view.count())
+    }
+}
