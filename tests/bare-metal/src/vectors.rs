@@ -6,7 +6,7 @@
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::scalar;
 use elsa_core::attention::{Alignment, Inputs, Outputs, Problem, Spec, Window};
-use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::attention::{BiasView, MaskElements, MaskKind, MaskView, TableView, Windows};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 
@@ -21,6 +21,12 @@ const QUERIES: usize = 9;
 /// Most keys of a case: more than two segments of the merge tree.
 const KEYS: usize = 1100;
 
+/// Rows and columns of a window.
+const SIDE: usize = 3;
+/// Its table of relative positions.
+const TABLE: TableView =
+    TableView { dtype: DType::F32, entries: (2 * SIDE - 1) * (2 * SIDE - 1), heads: HEADS, indexed: false };
+
 /// One attention.
 #[derive(Clone, Copy)]
 struct Case {
@@ -31,6 +37,8 @@ struct Case {
     window: Window,
     softcap: Option<f32>,
     masked: bool,
+    /// A shifted window of `SIDE × SIDE` tokens with a table of relative positions.
+    windowed: bool,
     /// Factor of the first key, a power of two: its scores would overflow a naive exponential.
     first_key: f32,
 }
@@ -43,15 +51,17 @@ const PLAIN: Case = Case {
     window: Window { left: None, right: None },
     softcap: None,
     masked: false,
+    windowed: false,
     first_key: 1.0,
 };
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     PLAIN,
     Case { name: "causal", queries: 9, keys: 9, causal: Some(Alignment::TopLeft), ..PLAIN },
     Case { name: "decode", queries: 2, causal: Some(Alignment::BottomRight), ..PLAIN },
     Case { name: "window", queries: 8, keys: 11, window: Window { left: Some(2), right: Some(1) }, ..PLAIN },
     Case { name: "masked", masked: true, ..PLAIN },
+    Case { name: "shifted", queries: SIDE * SIDE, keys: SIDE * SIDE, windowed: true, ..PLAIN },
     Case { name: "softcap", softcap: Some(2.5), ..PLAIN },
     Case { name: "overflow", first_key: 4096.0, ..PLAIN },
     Case { name: "long", queries: 2, keys: KEYS, ..PLAIN },
@@ -91,6 +101,10 @@ pub fn run(mut row: impl FnMut(&str, &str, &[f32])) {
             inputs.mask = Some(MaskElements::Bool(&mask[..queries * keys]));
         }
         let rows = HEADS * queries;
+        // Any values do: the table has those of the keys.
+        if case.windowed {
+            inputs.bias = Some(Elements::F32(&key[KEYS * D - TABLE.entries * HEADS..]));
+        }
         match problem(&case)
             .and_then(|problem| compute(&problem, &inputs, &mut out[..rows * DV], &mut lse[..rows]))
         {
@@ -120,6 +134,10 @@ fn problem(case: &Case) -> Result<Problem, ArgumentError> {
     spec.softcap = case.softcap;
     if case.masked {
         spec.mask = Some(MaskView::dense(MaskKind::Bool, &[case.queries, case.keys])?);
+    }
+    if case.windowed {
+        spec.windows = Some(Windows { picture: [SIDE; 2], size: [SIDE; 2], shift: [1, 1] });
+        spec.bias = Some(BiasView::Table(TABLE));
     }
     spec.check()
 }
