@@ -218,7 +218,7 @@ pub fn cuda(tree: &Tree) -> Ran {
     };
     for line in [
         "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
-         conformance:: hostile:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_",
+         conformance:: hostile:: windows:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         // The stage `host` goes over the processor's back ends.
