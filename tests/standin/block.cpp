@@ -39,7 +39,7 @@ struct Group {
   unsigned round = 0;  // waits that ended
   Kind kind = SYNC;
   bool any[2] = {false, false};
-  float slot[2][WARP];
+  unsigned slot[2][WARP];
 #ifdef STANDIN_THREADS
   std::mutex mutex;
   std::condition_variable all;
@@ -392,12 +392,24 @@ bool any_of_warp(bool x) {
   return g.any[at];
 }
 
-float shuffle_xor(float x, int mask) {
+unsigned ballot(bool x) {
   Group& g = *current->warp;
-  const int lane = current->thread % WARP;
-  g.slot[place(g)][lane] = x;
+  g.slot[place(g)][current->thread % WARP] = x;
+  const int at = meet(g, VOTE, x);
+  unsigned votes = 0;
+  for (int lane = 0; lane < WARP; lane++) votes |= g.slot[at][lane] << lane;
+  return votes;
+}
+
+unsigned shuffle_from(unsigned x, int lane) {
+  Group& g = *current->warp;
+  g.slot[place(g)][current->thread % WARP] = x;
   const int at = meet(g, SHUFFLE, false);
-  return g.slot[at][(lane ^ mask) % WARP];
+  return g.slot[at][lane % WARP];
+}
+
+float shuffle_xor(float x, int mask) {
+  return float_of_bits(shuffle_from(bits_of(x), current->thread % WARP ^ mask));
 }
 
 void refuse(const char* what, Address a, int size) {

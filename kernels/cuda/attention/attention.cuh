@@ -77,8 +77,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   float acc[TM][AN], m[TM], sum[TM], s[TM][TN];
   unsigned odd_sums = 0;
   bool flushed = false;
+  unsigned words[OWN_WORDS];
   Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
-             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0};
+             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, words};
   if (LEAN || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
   ready = k0 < end && (LEAN ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
   if (ready) t.template load_k<!LEAN>(k0, 0);
@@ -97,6 +98,13 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     NO_UNROLL while (k0 < stop) {
       if (!LEAN && k0 + TILE > edge_to) t.approach(t.here(), k0);
       const bool plain = k0 >= full_from && k0 < plain_to;
+      if constexpr (!LEAN) {
+        if (has_bits(call) && !t.find_bits()) {  // nothing to attend
+          ready = false;
+          k0 += TILE;
+          continue;
+        }
+      }
       if (!ready && (!LEAN || plain)) {
         t.template load_k<!LEAN>(k0, 0);
         t.store_k();

@@ -13,7 +13,9 @@
 //   block_count                         blocks of the grid
 //   sync_block any_of_block(bool)       barrier of the block; the same with an "or" over all threads
 //   sync_warp any_of_warp(bool)         barrier of the warp; vote of the warp
+//   ballot(bool)                        the votes of the warp, lane n's in bit n
 //   shuffle_xor(float, mask)            the value of lane ^ mask
+//   shuffle_from(unsigned, lane)        the value of a lane, which may be another for each that asks
 //   load_shared store_shared            16 bytes; load_shared_f store_shared_f: 4 bytes
 //   load_f4 load_f32 load_i32 load_u2 load_u16 load_u8     from global memory that nothing writes during the launch
 //   prefetch(Address)  a hint that the line will be loaded from global memory
@@ -57,7 +59,9 @@ INLINE void sync_block() { __syncthreads(); }
 INLINE bool any_of_block(bool x) { return __nvvm_bar0_or(x) != 0; }
 INLINE void sync_warp() { __nvvm_bar_warp_sync(0xffffffffu); }
 INLINE bool any_of_warp(bool x) { return __nvvm_vote_any_sync(0xffffffffu, x); }
+INLINE unsigned ballot(bool x) { return __nvvm_vote_ballot_sync(0xffffffffu, x); }
 INLINE float shuffle_xor(float x, int mask) { return __nvvm_shfl_sync_bfly_f32(0xffffffffu, x, mask, 0x1f); }
+INLINE unsigned shuffle_from(unsigned x, int lane) { return __nvvm_shfl_sync_idx_i32(0xffffffffu, x, lane, 0x1f); }
 
 INLINE f4 load_shared(SharedBytes p) { return *(SHARED_AS(f4)*)p; }
 INLINE void store_shared(SharedBytes p, f4 x) { *(SHARED_AS(f4)*)p = x; }

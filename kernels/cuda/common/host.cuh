@@ -43,7 +43,9 @@ void sync_block();
 bool any_of_block(bool x);
 void sync_warp();
 bool any_of_warp(bool x);
+unsigned ballot(bool x);
 float shuffle_xor(float x, int mask);
+unsigned shuffle_from(unsigned x, int lane);
 
 // Ends the process: an access that a device refuses.
 [[noreturn]] void refuse(const char* what, Address a, int size);
@@ -68,7 +70,9 @@ INLINE void sync_block() { host::sync_block(); }
 INLINE bool any_of_block(bool x) { return host::any_of_block(x); }
 INLINE void sync_warp() { host::sync_warp(); }
 INLINE bool any_of_warp(bool x) { return host::any_of_warp(x); }
+INLINE unsigned ballot(bool x) { return host::ballot(x); }
 INLINE float shuffle_xor(float x, int mask) { return host::shuffle_xor(x, mask); }
+INLINE unsigned shuffle_from(unsigned x, int lane) { return host::shuffle_from(x, lane); }
 
 INLINE f4 load_shared(SharedBytes p) { return host::at_shared<f4>(p); }
 INLINE void store_shared(SharedBytes p, f4 x) { host::at_shared<f4>(p) = x; }

@@ -1,8 +1,8 @@
-// The pass over the scores of an edge: soft cap, bias and mask, the sides of windows, ranges.
+// The pass over the scores of an edge: soft cap, bias and additive mask, boolean mask, the sides of windows, ranges.
 #pragma once
 
 #include "../added.cuh"
-#include "tile.cuh"
+#include "bits.cuh"
 
 // The soft cap, score by score: the next becomes the first.
 template <class S> INLINE void Tiles<S>::cap_scores() {
@@ -55,7 +55,7 @@ template <class S> INLINE void Tiles<S>::look_up() {
   }
 }
 
-// Adds the elements of the bias, or of the mask, to what the exchange area holds of the warp's rows; `fresh`: it holds
+// Adds the elements of the bias, or of an additive mask, to what the exchange area holds of the warp's rows; `fresh`: it holds
 // nothing yet. Rows and keys past the last ones repeat them. Sets `special` where an element is not finite or beyond
 // ORDINARY.
 template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, bool& special) {
@@ -98,16 +98,12 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
           const int last = opaque(most);
           UNROLL for (int n = 0; n < ROWS; n++) x[n] = load_f32(row(n, 4, last));
         }
-      } else if (kind == ADDEND_BOOL) {
-        const int last = opaque(most);
-        UNROLL for (int n = 0; n < ROWS; n++) raw[n] = load_u8(row(n, 1, last));
-        UNROLL for (int n = 0; n < ROWS; n++) x[n] = raw[n] != 0 ? 0.f : NEG_INF;
       } else {
         UNROLL for (int n = 0; n < ROWS; n++) raw[n] = load_u16(next(n, 2, most));
         UNROLL for (int n = 0; n < ROWS; n++)
           x[n] = kind == ADDEND_F16 ? f16_to_float(raw[n]) : bf16_to_float(raw[n]);
       }
-      if (!wraps && (kind == ADDEND_F32 || kind == ADDEND_BOOL)) at += (long long)(ROWS * size) * (int)per_row;
+      if (!wraps && kind == ADDEND_F32) at += (long long)(ROWS * size) * (int)per_row;
       more -= ROWS;
       bool odd = false;
       UNROLL for (int n = 0; n < ROWS; n++) odd = odd || !(__builtin_fabsf(x[n]) <= ORDINARY);
@@ -163,7 +159,8 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   // Whether rows differ in the keys that they attend.
   const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
-  const bool adds = differ || (call.changes & (CHANGED_BY_MASK | CHANGED_BY_BIAS));
+  const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
+  const bool adds = differ || addends != 0;
   if (adds) {
     sync_block();  // the keys are dead
     bool fresh = true;
@@ -173,7 +170,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
       fresh = false;
     }
     NO_UNROLL for (int of = CHANGED_BY_MASK; of <= CHANGED_BY_BIAS; of++)
-      if ((call.changes & of) && !(of == CHANGED_BY_BIAS && (call.changes & CHANGED_BY_INDEX))) {
+      if ((addends & of) && !(of == CHANGED_BY_BIAS && (call.changes & CHANGED_BY_INDEX))) {
         add_elements(of == CHANGED_BY_BIAS, fresh, special);
         fresh = false;
       }
@@ -205,6 +202,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
         }
     }
   }
+  if (has_bits(call)) absent = take_bits() || absent;
   if (k0 + TILE > reach) {
     const int left = reach - k0 - lane_col(opaque(tid));
     UNROLL for (int j = 0; j < TN; j++)

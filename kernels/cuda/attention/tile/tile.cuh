@@ -67,6 +67,8 @@ template <class S> struct Tiles {
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
+  static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask that a warp holds
+  static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // and those of a lane
   static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
   // Products of a tile, of a stage, of an exchange.
   static constexpr int PRODUCTS = TILE / UK, PRODUCTS_V = VK / UK, PRODUCTS_P = PK / UK;
@@ -134,6 +136,9 @@ template <class S> struct Tiles {
   bool& flushed;       // whether a part of W lies in memory
   unsigned& odd_sums;  // PAIRED: two f16 values, NaN once a sum was not finite
   int& k0;             // first key of the tile
+  // What a boolean mask has of the tile: word n, bit by bit the keys 32 (n / WARP_ROWS) ... of row n % WARP_ROWS of the
+  // warp, is element n / 32 in lane n % 32. Lanes beyond the last word repeat the words.
+  unsigned (&words)[OWN_WORDS];
 
   // W of the lane's first row in memory, as f32: `step` bytes from row to row, `left` rows of `width` columns, and
   // whether columns may be accessed four at a time.
@@ -198,6 +203,11 @@ template <class S> struct Tiles {
   INLINE void multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
   static INLINE void multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]);
   INLINE void add_half2(unsigned (&pair)[TM][TN]);
+
+  // bits.cuh: boolean masks.
+  static INLINE bool has_bits(const Call& call);
+  INLINE bool find_bits();
+  INLINE bool take_bits();
 
   // changes.cuh: what changes scores.
   INLINE void cap_scores();
