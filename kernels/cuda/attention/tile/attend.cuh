@@ -122,11 +122,20 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     else take_weights();
   }
 
-  // The weighted sum: W += P V, UK keys at a time.
-  bool odd_values = false;
+  // The weighted sum: W += P V, UK keys at a time, unless no row of the block attends a key of the tile.
+  bool some = true, odd_values = false;
+  if constexpr (EDGE && !LEAN) {
+    unsigned weights = 0;
+    UNROLL for (int i = 0; i < TM; i++)
+      UNROLL for (int j = 0; j < TN; j++) weights |= bits_of(s[i][j]);
+    some = any_of_block(!absent || weights != 0);
+  }
   const int t = opaque(tid);
   const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};
-  if constexpr (STRAIGHT == 1) {
+  if (EDGE && !LEAN && !some) {
+    if (ready) load_k<EDGE>(k0 + TILE, 0);
+    else drop_k();
+  } else if constexpr (STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
       open_stage<EDGE>(stage, absent, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {

@@ -16,7 +16,7 @@ template <class S>
 template <bool EDGE>
 INLINE void Tiles<S>::open_stage(int stage, bool absent, bool& odd_values) {
   if constexpr (EDGE && LEAN) gather_v(k0, stage);
-  sync_block();  // what the area held is dead
+  if (!EDGE || LEAN || stage > 0) sync_block();  // what the area held is dead; an edge has just had a vote
   bool odd = false;
   if constexpr (EDGE && LEAN) {
     store_v(vr);
