@@ -121,11 +121,62 @@ template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, 
         store_shared(spot(t, chunk + b, column), f4{x[b * 4], x[b * 4 + 1], x[b * 4 + 2], x[b * 4 + 3]});
     }
   }
-  if (!B16 && !wraps && k0 + TILE < q.reach) {  // the next tile
-    const int t = opaque(tid), key = min_of(k0 + TILE + (t & 1) * 32, q.reach - 1);
-    UNROLL for (int n = 0; n < WARP_ROWS; n += 16)
-      prefetch(base + min_of(first + n + (t >> 1 & 15), last_row) * per_row * size + key * per_key);
+  if (!B16 && !wraps) fetch_ahead(share, base, per_row * size, per_key);
+}
+
+// Fetches the elements of the next tile ahead; strides in bytes.
+template <class S>
+INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long per_row, long long per_key) {
+  const Sequence& q = share.sequence;
+  if (k0 + TILE >= q.reach) return;
+  const int t = opaque(tid), key = min_of(k0 + TILE + (t & 1) * 32, q.reach - 1);
+  const int row = first_row(call, share) + (t >> 5) * WARP_ROWS + (t >> 1 & 15);
+  UNROLL for (int n = 0; n < WARP_ROWS; n += 16)
+    prefetch(base + min_of(row + n, q.queries - 1) * per_row + key * per_key);
+}
+
+// The addend whose elements lanes load for the scores that they own: one of f32 elements side by side for keys side by
+// side, in a tile without keys past the last one, where nothing else is added. Zero: there is none.
+template <class S> INLINE int Tiles<S>::direct_addend() {
+  constexpr int all = CHANGED_BY_MASK | CHANGED_BY_BIAS | CHANGED_BY_INDEX;
+  const int addends = call.changes & (has_bits(call) ? all - CHANGED_BY_MASK : all);
+  const bool mask = call.mask.kind == ADDEND_F32 && call.mask.key == 1;
+  const bool bias = call.bias.kind == ADDEND_F32 && call.bias.key == 1 && !call.windows.positions;
+  return (addends == CHANGED_BY_MASK && mask) || (addends == CHANGED_BY_BIAS && bias) ? addends : 0;
+}
+
+// Adds the elements of that addend, half of the lane's rows at a time. Rows past the last one repeat it. Returns whether
+// there is a key that the lane does not attend.
+template <class S> INLINE bool Tiles<S>::add_directly(bool of_bias) {
+  const Share share = here();
+  const Sequence& q = share.sequence;
+  const long long per_row = (of_bias ? call.bias.query : call.mask.query) * 4;
+  const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
+  const int t = opaque(tid), row = own_row(call, share, t), last_row = q.queries - 1;
+  const Address at = base + (k0 + lane_col(t)) * 4ll;
+  bool absent = false;
+  UNROLL for (int half = 0; half < TM; half += TM / 2) {
+    float x[TM / 2][TN];
+    UNROLL for (int i = 0; i < TM / 2; i++) {
+      const Address a = at + min_of(row + half + i, last_row) * per_row;
+      UNROLL for (int j = 0; j < TN; j++) x[i][j] = load_f32(a + j * LANE_COLS * 4);
+    }
+    float most = 0.f;  // a NaN does not count: it makes the score NaN either way
+    UNROLL for (int i = 0; i < TM / 2; i++)
+      UNROLL for (int j = 0; j < TN; j++) most = max2(most, __builtin_fabsf(x[i][j]));
+    if (any_of_warp(most > ORDINARY)) {
+      UNROLL for (int i = 0; i < TM / 2; i++)
+        UNROLL for (int j = 0; j < TN; j++) {
+          absent = absent || x[i][j] == NEG_INF;
+          s[half + i][j] = changed(s[half + i][j], limited(x[i][j]));
+        }
+    } else {
+      UNROLL for (int i = 0; i < TM / 2; i++)
+        UNROLL for (int j = 0; j < TN; j++) s[half + i][j] = __builtin_fmaf(x[i][j], LOG2E, s[half + i][j]);
+    }
   }
+  fetch_ahead(share, base, per_row, 4);
+  return absent;
 }
 
 // Takes out keys that lie on another side than the row, or out of the row's range.
@@ -159,7 +210,14 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   // Whether rows differ in the keys that they attend.
   const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
-  const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
+  int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
+  if constexpr (DIRECT) {
+    const int direct = k0 + TILE <= reach ? direct_addend() : 0;
+    if (direct) {
+      absent = add_directly(direct == CHANGED_BY_BIAS);
+      addends = 0;
+    }
+  }
   const bool adds = differ || addends != 0;
   if (adds) {
     sync_block();  // the keys are dead

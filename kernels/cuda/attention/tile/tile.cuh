@@ -67,6 +67,8 @@ template <class S> struct Tiles {
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
+  // Whether f32 elements alone go to the lanes that own the scores without the exchange area.
+  static constexpr bool DIRECT = !B16 && !LEAN && TM * TN <= 32 && CHUNKS == 1;
   static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask that a warp holds
   static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // and those of a lane
   static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
@@ -213,7 +215,10 @@ template <class S> struct Tiles {
   INLINE void cap_scores();
   INLINE SharedBytes spot(int t, int chunk, int column);
   INLINE void look_up();
+  INLINE void fetch_ahead(const Share& share, Address base, long long per_row, long long per_key);
   INLINE void add_elements(bool of_bias, bool fresh, bool& special);
+  INLINE int direct_addend();
+  INLINE bool add_directly(bool of_bias);
   INLINE void take_out(const Sides& sides, bool fresh);
   INLINE bool change_scores();
   INLINE bool limit_scores();
