@@ -32,12 +32,16 @@
 //     number, so that rescaling is exact.
 //  8. The rounding error of a sum grows with its chain: every FLUSH tiles the sums are added to memory, to the
 //     output row or the partial state. A lane owns what it accesses there.
-//  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. Elements are read with
-//     neighbouring keys in neighbouring lanes, whatever their type and strides, are added up in the exchange area in
-//     the layout of weights, and come from there to the lanes that own the scores. Where all of them are finite and of
-//     ordinary size, for which a warp votes, nothing is selected. A key that is not attended gets the score -inf by
-//     selection, and weighs zero; an attended key whose weight is zero weighs negative zero. Where a stage of values
-//     holds a NaN or an infinity, its product skips positive zeros. LEAN instances have ranges alone, column by column.
+//  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. A boolean mask becomes
+//     bits, which lanes keep as words of 32 keys, before the keys of a tile are loaded: a tile of which no row of the
+//     block attends a key is left out, and where all bits are set nothing is selected. Where f32 elements are all else
+//     that is added, a lane loads those of its own scores. Otherwise elements are read with neighbouring keys in
+//     neighbouring lanes, whatever their type and strides, are added up in the exchange area in the layout of weights,
+//     and come from there to the lanes that own the scores. Where all of them are finite and of ordinary size, for which
+//     a warp votes, nothing is selected. A key that is not attended gets the score -inf by selection, and weighs zero;
+//     an attended key whose weight is zero weighs negative zero. Where no row of the block attends a key of the tile,
+//     its values are left out, and where a stage of values holds a NaN or an infinity, its product skips positive zeros.
+//     LEAN instances have ranges alone, column by column.
 // 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
 //     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
 //     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32

@@ -88,7 +88,7 @@ fn one_row(scores: &[f32], values: &[f32], mask: Option<&[f32]>) -> Vec<(String,
             out.extend(rows);
         });
     }
-    assert!(out.len() >= 20);
+    assert!(out.len() >= 12);
     out
 }
 

@@ -9,6 +9,7 @@ mod cuda_conformance;
 mod cuda_determinism;
 mod cuda_faults;
 mod cuda_lost;
+mod cuda_masks;
 mod cuda_sanitized;
 mod cuda_scale;
 mod cuda_states;

@@ -55,8 +55,8 @@ template <class S> INLINE void Tiles<S>::look_up() {
   }
 }
 
-// Adds the elements of the bias, or of an additive mask, to what the exchange area holds of the warp's rows; `fresh`: it holds
-// nothing yet. Rows and keys past the last ones repeat them. Sets `special` where an element is not finite or beyond
+// Adds the elements of the bias, or of an additive mask, to what the exchange area holds of the warp's rows; `fresh`: it
+// holds nothing yet. Rows and keys past the last ones repeat them. Sets `special` where an element is not finite or beyond
 // ORDINARY.
 template <class S> INLINE void Tiles<S>::add_elements(bool of_bias, bool fresh, bool& special) {
   const Share share = here();
