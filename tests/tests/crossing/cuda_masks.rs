@@ -116,7 +116,7 @@ fn tiles_that_a_mask_empties_change_no_bit() {
         for kind in TYPES {
             let (d, what) = (kernel.0, format!("{kernel:?} {kind:?}"));
             let axes = [QUERIES, KEYS, KEYS];
-            let mut case_of = |attends: &dyn Fn(usize, usize) -> bool| case(kernel, axes, kind, attends);
+            let case_of = |attends: &dyn Fn(usize, usize) -> bool| case(kernel, axes, kind, attends);
             let some = |i: usize, j: usize| !empty(j) && !(i * 7 + j * 3).is_multiple_of(5);
             let mut left_out = case_of(&some);
             let wanted = rows(&run(&engine, &left_out), d);
