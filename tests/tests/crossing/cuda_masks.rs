@@ -79,7 +79,7 @@ fn rows(buffers: &Buffers, d: usize) -> Vec<Vec<u32>> {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
 fn the_type_of_a_mask_changes_no_bit() {
     let engine = engine();
     // Tiles that are empty, one of them for some blocks alone, whole ones, and the third block without a key.
@@ -107,7 +107,7 @@ fn the_type_of_a_mask_changes_no_bit() {
 }
 
 #[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
 fn tiles_that_a_mask_empties_change_no_bit() {
     const KEYS: usize = 3 * TILE;
     let engine = engine();
