@@ -61,8 +61,10 @@ fn check(case: &Case, lanes: usize, vectors: usize, block: usize) -> [usize; 3] 
                     let found = coverage(&problem, &sequence, tile.rows.clone(), keys.clone());
                     counts[found as usize] += 1;
                     // A block that lengths, causality and window leave empty is never computed, and a whole one is only
-                    // looked at where a mask may change it.
-                    let want = match (some, all, case.mask.is_some()) {
+                    // looked at where a mask, a bias or a side may change it.
+                    let divided = case.spec.windows.is_some_and(|windows| windows.sides(index).is_some());
+                    let changed = case.mask.is_some() || case.bias.is_some() || divided;
+                    let want = match (some, all, changed) {
                         (false, ..) => Coverage::Skip,
                         (_, true, false) => Coverage::Full,
                         _ => Coverage::Partial,

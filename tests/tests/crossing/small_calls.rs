@@ -4,16 +4,23 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window, Windows};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
-use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
+use elsa_tests::cases::{BiasParams, Buffers, Case, MaskParams, Params};
 
 /// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
 const LONG: usize = 514;
 
 const SCALE: Option<f32> = Some(0.4);
+
+const TABLE: BiasParams = BiasParams::Table { dtype: DType::F32, entries: None, density: 1.0 };
+
+/// Two windows, which divide.
+fn windowed() -> Params {
+    Params::windowed(Windows { picture: [2, 6], size: [2, 3], shift: [1, 2] }, 1)
+}
 
 fn cases() -> Vec<Case> {
     let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
@@ -38,6 +45,7 @@ fn cases() -> Vec<Case> {
         ("bf16", Params { dtype: DType::Bf16, softcap: Some(1.5), present: true, heads: 2, ..plain.clone() }),
         ("packed", Params { packed: Some(vec![(3, 4), (0, 2), (2, 0), (5, 6)]), ..plain.clone() }),
         ("one query", Params { causal: Some(Alignment::BottomRight), ..Params::plain(1, 33, 20, 9) }),
+        ("windows", Params { bias: Some(TABLE), mask: mask(MaskKind::Bool, &[2, 1, 6, 6]), ..windowed() }),
         ("no query", Params::plain(0, 3, 4, 4)),
         ("no key", Params::plain(3, 0, 4, 4)),
     ];
@@ -68,7 +76,10 @@ fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) 
     if !fits {
         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut own).unwrap();
         bound.run().unwrap();
-        bound.run().unwrap();
+        // Miri interprets, and goes through the keys of a segment once.
+        if !cfg!(miri) || case.spec.key.tokens() < 64 {
+            bound.run().unwrap();
+        }
     }
     (buffers, fits)
 }

@@ -356,7 +356,7 @@ fn reserve(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::attention::{MaskKind, MaskView, Spec};
+    use elsa_core::attention::{BiasView, MaskKind, MaskView, Spec, TableView};
     use elsa_core::dtype::DType;
     use elsa_core::view::{Layout, View};
 
@@ -367,6 +367,8 @@ mod tests {
         (spec.past_key, spec.past_value) = (Some(view(2, 8)), Some(view(2, 4)));
         (spec.present_key, spec.present_value) = (Some(view(9, 8)), Some(view(9, 4)));
         spec.mask = Some(MaskView::dense(MaskKind::Additive(DType::F32), &[5, 9]).unwrap());
+        let table = TableView { dtype: DType::Bf16, entries: 11, heads: 3, indexed: true };
+        spec.bias = Some(BiasView::Table(table));
         let s = Staging::of(&spec.check().unwrap()).unwrap();
         let staged = Operand::ALL.into_iter().filter(|operand| !operand.is_state());
         let starts: Vec<usize> = staged.map(|operand| s.at[operand]).chain([s.bytes]).collect();
@@ -377,6 +379,8 @@ mod tests {
             2 * 3 * 2 * 8 * 2,
             2 * 3 * 2 * 4 * 2,
             5 * 9 * 4,
+            11 * 3 * 2,
+            5 * 9 * 8,
             2 * 3 * 5 * 4 * 2,
             2 * 3 * 9 * 8 * 2,
             2 * 3 * 9 * 4 * 2,
