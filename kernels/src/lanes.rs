@@ -134,6 +134,34 @@ pub trait Lanes: Number {
     );
     /// Transposes the square of the first `N` vectors.
     fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
+    /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`, and
+    /// returns its largest magnitudes, NaN included.
+    ///
+    /// # Safety
+    /// - `N` rows of `N` values are readable at `src` and writable at `dst`.
+    #[inline(always)]
+    unsafe fn transpose_square(
+        isa: Self::Isa,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) -> Self {
+        let mut square = [Self::splat(isa, 0.0); MAX_LANES];
+        let mut largest = square[0];
+        for i in 0..Self::N {
+            // SAFETY: row `i` of `N` (clause).
+            square[i] = unsafe { Self::load(isa, src.add(i * src_stride)) };
+            largest = largest.larger_magnitude(square[i]);
+        }
+        Self::transpose(isa, &mut square);
+        for i in 0..Self::N {
+            // SAFETY: row `i` of `N` (clause).
+            unsafe { square[i].times(Self::splat(isa, factor)).store(dst.add(i * dst_stride)) };
+        }
+        largest
+    }
 
     /// Difference.
     #[must_use]

@@ -204,6 +204,47 @@ impl Lanes for Sixteen {
         });
     }
     #[inline(always)]
+    unsafe fn transpose_square(
+        isa: Avx512,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) -> Self {
+        // Four columns at a time, whose rows are put together in memory's order: the four rows of a quarter are then
+        // transposed, and no value moves from one quarter to another.
+        let mut largest = Self::splat(isa, 0.0);
+        for column in (0..16).step_by(4) {
+            // SAFETY: sixteen rows of sixteen values at either pointer (clause of `transpose_square`).
+            unsafe {
+                let quarters = |row: usize| {
+                    let at =
+                        |quarter: usize| _mm_loadu_ps(src.add((row + 4 * quarter) * src_stride + column));
+                    let x = _mm512_insertf32x4::<1>(_mm512_castps128_ps512(at(0)), at(1));
+                    _mm512_insertf32x4::<3>(_mm512_insertf32x4::<2>(x, at(2)), at(3))
+                };
+                let (w, x, y, z) = (quarters(0), quarters(1), quarters(2), quarters(3));
+                for row in [w, x, y, z] {
+                    largest = largest.larger_magnitude(Sixteen(row));
+                }
+                let (wx_low, wx_high) = (_mm512_unpacklo_ps(w, x), _mm512_unpackhi_ps(w, x));
+                let (yz_low, yz_high) = (_mm512_unpacklo_ps(y, z), _mm512_unpackhi_ps(y, z));
+                let columns = [
+                    _mm512_shuffle_ps::<0x44>(wx_low, yz_low),
+                    _mm512_shuffle_ps::<0xee>(wx_low, yz_low),
+                    _mm512_shuffle_ps::<0x44>(wx_high, yz_high),
+                    _mm512_shuffle_ps::<0xee>(wx_high, yz_high),
+                ];
+                for (i, x) in columns.into_iter().enumerate() {
+                    let y = _mm512_mul_ps(x, _mm512_set1_ps(factor));
+                    _mm512_storeu_ps(dst.add((column + i) * dst_stride), y);
+                }
+            }
+        }
+        largest
+    }
+    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Sixteen(op!(_mm512_sub_ps(self.0, other.0)))
     }
