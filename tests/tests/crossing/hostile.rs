@@ -237,7 +237,7 @@ fn subnormal_values_keep_their_bits() {
                     Params { mask, gain, ..Params::plain(queries, keys, 8, dv) }.build("subnormal values");
                 for x in 0..case.v.len() {
                     let of = if mixed && x / dv < 128 { 1e-6 } else { size };
-                    case.v.set(x, (f64::from(case.v.get(x)) * f64::from(of)) as f32);
+                    case.v.set(x, (f64::from(case.v.get(x)) * of) as f32);
                 }
                 let answer = case.naive();
                 all(&case, |name, buffers| {
