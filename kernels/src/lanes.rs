@@ -134,6 +134,34 @@ pub trait Lanes: Number {
     );
     /// Transposes the square of the first `N` vectors.
     fn transpose(isa: Self::Isa, square: &mut [Self; MAX_LANES]);
+    /// Writes the transpose of the `N` by `N` square at `src` (rows `src_stride` apart), times `factor`, to `dst`, and
+    /// returns its largest magnitudes, NaN included.
+    ///
+    /// # Safety
+    /// - `N` rows of `N` values are readable at `src` and writable at `dst`.
+    #[inline(always)]
+    unsafe fn transpose_square(
+        isa: Self::Isa,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) -> Self {
+        let mut square = [Self::splat(isa, 0.0); MAX_LANES];
+        let mut largest = square[0];
+        for i in 0..Self::N {
+            // SAFETY: row `i` of `N` (clause).
+            square[i] = unsafe { Self::load(isa, src.add(i * src_stride)) };
+            largest = largest.larger_magnitude(square[i]);
+        }
+        Self::transpose(isa, &mut square);
+        for i in 0..Self::N {
+            // SAFETY: row `i` of `N` (clause).
+            unsafe { square[i].times(Self::splat(isa, factor)).store(dst.add(i * dst_stride)) };
+        }
+        largest
+    }
 
     /// Difference.
     #[must_use]
@@ -182,10 +210,16 @@ pub trait Lanes: Number {
     fn shrunk(self, factor: Self) -> Self {
         self.times(factor)
     }
-    /// `self` divided by `RAISE` and [`MORE`], rounded to the nearest, ties to even. It does not stall where the result
-    /// is subnormal. Called only where `RAISE` is not 1.
+    /// `self` divided by `RAISE` and `TIMES` times, one or two, by [`MORE`], rounded to the nearest, ties to even. It does
+    /// not stall where the result is subnormal. Called only where `RAISE` is not 1.
     #[must_use]
-    fn lowered(self) -> Self {
+    fn lowered<const TIMES: u32>(self) -> Self {
+        self
+    }
+    /// `self`, a finite number, times [`MORE`]. It does not stall where `self` is subnormal. Called only where `RAISE` is
+    /// not 1.
+    #[must_use]
+    fn lifted(self) -> Self {
         self
     }
 }
@@ -193,8 +227,23 @@ pub trait Lanes: Number {
 /// How far weights are raised where arithmetic stalls at subnormal numbers.
 pub const RAISED: f32 = 18_446_744_073_709_551_616.0;
 
-/// By how much more they are raised for small values.
+/// By how much more they are raised for small values, and by how much tiny values are.
 pub const MORE: f32 = 281_474_976_710_656.0;
 
 /// `2^74` and `2^75`, whose product makes whole numbers of the least positive number of subnormal ones.
 pub const HALFWAY: [f32; 2] = [18_889_465_931_478_580_854_784.0, 37_778_931_862_957_161_709_568.0];
+
+/// The least positive number times [`MORE`]: `2^-101`.
+pub const LEAST_LIFTED: f32 = f32::MIN_POSITIVE * 33_554_432.0;
+
+/// For [`Lanes::lowered`]: the least number whose result is normal, what makes whole numbers of the least positive results,
+/// and two factors that divide.
+#[inline(always)]
+#[must_use]
+pub const fn lowering(times: u32) -> [f32; 4] {
+    let all = f32::MIN_POSITIVE * RAISED * MORE;
+    match times {
+        1 => [all, 137_438_953_472.0, 1.0 / (RAISED * MORE), 1.0],
+        _ => [all * MORE, 1.0 / 2048.0, 1.0 / (RAISED * MORE), 1.0 / MORE],
+    }
+}

@@ -42,12 +42,13 @@ macro_rules! attention {
                 weight_sums: 1,
                 exp2_relative: $exp2,
                 fused: $fused,
+                raises: $lanes::RAISE != 1.0,
             },
             primitives: &PRIMITIVES,
             entries: [v1::ENTRIES, v2::ENTRIES, v3::ENTRIES],
             pack,
-            raises: $lanes::RAISE != 1.0,
             largest,
+            lift,
             bias,
             add,
             divide,
@@ -64,10 +65,10 @@ macro_rules! attention {
                 keys: KeyLayout::Rows,
                 most_queries: $lanes::N.div_ceil(4),
                 weight_sums: $lanes::N,
+                raises: false,
                 ..KERNEL.spec
             },
             entries: [row1::ENTRIES; 3],
-            raises: false,
             ..KERNEL
         };
 
@@ -82,6 +83,7 @@ macro_rules! attention {
                 = memory::pack::<$lanes, $r1>;
             fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
             fn largest(block: &Block, value_dim: usize, to: &mut f32) = values::largest::<$lanes>;
+            fn lift(block: &Block, value_dim: usize, to: *mut f32) = values::lift::<$lanes>;
             fn add(a: *const f32, b: *const f32, n: usize, dst: *mut f32) = combine::add::<$lanes>;
             fn divide(tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) = combine::divide::<$lanes>;
         }

@@ -36,7 +36,8 @@ pub struct Tile {
 /// - `count` is at least one and at most `B`.
 /// - `keys` is readable for `count` rows of `head_dim` values, `key_stride` apart; for a kernel that reads panels, for
 ///   whole panels `[panel][dim][R]`.
-/// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart.
+/// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart. In a step of a kernel that raises
+///   weights, those that are tiny ([`super::values::is_tiny`]) are multiplied ([`super::values::lift`]).
 /// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
@@ -48,7 +49,7 @@ pub struct Block {
     pub values: *const f32,
     /// From one value to the next.
     pub value_stride: usize,
-    /// Largest magnitude of the values, NaN if one is NaN, where there is a bias or the kernel raises weights; otherwise
+    /// Largest magnitude of the values as the problem has them, NaN if one is NaN, where there is a bias or the kernel raises weights; otherwise
     /// not used.
     pub largest: f32,
     /// Keys in the block.
@@ -177,10 +178,10 @@ pub struct Kernel {
     pub entries: [Entries; 3],
     /// [`crate::memory::pack`] into panels of [`KernelSpec::tile_keys`] keys, with its clauses and presence.
     pub pack: unsafe fn(*const f32, usize, usize, usize, *mut f32),
-    /// Whether it raises weights: steps need the largest value of every block.
-    pub raises: bool,
     /// [`super::values::largest`], with its clauses and presence.
     pub largest: unsafe fn(&Block, usize, &mut f32),
+    /// [`super::values::lift`], with its clauses and presence.
+    pub lift: unsafe fn(&Block, usize, *mut f32),
     /// [`super::mask::bias`], with its clauses and presence.
     pub bias: unsafe fn(&MaskTile, usize, *mut f32, &mut Seen),
     /// [`super::combine::add`], with its clauses and presence.

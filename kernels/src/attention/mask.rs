@@ -9,7 +9,8 @@
 //! 2. *One pass.* Conversion of types, of units, the limit of finite elements and what is seen of the mask happen while
 //!    the square is in registers. Elements beyond the limit are rare, and one comparison a square finds them.
 //! 3. *The last square lies over the one before*, or before the block, where the mask's row goes on. Only a row that is
-//!    shorter than a vector goes through a buffer.
+//!    shorter than a vector goes through a buffer. A square of ordinary elements stays in registers; where one is found
+//!    beyond the limit, or less than `N` rows are left, vectors are looked at one by one.
 //! 4. *A row that all queries share is read once*, and is only spread over the tile if it masks a part of the block.
 //! 5. *Booleans become bits.* A word holds 32 keys of a row; the words of `N` rows lie in a vector, and a vector of the bias
 //!    is a test of one of their bits. Nothing is transposed, and words that are all ones or zeros are seen before
@@ -297,6 +298,39 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
     seen
 }
 
+/// A square of `N` rows and `N` keys that is written at once: its elements in base-2 units. Returns their largest magnitudes,
+/// NaN included.
+///
+/// # Safety
+/// - `N` rows of `N` elements, `step` bytes apart, are readable at `from`, and `N` vectors, `width` values apart, writable
+///   at `to`.
+#[inline(always)]
+unsafe fn square<L: Lanes, E: Element>(
+    isa: L::Isa,
+    from: *const u8,
+    step: usize,
+    to: *mut f32,
+    width: usize,
+) -> L {
+    // SAFETY: the same clauses.
+    unsafe {
+        if E::SIZE == 4 {
+            return L::transpose_square(isa, from.cast(), step / 4, LOG2_E, to, width);
+        }
+        let mut rows = [L::splat(isa, 0.0); MAX_LANES];
+        let mut largest = rows[0];
+        for i in 0..L::N {
+            rows[i] = E::load(isa, from.add(i * step));
+            largest = largest.larger_magnitude(rows[i]);
+        }
+        L::transpose(isa, &mut rows);
+        for i in 0..L::N {
+            rows[i].times(L::splat(isa, LOG2_E)).store(to.add(i * width));
+        }
+        largest
+    }
+}
+
 /// A row of additive elements for each query.
 ///
 /// # Safety
@@ -305,19 +339,33 @@ unsafe fn shared<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usiz
 unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usize, dst: *mut f32) -> Seen {
     let mut sight = Sight::<L>::new(isa);
     let limit = L::splat(isa, MASK_LIMIT);
-    let unit = L::splat(isa, LOG2_E);
     let step = tile.stride * E::SIZE;
     for row in (0..width).step_by(L::N) {
         let first = row.min(tile.rows - 1);
         let count = (tile.rows - first).min(L::N);
         let rows = tile.data.wrapping_add(first * step);
-        let mut key = 0;
-        while key < tile.keys {
+        for key in (0..tile.keys).step_by(L::N) {
+            // The last square lies over the one before.
+            let key = if tile.keys >= L::N { key.min(tile.keys - L::N) } else { key };
+            if (count == L::N || count == 1) && tile.keys >= L::N {
+                // A single row is repeated.
+                let step = if count == 1 { 0 } else { step };
+                // SAFETY: `N` elements of a row end at or before the last key; rows below `rows`. Vectors of the `width`
+                // values of keys below `keys`. (Clauses.)
+                let largest = unsafe {
+                    let from = rows.add(key * E::SIZE);
+                    square::<L, E>(isa, from, step, dst.add(key * width + row), width)
+                };
+                if largest.all_at_most(limit) {
+                    sight.attended = true;
+                    sight.magnitude = sight.magnitude.larger_magnitude(largest);
+                    continue;
+                }
+            }
             let left = tile.keys - key;
             let back = L::N.saturating_sub(left);
             let precede = back <= key + tile.before;
             let mut square = [L::splat(isa, 0.0); MAX_LANES];
-            let mut largest = square[0];
             // SAFETY: rows below `rows`. Elements of a row from `back` before `key` on, where so many precede it, and
             // `left` from `key` on otherwise. Vectors of the `width` values of keys below `keys`. (Clauses.)
             unsafe {
@@ -328,29 +376,14 @@ unsafe fn squares<L: Lanes, E: Element>(isa: L::Isa, tile: &MaskTile, width: usi
                     } else {
                         gather::<L, E>(isa, from, 1, left)
                     };
-                    largest = largest.larger_magnitude(square[i]);
                 }
                 L::transpose(isa, &mut square);
-                let ordinary = largest.all_at_most(limit);
-                if ordinary {
-                    sight.attended = true;
-                    sight.magnitude = sight.magnitude.larger_magnitude(largest);
-                }
+                let skip = if precede { back } else { 0 };
                 let to = dst.add(key * width + row);
-                if ordinary && back == 0 {
-                    for i in 0..L::N {
-                        square[i].times(unit).store(to.add(i * width));
-                    }
-                } else {
-                    let skip = if precede { back } else { 0 };
-                    for i in 0..L::N.min(left) {
-                        let x = square[skip + i];
-                        let y = if ordinary { x.times(unit) } else { sight.bias::<E>(isa, x) };
-                        y.store(to.add(i * width));
-                    }
+                for i in 0..L::N.min(left) {
+                    sight.bias::<E>(isa, square[skip + i]).store(to.add(i * width));
                 }
             }
-            key += L::N;
         }
     }
     sight.seen(isa)

@@ -125,6 +125,13 @@ unsafe fn keep_modified<L: Lanes, const V: usize>(
     unsafe { keep::<L, V>(&scores, at, top) }
 }
 
+/// Scores stay as the product leaves them.
+const PLAIN: u8 = 0;
+/// A bias for each row is added to scores, and there is no soft cap.
+const BIASED: u8 = 1;
+/// Anything else.
+const MODIFIED: u8 = 2;
+
 /// Writes the block's scores to `dst` and returns the largest of each row, `−∞` where no key is attended.
 ///
 /// # Safety
@@ -141,9 +148,11 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     // SAFETY: the same clauses.
     unsafe {
         if is_plain(block) {
-            panels::<L, R, V, PANELS, false>(isa, tile, block, dst)
+            panels::<L, R, V, PANELS, PLAIN>(isa, tile, block, dst)
+        } else if block.cap == 0.0 && !block.shares_bias {
+            panels::<L, R, V, PANELS, BIASED>(isa, tile, block, dst)
         } else {
-            panels::<L, R, V, PANELS, true>(isa, tile, block, dst)
+            panels::<L, R, V, PANELS, MODIFIED>(isa, tile, block, dst)
         }
     }
 }
@@ -164,12 +173,12 @@ fn fetch<L: Lanes, const R: usize>(isa: L::Isa, block: &Block, key: usize) {
     }
 }
 
-/// [`scores`], with soft cap and bias only where `MODIFIED`.
+/// [`scores`], with soft cap and bias as `KIND` says.
 ///
 /// # Safety
 /// - As for [`scores`].
 #[inline(always)]
-unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const MODIFIED: bool>(
+unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, const KIND: u8>(
     isa: L::Isa,
     tile: &Tile,
     block: &Block,
@@ -184,10 +193,20 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
             let at = dst.add(key * width);
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
-            if MODIFIED {
-                if block.ahead.rows > 0 {
-                    fetch::<L, R>(isa, block, key);
+            if KIND != PLAIN && block.ahead.rows > 0 {
+                fetch::<L, R>(isa, block, key);
+            }
+            if KIND == BIASED && rows >= R {
+                let masked = L::splat(isa, f32::NEG_INFINITY);
+                let bias = block.bias.add(key * width);
+                for r in 0..R {
+                    let mut scores = acc[r];
+                    for v in 0..V {
+                        scores[v] = biased(scores[v], L::load(isa, bias.add((r * V + v) * L::N)), masked);
+                    }
+                    keep::<L, V>(&scores, at.add(r * width), &mut top);
                 }
+            } else if KIND != PLAIN {
                 for r in 0..R {
                     if r < rows {
                         keep_modified::<L, V>(isa, block, key + r, &acc[r], at.add(r * width), &mut top);

@@ -14,7 +14,7 @@
 //! 4. *Products of small weights are not subnormal*, where arithmetic would stall at them. Weights arrive raised by a
 //!    power of two ([`Lanes::RAISE`]), and the sums of a block are lowered where they are added to memory, by a
 //!    multiply-add that takes the place of the addition. Values of a block that are all small have their weights raised
-//!    further, and where some are so large that a sum might overflow the weights are lowered first. The largest value of
+//!    further, those of a block that are tiny are themselves multiplied, in a copy ([`lift`]), and where some are so large that a sum might overflow the weights are lowered first. The largest value of
 //!    the block decides, so that no row depends on another one. All factors are powers of two: no bit differs but where
 //!    numbers would have been subnormal, and there fewer are lost.
 
@@ -25,6 +25,9 @@ use crate::product::product;
 
 /// Values of magnitudes below this are small: `2^-24`.
 const SMALL: f32 = 5.960_464_5e-8;
+
+/// Values of magnitudes below this are tiny: `2^-72`.
+const TINY: f32 = 2.117_582_4e-22;
 
 /// Values of magnitudes from this on, or NaN, are large: `2^39`. Below, no sum over a block of raised weights overflows.
 const LARGE: f32 = 549_755_813_888.0;
@@ -38,6 +41,43 @@ pub enum Raised {
     Once,
     /// By [`Lanes::RAISE`] and [`MORE`].
     Twice,
+    /// As much, and the values by [`MORE`].
+    Lifted,
+}
+
+/// Whether a block of values of which this is the largest magnitude is tiny: for a kernel that raises weights they are
+/// multiplied by [`MORE`].
+#[inline(always)]
+#[must_use]
+pub fn is_tiny(largest: f32) -> bool {
+    largest > 0.0 && largest < TINY
+}
+
+/// Copies the values of a block, which are tiny, times [`MORE`], to rows at `to`, `value_dim` apart.
+///
+/// # Safety
+/// - The clauses of [`Block`] for `value_dim`. `count · value_dim` values are writable at `to`, where the block's values may
+///   themselves be, as far apart.
+#[inline(always)]
+pub unsafe fn lift<L: Lanes>(isa: L::Isa, block: &Block, value_dim: usize, to: *mut f32) {
+    for i in 0..block.count {
+        for x in (0..value_dim).step_by(L::N) {
+            // SAFETY: row `i` of the block's values, and of `to`, has `value_dim` elements (clause); the buffer holds a
+            // vector.
+            unsafe {
+                let (from, to) = (block.values.add(i * block.value_stride + x), to.add(i * value_dim + x));
+                let n = value_dim - x;
+                if n >= L::N {
+                    L::load(isa, from).lifted().store(to);
+                } else {
+                    let mut lanes = [0.0; MAX_LANES];
+                    lanes.as_mut_ptr().copy_from_nonoverlapping(from, n);
+                    L::load(isa, lanes.as_ptr()).lifted().store(lanes.as_mut_ptr());
+                    to.copy_from_nonoverlapping(lanes.as_ptr(), n);
+                }
+            }
+        }
+    }
 }
 
 impl Raised {
@@ -47,6 +87,8 @@ impl Raised {
     pub fn of<L: Lanes>(block: &Block) -> Raised {
         if L::RAISE == 1.0 || block.largest.is_nan() || block.largest >= LARGE {
             Raised::Not
+        } else if is_tiny(block.largest) {
+            Raised::Lifted
         } else if block.largest < SMALL {
             Raised::Twice
         } else {
@@ -63,7 +105,7 @@ impl Raised {
         let factor = match self {
             Raised::Not => 1.0 / L::RAISE,
             Raised::Once => 1.0,
-            Raised::Twice => MORE,
+            Raised::Twice | Raised::Lifted => MORE,
         };
         if factor != 1.0 {
             let factor = L::splat(isa, factor);
@@ -163,7 +205,7 @@ pub unsafe fn store<L: Lanes, const R: usize, const V: usize>(
                 } else if raised == Raised::Once {
                     if first { x.times(lower) } else { x.mul_add(lower, L::load(isa, at)) }
                 } else {
-                    let x = x.lowered();
+                    let x = if raised == Raised::Twice { x.lowered::<1>() } else { x.lowered::<2>() };
                     if first { x } else { L::load(isa, at).plus(x) }
                 };
                 c.store(at);

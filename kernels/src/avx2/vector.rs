@@ -2,7 +2,7 @@
 
 use crate::exp2::{EXP2_NEAREST, ZERO_AT, exp2_horner, raised};
 use crate::isa::Avx2;
-use crate::lanes::{HALFWAY, Lanes, MAX_LANES, MORE, RAISED};
+use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
 use core::arch::x86_64::*;
 use elsa_core::state::Number;
 
@@ -25,9 +25,6 @@ impl Eight {
         unsafe { Avx2::assume() }
     }
 }
-
-/// The least positive numbers in one divided by all that weights are raised by.
-const UNITS: f32 = 137_438_953_472.0;
 
 impl Number for Eight {
     #[inline(always)]
@@ -211,22 +208,22 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
+        // meets a subnormal number, in lanes that are not used either.
         Eight(op!({
             let [half, rest] = HALFWAY;
             let least = _mm256_set1_ps(f32::MIN_POSITIVE);
             let size = self.abs().0;
             let limit = _mm256_div_ps(least, factor.0);
             let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, limit);
-            let product = _mm256_mul_ps(_mm256_and_ps(normal, self.0), factor.0);
             if _mm256_movemask_ps(normal) == 0xff {
-                return Eight(product);
+                return self.times(factor);
             }
+            let product = _mm256_and_ps(normal, _mm256_mul_ps(_mm256_max_ps(limit, size), factor.0));
             let subnormal = _mm256_cmp_ps::<_CMP_LT_OQ>(size, least);
             let bits = _mm256_cvtepi32_ps(_mm256_castps_si256(size));
             let low = _mm256_mul_ps(bits, _mm256_set1_ps(1.0 / rest));
-            let high = _mm256_andnot_ps(_mm256_or_ps(normal, subnormal), size);
-            let high = _mm256_mul_ps(high, _mm256_set1_ps(half));
+            let high = _mm256_mul_ps(_mm256_max_ps(least, size), _mm256_set1_ps(half));
             let halfway = _mm256_blendv_ps(high, low, subnormal);
             let whole = _mm256_mul_ps(halfway, _mm256_mul_ps(factor.0, _mm256_set1_ps(rest)));
             let tiny = _mm256_andnot_ps(normal, _mm256_castsi256_ps(_mm256_cvtps_epi32(whole)));
@@ -235,17 +232,32 @@ impl Lanes for Eight {
         }))
     }
     #[inline(always)]
-    fn lowered(self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+    fn lowered<const TIMES: u32>(self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
+        // meets a subnormal number, in lanes that are not used either.
         Eight(op!({
-            let size = self.abs().0;
-            let normal =
-                _mm256_cmp_ps::<_CMP_NLT_UQ>(size, _mm256_set1_ps(f32::MIN_POSITIVE * RAISED * MORE));
-            let whole = _mm256_mul_ps(_mm256_andnot_ps(normal, size), _mm256_set1_ps(UNITS));
-            let tiny = _mm256_castsi256_ps(_mm256_cvtps_epi32(whole));
-            let rest = _mm256_mul_ps(_mm256_and_ps(normal, self.0), _mm256_set1_ps(1.0 / (RAISED * MORE)));
+            let [limit, units, rest, last] = lowering(TIMES);
+            let (size, limit) = (self.abs().0, _mm256_set1_ps(limit));
+            let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, limit);
+            let whole = _mm256_mul_ps(size, _mm256_set1_ps(units));
+            let tiny = _mm256_andnot_ps(normal, _mm256_castsi256_ps(_mm256_cvtps_epi32(whole)));
+            let large = _mm256_mul_ps(_mm256_max_ps(limit, size), _mm256_set1_ps(rest));
+            let large = _mm256_and_ps(normal, _mm256_mul_ps(large, _mm256_set1_ps(last)));
             let sign = _mm256_and_ps(self.0, _mm256_set1_ps(-0.0));
-            _mm256_or_ps(_mm256_or_ps(tiny, sign), rest)
+            _mm256_or_ps(_mm256_or_ps(tiny, sign), large)
+        }))
+    }
+    #[inline(always)]
+    fn lifted(self) -> Self {
+        Eight(op!({
+            let least = _mm256_set1_ps(f32::MIN_POSITIVE);
+            let size = self.abs().0;
+            let subnormal = _mm256_cmp_ps::<_CMP_LT_OQ>(size, least);
+            let bits = _mm256_cvtepi32_ps(_mm256_castps_si256(size));
+            let low = _mm256_mul_ps(bits, _mm256_set1_ps(LEAST_LIFTED));
+            let high = _mm256_mul_ps(_mm256_max_ps(least, size), _mm256_set1_ps(MORE));
+            let sign = _mm256_and_ps(self.0, _mm256_set1_ps(-0.0));
+            _mm256_or_ps(_mm256_blendv_ps(high, low, subnormal), sign)
         }))
     }
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use crate::exp2::{EXP2_FLOOR, raised};
 use crate::isa::Avx512;
-use crate::lanes::{HALFWAY, Lanes, MAX_LANES, MORE, RAISED};
+use crate::lanes::{HALFWAY, LEAST_LIFTED, Lanes, MAX_LANES, MORE, RAISED, lowering};
 use core::arch::x86_64::*;
 use elsa_core::state::{Number, WEIGHT_FLOOR};
 
@@ -49,9 +49,6 @@ impl Sixteen {
         }))
     }
 }
-
-/// The least positive numbers in one divided by all that weights are raised by.
-const UNITS: f32 = 137_438_953_472.0;
 
 impl Number for Sixteen {
     #[inline(always)]
@@ -204,6 +201,47 @@ impl Lanes for Sixteen {
         });
     }
     #[inline(always)]
+    unsafe fn transpose_square(
+        isa: Avx512,
+        src: *const f32,
+        src_stride: usize,
+        factor: f32,
+        dst: *mut f32,
+        dst_stride: usize,
+    ) -> Self {
+        // Four columns at a time, whose rows are put together in memory's order: the four rows of a quarter are then
+        // transposed, and no value moves from one quarter to another.
+        let mut largest = Self::splat(isa, 0.0);
+        for column in (0..16).step_by(4) {
+            // SAFETY: sixteen rows of sixteen values at either pointer (clause of `transpose_square`).
+            unsafe {
+                let quarters = |row: usize| {
+                    let at =
+                        |quarter: usize| _mm_loadu_ps(src.add((row + 4 * quarter) * src_stride + column));
+                    let x = _mm512_insertf32x4::<1>(_mm512_castps128_ps512(at(0)), at(1));
+                    _mm512_insertf32x4::<3>(_mm512_insertf32x4::<2>(x, at(2)), at(3))
+                };
+                let (w, x, y, z) = (quarters(0), quarters(1), quarters(2), quarters(3));
+                for row in [w, x, y, z] {
+                    largest = largest.larger_magnitude(Sixteen(row));
+                }
+                let (wx_low, wx_high) = (_mm512_unpacklo_ps(w, x), _mm512_unpackhi_ps(w, x));
+                let (yz_low, yz_high) = (_mm512_unpacklo_ps(y, z), _mm512_unpackhi_ps(y, z));
+                let columns = [
+                    _mm512_shuffle_ps::<0x44>(wx_low, yz_low),
+                    _mm512_shuffle_ps::<0xee>(wx_low, yz_low),
+                    _mm512_shuffle_ps::<0x44>(wx_high, yz_high),
+                    _mm512_shuffle_ps::<0xee>(wx_high, yz_high),
+                ];
+                for (i, x) in columns.into_iter().enumerate() {
+                    let y = _mm512_mul_ps(x, _mm512_set1_ps(factor));
+                    _mm512_storeu_ps(dst.add((column + i) * dst_stride), y);
+                }
+            }
+        }
+        largest
+    }
+    #[inline(always)]
     fn minus(self, other: Self) -> Self {
         Sixteen(op!(_mm512_sub_ps(self.0, other.0)))
     }
@@ -240,21 +278,22 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn shrunk(self, factor: Self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
+        // meets a subnormal number, in lanes that are not used either.
         Sixteen(op!({
             let [half, rest] = HALFWAY;
             let least = _mm512_set1_ps(f32::MIN_POSITIVE);
             let size = _mm512_abs_ps(self.0);
             let limit = _mm512_div_ps(least, factor.0);
             let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(size, limit);
-            let product = _mm512_maskz_mul_ps(normal, self.0, factor.0);
             if normal == u16::MAX {
-                return Sixteen(product);
+                return self.times(factor);
             }
+            let product = _mm512_maskz_mul_ps(normal, _mm512_max_ps(limit, size), factor.0);
             let subnormal = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, least);
             let bits = _mm512_cvtepi32_ps(_mm512_castps_si512(size));
             let low = _mm512_mul_ps(bits, _mm512_set1_ps(1.0 / rest));
-            let high = _mm512_maskz_mul_ps(!(normal | subnormal), size, _mm512_set1_ps(half));
+            let high = _mm512_mul_ps(_mm512_max_ps(least, size), _mm512_set1_ps(half));
             let halfway = _mm512_mask_blend_ps(subnormal, high, low);
             let whole = _mm512_mul_ps(halfway, _mm512_mul_ps(factor.0, _mm512_set1_ps(rest)));
             let tiny = _mm512_maskz_cvtps_epi32(!normal, whole);
@@ -264,19 +303,34 @@ impl Lanes for Sixteen {
         }))
     }
     #[inline(always)]
-    fn lowered(self) -> Self {
-        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits.
+    fn lowered<const TIMES: u32>(self) -> Self {
+        // What would be subnormal is a whole number of the least positive one, and such numbers are its bits. No product
+        // meets a subnormal number, in lanes that are not used either.
         Sixteen(op!({
-            let size = _mm512_abs_ps(self.0);
-            let normal =
-                _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(size, _mm512_set1_ps(f32::MIN_POSITIVE * RAISED * MORE));
-            let whole = _mm512_mul_ps(_mm512_maskz_mov_ps(!normal, size), _mm512_set1_ps(UNITS));
-            let tiny = _mm512_cvtps_epi32(whole);
-            let large = _mm512_maskz_mov_ps(normal, self.0);
-            let rest = _mm512_mul_ps(large, _mm512_set1_ps(1.0 / (RAISED * MORE)));
+            let [limit, units, rest, last] = lowering(TIMES);
+            let (size, limit) = (_mm512_abs_ps(self.0), _mm512_set1_ps(limit));
+            let normal = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(size, limit);
+            let whole = _mm512_mul_ps(size, _mm512_set1_ps(units));
+            let tiny = _mm512_maskz_cvtps_epi32(!normal, whole);
+            let large = _mm512_mul_ps(_mm512_max_ps(limit, size), _mm512_set1_ps(rest));
+            let large = _mm512_maskz_mul_ps(normal, large, _mm512_set1_ps(last));
             let sign = _mm512_and_si512(_mm512_castps_si512(self.0), _mm512_set1_epi32(i32::MIN));
-            let bits = _mm512_or_si512(_mm512_or_si512(tiny, sign), _mm512_castps_si512(rest));
+            let bits = _mm512_or_si512(_mm512_or_si512(tiny, sign), _mm512_castps_si512(large));
             _mm512_castsi512_ps(bits)
+        }))
+    }
+    #[inline(always)]
+    fn lifted(self) -> Self {
+        Sixteen(op!({
+            let least = _mm512_set1_ps(f32::MIN_POSITIVE);
+            let size = _mm512_abs_ps(self.0);
+            let subnormal = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(size, least);
+            let bits = _mm512_cvtepi32_ps(_mm512_castps_si512(size));
+            let low = _mm512_mul_ps(bits, _mm512_set1_ps(LEAST_LIFTED));
+            let high = _mm512_mul_ps(_mm512_max_ps(least, size), _mm512_set1_ps(MORE));
+            let sign = _mm512_and_si512(_mm512_castps_si512(self.0), _mm512_set1_epi32(i32::MIN));
+            let size = _mm512_castps_si512(_mm512_mask_blend_ps(subnormal, high, low));
+            _mm512_castsi512_ps(_mm512_or_si512(size, sign))
         }))
     }
     #[inline(always)]

@@ -4,3 +4,4 @@ mod exponential;
 mod gpu;
 mod mask;
 mod registry;
+mod subnormal;

@@ -217,6 +217,46 @@ fn padding_never_leaks() {
     assert!(meaningful > 5_000);
 }
 
+/// Values of sizes around and below the least normal number, alone and in blocks beside larger ones. What rounds to a
+/// multiple of the least positive number is off by half of it: each product, or for a kernel that raises weights each block
+/// of keys, and merges.
+#[test]
+fn subnormal_values_keep_their_bits() {
+    let least = 2f64.powi(-149);
+    let keys = if cfg!(miri) { 70 } else { 300 };
+    for size in [1e-8, 1e-20, 2e-22, 1e-30, 1e-37, 1e-38, 1e-40, 1e-42, 1e-44] {
+        for (queries, dv, masked, gain) in [(20, 16, false, 1.0), (70, 10, true, 12.0), (1, 16, false, 12.0)]
+        {
+            for mixed in [false, true] {
+                let mask = masked.then(|| MaskParams {
+                    kind: MaskKind::Bool,
+                    dims: vec![queries, keys],
+                    density: 0.7,
+                });
+                let mut case =
+                    Params { mask, gain, ..Params::plain(queries, keys, 8, dv) }.build("subnormal values");
+                for x in 0..case.v.len() {
+                    let of = if mixed && x / dv < 128 { 1e-6 } else { size };
+                    case.v.set(x, (f64::from(case.v.get(x)) * of) as f32);
+                }
+                let answer = case.naive();
+                all(&case, |name, buffers| {
+                    let raises = queries > 5 && name.contains("Elsa") && name.contains("avx");
+                    let steps = if raises { 8.0 } else { keys as f64 };
+                    for (x, (y, spread)) in answer.y.iter().zip(&answer.spread).enumerate() {
+                        let (found, allowed) =
+                            (f64::from(buffers.output.get(x)), 1e-4 * spread + steps * least);
+                        assert!(
+                            (found - y).abs() <= allowed,
+                            "{name}, {size:e}, mixed {mixed}, element {x}: {found:e}, not {y:e} ±{allowed:e}"
+                        );
+                    }
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn zeros_are_positive_for_every_division_of_the_work() {
     for causal in [None, Some(Alignment::TopLeft), Some(Alignment::BottomRight)] {

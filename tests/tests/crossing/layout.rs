@@ -27,7 +27,7 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
         Region::Keys => {
             when(choice.stage_keys, block.next_multiple_of(choice.kernel.tile_keys) * choice.head_dim)
         }
-        Region::Values => when(choice.stage_values, block * choice.value_dim),
+        Region::Values => when(choice.stage_values || choice.kernel.raises, block * choice.value_dim),
         Region::Rows => {
             let rows = block.max(w) * choice.head_dim.max(choice.value_dim);
             when(choice.convert || (choice.stage_keys && panels), rows)

@@ -192,6 +192,7 @@ mod tests {
         weight_sums: 1,
         exp2_relative: 1.6e-7,
         fused: true,
+        raises: false,
     };
 
     fn spec(dtype: DType, heads: usize, queries: usize, keys: usize, [d, dv]: [usize; 2]) -> Spec {

@@ -46,4 +46,7 @@ pub struct KernelSpec {
     pub exp2_relative: f64,
     /// Whether a multiply-add rounds once (fused).
     pub fused: bool,
+    /// Whether it raises weights so that products are not subnormal: steps need the largest value of every block, and
+    /// blocks of tiny values are copied.
+    pub raises: bool,
 }

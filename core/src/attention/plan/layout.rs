@@ -175,7 +175,7 @@ impl WorkspaceLayout {
             weights: worker.take(&[c.block + 16, w]),
             pad: worker.take(&[8, c.head_dim]),
             keys: worker.take(&[optional(c.stage_keys, c.block + 8), c.head_dim]),
-            values: worker.take(&[optional(c.stage_values, c.block), c.value_dim]),
+            values: worker.take(&[optional(c.stage_values || c.kernel.raises, c.block), c.value_dim]),
             rows: worker.take(&[optional(through, c.block.max(w)), c.head_dim.max(c.value_dim)]),
             bias: worker.take(&[c.block, optional(c.masked, w)]),
             second_bias: worker.take(&[c.block, optional(c.adds_two, w)]),

@@ -104,6 +104,7 @@ mod tests {
         weight_sums: 1,
         exp2_relative: 1.6e-7,
         fused: true,
+        raises: false,
     };
 
     fn chosen(tokens: usize, mask: Option<&[usize]>, bias: Option<BiasView>, l2: usize) -> CpuChoice {

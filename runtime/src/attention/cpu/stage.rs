@@ -5,6 +5,8 @@ use super::context::{Context, Tensor, TileRows};
 use elsa_core::attention::plan::KeyLayout;
 use elsa_core::attention::{Operand, Sequence};
 use elsa_core::dtype::DType;
+use elsa_kernels::attention::Block;
+use elsa_kernels::attention::values::is_tiny;
 use std::ops::Range;
 
 /// The rows of a block: address of the first, and the distance from one to the next in f32 values.
@@ -181,6 +183,26 @@ pub(super) unsafe fn values(
     // SAFETY: the region for values holds a block (layout); *inputs*, *kernel*.
     unsafe { gather(c, sequence, kv_head, [Operand::PastValue, Operand::Value], keys, padded, staged) }
     Rows { data: staged, stride: padded }
+}
+
+/// The largest magnitude of a block's values, and the values as steps read them: those that are tiny multiplied, in the
+/// worker's region, where the kernel raises weights.
+///
+/// # Safety
+/// - The invariants of [`Context`] and the clauses of [`Block`], whose values are those of [`values`] with the same `worker`.
+pub(super) unsafe fn lifted(c: &Context<'_>, block: &Block, worker: *mut f32) -> (f32, Rows) {
+    let dim = c.choice.value_dim;
+    let mut largest = 0.0;
+    // SAFETY: the clauses; the region for values holds a block (layout) where the kernel raises weights; *kernel*.
+    unsafe {
+        (c.kernel.largest)(block, dim, &mut largest);
+        if !c.kernel.spec.raises || !is_tiny(largest) {
+            return (largest, Rows { data: block.values, stride: block.value_stride });
+        }
+        let to = worker.wrapping_add(c.layout.values.start);
+        (c.kernel.lift)(block, dim, to);
+        (largest, Rows { data: to, stride: dim })
+    }
 }
 
 /// Writes finished rows, `[value_dim][width]` at `src`, to the output. A null `src` stands for zeros.

@@ -137,7 +137,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
         let mut staged: Option<(Rows, Rows)> = None;
-        let mut largest: Option<f32> = None;
+        let mut values: Option<(f32, Rows)> = None;
         for place in 0..walks.len() {
             // The next tile of this block, or the first one of the next block.
             let ahead = match walks.get(place + 1) {
@@ -168,12 +168,9 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                     largest: 0.0,
                     cap: c.cap,
                 };
-                if c.kernel.raises || !bias.data.is_null() {
-                    block.largest = *largest.get_or_insert_with(|| {
-                        let mut found = 0.0;
-                        (c.kernel.largest)(&block, choice.value_dim, &mut found);
-                        found
-                    });
+                if c.kernel.spec.raises || !bias.data.is_null() {
+                    let (largest, v) = *values.get_or_insert_with(|| stage::lifted(c, &block, part));
+                    (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
                 }
                 let (sums, new) = walk.current(start / choice.segment);
                 (walk.entries.step)(&walk.tile, &block, &sums, new);
