@@ -38,6 +38,7 @@
 //! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
 //! | [`row`] | the operations on one row |
 
+pub mod ahead;
 pub mod combine;
 pub(crate) mod instance;
 pub mod kernel;

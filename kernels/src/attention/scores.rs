@@ -15,6 +15,7 @@
 //! 5. *The maxima are taken before the scores leave the registers*, and a second time only where soft cap or bias
 //!    change them.
 
+use super::ahead::fetch;
 use super::kernel::{Block, Tile};
 use super::modify::{bias_of, biased, capped, is_plain};
 use crate::lanes::Lanes;
@@ -157,22 +158,6 @@ pub unsafe fn scores<L: Lanes, const R: usize, const V: usize, const PANELS: boo
     }
 }
 
-/// Has the lines of the share `key / count` of what is [`Ahead`](super::kernel::Ahead) of a block brought to the cache, for
-/// `R` keys.
-#[inline(always)]
-fn fetch<L: Lanes, const R: usize>(isa: L::Isa, block: &Block, key: usize) {
-    const LINE: usize = 64;
-    let ahead = &block.ahead;
-    let row = |key: usize| ahead.rows * key.min(block.count) / block.count;
-    for row in row(key)..row(key + R) {
-        let at = ahead.data.wrapping_add(row * ahead.stride);
-        for i in (0..ahead.bytes).step_by(LINE) {
-            L::prefetch(isa, at.wrapping_add(i));
-        }
-        L::prefetch(isa, at.wrapping_add(ahead.bytes - 1));
-    }
-}
-
 /// [`scores`], with soft cap and bias as `KIND` says.
 ///
 /// # Safety
@@ -194,7 +179,7 @@ unsafe fn panels<L: Lanes, const R: usize, const V: usize, const PANELS: bool, c
             let acc = panel::<L, R, V, PANELS>(isa, tile, block, key, at);
             let rows = block.count - key;
             if KIND != PLAIN && block.ahead.rows > 0 {
-                fetch::<L, R>(isa, block, key);
+                fetch::<L>(isa, &block.ahead, key..key + R, 2 * block.count);
             }
             if KIND == BIASED && rows >= R {
                 let masked = L::splat(isa, f32::NEG_INFINITY);

@@ -18,6 +18,7 @@
 //!    the block decides, so that no row depends on another one. All factors are powers of two: no bit differs but where
 //!    numbers would have been subnormal, and there fewer are lost.
 
+use super::ahead::fetch;
 use super::kernel::Block;
 use super::modify::bias_of;
 use crate::lanes::{Lanes, MAX_LANES, MORE};
@@ -169,6 +170,9 @@ pub unsafe fn add<L: Lanes, const R: usize, const V: usize>(
     // SAFETY: strips end at `value_dim`, which rows of values and of `w` have (clauses).
     unsafe {
         while x < wide {
+            if block.ahead.rows > 0 {
+                fetch::<L>(isa, &block.ahead, value_dim + x..value_dim + x + R, 2 * value_dim);
+            }
             let acc = product::<L, R, V, true>(isa, block.count, block.values.add(x), block.value_stride, p);
             store::<L, R, V>(isa, &acc, w.add(x * row), first, raised);
             x += R;
