@@ -16,9 +16,13 @@ use crate::attention::bias::BiasView;
 use crate::attention::problem::Problem;
 use crate::profile::DeviceProfile;
 
-/// Whether the sequences of a batch, and the heads of a sequence, have the same elements.
-#[derive(Clone, Copy)]
+/// Whether there are elements, and whether the sequences of a batch, and the heads of a sequence, have the same ones.
+///
+/// It says itself whether there are any, instead of an `Option` around it: of `None` only the tag is initialised, and
+/// memory checkers report a jump on the rest that a compiler puts before the one on the tag.
+#[derive(Clone, Copy, Default)]
 struct SharedBy {
+    any: bool,
     sequences: bool,
     heads: bool,
 }
@@ -33,20 +37,27 @@ pub(super) fn share(
     tiles: usize,
 ) {
     let spec = problem.spec();
-    if spec.packed.is_some() {
+    if spec.packed.is_some() || (spec.mask.is_none() && spec.bias.is_none()) {
         return;
     }
     let (batch, heads) = (spec.query.batch(), problem.heads());
     let dense = |shape: [usize; 4]| SharedBy {
+        any: true,
         sequences: shape[0] == 1 && batch > 1,
         heads: shape[1] == 1 && heads > 1,
     };
-    // One row for all queries is kept as it is.
-    let mask = spec.mask.filter(|mask| !mask.same_for_all_queries()).map(|mask| dense(mask.shape()));
-    let bias = spec.bias.map(|bias| match bias {
-        BiasView::Dense(view) => dense(view.shape()),
-        BiasView::Table(_) => SharedBy { sequences: batch > 1, heads: false },
-    });
+    let [mut mask, mut bias] = [SharedBy::default(); 2];
+    if let Some(view) = &spec.mask {
+        mask = dense(view.shape());
+        // One row for all queries is kept as it is.
+        mask.any = !view.same_for_all_queries();
+    }
+    if let Some(view) = &spec.bias {
+        bias = match view {
+            BiasView::Dense(view) => dense(view.shape()),
+            BiasView::Table(_) => SharedBy { any: true, sequences: batch > 1, heads: false },
+        };
+    }
     let group = match choice.method {
         Method::Elsa if tiles <= most.min(MAX_TILES) => tiles,
         Method::Elsa => choice.group,
@@ -66,8 +77,7 @@ pub(super) fn share(
     ];
     let mut best = 0;
     for (order, tensors, sequences, heads) in orders {
-        let keep =
-            |by: Option<SharedBy>| by.is_some_and(|by| (by.sequences || !sequences) && (by.heads || !heads));
+        let keep = |by: SharedBy| by.any && (by.sequences || !sequences) && (by.heads || !heads);
         let keeps = Keeps { mask: keep(mask), bias: keep(bias) };
         let count = usize::from(keeps.mask) + usize::from(keeps.bias);
         if count > best && fits(tensors) {
