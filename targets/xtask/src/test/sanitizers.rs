@@ -67,8 +67,8 @@ fn cuda_sanitized(tree: &Tree, variant: Variant, options: &str) -> Ran {
     // The larger device divides keys into more splits.
     for (line, device) in [
         ("--lib -- --include-ignored cuda:: --test-threads 1", ""),
-        ("--test crossing -- --include-ignored cuda_conformance::random", "large"),
-        ("--test crossing -- --include-ignored cuda_sanitized::", ""),
+        ("--test crossing -- --include-ignored cuda_conformance::random --test-threads 1", "large"),
+        ("--test crossing -- --include-ignored cuda_sanitized:: --test-threads 1", ""),
     ] {
         let run = sanitized(tree, variant.name(), &format!("{options} {line}"), &host);
         let run = run.env("ELSA_STANDIN_DEVICE", device);

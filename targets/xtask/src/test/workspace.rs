@@ -216,9 +216,10 @@ pub fn cuda(tree: &Tree) -> Ran {
         Ok(folder) => folder,
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
+    // One test after the other: the stand-in refuses to free page-locked memory while any work is under way.
     for line in [
         "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
-         conformance:: hostile:: windows:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_",
+         conformance:: hostile:: windows:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_ --test-threads 1",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
     ] {
         // The stage `host` goes over the processor's back ends.
