@@ -9,13 +9,15 @@ use std::process::{Child, Output};
 const MB: usize = 1_000_000;
 
 /// Waits for the end of a process. Returns the most memory that it had, in bytes, as seen every fraction of a
-/// millisecond; 0 if it was not seen. The shell that starts it does not count.
+/// millisecond; 0 if it was not seen. Only the tool counts, or its emulator: before, the process is the shell that starts
+/// it, or has the memory of this one.
 fn peak(mut child: Child) -> (usize, Output) {
     let status = format!("/proc/{}/status", child.id());
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         let text = std::fs::read_to_string(&status).unwrap_or_default();
-        if !text.starts_with("Name:\tsh\n")
+        let name = text.lines().next().and_then(|line| line.strip_prefix("Name:\t")).unwrap_or_default();
+        if (name == "elsa" || name.starts_with("qemu"))
             && let Some(line) = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))
         {
             let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().unwrap();
