@@ -216,15 +216,20 @@ pub fn cuda(tree: &Tree) -> Ran {
         Ok(folder) => folder,
         Err(fault) => return Ran::fault(ran.counted, fault),
     };
-    // One test after the other: the stand-in refuses to free page-locked memory while any work is under way.
-    for line in [
+    // One test of a process after the other: the stand-in refuses to free page-locked memory while any work is under way.
+    // Sizes of blocks are the processor's.
+    let lines = [
+        "cargo test --workspace --test crossing --no-fail-fast -- --include-ignored conformance:: \
+         --skip every_block_size --test-threads 1",
         "cargo test --workspace --test crossing --test no_allocation --no-fail-fast -- --include-ignored \
-         conformance:: hostile:: windows:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_ --test-threads 1",
+         hostile:: windows:: determinism:: append:: chunks:: cuda_ run_and_bind --skip scale_ \
+         --skip cuda_conformance:: --test-threads 1",
         "cargo test --workspace --lib --no-fail-fast -- --include-ignored cuda:: --test-threads 1",
-    ] {
-        // The stage `host` goes over the processor's back ends.
-        let run = Run::new(tree, line).env("ELSA_ONLY", "cuda");
-        tests(&mut ran, with_standin(run, &folder));
+    ];
+    // The stage `host` goes over the processor's back ends.
+    let run = |line: &str| with_standin(Run::new(tree, line).env("ELSA_ONLY", "cuda"), &folder);
+    for (line, out) in together(lines.map(run).into()) {
+        add_tests(&mut ran, &line, &out);
     }
     // A device with room for many splits of the keys.
     let large = Run::new(
