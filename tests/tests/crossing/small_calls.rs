@@ -76,8 +76,8 @@ fn run(engine: &Engine, case: &Case, method: Method, workspace: &mut Workspace) 
     if !fits {
         let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut own).unwrap();
         bound.run().unwrap();
-        // Miri interprets, and goes through the keys of a segment once.
-        if !cfg!(miri) || case.spec.key.tokens() < 64 {
+        // Miri interprets, and repeats one case.
+        if !cfg!(miri) || case.name == "plain" {
             bound.run().unwrap();
         }
     }
@@ -108,8 +108,8 @@ fn calls_agree_with_the_definition() {
         let engine = engine(threads);
         for case in cases() {
             for method in [Method::Elsa, Method::Math] {
-                // Miri interprets: method math, which has no segments, need not go through all their keys.
-                let short = !cfg!(miri) || case.spec.key.tokens() < 64;
+                // Miri interprets: method math takes the cases in which its own code differs.
+                let short = !cfg!(miri) || ["plain", "float mask", "f16", "windows"].contains(&&*case.name);
                 if method == Method::Elsa || case.spec.packed.is_none() && short {
                     let (buffers, _) = run(&engine, &case, method, &mut tiny(&engine));
                     check(&engine, &case, &buffers);
