@@ -135,7 +135,10 @@ impl Request {
                     request.shapes.extend(shapes?);
                 }
                 shape => {
-                    let parsed = shape.parse().map_err(|refused| format!("'{shape}': {refused}"))?;
+                    let parsed: Shape = shape.parse().map_err(|refused| format!("'{shape}': {refused}"))?;
+                    if parsed.packed.is_some() {
+                        return Err(format!("'{shape}': packed sequences; allowed: dense ones").into());
+                    }
                     request.shapes.push(parsed);
                 }
             }

@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValuesParser, Str, TypedValueParser};
 use elsa_core::attention::Window;
 use elsa_core::dtype::DType;
+use std::time::Duration;
 
 /// A parser that takes one of the names in `values` and returns its value.
 pub fn one_of<N, T>(values: impl IntoIterator<Item = (N, T)>) -> impl TypedValueParser<Value = T>
@@ -75,6 +76,41 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A time in milliseconds, a day at most.
+///
+/// # Errors
+/// Anything else.
+pub fn milliseconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(x) if x >= 0.0 && x <= 86_400e3 => Ok(Duration::from_secs_f64(x / 1e3)),
+        _ => Err("allowed: milliseconds from 0 to 86400000".into()),
+    }
+}
+
+/// A time in seconds, minutes or hours: `90s`, `10m`, `2h`. A month at most.
+///
+/// # Errors
+/// Anything else.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let parsed = units.into_iter().find_map(|(unit, factor)| {
+        let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(number * factor).filter(|seconds| *seconds > 0.0 && *seconds <= 31.0 * 86_400.0)
+    });
+    parsed.map(Duration::from_secs_f64).ok_or_else(|| "allowed: a time such as 90s, 10m or 2h, up to 744h".into())
+}
+
+/// Calls per second.
+///
+/// # Errors
+/// Anything else.
+pub fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(x) if x >= 1e-3 && x <= 1e6 => Ok(x),
+        _ => Err("allowed: calls per second, from 0.001 to 1000000".into()),
+    }
+}
+
 /// The two sides of a window, `L,R`; −1 is open.
 ///
 /// # Errors
@@ -126,5 +162,11 @@ mod tests {
         assert_eq!(bytes("2 MiB"), Ok(2 << 20));
         assert!(bytes("-1").is_err() && bytes("99999999999GiB").is_err() && bytes("x").is_err());
         assert!(seconds("nan").is_err() && seconds("-1").is_err());
+        assert_eq!((milliseconds("200"), milliseconds("0")), (Ok(Duration::from_millis(200)), Ok(Duration::ZERO)));
+        assert!(["-1", "nan", "1e9", "2s"].into_iter().all(|text| milliseconds(text).is_err()));
+        assert_eq!((duration("90s"), duration("10m")), (Ok(Duration::from_secs(90)), Ok(Duration::from_secs(600))));
+        assert_eq!((duration("0.5h"), duration("2ms").is_err()), (Ok(Duration::from_secs(1800)), true));
+        assert!(["", "s", "10", "-1s", "0s", "nans", "infh", "1e9h"].into_iter().all(|text| duration(text).is_err()));
+        assert_eq!((rate("30"), rate("0").is_err(), rate("nan").is_err()), (Ok(30.0), true, true));
     }
 }

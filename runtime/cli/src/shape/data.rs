@@ -22,6 +22,8 @@ pub struct Data {
     pub mask: Option<Mask>,
     /// The table of relative positions, if the shape has one.
     pub table: Option<Buffer>,
+    /// Where the sequences begin and end, if the shape packs them.
+    pub bounds: Option<Vec<i64>>,
 }
 
 /// The elements of a mask.
@@ -55,7 +57,7 @@ impl Data {
             }
             _ => None,
         };
-        Ok(Data { query, key, value, mask, table })
+        Ok(Data { query, key, value, mask, table, bounds: shape.bounds() })
     }
 
     /// The data of a call.
@@ -67,6 +69,8 @@ impl Data {
             Mask::Additive(mask) => MaskElements::Additive(mask.elements()),
         });
         inputs.bias = self.table.as_ref().map(Buffer::elements);
+        inputs.lengths.cu_seqlens_q = self.bounds.as_deref();
+        inputs.lengths.cu_seqlens_k = self.bounds.as_deref();
         inputs
     }
 }
@@ -137,6 +141,14 @@ mod tests {
         let data = Data::random(&shape, &problem).unwrap();
         let table = data.table.as_ref().map(|table| (table.elements().len(), table.elements().dtype()));
         assert_eq!((table, data.inputs().check(&problem)), (Some((49 * 3, DType::Bf16)), Ok(())));
+    }
+
+    #[test]
+    fn packed_sequences_have_bounds() {
+        let shape: Shape = "5,6,30,30,8,packed=10".parse().unwrap();
+        let problem = shape.problem(DType::F32).unwrap();
+        let data = Data::random(&shape, &problem).unwrap();
+        assert_eq!((data.query.elements().len(), data.inputs().check(&problem)), (100 * 6 * 8, Ok(())));
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub struct Shape {
     pub mask: Option<MaskForm>,
     /// The picture whose square windows the sequences are; a table of relative positions is then added to the scores.
     pub windows: Option<Windows>,
+    /// Length of the shortest sequence, if sequences of different lengths are packed one after the other. `queries` and
+    /// `keys` are then the length of the longest.
+    pub packed: Option<usize>,
 }
 
 /// A mask that a shape names.
@@ -118,7 +121,24 @@ impl Shape {
             window,
             mask: None,
             windows: None,
+            packed: None,
         }
+    }
+
+    /// Where each packed sequence begins, and where the last one ends. The lengths are spread evenly from the shortest
+    /// to the longest, in an order that mixes short and long ones. None where sequences are not packed.
+    #[must_use]
+    pub fn bounds(self) -> Option<Vec<i64>> {
+        let shortest = self.packed?;
+        let steps = self.batch.saturating_sub(1).max(1);
+        let mut end = 0;
+        let ends = (0..self.batch).map(|b| {
+            // From both ends in turn: 0, n - 1, 1, n - 2, and so on.
+            let rank = if b % 2 == 0 { b / 2 } else { self.batch - 1 - b / 2 };
+            end += shortest + (self.queries - shortest) * rank / steps;
+            i64::try_from(end).unwrap_or(i64::MAX)
+        });
+        Some(std::iter::once(0).chain(ends).collect())
     }
 
     /// The attention of dense tensors `[batch, heads, tokens, dim]`, not yet checked. Elements of an additive mask and
@@ -141,7 +161,11 @@ impl Shape {
     /// As [`Shape::spec`], with errors that name tensors.
     fn unnamed(self, dtype: DType) -> Result<Spec, ArgumentError> {
         let Shape { batch, heads, queries, keys, dim, kv_heads, .. } = self;
-        let view = |name, heads, tokens| View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None);
+        let total = self.bounds().and_then(|bounds| usize::try_from(*bounds.last()?).ok());
+        let view = |name, heads, tokens| match total {
+            Some(total) => View::dense(name, Layout::Bnhd, &[total, heads, dim], None),
+            None => View::dense(name, Layout::Bhnd, &[batch, heads, tokens, dim], None),
+        };
         let (query, output) = (view("q", heads, queries)?, view("out", heads, queries)?);
         let mut spec =
             Spec::new(dtype, query, view("k", kv_heads, keys)?, view("v", kv_heads, keys)?, output);
@@ -156,15 +180,19 @@ impl Shape {
             spec.bias = Some(BiasView::Table(table));
             spec.windows = Some(windows);
         }
+        spec.packed = total.map(|_| batch);
         Ok(spec)
     }
 
     /// Operations of a call: `4 · batch · heads · queries · keys · dim`, those of both products over all pairs, attended
-    /// or not.
+    /// or not. Of packed sequences, the sum over each.
     #[must_use]
     pub fn operations(self) -> f64 {
-        [self.batch, self.heads, self.queries, self.keys, self.dim].map(|n| n as f64).iter().product::<f64>()
-            * 4.0
+        let pairs = match self.bounds() {
+            Some(bounds) => bounds.windows(2).map(|ends| ((ends[1] - ends[0]) as f64).powi(2)).sum(),
+            None => [self.batch, self.queries, self.keys].map(|n| n as f64).iter().product::<f64>(),
+        };
+        4.0 * pairs * self.heads as f64 * self.dim as f64
     }
 
     /// The corner of the causal mask by name, if there is one.
@@ -202,7 +230,8 @@ impl Shape {
                     if s == 0 { format!("swin={h}x{w}") } else { format!("swin={h}x{w}:{s}") }
                 },
             );
-        [kv, causal, window, mask, swin].into_iter().flatten().collect()
+        let packed = self.packed.map(|shortest| format!("packed={shortest}"));
+        [kv, causal, window, mask, swin, packed].into_iter().flatten().collect()
     }
 }
 
@@ -248,5 +277,15 @@ mod tests {
 
         let shape: Shape = "2,3,5,7,11,kv=1,causal".parse().unwrap();
         assert_eq!((shape.operations(), shape.corner()), (4.0 * 2310.0, Some("bottom-right")));
+
+        // Lengths 10, 30, 15, 25, 20.
+        let shape: Shape = "5,6,30,30,8,kv=2,packed=10".parse().unwrap();
+        assert_eq!(shape.bounds(), Some(vec![0, 10, 40, 55, 80, 100]));
+        let packed = shape.problem(DType::F32).unwrap();
+        let spec = packed.spec();
+        assert_eq!((spec.query.shape(), spec.key.shape()), ([1, 6, 100, 8], [1, 2, 100, 8]));
+        assert_eq!((spec.packed, packed.sequences()), (Some(5), 5));
+        assert_eq!(shape.operations(), 4.0 * 6.0 * 8.0 * (100.0 + 900.0 + 225.0 + 625.0 + 400.0));
+        assert_eq!("1,1,7,7,8,packed=7".parse::<Shape>().unwrap().bounds(), Some(vec![0, 7]));
     }
 }

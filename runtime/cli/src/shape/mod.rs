@@ -3,7 +3,9 @@
 mod data;
 mod form;
 mod parse;
+mod workload;
 
 pub use data::{Data, Mask};
 pub use form::{MaskForm, Shape};
 pub use parse::{HELP, VALUE};
+pub use workload::{Named, WORKLOADS, Workload};

@@ -20,12 +20,13 @@ A shape is B,H,NQ,NK,D: sequences, heads, query and key tokens, head size. Behin
                   mask=row: [B,1,1,NK]
   swin=HxW[:S]    the sequences are the square windows of NQ = NK tokens of B / (windows of a picture) pictures of H x W
                   tokens, shifted by S rows and columns; a table of relative positions is added to the scores
+  packed=MIN      the sequences have MIN to NQ = NK tokens and lie one after the other; without mask and swin
 such as 1,12,197,197,64,mask=float or 1,32,512,512,128,kv=8,causal or 64,3,49,49,32,swin=56x56:3.";
 
 /// The sizes by name, in order.
 const SIZES: [&str; 5] = ["B", "H", "NQ", "NK", "D"];
 
-const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S]";
+const PARTS: &str = "kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN";
 
 /// The message for a part of a shape.
 fn refused(part: &str, found: &str, allowed: &str) -> String {
@@ -36,6 +37,29 @@ fn refused(part: &str, found: &str, allowed: &str) -> String {
 fn size(part: &str, text: &str) -> Result<usize, String> {
     let size = text.parse().ok().filter(|size| *size > 0);
     size.ok_or_else(|| refused(part, &format!("'{text}'"), "a whole number from 1"))
+}
+
+/// The shortest of the packed sequences of `shape`. `found` is the value in messages.
+fn packed(shape: &Shape, value: Option<&str>, found: &str) -> Result<usize, String> {
+    let shortest = size("packed", value.unwrap_or_default())?;
+    if shape.queries != shape.keys {
+        let found = format!("{} query and {} key tokens", shape.queries, shape.keys);
+        return Err(refused("packed", &found, "NQ = NK, the longest sequence"));
+    }
+    if shortest > shape.queries {
+        let allowed = format!("at most NQ = NK = {}, the longest sequence", shape.queries);
+        return Err(refused("packed", found, &allowed));
+    }
+    // All tokens lie on one axis.
+    if shape.batch.checked_mul(shape.queries).is_none_or(|total| i64::try_from(total).is_err()) {
+        let found = format!("{} sequences", shape.batch);
+        return Err(refused("packed", &found, "as many as 64 bits count the tokens of"));
+    }
+    let given = [("mask", shape.mask.is_some()), ("swin", shape.windows.is_some())];
+    match given.iter().find(|(_, given)| *given) {
+        Some((part, _)) => Err(refused("packed", &format!("given with {part}"), "one of the two")),
+        None => Ok(shortest),
+    }
 }
 
 /// The two sides of a window, `L:R`; −1 is open.
@@ -102,7 +126,7 @@ impl FromStr for Shape {
         let [batch, heads, queries, keys, dim] = sizes;
         let mut shape = Shape::plain(batch, heads, queries, keys, dim);
         let mut given: Vec<&str> = Vec::new();
-        let mut swin = None;
+        let (mut swin, mut short) = (None, None);
         for word in words {
             let (part, value) =
                 word.split_once('=').map_or((word, None), |(part, value)| (part, Some(value)));
@@ -135,11 +159,13 @@ impl FromStr for Shape {
                     shape.mask = Some(mask.ok_or_else(|| refused(part, &found, &names))?);
                 }
                 ("swin", value) => swin = Some((value, found)),
+                ("packed", value) => short = Some((value, found)),
                 _ => return Err(refused("part", &format!("'{word}'"), PARTS)),
             }
         }
-        // Last, because it excludes other parts.
+        // Last, because they exclude other parts.
         shape.windows = swin.map(|(value, found)| windows(&shape, value, &found)).transpose()?;
+        shape.packed = short.map(|(value, found)| packed(&shape, value, &found)).transpose()?;
         Ok(shape)
     }
 }
@@ -195,7 +221,7 @@ mod tests {
             ("1,2,x,4,5", "NQ: 'x'; allowed: a whole number from 1"),
             ("1,2,3,-4,5", "NK: '-4'; allowed: a whole number from 1"),
             ("1,2,3,4,99999999999999999999", "D: '99999999999999999999'; allowed: a whole number from 1"),
-            ("1,2,3,4,5,6", "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S]"),
+            ("1,2,3,4,5,6", "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN"),
             ("1,2,3,4,5,", "part: ''; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,masks=bool", "part: 'masks=bool'; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,kv", "kv: ''; allowed: a whole number from 1"),
@@ -225,6 +251,14 @@ mod tests {
             ("4,1,16,16,8,swin=8x8,causal", "swin: given with causal; allowed: one of the two"),
             ("4,1,16,16,8,window=1:1,swin=8x8", "swin: given with window; allowed: one of the two"),
             ("1,2,3,4,5,mask=bool,mask=bool", "mask: given twice; allowed: once"),
+            ("4,2,9,9,5,packed", "packed: ''; allowed: a whole number from 1"),
+            ("4,2,9,9,5,packed=10", "packed: '10'; allowed: at most NQ = NK = 9"),
+            ("4,2,9,8,5,packed=3", "packed: 9 query and 8 key tokens; allowed: NQ = NK"),
+            ("4,2,9,9,5,mask=row,packed=3", "packed: given with mask; allowed: one of the two"),
+            (
+                "9223372036854775807,1,2,2,1,packed=1",
+                "packed: 9223372036854775807 sequences; allowed: as many as 64 bits count",
+            ),
         ] {
             let refused = text.parse::<Shape>().expect_err(text);
             assert!(refused.starts_with(message), "{text}: {refused}");

@@ -1,0 +1,125 @@
+//! The flags of `elsa bench`.
+
+use super::grid::{DIM, GRID};
+use crate::args::EngineArgs;
+use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
+use crate::shape::{self, Named, WORKLOADS, Workload};
+use clap::Args;
+use elsa_core::dtype::DType;
+use elsa_runtime::Method;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The text below the flags.
+fn help() -> String {
+    let grid = GRID.map(|tokens| tokens.to_string()).join(" ");
+    let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
+    format!(
+        "\
+Without --shape and --workload: tokens {grid} at head size {DIM}, in f32 and in f16, each plain, with
+a padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
+{}
+Workloads: {workloads}. --shape takes these names, too.
+The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU
+does not have it: there only elsa is measured, with tensors that stay in the GPU's memory. Packed sequences have no
+math either. The cold call copies the tensors and loads the kernels. After it the methods take turns, and so does a
+second copy of the first one, first until the latency shows no trend (30 s at most; then the cell is marked), then for
+--seconds. The ratio is the median of math over elsa, turn by turn, with its quartiles; the ratio of the two copies is
+the noise. A ratio is called a difference only if both of its quartiles lie beyond the noise. percentile(99%) and the
+other columns have the names of trtexec. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs
+or not. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them.
+certified: rel L2 does not exceed the bound published with ELSA, plus the rounding of the output for f16 and bf16.
+A cell is clean when no other load, no change of clocks, no throttling and no heat disturbed it. Where one would, the
+cell is refused; --wait waits until it is quiet, --force measures and marks the cell. --json prints one object per line:
+what is start, bench, trace or end. In those of bench, n is NK, shape is the shape whole, and what it does not say or the
+board does not report is null.
+--budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
+fails where the budget has no room for one of the two or a GPU is used; without --method, math is left out there.
+Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains, or --compare or --spot found
+something slower. Exit status 5: not every cell is clean.",
+        shape::HELP
+    )
+}
+
+/// [`Method::Elsa`] in records and flags.
+pub const ELSA: &str = "elsa";
+/// [`Method::Math`] in records and flags.
+pub const MATH: &str = "math";
+
+/// Sets of methods. Without the flag it is [`BOTH`] as far as possible.
+const METHODS: [(&str, &[Method]); 3] = [(ELSA, &[Method::Elsa]), (MATH, &[Method::Math]), ("both", BOTH)];
+
+/// Every method, the first the one that is never left out.
+pub const BOTH: &[Method] = &[Method::Elsa, Method::Math];
+
+/// `elsa bench`.
+#[derive(Args, Debug)]
+#[command(after_help = help())]
+pub struct BenchArgs {
+    /// Heads of the default grid; a shape has its own
+    #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive,
+        conflicts_with_all = ["shape", "workload"])]
+    pub heads: usize,
+    /// Element type [default: f32 and f16 of the default grid, f32 of shapes]
+    #[arg(long, value_parser = dtype())]
+    pub dtype: Option<DType>,
+    /// A shape instead of the default grid; may be repeated
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
+    pub shape: Vec<Named>,
+    /// The shapes of a model; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub workload: Vec<Workload>,
+    /// What is measured [default: both, where the device and the budget allow]
+    #[arg(long, value_parser = one_of(METHODS))]
+    pub method: Option<&'static [Method]>,
+    /// Time for each shape, without the warm-up
+    #[arg(long, value_name = "X", default_value = "1", allow_negative_numbers = true, value_parser = seconds)]
+    pub seconds: f64,
+    /// Warm up for at least so many milliseconds, as trtexec does [default: until the latency shows no trend]
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = milliseconds)]
+    pub warmup: Option<Duration>,
+    /// Measure at least so many calls of each method, as trtexec does
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
+    pub iterations: Option<usize>,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Wait until the machine is quiet before each cell, 60 s at most
+    #[arg(long)]
+    pub wait: bool,
+    /// Measure although the machine is not quiet; the cells are marked
+    #[arg(long, conflicts_with = "wait")]
+    pub force: bool,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+    /// Write a table of all cells
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write a page with curves, power, temperature and the machine's description
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Write the time of every call as JSON, with the names of trtexec --exportTimes
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Keep the table and the machine's description, named by date and host [default folder: targets/BOARD/bench]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
+    pub save: Option<PathBuf>,
+    /// Measure nothing; tell what changed from the first table to the second beyond the noise of both
+    #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
+        conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "soak", "spot"])]
+    pub compare: Option<Vec<PathBuf>>,
+    /// Run the first shape at a fixed rate for so long, such as 90s, 10m or 2h, and report how its latency drifts
+    #[arg(long, value_name = "TIME", value_parser = duration,
+        conflicts_with_all = ["csv", "html", "export", "save", "spot"])]
+    pub soak: Option<Duration>,
+    /// Calls per second of --soak
+    #[arg(long, value_name = "HZ", default_value = "30", allow_negative_numbers = true, value_parser = rate,
+        requires = "soak")]
+    pub rate: f64,
+    /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save has kept of this board in
+    /// DIR [default folder: targets/BOARD/bench]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "",
+        conflicts_with_all = ["shape", "workload", "dtype", "method", "csv", "html", "export", "save"])]
+    pub spot: Option<PathBuf>,
+}

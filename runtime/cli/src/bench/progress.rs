@@ -1,0 +1,104 @@
+//! Progress through the cases of a benchmark, also within one of them.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Steps of a case.
+const STEPS: f64 = 1000.0;
+
+/// Parts of a case that follow each other, with the share of its time at which each ends. It begins where the one
+/// before it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The first calls, and what the oracle says of them.
+    Check,
+    /// Calls until the latency settles.
+    Warm,
+    /// The timed calls.
+    Time,
+}
+
+impl Part {
+    /// Where it begins and ends.
+    const fn share(self) -> (f64, f64) {
+        match self {
+            Part::Check => (0.0, 0.15),
+            Part::Warm => (0.15, 0.3),
+            Part::Time => (0.3, 1.0),
+        }
+    }
+}
+
+/// A bar on standard error, on a terminal only and only for work of more than a second.
+pub struct Progress {
+    bar: ProgressBar,
+    /// Cases that are done.
+    done: usize,
+}
+
+impl Progress {
+    /// Of `cases` cases that take about `seconds` each.
+    #[must_use]
+    pub fn new(cases: usize, seconds: f64) -> Progress {
+        if seconds * cases as f64 <= 0.5 {
+            return Progress { bar: ProgressBar::hidden(), done: 0 };
+        }
+        let bar = ProgressBar::new(cases as u64 * STEPS as u64);
+        let template = "{bar:30} {percent:>3} %, {elapsed} done, about {eta} left: {msg}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Progress { bar, done: 0 }
+    }
+
+    /// Names the case that begins.
+    pub fn begin(&self, name: &str) {
+        self.bar.set_message(name.to_owned());
+    }
+
+    /// How much of a part of the case is done, from 0 to 1. Any thread may tell.
+    pub fn tell(&self, part: Part, fraction: f64) {
+        let (begin, end) = part.share();
+        let within = begin + (end - begin) * fraction.clamp(0.0, 1.0);
+        self.bar.set_position(((self.done as f64 + within) * STEPS) as u64);
+    }
+
+    /// The case is done.
+    pub fn end(&mut self) {
+        self.done += 1;
+        self.bar.set_position(self.done as u64 * STEPS as u64);
+    }
+
+    /// Calls `print` while the bar is not on the terminal.
+    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_moves_within_a_case_and_never_back() {
+        let mut progress = Progress { bar: ProgressBar::hidden(), done: 0 };
+        let mut last = 0;
+        for case in 1..=2u64 {
+            for part in [Part::Check, Part::Warm, Part::Time] {
+                for fraction in [0.25, 0.5, 0.75, 7.0] {
+                    progress.tell(part, fraction);
+                    let position = progress.bar.position();
+                    assert!(position > last && position <= case * 1000, "{position} after {last}");
+                    last = position;
+                }
+            }
+            progress.end();
+            assert_eq!(progress.bar.position(), case * 1000);
+        }
+    }
+}

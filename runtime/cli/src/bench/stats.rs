@@ -1,0 +1,180 @@
+//! Statistics of a benchmark: percentiles of latencies, ratios of methods that took turns, and when a latency has
+//! settled.
+//!
+//! 1. **Percentiles** are those of an HDR histogram with three significant digits: a value is at most a thousandth
+//!    above what was measured, whatever its magnitude, and keeping one allocates nothing.
+//! 2. **Ratios are made pair by pair.** Two methods that take turns meet the same clock, the same heat and the same
+//!    neighbours, so the quotient of two neighbouring slices hardly depends on them. The result is the median of the
+//!    quotients with their quartiles.
+//! 3. **The noise is measured.** A second copy of the first method takes its turn as the others do. How far the quartiles
+//!    of its ratio to the first lie from 1 is what this machine makes of no difference at all.
+//! 4. **Settled** means without a trend: the medians of the later and the earlier half of the last slices differ by less
+//!    than the slices of a half differ among each other, or by less than a hundredth.
+
+use elsa_core::drift::percentile;
+use hdrhistogram::Histogram;
+use std::time::Duration;
+
+/// The longest latency that is told from longer ones: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+/// Significant digits of latencies.
+const DIGITS: u8 = 3;
+/// The fewest pairs whose quartiles say anything.
+const PAIRS: usize = 5;
+/// Slices in each half of those that are compared before the measurement begins.
+pub const HALF: usize = 5;
+/// A change of latency that is no trend.
+const TREND: f64 = 0.01;
+
+/// Latencies by their frequency.
+#[derive(Clone, Debug)]
+pub struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    /// None so far. This allocates; adding one does not.
+    #[must_use]
+    pub fn new() -> Latencies {
+        match Histogram::new_with_bounds(1, LONGEST, DIGITS) {
+            Ok(histogram) => Latencies(histogram),
+            Err(_) => unreachable!("the bounds are constants that the histogram takes"),
+        }
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(LONGEST).max(1));
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// A percentile from 0 to 100, in milliseconds; the hundredth is the greatest. NaN of none.
+    #[must_use]
+    pub fn ms(&self, percent: f64) -> f64 {
+        if self.0.is_empty() {
+            return f64::NAN;
+        }
+        self.0.value_at_percentile(percent) as f64 / 1e6
+    }
+}
+
+/// The median of ratios, and their quartiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// A quarter of the ratios lie below.
+    pub low: f64,
+    /// The median.
+    pub middle: f64,
+    /// A quarter of the ratios lie above.
+    pub high: f64,
+}
+
+impl Ratio {
+    /// Of the times of pairs: the second's over the first's. None of fewer than five pairs, and where a time is no
+    /// positive number.
+    #[must_use]
+    pub fn of(pairs: &[(f64, f64)]) -> Option<Ratio> {
+        let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
+        if ratios.len() < PAIRS || ratios.iter().any(|ratio| !(*ratio > 0.0 && ratio.is_finite())) {
+            return None;
+        }
+        let mut quartile = |percent| percentile(&mut ratios, percent);
+        Some(Ratio { low: quartile(25)?, middle: quartile(50)?, high: quartile(75)? })
+    }
+
+    /// How far the quartiles lie from 1: of a method and its copy, the noise.
+    #[must_use]
+    pub fn spread(self) -> f64 {
+        (self.high - 1.0).max(1.0 - self.low).max(0.0)
+    }
+
+    /// Whether it differs from 1: both quartiles lie beyond the noise, on the same side.
+    #[must_use]
+    pub fn differs(self, noise: f64) -> bool {
+        self.low > 1.0 + noise || self.high < 1.0 - noise
+    }
+}
+
+/// Whether the times of the last slices show no trend. Not before there are `2 * half` of them.
+#[must_use]
+pub fn settled(times: &[f64], half: usize) -> bool {
+    let Some(last) = times.len().checked_sub(2 * half).filter(|_| half > 0) else { return false };
+    let (mut early, mut late) = (times[last..last + half].to_vec(), times[last + half..].to_vec());
+    let mut of = |percent| Some((percentile(&mut early, percent)?, percentile(&mut late, percent)?));
+    let (Some(low), Some(middle), Some(high)) = (of(25), of(50), of(75)) else { return false };
+    let scatter = (high.0 - low.0).min(high.1 - low.1);
+    (middle.1 - middle.0).abs() <= scatter.max(TREND * middle.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_known_latencies() {
+        let mut latencies = Latencies::new();
+        assert!(latencies.ms(50.0).is_nan());
+        for us in (1..=1000).rev() {
+            latencies.add(Duration::from_micros(us));
+        }
+        for (percent, ms) in [(0.0, 0.001), (50.0, 0.5), (90.0, 0.9), (99.0, 0.99), (100.0, 1.0)] {
+            let found = latencies.ms(percent);
+            assert!((found / ms - 1.0).abs() <= 1e-3, "{percent}: {found}, {ms}");
+        }
+        latencies.add(Duration::from_secs(7));
+        latencies.add(Duration::ZERO);
+        assert_eq!(latencies.count(), 1002);
+        assert!((latencies.ms(100.0) / 7000.0 - 1.0).abs() <= 1e-3);
+        latencies.add(Duration::MAX);
+        assert!((latencies.ms(100.0) / 3.6e6 - 1.0).abs() <= 1e-3);
+    }
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // The machine slows down tenfold in the middle, and the ratio stays.
+        let pairs: Vec<(f64, f64)> = (0..9).map(|i| if i < 4 { (1.0, 1.5) } else { (10.0, 15.0) }).collect();
+        let ratio = Ratio::of(&pairs).unwrap();
+        assert_eq!((ratio.low, ratio.middle, ratio.high), (1.5, 1.5, 1.5));
+        let pairs: Vec<(f64, f64)> = [1.0, 5.0, 2.0, 4.0, 3.0].map(|x| (2.0, 2.0 * x)).to_vec();
+        assert_eq!(Ratio::of(&pairs), Some(Ratio { low: 2.0, middle: 3.0, high: 4.0 }));
+        assert_eq!(Ratio::of(&pairs[..4]), None);
+        for wrong in [f64::NAN, 0.0, f64::INFINITY, -1.0] {
+            let pairs = [&pairs[..], &[(1.0, wrong)]].concat();
+            assert_eq!(Ratio::of(&pairs), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_ratio_within_the_noise_is_a_difference() {
+        let ratio = |low, middle, high| Ratio { low, middle, high };
+        let noise = ratio(0.98, 1.0, 1.03).spread();
+        assert!((noise - 0.03).abs() < 1e-12);
+        assert!((ratio(0.95, 1.0, 1.03).spread() - 0.05).abs() < 1e-12);
+        // A copy that is never faster.
+        assert!((ratio(1.01, 1.02, 1.04).spread() - 0.04).abs() < 1e-12);
+        assert!(ratio(1.04, 1.2, 1.3).differs(noise) && ratio(0.5, 0.6, 0.96).differs(noise));
+        assert!(!ratio(1.02, 1.2, 1.3).differs(noise) && !ratio(0.5, 0.6, 0.98).differs(noise));
+        assert!(!ratio(0.5, 1.0, 2.0).differs(noise));
+        assert!(!ratio(f64::NAN, f64::NAN, f64::NAN).differs(noise) && !ratio(1.5, 1.5, 1.5).differs(f64::NAN));
+    }
+
+    #[test]
+    fn a_trend_is_not_settled() {
+        let falling: Vec<f64> = (0..10).map(|i| 2.0 - 0.1 * f64::from(i)).collect();
+        assert!(!settled(&falling, HALF));
+        let flat = [1.0, 1.001, 0.999, 1.002, 1.0, 1.001, 1.0, 0.998, 1.0, 1.001];
+        assert!(settled(&flat, HALF));
+        // A clock that has risen before the last ten slices.
+        assert!(settled(&[&falling[..], &flat].concat(), HALF));
+        // Scatter without a trend.
+        assert!(settled(&[1.0, 1.3, 1.1, 1.4, 1.2, 1.35, 1.05, 1.3, 1.1, 1.2], HALF));
+        assert!(!settled(&flat[1..], HALF) && !settled(&[], HALF) && !settled(&flat, 0));
+        assert!(settled(&flat[..4], 2));
+        let mut unknown = flat;
+        unknown[3] = f64::NAN;
+        assert!(!settled(&unknown, HALF));
+    }
+}
