@@ -14,6 +14,9 @@
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | the description of a device | [`profile`] |
 //! | measures of error | [`drift`], [`ulp`] |
+//!
+//! With the feature `telemetry` there is a module of that name: what a benchmark tells while it runs, and how it
+//! travels over a serial line.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -25,5 +28,7 @@ pub mod monoid;
 pub mod profile;
 pub mod scan;
 pub mod state;
+#[cfg(feature = "telemetry")]
+pub mod telemetry;
 pub mod ulp;
 pub mod view;

@@ -1,0 +1,266 @@
+//! Records as frames on a serial line that flips bits, drops bytes, and ends anywhere.
+//!
+//! ```text
+//! frame    = COBS(message) 0
+//! message  = version: u8 | run: u32 | sequence: u32 | record: postcard | check: u32        little-endian
+//! check    = CRC-32C over all before it
+//! ```
+//!
+//! The plain way is to write each record as its bytes, one after the other. Frames differ from that for five reasons:
+//!
+//! 1. A reader that begins in the middle, or has lost a byte, must find the next record. Consistent overhead byte
+//!    stuffing (COBS) leaves no zero within a frame, at the cost of a byte in 254, so that a zero is always the end of
+//!    one. Whatever was damaged, the record after the next zero is whole.
+//! 2. A record that was damaged must not be shown. CRC-32C finds up to five wrong bits in a message of up to 655 bytes,
+//!    up to three in any that fits here, every burst of 32 bits, and all but one in 2³² of other damages, such as
+//!    those of a stuffing that was hit itself. What passes must still be the postcard of a record, to its last byte.
+//! 3. A reader must know that records are missing, also where a whole frame went without a trace, or where the sender
+//!    itself dropped it. Records are numbered from 0 when they are made, not when they are sent.
+//! 4. Rows of one run must not be read under the heading of another. Each run has a number of its own; records of a run
+//!    whose start was lost are told apart by it.
+//! 5. A reader may be older than the sender. The version comes first, and the check is at the end in every version, so
+//!    that a frame of another version is told from a damaged one and is not read as something else.
+
+use super::record::Record;
+use core::fmt::{self, Display, Formatter};
+use crc::{CRC_32_ISCSI, Crc, Table};
+
+/// The version of what the frames carry.
+pub const VERSION: u8 = 1;
+
+/// Bytes of the longest record.
+pub const RECORD: usize = 1064;
+
+/// Bytes before the record: version, run and sequence.
+const HEADER: usize = 1 + 4 + 4;
+
+/// Bytes of the check.
+const CHECK: usize = 4;
+
+/// Bytes of the longest message.
+const MESSAGE: usize = HEADER + RECORD + CHECK;
+
+/// Bytes of the longest frame, its zero included.
+pub const FRAME: usize = cobs::max_encoding_length(MESSAGE) + 1;
+
+/// CRC-32C, from a table of 1 KiB.
+const CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISCSI);
+
+/// A buffer that a frame does not fit in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Its size.
+    pub found: usize,
+}
+
+impl Display for Short {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "frame: {} bytes; allowed: {FRAME} for any record", self.found)
+    }
+}
+
+impl core::error::Error for Short {}
+
+/// Makes the frames of a run.
+#[derive(Clone, Debug)]
+pub struct Encoder {
+    run: u32,
+    next: u32,
+}
+
+impl Encoder {
+    /// The encoder of the run of that number, which should differ from that of any run that the same reader may hear.
+    #[must_use]
+    pub const fn new(run: u32) -> Encoder {
+        Encoder { run, next: 0 }
+    }
+
+    /// Takes the numbers of that many records without making their frames: a reader counts them as lost.
+    pub const fn skip(&mut self, records: u32) {
+        self.next = self.next.wrapping_add(records);
+    }
+
+    /// The frame of `record` in `frame`, its zero included. [`FRAME`] bytes are always enough. The number is taken, also
+    /// on failure.
+    ///
+    /// # Errors
+    /// A buffer that is too short.
+    pub fn encode<'a>(&mut self, record: &Record, frame: &'a mut [u8]) -> Result<&'a [u8], Short> {
+        let sequence = self.next;
+        self.skip(1);
+        let found = frame.len();
+        let mut message = [0; MESSAGE];
+        let (header, rest) = message.split_at_mut(HEADER);
+        header[0] = VERSION;
+        header[1..5].copy_from_slice(&self.run.to_le_bytes());
+        header[5..].copy_from_slice(&sequence.to_le_bytes());
+        let body = postcard::to_slice(record, &mut rest[..RECORD]).map_err(|_| Short { found })?.len();
+        let end = HEADER + body;
+        let check = CRC.checksum(&message[..end]).to_le_bytes();
+        message[end..end + CHECK].copy_from_slice(&check);
+        let room = found.checked_sub(1).ok_or(Short { found })?;
+        let stuffed = cobs::try_encode(&message[..end + CHECK], &mut frame[..room]);
+        // The library finds room for all but a zero at the end.
+        let stuffed = stuffed.ok().filter(|&stuffed| stuffed <= room).ok_or(Short { found })?;
+        frame[stuffed] = 0;
+        Ok(&frame[..=stuffed])
+    }
+}
+
+/// A record that came whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    /// The number of the run.
+    pub run: u32,
+    /// The number of the record in its run, from 0.
+    pub sequence: u32,
+    /// The record.
+    pub record: Record,
+}
+
+/// What a decoder has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records that came whole.
+    pub records: u64,
+    /// Records that did not come, by their numbers. Those of broken, overlong and foreign frames are among them, and
+    /// those that were sent before the reader began.
+    pub lost: u64,
+    /// Frames that were damaged.
+    pub broken: u64,
+    /// Frames longer than the decoder's buffer.
+    pub overlong: u64,
+    /// Frames of another version.
+    pub foreign: u64,
+    /// Records whose number has come before. They are not shown again.
+    pub repeated: u64,
+}
+
+impl Counts {
+    /// Whether every record of every run came, and nothing else.
+    #[must_use]
+    pub const fn whole(&self) -> bool {
+        let Counts { records: _, lost, broken, overlong, foreign, repeated } = *self;
+        lost == 0 && broken == 0 && overlong == 0 && foreign == 0 && repeated == 0
+    }
+}
+
+/// Takes a stream of bytes apart. Frames of up to `N` bytes without their zero are read; [`FRAME`] is enough for any of
+/// this version, and a smaller `N` saves memory where long records are not needed.
+#[derive(Clone, Debug)]
+pub struct Decoder<const N: usize = FRAME> {
+    bytes: [u8; N],
+    /// Bytes since the last zero, also those that found no room.
+    len: usize,
+    /// Whether a zero has come. What precedes it may be the rest of a frame that began before the reader did.
+    begun: bool,
+    /// The run of the last record and the number that follows it.
+    expected: Option<(u32, u32)>,
+    counts: Counts,
+}
+
+impl<const N: usize> Default for Decoder<N> {
+    fn default() -> Decoder<N> {
+        Decoder::new()
+    }
+}
+
+impl<const N: usize> Decoder<N> {
+    /// A decoder that has seen nothing.
+    #[must_use]
+    pub const fn new() -> Decoder<N> {
+        let counts = Counts { records: 0, lost: 0, broken: 0, overlong: 0, foreign: 0, repeated: 0 };
+        Decoder { bytes: [0; N], len: 0, begun: false, expected: None, counts }
+    }
+
+    /// What has been seen so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Tells that the line was cut: what has come of a frame is dropped, and what comes next may begin in the middle of
+    /// one.
+    pub const fn cut(&mut self) {
+        self.len = 0;
+        self.begun = false;
+    }
+
+    /// Takes the next byte. Returns a record when the byte ends its frame.
+    pub fn push(&mut self, byte: u8) -> Option<Message> {
+        if byte != 0 {
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = byte;
+            }
+            self.len = self.len.saturating_add(1);
+            return None;
+        }
+        let (len, begun) = (self.len, self.begun);
+        self.len = 0;
+        self.begun = true;
+        if len == 0 {
+            return None;
+        }
+        let Some(frame) = self.bytes.get_mut(..len) else {
+            self.counts.overlong += u64::from(begun);
+            return None;
+        };
+        match open(frame) {
+            Ok(message) => self.admit(message),
+            Err(Fault::Broken) => {
+                self.counts.broken += u64::from(begun);
+                None
+            }
+            Err(Fault::Foreign) => {
+                self.counts.foreign += 1;
+                None
+            }
+        }
+    }
+
+    /// Counts a record that came whole, and those that are missing before it.
+    fn admit(&mut self, message: Message) -> Option<Message> {
+        let expected = match self.expected {
+            Some((run, next)) if run == message.run => next,
+            _ => 0,
+        };
+        let missing = message.sequence.wrapping_sub(expected);
+        // Numbers wrap around: the half behind the expected one is the past.
+        if missing > u32::MAX / 2 {
+            self.counts.repeated += 1;
+            return None;
+        }
+        self.counts.lost += u64::from(missing);
+        self.counts.records += 1;
+        self.expected = Some((message.run, message.sequence.wrapping_add(1)));
+        Some(message)
+    }
+}
+
+/// Why a frame is not a record.
+enum Fault {
+    Broken,
+    Foreign,
+}
+
+/// The message of a frame without its zero.
+fn open(frame: &mut [u8]) -> Result<Message, Fault> {
+    let len = cobs::decode_in_place(frame).map_err(|_| Fault::Broken)?;
+    let message = frame.get(..len).ok_or(Fault::Broken)?;
+    let (message, check) = message.split_last_chunk::<CHECK>().ok_or(Fault::Broken)?;
+    if CRC.checksum(message) != u32::from_le_bytes(*check) {
+        return Err(Fault::Broken);
+    }
+    let (version, rest) = message.split_first().ok_or(Fault::Broken)?;
+    if *version != VERSION {
+        return Err(Fault::Foreign);
+    }
+    let (run, rest) = rest.split_first_chunk::<4>().ok_or(Fault::Broken)?;
+    let (sequence, body) = rest.split_first_chunk::<4>().ok_or(Fault::Broken)?;
+    match postcard::take_from_bytes(body) {
+        Ok((record, [])) => {
+            Ok(Message { run: u32::from_le_bytes(*run), sequence: u32::from_le_bytes(*sequence), record })
+        }
+        _ => Err(Fault::Broken),
+    }
+}
