@@ -17,7 +17,7 @@ Environment:
                 elsa_runtime=debug
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed;
-4 verification failed; 141 the reader of standard output has closed it, as with elsa bench | head -1.
+4 verification failed, or a comparison found something slower; 5 a measurement was disturbed; 141 the reader of standard output has closed it, as with elsa bench | head -1.
 Arguments are UTF-8. Run on little-endian machines only.";
 
 /// Exact softmax attention: run it, verify it, measure it.
@@ -37,7 +37,7 @@ pub enum Command {
     /// Compare with the f64 oracle: drift metrics, certificate, merge depth
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
-    Bench(BenchArgs),
+    Bench(Box<BenchArgs>),
     /// Report what this machine has, what would be chosen and why
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them

@@ -11,8 +11,10 @@ use std::path::PathBuf;
 pub const REQUEST: u8 = 2;
 /// Exit status when the device or the system failed.
 pub const SYSTEM: u8 = 3;
-/// Exit status when verification failed.
+/// Exit status when verification failed, or when a comparison found something slower.
 pub const VERIFICATION: u8 = 4;
+/// Exit status when something disturbed a measurement.
+pub const UNCLEAN: u8 = 5;
 /// Exit status when the reader of standard output has closed it: that of a process that SIGPIPE ends, as a shell
 /// reports it.
 pub const CLOSED: u8 = 141;
@@ -182,17 +184,34 @@ pub enum Error {
     /// The answer is wrong.
     #[error("verification failed: {0}")]
     Verification(String),
+    /// A file that is not a table of results.
+    #[error("--{argument}: {}: not a table of elsa bench: {found}; allowed: what --csv or --save has written", path.display())]
+    Table {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        found: String,
+    },
+    /// Something became slower than the results that it was compared with.
+    #[error("slower: {0}")]
+    Slower(String),
+    /// Cells of a benchmark that were refused or disturbed.
+    #[error("{0}; the rows say why, and what to do")]
+    Unclean(String),
 }
 
 impl Error {
-    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer, 141 for a
-    /// standard output that its reader has closed.
+    /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for one that
+    /// became slower, 5 for disturbed measurements, 141 for a standard output that its reader has closed.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
             Error::Argument { .. }
             | Error::Tensor { .. }
             | Error::Target { .. }
+            | Error::Table { .. }
             | Error::Problem(_)
             | Error::Tensors { .. }
             | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
@@ -224,7 +243,8 @@ impl Error {
                 _ => SYSTEM,
             },
             Error::Print(source) if source.kind() == ErrorKind::BrokenPipe => CLOSED,
-            Error::Verification(_) => VERIFICATION,
+            Error::Verification(_) | Error::Slower(_) => VERIFICATION,
+            Error::Unclean(_) => UNCLEAN,
             _ => SYSTEM,
         }
     }
@@ -270,6 +290,7 @@ mod tests {
         assert_eq!(Error::Memory { argument: "out", bytes: 1 }.status(), 3);
         assert_eq!(Error::Changed { argument: "q", path: "q.npy".into() }.status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
+        assert_eq!((Error::Slower("x".into()).status(), Error::Unclean("x".into()).status()), (4, 5));
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
     }

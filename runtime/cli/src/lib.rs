@@ -14,8 +14,8 @@
 //! [`command`] to the commands, from these to what they share, and never back.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
-//! request was wrong; 3 the device or the system failed; 4 verification failed; 141 the reader of standard output
-//! has closed it. A process that is started without a standard output has the null device in its place.
+//! request was wrong; 3 the device or the system failed; 4 verification failed, or a comparison found something
+//! slower; 5 a measurement was disturbed; 141 the reader of standard output has closed it. A process that is started without a standard output has the null device in its place.
 #![forbid(unsafe_code)]
 
 pub mod args;

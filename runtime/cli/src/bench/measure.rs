@@ -1,355 +1,308 @@
-//! The measurement of one shape.
+//! The measurement of one case.
+//!
+//! 1. The problem is planned and bound once for each method, and once more for a copy of the first.
+//! 2. The first call of each method is the cold one. Its answer is compared with the f64 oracle, component by component,
+//!    against the worst case of [`elsa_core::attention::bound::rounding`].
+//! 3. All take turns in slices of a few milliseconds until no latency shows a trend.
+//! 4. Then the slices are timed. Who begins a round changes from round to round, so that nobody always follows the same
+//!    neighbour. Nothing but calls is timed, and counting one allocates nothing.
+//! 5. Power cannot be divided between methods that take turns every few milliseconds. Where the board reports it and
+//!    there are several methods, half of the time goes to each method by itself, for the power alone.
+//! 6. The last answer of each, copy included, must equal the first bit for bit.
 
-use crate::args::warn_without_half_scores;
+use super::grid::Case;
+use super::progress::{Part, Progress};
+use super::stats::{HALF, Latencies, Ratio, settled};
+use super::subject::{self, Check, Subject, name};
+use super::watch::{Readings, Watch};
 use crate::error::Error;
-use crate::machine;
-use crate::memory::Buffer;
-use crate::oracle::{Comparison, Oracle, Total};
-use crate::rows::{for_rows, output_row, rows, sample};
-use crate::shape::{Data, MaskForm, Shape};
-use elsa_core::attention::plan::ChooseError;
-use elsa_core::attention::{Outputs, Windows};
-use elsa_core::drift::percentile;
-use elsa_core::dtype::{DType, Elements};
-use elsa_runtime::{Backend, Bound, Engine, Method, Plan, PlanError, PlanOptions};
-use serde::Serialize;
+use crate::oracle::Total;
+use crate::shape::{Data, MaskForm};
+use elsa_core::attention::{Inputs, Outputs};
+use elsa_core::telemetry::record::{self, Cell, text};
+use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};
 use stats_alloc::INSTRUMENTED_SYSTEM;
-use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// [`Method::Elsa`] in records and flags.
-pub const ELSA: &str = "elsa";
-/// [`Method::Math`] in records and flags.
-pub const MATH: &str = "math";
-
-/// Time that one method runs before the other takes over.
+/// The longest time that one method runs before the next takes over.
 const SLICE: Duration = Duration::from_millis(4);
+/// The shortest part of the measurement that a slice is.
+const SLICES: f64 = 16.0;
+/// The longest warm-up.
+const WARM: Duration = Duration::from_secs(30);
+/// Rounds that take longer than this are compared in halves of two.
+const LONG: Duration = Duration::from_millis(500);
+/// The most calls whose times are kept for `--export`, of each method.
+const KEPT: usize = 1 << 17;
 
-/// The most samples that are kept: enough for every quantile that is reported.
-const SAMPLES: usize = 1 << 20;
-
-/// The most multiplications that the oracle does for one answer. Larger shapes are sampled.
-const ORACLE: usize = 1 << 28;
-
-/// The latency of one method on one shape, which `--json` prints.
-#[derive(Clone, Debug, Serialize)]
-pub struct Record {
-    /// `bench`.
-    pub what: &'static str,
-    /// The back end that computed.
-    pub backend: String,
-    /// Its kernel.
-    pub kernel: &'static str,
-    /// `elsa` or `math`.
-    pub method: &'static str,
-    /// Element type.
-    pub dtype: &'static str,
-    /// Sequences.
-    pub batch: usize,
-    /// Heads of the queries.
-    pub heads: usize,
-    /// Heads of keys and values.
-    pub kv_heads: usize,
-    /// Query tokens.
-    pub queries: usize,
-    /// Key tokens.
-    pub n: usize,
-    /// Head size.
-    pub d: usize,
-    /// The corner of the causal mask; null without one.
-    pub causal: Option<&'static str>,
-    /// The sides of the sliding window, −1 where it is open; null without one.
-    pub window: Option<[i64; 2]>,
-    /// The form of the mask; null without one.
-    pub mask: Option<&'static str>,
-    /// The windows of a picture; null without.
-    pub windows: Option<Grid>,
-    /// The shape whole, as it is written.
-    pub shape: String,
-    /// Timed calls, without the cold one.
-    pub samples: usize,
-    /// Median latency.
-    pub p50_ms: f64,
-    /// 90th percentile.
-    pub p90_ms: f64,
-    /// 99th percentile.
-    pub p99_ms: f64,
-    /// Greatest latency.
-    pub max_ms: f64,
-    /// Latency of the first call; on a GPU with the loading of its kernels.
-    pub cold_ms: f64,
-    /// Operations per second at the median latency, in 10⁹.
-    pub gflops: f64,
-    /// Workspace of the plan.
-    pub workspace_bytes: usize,
-    /// Bytes allocated during all timed calls together.
-    pub alloc_bytes: usize,
-    /// Median of math over the median of this method; null if math was not measured.
-    pub speedup_vs_math: Option<f64>,
-    /// Relative L2 distance from the oracle.
-    pub rel_l2: f64,
-    /// Whether that distance is within the certificate.
-    pub certified: bool,
-    /// Energy of a call.
-    pub energy_mj: Option<f64>,
-    /// Power while running.
-    pub power_mw: Option<f64>,
-    /// Temperature of the hottest thermal zone.
-    pub temp_c: Option<f64>,
-    /// GPU clock.
-    pub gpu_mhz: Option<f64>,
-    /// CPU clock.
-    pub cpu_mhz: Option<f64>,
-    /// Memory clock.
-    pub emc_mhz: Option<f64>,
-    /// Whether the board reports throttling.
-    pub throttled: Option<bool>,
+/// How cases are measured.
+#[derive(Clone, Debug)]
+pub struct Settings<'a> {
+    /// The methods.
+    pub methods: &'a [Method],
+    /// Whether a method beside the first may be left out where it is not possible.
+    pub lenient: bool,
+    /// Options of every plan.
+    pub options: PlanOptions,
+    /// Time for a case.
+    pub seconds: f64,
+    /// The least time of the warm-up; until the latency has settled if there is none.
+    pub warmup: Option<Duration>,
+    /// The fewest timed calls of each method.
+    pub iterations: u64,
+    /// Whether the times of calls are kept.
+    pub keep: bool,
 }
 
-/// The windows of a picture in records: rows and columns, in tokens.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Grid {
-    /// The picture.
-    pub picture: [usize; 2],
-    /// A window.
-    pub size: [usize; 2],
-    /// How far the picture was rolled.
-    pub shift: [usize; 2],
+/// What was measured of one method.
+pub struct Measured {
+    /// The row of the results.
+    pub cell: Cell,
+    /// What the oracle says of the answers.
+    pub total: Total,
+    /// Start and duration of the timed calls in milliseconds, if they were to be kept.
+    pub times: Vec<(f64, f64)>,
 }
 
-impl From<Windows> for Grid {
-    fn from(Windows { picture, size, shift }: Windows) -> Grid {
-        Grid { picture, size, shift }
-    }
-}
-
-/// One method on one shape.
+/// A method that takes its turns.
 struct Contender<'a> {
     bound: Bound<'a>,
     backend: Backend,
-    /// Latencies in milliseconds.
-    times: Vec<f64>,
-    /// Bytes allocated so far.
+    latencies: Latencies,
+    /// Start and duration of calls; its capacity is what is kept.
+    times: Vec<(f64, f64)>,
+    /// Bytes allocated by timed calls so far.
     alloc: usize,
 }
 
 impl Contender<'_> {
-    /// Runs for a slice of time.
-    fn slice(&mut self) -> Result<(), Error> {
+    /// Runs for `length`, one call at least, and returns the time of a call in milliseconds. `begin` is the time from
+    /// which the starts of timed calls are counted.
+    fn slice(&mut self, length: Duration, begin: Option<Instant>) -> Result<f64, Error> {
         let before = INSTRUMENTED_SYSTEM.stats();
         let start = Instant::now();
-        let mut last = start;
+        let (mut last, mut calls) = (start, 0u32);
         loop {
             self.backend = self.bound.run_resident()?.backend;
             let now = Instant::now();
-            // The capacity is reserved, so keeping a sample allocates nothing.
-            if self.times.len() < self.times.capacity() {
-                self.times.push((now - last).as_secs_f64() * 1e3);
+            calls += 1;
+            if let Some(begin) = begin {
+                self.latencies.add(now - last);
+                // The capacity is reserved, so keeping a time allocates nothing.
+                if self.times.len() < self.times.capacity() {
+                    self.times.push(((last - begin).as_secs_f64() * 1e3, (now - last).as_secs_f64() * 1e3));
+                }
             }
             last = now;
-            if now - start >= SLICE {
+            if now - start >= length {
                 break;
             }
         }
-        let change = INSTRUMENTED_SYSTEM.stats() - before;
-        self.alloc += change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0);
-        Ok(())
+        if begin.is_some() {
+            let change = INSTRUMENTED_SYSTEM.stats() - before;
+            self.alloc += change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0);
+        }
+        Ok((last - start).as_secs_f64() * 1e3 / f64::from(calls))
     }
 }
 
-/// Measures `methods` on `shape` for about `seconds`; on a GPU only the method elsa. `lenient`: of several methods,
-/// one beside the first is left out where the budget has no room for it. Returns each record with the comparison of
-/// its answer.
+/// Gives every contender a slice, the one of number `round` first. Returns the times of a call.
+fn round(
+    contenders: &mut [Contender<'_>],
+    round: usize,
+    length: Duration,
+    begin: Option<Instant>,
+) -> Result<Vec<f64>, Error> {
+    let mut times = vec![f64::NAN; contenders.len()];
+    for turn in 0..contenders.len() {
+        let at = (turn + round) % contenders.len();
+        times[at] = contenders[at].slice(length, begin)?;
+    }
+    Ok(times)
+}
+
+/// Lets all contenders take turns until no latency shows a trend, or for the time that is asked for. Returns whether none
+/// shows one.
+fn warm(
+    contenders: &mut [Contender<'_>],
+    length: Duration,
+    asked: Option<Duration>,
+    progress: &Progress,
+) -> Result<bool, Error> {
+    let start = Instant::now();
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); contenders.len()];
+    for turn in 0.. {
+        let began = Instant::now();
+        for (all, time) in times.iter_mut().zip(round(contenders, turn, length, None)?) {
+            all.push(time);
+        }
+        let half = if began.elapsed() > LONG { 2 } else { HALF };
+        let stable = times.iter().all(|times| settled(times, half));
+        let spent = start.elapsed();
+        let done = match asked {
+            Some(asked) => spent >= asked,
+            None => stable || spent >= WARM,
+        };
+        progress.tell(Part::Warm, ((turn + 1) as f64 / (2 * half) as f64).min(0.99));
+        if done {
+            // Too few slices show no trend either.
+            return Ok(stable || (asked.is_some() && turn + 1 < 2 * half));
+        }
+    }
+    Ok(false)
+}
+
+/// Measures `case`. Returns a row for each method.
 ///
 /// # Errors
 /// Options that the engine refuses, and failures of the device or of memory.
 pub fn measure(
     engine: &Engine,
-    methods: &[Method],
-    lenient: bool,
-    options: &PlanOptions,
-    dtype: DType,
-    shape: Shape,
-    seconds: f64,
-) -> Result<Vec<(Record, Total)>, Error> {
-    let problem = shape.problem(dtype)?;
-    let spec = problem.spec();
-    let data = Data::random(&shape, &problem)?;
+    settings: &Settings<'_>,
+    case: &Case,
+    watch: &Watch,
+    progress: &Progress,
+) -> Result<Vec<Measured>, Error> {
+    let problem = case.shape.problem(case.dtype)?;
+    let data = Data::random(&case.shape, &problem)?;
     let inputs = data.inputs();
-
     let on_gpu = engine.backend() == Backend::Cuda;
-    let methods = methods.iter().copied().filter(|method| !on_gpu || *method == Method::Elsa);
-    let mut plans: Vec<Plan> = Vec::new();
-    let (mut planned, mut loading) = (Vec::new(), Vec::new());
-    for method in methods {
-        let before = engine.loaded_kernels().len();
-        let options = PlanOptions { method, ..*options };
-        let plan = match engine.plan(&problem, &options) {
-            Err(PlanError::Refused(ChooseError::Budget { needed, .. })) if lenient && !plans.is_empty() => {
-                warn_without_room(method, shape, needed);
-                continue;
-            }
-            Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
-                return Err(Error::Argument {
-                    argument: "budget",
-                    found: format!("{budget} bytes"),
-                    allowed: format!(
-                        "at least {needed} for the method {} at {} keys",
-                        name(method),
-                        shape.keys
-                    ),
-                });
-            }
-            plan => plan?,
-        };
-        warn_without_half_scores(&options, &plan);
-        plans.push(plan);
-        planned.push(method);
-        loading.push(engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>());
-    }
-    let mut workspaces = Vec::new();
-    let mut outputs = Vec::new();
-    for plan in &plans {
-        workspaces.push(plan.workspace()?);
-        outputs.push(Buffer::zeros("out", dtype, spec.output.extent())?);
-    }
+    let possible = |method: &&Method| !on_gpu || **method == Method::Elsa;
+    let methods: Vec<Method> = settings.methods.iter().filter(possible).copied().collect();
+    let mut subjects =
+        subject::plan(engine, case, &problem, &methods, settings.lenient, &settings.options)?;
+    Check::new(case, &problem, inputs).first_calls(&mut subjects, progress)?;
 
-    // The first call of each method. Its answer is kept and checked.
-    let all = rows(&problem, &inputs);
-    let per_row = shape.keys.saturating_mul(4 * shape.dim).max(1);
-    let checked = sample(&all, (ORACLE / per_row).max(16));
-    let (mut colds, mut firsts, mut compared) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, ((plan, workspace), output)) in plans.iter().zip(&mut workspaces).zip(&mut outputs).enumerate() {
-        let mut bound = plan.bind(inputs, Outputs::new(output.elements_mut()), workspace)?;
-        let start = Instant::now();
-        let report = bound.run()?;
-        colds.push(loading[i] + start.elapsed().as_secs_f64() * 1e3);
-        let found = output.elements();
-        let executed = plan.certificate_of(report.backend).executed;
-        compared.push(for_rows(
-            &checked,
-            || Oracle::new(&problem, inputs, &executed),
-            |oracle, row| {
-                oracle.row(row);
-                let at = output_row(&problem, &inputs, row);
-                Comparison::of(oracle, |c| f64::from(found.get(at + c)))
-            },
-            |_| {},
-        ));
-        firsts.push(output.clone());
-    }
+    let mut contenders = bind(&mut subjects, inputs, settings.keep)?;
+    // The copy comes last.
+    let kinds = contenders.len() - 1;
+    let alone = watch.has_power() && kinds > 1;
+    let seconds = if alone { settings.seconds / 2.0 } else { settings.seconds };
+    let length = SLICE.min(Duration::from_secs_f64(seconds / SLICES));
+    let stable = warm(&mut contenders, length, settings.warmup, progress)?;
 
-    let mut contenders = Vec::new();
-    for ((plan, workspace), output) in plans.iter().zip(&mut workspaces).zip(&mut outputs) {
-        let bound = plan.bind(inputs, Outputs::new(output.elements_mut()), workspace)?;
-        let times = Vec::with_capacity(SAMPLES);
-        contenders.push(Contender { bound, backend: plan.backend(), times, alloc: 0 });
-    }
-    let start = Instant::now();
+    let span = watch.open();
+    let (mut rounds, begin) = (Vec::new(), Instant::now());
     loop {
-        for contender in &mut contenders {
-            contender.slice()?;
-        }
-        if start.elapsed().as_secs_f64() >= seconds {
+        rounds.push(round(&mut contenders, rounds.len(), length, Some(begin))?);
+        let spent = begin.elapsed().as_secs_f64() / seconds;
+        let fewest = contenders.iter().map(|contender| contender.latencies.count()).min().unwrap_or(0);
+        let counted = fewest as f64 / settings.iterations as f64;
+        progress.tell(Part::Time, spent.min(counted) * if alone { 0.5 } else { 1.0 });
+        if spent >= 1.0 && fewest >= settings.iterations {
             break;
         }
+    }
+    let calls = contenders.iter().map(|contender| contender.latencies.count()).sum();
+    let together = watch.close(span, calls);
+    let mut powers = Vec::new();
+    for contender in contenders.iter_mut().take(if alone { kinds } else { 0 }) {
+        powers.push(by_itself(contender, seconds / kinds as f64, watch)?);
     }
     // Copies the answers back from the GPU's memory, where timed calls leave them.
     for contender in &mut contenders {
         contender.bound.run()?;
     }
-    let measured: Vec<_> = contenders.into_iter().map(|c| (c.backend, c.times, c.alloc)).collect();
-    let mut records = Vec::new();
-    for (i, (backend, mut times, alloc_bytes)) in measured.into_iter().enumerate() {
-        let samples = times.len();
-        let [p50, p90, p99, max] =
-            [50, 90, 99, 100].map(|percent| percentile(&mut times, percent).unwrap_or(f64::NAN));
-        let mut total = Total::of(&compared[i]);
-        // The last call must have returned the bits of the first.
-        total.explained.beyond += differing(firsts[i].elements(), outputs[i].elements());
-        let rel_l2 = total.relative();
-        let certificate = plans[i].certificate_of(backend);
-        records.push((
-            Record {
-                what: "bench",
-                backend: backend.to_string(),
-                kernel: plans[i].kernel_of(backend),
-                method: name(planned[i]),
-                dtype: dtype.name(),
-                batch: shape.batch,
-                heads: shape.heads,
-                kv_heads: shape.kv_heads,
-                queries: shape.queries,
-                n: shape.keys,
-                d: shape.dim,
-                causal: shape.corner(),
-                window: shape.sides(),
-                mask: shape.mask.map(MaskForm::name),
-                windows: shape.windows.map(Grid::from),
-                shape: shape.to_string(),
-                samples,
-                p50_ms: p50,
-                p90_ms: p90,
-                p99_ms: p99,
-                max_ms: max,
-                cold_ms: colds[i],
-                gflops: shape.operations() / (p50 * 1e6),
-                workspace_bytes: plans[i].workspace_bytes(),
-                alloc_bytes,
-                speedup_vs_math: None,
-                rel_l2,
-                certified: total.explained.holds()
-                    && rel_l2 <= certificate.published_bound + certificate.output_rounding,
-                energy_mj: None,
-                power_mw: None,
-                temp_c: machine::temperature(),
-                gpu_mhz: None,
-                cpu_mhz: machine::cpu_mhz(),
-                emc_mhz: None,
-                throttled: None,
-            },
-            total,
-        ));
+
+    let taken: Vec<_> =
+        contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc)).collect();
+    // Of the time of another to that of the first.
+    let ratio = |other: usize| Ratio::of(&rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>());
+    let noise = ratio(kinds).map(Ratio::spread);
+    let math = (1..kinds).find(|&at| subjects[at].method == Method::Math);
+    let to_math = math.and_then(ratio);
+    let marks = watch.judge(&together, stable);
+    let mut measured = Vec::new();
+    for (at, (backend, latencies, times, alloc)) in taken.into_iter().enumerate() {
+        let subject = &subjects[at];
+        if subject.copy {
+            continue;
+        }
+        let same = subjects.iter().filter(|other| other.method == subject.method);
+        let total = subject.judged(same.map(|other| &other.output));
+        let mut cell = described(case, engine, backend);
+        cell.kernel = text(subject.plan.kernel_of(backend));
+        cell.method = text(name(subject.method));
+        cell.samples = latencies.count();
+        [cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.max_ms] =
+            [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
+        cell.cold_ms = subject.cold_ms;
+        cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
+        cell.workspace_bytes = subject.plan.workspace_bytes() as u64;
+        cell.alloc_bytes = alloc as u64;
+        cell.noise = noise;
+        if let Some(ratio) = to_math {
+            let own = subject.method == Method::Math;
+            cell.speedup_vs_math = Some(if own { 1.0 } else { ratio.middle });
+            (cell.ratio_low, cell.ratio_high) = (Some(ratio.low), Some(ratio.high));
+            cell.differs = noise.map(|noise| ratio.differs(noise));
+        }
+        cell.rel_l2 = total.relative();
+        cell.certified = subject.certified(&total, backend);
+        cell.stable = stable;
+        watch.fill(&mut cell, &together, powers.get(at), &marks);
+        measured.push(Measured { cell, total, times });
     }
-    let math = records.iter().find(|(record, _)| record.method == MATH).map(|(record, _)| record.p50_ms);
-    for (record, _) in &mut records {
-        record.speedup_vs_math = math.map(|math| math / record.p50_ms);
+    Ok(measured)
+}
+
+/// Binds every subject.
+fn bind<'a>(
+    subjects: &'a mut [Subject],
+    inputs: Inputs<'a>,
+    keep: bool,
+) -> Result<Vec<Contender<'a>>, Error> {
+    let mut contenders = Vec::new();
+    for Subject { plan, workspace, output, copy, .. } in subjects {
+        let bound = plan.bind(inputs, Outputs::new(output.elements_mut()), workspace)?;
+        let times = Vec::with_capacity(if keep && !*copy { KEPT } else { 0 });
+        contenders.push(Contender {
+            bound,
+            backend: plan.backend(),
+            latencies: Latencies::new(),
+            times,
+            alloc: 0,
+        });
     }
-    Ok(records)
+    Ok(contenders)
 }
 
-/// The name of a method in records and flags.
-fn name(method: Method) -> &'static str {
-    match method {
-        Method::Elsa => ELSA,
-        Method::Math => MATH,
+/// Runs one method alone for `seconds` and reads the power.
+fn by_itself(contender: &mut Contender<'_>, seconds: f64, watch: &Watch) -> Result<Readings, Error> {
+    let span = watch.open();
+    let (start, mut calls) = (Instant::now(), 0);
+    while start.elapsed().as_secs_f64() < seconds {
+        contender.bound.run_resident()?;
+        calls += 1;
     }
+    Ok(watch.close(span, calls))
 }
 
-/// Warns once that a method is left out.
-fn warn_without_room(method: Method, shape: Shape, needed: usize) {
-    static WARNED: Once = Once::new();
-    let (method, keys) = (name(method), shape.keys);
-    WARNED.call_once(|| {
-        log::warn!("--budget has no room for {method}: {needed} bytes at {keys} keys; where it has none, {method} is left out");
-    });
-}
-
-/// The number of elements whose bits differ.
-fn differing(a: Elements<'_>, b: Elements<'_>) -> usize {
-    (0..a.len().max(b.len()))
-        .filter(|&i| i >= a.len() || i >= b.len() || a.get(i).to_bits() != b.get(i).to_bits())
-        .count()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differing_bits_are_counted() {
-        let (zero, minus) = ([0.0f32, 1.0], [-0.0f32, 1.0]);
-        assert_eq!(differing(Elements::F32(&zero), Elements::F32(&zero)), 0);
-        assert_eq!(differing(Elements::F32(&zero), Elements::F32(&minus)), 1);
+/// A row that says what was asked for, and nothing of what was measured.
+#[must_use]
+pub fn described(case: &Case, engine: &Engine, backend: Backend) -> Cell {
+    let shape = case.shape;
+    let threads = if backend == Backend::Cuda { 0 } else { engine.threads() };
+    Cell {
+        workload: case.workload.map(text),
+        backend: text(backend.name()),
+        dtype: text(case.dtype.name()),
+        threads: u32::try_from(threads).unwrap_or(u32::MAX),
+        batch: shape.batch as u64,
+        heads: shape.heads as u64,
+        kv_heads: shape.kv_heads as u64,
+        queries: shape.queries as u64,
+        n: shape.keys as u64,
+        d: shape.dim as u64,
+        causal: shape.corner().map(text),
+        window: shape.sides(),
+        mask: shape.mask.map(MaskForm::name).map(text),
+        windows: shape.windows.map(|windows| record::Grid {
+            picture: windows.picture.map(|n| n as u64),
+            size: windows.size.map(|n| n as u64),
+            shift: windows.shift.map(|n| n as u64),
+        }),
+        shape: text(&shape.to_string()),
+        ..Cell::default()
     }
 }

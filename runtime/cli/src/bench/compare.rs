@@ -1,0 +1,184 @@
+//! What changed between two tables, beyond the noise of both.
+//!
+//! A row is the same in both if workload, shape, element type, method, back end and number of threads are. Its change is
+//! the quotient of the medians. It counts where it exceeds the noise of the one run and that of the other together, and
+//! only if both cells are clean: a disturbed cell proves nothing.
+
+use super::csv::{self, Row};
+use crate::error::Error;
+use std::io::Write;
+use std::path::Path;
+
+/// What is said of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The latency fell by more than the noise.
+    Faster,
+    /// It rose by more than the noise.
+    Slower,
+    /// It changed by no more than the noise.
+    Same,
+    /// A cell was disturbed or refused, or the noise of a run is not known.
+    Unknown,
+}
+
+impl Verdict {
+    /// Its word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Faster => "faster",
+            Verdict::Slower => "slower",
+            Verdict::Same => "same",
+            Verdict::Unknown => "cannot be told",
+        }
+    }
+}
+
+/// The change of one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// The median after over the median before; none where a cell was refused.
+    pub ratio: Option<f64>,
+    /// The noise of both runs together; none where that of one is not known.
+    pub noise: Option<f64>,
+    /// What is said of it.
+    pub verdict: Verdict,
+}
+
+/// The change from `before` to `after`.
+#[must_use]
+pub fn change(before: &Row, after: &Row) -> Change {
+    let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
+    let noise = after.noise.zip(before.noise).map(|(after, before)| after + before);
+    let verdict = match (ratio, noise) {
+        _ if !(before.clean && after.clean) => Verdict::Unknown,
+        (Some(ratio), Some(noise)) if ratio > 1.0 + noise => Verdict::Slower,
+        (Some(ratio), Some(noise)) if ratio < 1.0 / (1.0 + noise) => Verdict::Faster,
+        (Some(ratio), Some(noise)) if ratio.is_finite() && noise.is_finite() => Verdict::Same,
+        _ => Verdict::Unknown,
+    };
+    Change { ratio, noise, verdict }
+}
+
+/// Whether two rows are of the same.
+#[must_use]
+pub fn same(a: &Row, b: &Row) -> bool {
+    let key = |row: &Row| {
+        [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend].map(String::clone)
+    };
+    a.threads == b.threads && key(a) == key(b)
+}
+
+/// How a row is called.
+fn named(row: &Row) -> String {
+    let workload = if row.workload.is_empty() { String::new() } else { format!("{} ", row.workload) };
+    format!("{workload}{} {} {} {} x{}", row.shape, row.dtype, row.method, row.backend, row.threads)
+}
+
+/// Tells what changed from the table `before` to the table `after`. `json`: a line for each row.
+///
+/// # Errors
+/// Files that are no tables, and rows that became slower.
+pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) -> Result<(), Error> {
+    let (old, new) = (csv::read("compare", before)?, csv::read("compare", after)?);
+    let width = new.iter().chain(&old).map(|row| named(row).len()).max().unwrap_or(0);
+    let mut counts = [(Verdict::Slower, 0), (Verdict::Faster, 0), (Verdict::Same, 0), (Verdict::Unknown, 0)];
+    if !json {
+        writeln!(out, "{:<width$} {:>10} {:>10} {:>9} {:>8}", "", "before ms", "after ms", "change", "noise")?;
+    }
+    let mut met = vec![false; old.len()];
+    let mut alone = Vec::new();
+    for row in &new {
+        let Some(at) = old.iter().position(|other| same(other, row)) else {
+            alone.push((row, after));
+            continue;
+        };
+        met[at] = true;
+        let Change { ratio, noise, verdict } = change(&old[at], row);
+        for (of, count) in &mut counts {
+            *count += usize::from(*of == verdict);
+        }
+        let kernel = (old[at].kernel != row.kernel).then_some((&old[at].kernel, &row.kernel));
+        if json {
+            let line = serde_json::json!({ "what": "change", "workload": row.workload, "shape": row.shape,
+                "dtype": row.dtype, "method": row.method, "backend": row.backend, "threads": row.threads,
+                "before_ms": old[at].p50_ms, "after_ms": row.p50_ms, "ratio": ratio, "noise": noise,
+                "verdict": verdict.name(), "kernel": kernel });
+            writeln!(out, "{line}")?;
+            continue;
+        }
+        let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.4}"));
+        let percent = |x: Option<f64>| x.map_or("-".to_owned(), |x| format!("{:+.1} %", x * 100.0));
+        let kernel = kernel.map_or_else(String::new, |(a, b)| format!(", kernel {a} became {b}"));
+        writeln!(
+            out,
+            "{:<width$} {:>10} {:>10} {:>9} {:>8}  {}{kernel}",
+            named(row),
+            ms(old[at].p50_ms),
+            ms(row.p50_ms),
+            percent(ratio.map(|ratio| ratio - 1.0)),
+            noise.map_or("-".to_owned(), |noise| format!("{:.1} %", noise * 100.0)),
+            verdict.name()
+        )?;
+    }
+    alone.extend(old.iter().zip(met).filter(|(_, met)| !met).map(|(row, _)| (row, before)));
+    for (row, path) in alone {
+        if json {
+            let line = serde_json::json!({ "what": "alone", "shape": row.shape, "dtype": row.dtype,
+                "method": row.method, "file": path.display().to_string() });
+            writeln!(out, "{line}")?;
+        } else {
+            writeln!(out, "{:<width$} only in {}", named(row), path.display())?;
+        }
+    }
+    let words: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.name())).collect();
+    if !json {
+        writeln!(out, "{}", words.join(", "))?;
+    }
+    match counts[0] {
+        (_, 0) => Ok(()),
+        (_, slower) => Err(Error::Slower(format!("{slower} of {} rows are slower beyond the noise", new.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(ms: f64, noise: Option<f64>, clean: bool) -> Row {
+        Row {
+            workload: String::new(),
+            shape: "1,1,64,64,64".into(),
+            dtype: "f32".into(),
+            method: "elsa".into(),
+            backend: "avx2".into(),
+            kernel: "k".into(),
+            threads: 2,
+            samples: 9,
+            p50_ms: Some(ms),
+            noise,
+            clean,
+        }
+    }
+
+    #[test]
+    fn a_change_counts_beyond_the_noise_of_both_runs() {
+        let quiet = |ms| row(ms, Some(0.02), true);
+        let verdict = |a: &Row, b: &Row| change(a, b).verdict;
+        assert_eq!(verdict(&quiet(1.0), &quiet(1.039)), Verdict::Same);
+        assert_eq!(verdict(&quiet(1.0), &quiet(1.041)), Verdict::Slower);
+        assert_eq!(verdict(&quiet(1.041), &quiet(1.0)), Verdict::Faster);
+        assert_eq!(verdict(&quiet(1.039), &quiet(1.0)), Verdict::Same);
+        assert_eq!(change(&quiet(1.0), &quiet(2.0)).ratio, Some(2.0));
+        // What was disturbed, or has no noise, proves nothing.
+        for other in [row(9.0, Some(0.02), false), row(9.0, None, true), row(9.0, Some(f64::NAN), true)] {
+            assert_eq!(verdict(&quiet(1.0), &other), Verdict::Unknown, "{other:?}");
+            assert_eq!(verdict(&other, &quiet(1.0)), Verdict::Unknown, "{other:?}");
+        }
+        let refused = Row { samples: 0, p50_ms: None, ..quiet(1.0) };
+        assert_eq!(verdict(&refused, &quiet(1.0)), Verdict::Unknown);
+        assert!(same(&quiet(1.0), &refused) && !same(&quiet(1.0), &Row { threads: 1, ..quiet(1.0) }));
+        assert!(!same(&quiet(1.0), &Row { dtype: "f16".into(), ..quiet(1.0) }));
+    }
+}

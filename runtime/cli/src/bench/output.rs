@@ -1,0 +1,133 @@
+//! Where the results go: standard output, and the files that were asked for.
+
+use super::args::BenchArgs;
+use super::measure::Measured;
+use super::target::Target;
+use super::{csv, export, html, json, save, table};
+use crate::error::Error;
+use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
+use serde_json::Value;
+use std::io::{Stdout, Write};
+use std::path::PathBuf;
+
+/// The results of a run. Every record passes through [`Output::record`].
+pub struct Output {
+    out: Stdout,
+    json: bool,
+    /// The width of the column that says what a shape is beside its sizes.
+    width: usize,
+    /// The records so far.
+    start: Start,
+    cells: Vec<Cell>,
+    traces: Vec<Trace>,
+    /// The times of calls.
+    times: Vec<Value>,
+    csv: Option<Target>,
+    html: Option<Target>,
+    export: Option<Target>,
+    save: Option<PathBuf>,
+}
+
+impl Output {
+    /// Prepares the files, so that what cannot be written is known before anything is measured.
+    ///
+    /// # Errors
+    /// Files that cannot be written.
+    pub fn new(args: &BenchArgs, start: &Start, width: usize) -> Result<Output, Error> {
+        let target = |argument, path: &Option<PathBuf>| {
+            path.as_deref().map(|path| Target::new(argument, path)).transpose()
+        };
+        let save = args.save.as_deref().map(|given| save::folder(given, start));
+        if let Some(folder) = &save {
+            save::prepare(folder)?;
+        }
+        Ok(Output {
+            out: std::io::stdout(),
+            json: args.json,
+            width,
+            start: start.clone(),
+            cells: Vec::new(),
+            traces: Vec::new(),
+            times: Vec::new(),
+            csv: target("csv", &args.csv)?,
+            html: target("html", &args.html)?,
+            export: target("export", &args.export)?,
+            save,
+        })
+    }
+
+    /// Whether the times of calls are to be kept.
+    #[must_use]
+    pub fn keeps_times(&self) -> bool {
+        self.export.is_some()
+    }
+
+    /// Prints a record and keeps it for the files.
+    ///
+    /// # Errors
+    /// A standard output that fails.
+    pub fn record(&mut self, record: &Record) -> Result<(), Error> {
+        if self.json {
+            json::line(&mut self.out, record)?;
+        } else {
+            match record {
+                Record::Start(start) => {
+                    writeln!(self.out, "{}\n{}", table::headline(start), table::header(self.width))?;
+                }
+                Record::Cell(cell) => writeln!(self.out, "{}", table::row(self.width, cell))?,
+                Record::Trace(_) => {}
+                Record::End(end) => {
+                    writeln!(self.out, "{}{}", table::grid(&self.cells), table::footer(end))?;
+                }
+            }
+        }
+        self.out.flush()?;
+        match record {
+            Record::Cell(cell) => self.cells.push(cell.clone()),
+            Record::Trace(trace) => self.traces.push(trace.clone()),
+            Record::Start(_) | Record::End(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Prints what was measured.
+    ///
+    /// # Errors
+    /// A standard output that fails.
+    pub fn measured(&mut self, measured: &Measured) -> Result<(), Error> {
+        export::add(&mut self.times, measured);
+        self.record(&Record::Cell(measured.cell.clone()))
+    }
+
+    /// Ends the run: prints its end and writes the files.
+    ///
+    /// # Errors
+    /// A standard output or a file that fails.
+    pub fn end(mut self, seconds: f64) -> Result<End, Error> {
+        let count = |cells: usize| u32::try_from(cells).unwrap_or(u32::MAX);
+        let end = End {
+            cells: count(self.cells.len()),
+            clean_cells: count(self.cells.iter().filter(|cell| cell.clean).count()),
+            seconds,
+        };
+        self.record(&Record::End(end))?;
+        if self.csv.is_some() || self.save.is_some() {
+            let table = csv::table(&self.cells).map_err(std::io::Error::other)?;
+            if let Some(folder) = &self.save {
+                let path = save::save(folder, &self.start, &table)?;
+                log::info!("--save: {}", path.display());
+                if !self.json {
+                    writeln!(self.out, "saved as {}", path.display())?;
+                }
+            }
+            self.csv.map_or(Ok(()), |target| target.write(&table))?;
+        }
+        if let Some(target) = self.html {
+            target.write(html::page(&self.start, &self.cells, &self.traces, Some(&end))?.as_bytes())?;
+        }
+        if let Some(target) = self.export {
+            target.write(Value::from(self.times).to_string().as_bytes())?;
+        }
+        Ok(end)
+    }
+}

@@ -1,0 +1,135 @@
+//! Tables kept by board and date.
+//!
+//! `FOLDER/DATE-HOST.csv` has the rows, `FOLDER/DATE-HOST.json` describes the machine. The folder is
+//! `targets/BOARD/bench` below the current one, unless another is named. Nothing is ever overwritten.
+
+use super::json;
+use crate::error::Error;
+use crate::machine;
+use elsa_core::telemetry::record::{Record, Start};
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// `text` as a part of a file name: lower case, and hyphens for all but letters and digits.
+fn plain(text: &str) -> String {
+    let mut name = String::new();
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            name.push(c.to_ascii_lowercase());
+        } else if !name.ends_with('-') && !name.is_empty() {
+            name.push('-');
+        }
+    }
+    name.trim_end_matches('-').to_owned()
+}
+
+/// The name of this machine.
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = plain(&name);
+    if name.is_empty() { "host".to_owned() } else { name }
+}
+
+/// The folder of the tables of this board: `given`, or if that is empty `targets/BOARD/bench`. Of a board without a
+/// folder in `targets`, BOARD is made from its model, of a machine without a model from its host name.
+#[must_use]
+pub fn folder(given: &Path, start: &Start) -> PathBuf {
+    if !given.as_os_str().is_empty() {
+        return given.to_path_buf();
+    }
+    let board = machine::target().map(str::to_owned).unwrap_or_else(|| {
+        let model = start.board.as_deref().map(plain).unwrap_or_default();
+        if model.is_empty() { host() } else { model }
+    });
+    PathBuf::from("targets").join(board).join("bench")
+}
+
+/// Makes the folder of the tables, so that a folder that cannot be written is known before anything is measured.
+///
+/// # Errors
+/// What the file system reports.
+pub fn prepare(folder: &Path) -> Result<(), Error> {
+    let refuse = |e: std::io::Error| Error::Target {
+        argument: "save",
+        path: folder.to_path_buf(),
+        reason: e.to_string(),
+    };
+    fs::create_dir_all(folder).map_err(refuse)?;
+    // A file that is gone at once shows whether files can be made.
+    tempfile::tempfile_in(folder).map(drop).map_err(refuse)
+}
+
+/// Writes the table and the description of the machine, and returns the path of the table.
+///
+/// # Errors
+/// What the file system reports.
+pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error> {
+    let date: String = start.date.chars().map(|c| if c == ':' { '-' } else { c }).collect();
+    let stem = format!("{}-{}", plain(&date).to_ascii_uppercase(), host());
+    let mut description = Vec::new();
+    json::line(&mut description, &Record::Start(start.clone()))?;
+    for attempt in 1.. {
+        let stem = if attempt == 1 { stem.clone() } else { format!("{stem}-{attempt}") };
+        let path = folder.join(format!("{stem}.csv"));
+        let failed = |source| Error::Write { argument: "save", path: path.clone(), source };
+        let mut file = match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+            file => file.map_err(failed)?,
+        };
+        file.write_all(table).and_then(|()| file.sync_all()).map_err(failed)?;
+        let beside = path.with_extension("json");
+        fs::write(&beside, &description)
+            .map_err(|source| Error::Write { argument: "save", path: beside, source })?;
+        return Ok(path);
+    }
+    Ok(folder.to_path_buf())
+}
+
+/// The last table in `folder`; none where there is none. Names begin with the date.
+#[must_use]
+pub fn last(folder: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?;
+    let tables = entries.flatten().map(|entry| entry.path());
+    tables.filter(|path| path.extension().is_some_and(|extension| extension == "csv")).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::telemetry::record::text;
+
+    #[test]
+    fn tables_are_kept_by_date_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("targets/x/bench");
+        prepare(&place).unwrap();
+        let start = Start { date: text("2026-11-22T14:03:05Z"), ..Start::default() };
+        let later = Start { date: text("2026-11-22T14:03:06Z"), ..Start::default() };
+        let first = save(&place, &start, b"1").unwrap();
+        let name = first.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("2026-11-22T14-03-05Z-") && name.ends_with(".csv"), "{name}");
+        let second = save(&place, &start, b"2").unwrap();
+        let third = save(&place, &later, b"3").unwrap();
+        assert_eq!(fs::read(&first).unwrap(), b"1");
+        assert_eq!((fs::read(&second).unwrap(), last(&place)), (b"2".to_vec(), Some(third.clone())));
+        let described = fs::read_to_string(third.with_extension("json")).unwrap();
+        assert!(described.contains("\"date\":\"2026-11-22T14:03:06Z\""), "{described}");
+        assert_eq!(last(&folder.path().join("none")), None);
+
+        fs::write(folder.path().join("file"), "").unwrap();
+        let refused = prepare(&folder.path().join("file/bench")).expect_err("a file is no folder");
+        assert_eq!(refused.status(), 2);
+    }
+
+    #[test]
+    fn boards_have_folders_of_their_own() {
+        let of = |given: &str, board: &str| folder(Path::new(given), &Start { board: Some(text(board)), ..Start::default() });
+        assert_eq!(of("here", "x"), Path::new("here"));
+        // No path leads out of the folder, whatever a device tree says.
+        assert_eq!(plain("NVIDIA Jetson TX2 / ../x\n"), "nvidia-jetson-tx2-x");
+        if machine::target().is_none() {
+            assert_eq!(of("", "A/../../B"), Path::new("targets/a-b/bench"));
+        }
+    }
+}

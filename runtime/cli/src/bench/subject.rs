@@ -1,0 +1,204 @@
+//! A method on a problem: its plan and memory, its first call, and what the oracle says of the answer.
+
+use super::args::{ELSA, MATH};
+use super::grid::Case;
+use super::progress::{Part, Progress};
+use crate::args::warn_without_half_scores;
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::oracle::{Comparison, Oracle, Total};
+use crate::rows::{RowId, for_rows, output_row, rows, sample};
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::attention::{Inputs, Outputs, Problem};
+use elsa_core::dtype::Elements;
+use elsa_runtime::{Backend, Engine, Method, Plan, PlanError, PlanOptions, Workspace};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The most multiplications that the oracle does for one answer. Larger shapes are sampled.
+const ORACLE: usize = 1 << 28;
+
+/// A method on a problem.
+pub struct Subject {
+    /// The method.
+    pub method: Method,
+    /// Whether it is a second copy of the first, by which the noise is measured.
+    pub copy: bool,
+    /// Its plan.
+    pub plan: Plan,
+    /// Memory that the plan works in.
+    pub workspace: Workspace,
+    /// The answer of the last call.
+    pub output: Buffer,
+    /// Latency of the first call with the loading of its kernels, in milliseconds.
+    pub cold_ms: f64,
+    /// The answer of the first call.
+    first: Buffer,
+    /// The rows of that answer, compared with the oracle.
+    compared: Vec<Comparison>,
+}
+
+/// The name of a method in records and flags.
+#[must_use]
+pub const fn name(method: Method) -> &'static str {
+    match method {
+        Method::Elsa => ELSA,
+        Method::Math => MATH,
+    }
+}
+
+/// Plans `methods` for the problem of `case`, and a second copy of the first. `lenient`: of several methods, one
+/// beside the first is left out where the problem or the budget does not allow it.
+///
+/// # Errors
+/// Options that the engine refuses, and memory that the system refuses.
+pub fn plan(
+    engine: &Engine,
+    case: &Case,
+    problem: &Problem,
+    methods: &[Method],
+    lenient: bool,
+    options: &PlanOptions,
+) -> Result<Vec<Subject>, Error> {
+    let mut subjects: Vec<Subject> = Vec::new();
+    let copied = methods.first().map(|method| (*method, true));
+    for (method, copy) in methods.iter().map(|method| (*method, false)).chain(copied) {
+        let before = engine.loaded_kernels().len();
+        let options = PlanOptions { method, ..*options };
+        let plan = match engine.plan(problem, &options) {
+            Err(PlanError::Refused(ChooseError::Budget { needed, .. })) if lenient && !subjects.is_empty() => {
+                warn_without_room(method, case.shape.keys, needed);
+                continue;
+            }
+            Err(PlanError::Refused(ChooseError::Packed)) if lenient && !subjects.is_empty() => continue,
+            Err(PlanError::Refused(ChooseError::Budget { needed, budget })) => {
+                return Err(Error::Argument {
+                    argument: "budget",
+                    found: format!("{budget} bytes"),
+                    allowed: format!(
+                        "at least {needed} for the method {} at {} keys",
+                        name(method),
+                        case.shape.keys
+                    ),
+                });
+            }
+            plan => plan?,
+        };
+        warn_without_half_scores(&options, &plan);
+        let loading = engine.loaded_kernels()[before..].iter().map(|kernel| kernel.ms).sum::<f64>();
+        let workspace = plan.workspace()?;
+        let zeros = || Buffer::zeros("out", case.dtype, problem.spec().output.extent());
+        let (output, first) = (zeros()?, zeros()?);
+        subjects.push(Subject {
+            method,
+            copy,
+            plan,
+            workspace,
+            output,
+            cold_ms: loading,
+            first,
+            compared: Vec::new(),
+        });
+    }
+    Ok(subjects)
+}
+
+/// Rows of a problem that the oracle looks at.
+pub struct Check<'a> {
+    problem: &'a Problem,
+    inputs: Inputs<'a>,
+    rows: Vec<RowId>,
+}
+
+impl<'a> Check<'a> {
+    /// All rows, or an even sample of many.
+    #[must_use]
+    pub fn new(case: &Case, problem: &'a Problem, inputs: Inputs<'a>) -> Check<'a> {
+        let all = rows(problem, &inputs);
+        let per_row = case.shape.keys.saturating_mul(4 * case.shape.dim).max(1);
+        Check { problem, inputs, rows: sample(&all, (ORACLE / per_row).max(16)) }
+    }
+
+    /// Makes the first call of each of `subjects` and compares its answer. A copy makes none.
+    ///
+    /// # Errors
+    /// Failures of the device.
+    pub fn first_calls(&self, subjects: &mut [Subject], progress: &Progress) -> Result<(), Error> {
+        let looked = AtomicU64::new(0);
+        let wanted = self.rows.len() * subjects.iter().filter(|subject| !subject.copy).count();
+        for subject in subjects.iter_mut().filter(|subject| !subject.copy) {
+            let Subject { plan, workspace, output, .. } = subject;
+            let mut bound = plan.bind(self.inputs, Outputs::new(output.elements_mut()), workspace)?;
+            let start = Instant::now();
+            let report = bound.run()?;
+            subject.cold_ms += start.elapsed().as_secs_f64() * 1e3;
+            let found = subject.output.elements();
+            let executed = subject.plan.certificate_of(report.backend).executed;
+            let (problem, inputs) = (self.problem, self.inputs);
+            subject.compared = for_rows(
+                &self.rows,
+                || Oracle::new(problem, inputs, &executed),
+                |oracle, row| {
+                    oracle.row(row);
+                    let at = output_row(problem, &inputs, row);
+                    Comparison::of(oracle, |c| f64::from(found.get(at + c)))
+                },
+                |rows| {
+                    let done = looked.fetch_add(rows, Ordering::Relaxed) + rows;
+                    progress.tell(Part::Check, done as f64 / wanted as f64);
+                },
+            );
+            subject.first = subject.output.clone();
+        }
+        Ok(())
+    }
+}
+
+impl Subject {
+    /// What the oracle says of the first answer, where elements of `later` ones that differ from it count as wrong, too.
+    #[must_use]
+    pub fn judged<'a>(&self, later: impl Iterator<Item = &'a Buffer>) -> Total {
+        let mut total = Total::of(&self.compared);
+        total.explained.beyond +=
+            later.map(|answer| differing(self.first.elements(), answer.elements())).sum::<usize>();
+        total
+    }
+
+    /// Whether an error is within the certificate of the plan on `backend`.
+    #[must_use]
+    pub fn certified(&self, total: &Total, backend: Backend) -> bool {
+        let certificate = self.plan.certificate_of(backend);
+        total.explained.holds()
+            && total.relative() <= certificate.published_bound + certificate.output_rounding
+    }
+}
+
+/// Warns once that a method is left out.
+fn warn_without_room(method: Method, keys: usize, needed: usize) {
+    static WARNED: Once = Once::new();
+    let method = name(method);
+    WARNED.call_once(|| {
+        log::warn!("--budget has no room for {method}: {needed} bytes at {keys} keys; where it has none, {method} is left out");
+    });
+}
+
+/// The number of elements whose bits differ.
+fn differing(a: Elements<'_>, b: Elements<'_>) -> usize {
+    (0..a.len().max(b.len()))
+        .filter(|&i| i >= a.len() || i >= b.len() || a.get(i).to_bits() != b.get(i).to_bits())
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differing_bits_are_counted() {
+        let (zero, minus) = ([0.0f32, 1.0], [-0.0f32, 1.0]);
+        assert_eq!(differing(Elements::F32(&zero), Elements::F32(&zero)), 0);
+        assert_eq!(differing(Elements::F32(&zero), Elements::F32(&minus)), 1);
+        assert_eq!(differing(Elements::F32(&zero), Elements::F32(&zero[..1])), 1);
+    }
+}

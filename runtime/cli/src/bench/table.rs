@@ -1,0 +1,207 @@
+//! Rows of the results as a table for people.
+
+use super::args::{ELSA, MATH};
+use super::grid::{COLUMNS, DIM, GRID};
+use crate::shape::MaskForm;
+use elsa_core::telemetry::record::{Cell, End, Start};
+
+/// The line that says what computes where.
+#[must_use]
+pub fn headline(start: &Start) -> String {
+    let cpu = start.cpu.as_deref().unwrap_or("unknown CPU");
+    let mut line = format!("elsa {}, {}, {} cores of {cpu}", start.version, start.date, start.cores);
+    let facts = [
+        ("", &start.board.as_deref()),
+        ("GPU ", &start.gpu.as_deref()),
+        ("L4T ", &start.l4t.as_deref()),
+        ("JetPack ", &start.jetpack.as_deref()),
+        ("driver ", &start.driver.as_deref()),
+        ("mode ", &start.nvpmodel.as_deref()),
+        ("governor ", &start.governor.as_deref()),
+    ];
+    for (name, fact) in facts {
+        if let Some(fact) = fact {
+            line += &format!(", {name}{fact}");
+        }
+    }
+    if let Some(fixed) = start.jetson_clocks {
+        line += if fixed { ", clocks fixed" } else { ", clocks not fixed" };
+    }
+    if start.emulated {
+        line += ", emulated";
+    }
+    line
+}
+
+/// What stands in the first column of a row, beside the sizes: the workload, and the parts of the shape.
+fn form(cell: &Cell) -> String {
+    let parts = cell.shape.splitn(6, ',').nth(5);
+    let words: Vec<&str> = cell.workload.as_deref().into_iter().chain(parts).collect();
+    if words.is_empty() { "-".to_owned() } else { words.join(" ") }
+}
+
+/// The width of the column that says what `shapes` are beside their sizes: each with its workload.
+#[must_use]
+pub fn width<'a>(shapes: impl Iterator<Item = (Option<&'a str>, String)>) -> usize {
+    let of = |(workload, shape): (Option<&str>, String)| {
+        let cell = Cell {
+            workload: workload.map(elsa_core::telemetry::record::text),
+            shape: elsa_core::telemetry::record::text(&shape),
+            ..Cell::default()
+        };
+        form(&cell).len()
+    };
+    shapes.map(of).max().unwrap_or(0).max("form".len())
+}
+
+/// The names of the columns; the second one has `width` letters.
+#[must_use]
+pub fn header(width: usize) -> String {
+    format!(
+        "times in ms; ratio is math / elsa, turn by turn, with its quartiles, ~ within the noise\n\
+         {:>5} {:>5} {:>7} {:>6} {:>4} {:<width$} {:<4} {:<6} {:<8} {:>7} {:>10} {:>15} {:>15} {:>10} {:>8} {:>10} \
+         {:>19} {:>9} {:>9} {:>10} {:>7} {:>6}  kernel",
+        "batch", "heads", "queries", "keys", "d", "form", "type", "method", "back end", "threads", "median",
+        "percentile(90%)", "percentile(99%)", "max", "samples", "cold", "ratio", "GFLOP/s", "rel L2", "workspace",
+        "mJ", "noise"
+    )
+}
+
+/// The row of a cell, and below it what makes it unclean.
+#[must_use]
+pub fn row(width: usize, cell: &Cell) -> String {
+    let mut row = format!(
+        "{:>5} {:>5} {:>7} {:>6} {:>4} {:<width$} {:<4} {:<6} {:<8} {:>7}",
+        cell.batch,
+        cell.heads,
+        cell.queries,
+        cell.n,
+        cell.d,
+        form(cell),
+        cell.dtype,
+        cell.method,
+        cell.backend,
+        cell.threads
+    );
+    if cell.samples > 0 {
+        let noise = cell.noise.map_or("-".to_owned(), |noise| format!("{:.1}%", noise * 100.0));
+        let energy = cell.energy_mj.map_or("-".to_owned(), |energy| format!("{energy:.2}"));
+        row += &format!(
+            " {:>10.4} {:>15.4} {:>15.4} {:>10.4} {:>8} {:>10.3} {:>19} {:>9.2} {:>9.2e} {:>10} {energy:>7} {noise:>6}  {}",
+            cell.p50_ms,
+            cell.p90_ms,
+            cell.p99_ms,
+            cell.max_ms,
+            cell.samples,
+            cell.cold_ms,
+            ratio(cell),
+            cell.gflops,
+            cell.rel_l2,
+            cell.workspace_bytes,
+            cell.kernel
+        );
+        if let (Some(enqueue), Some(wait)) = (cell.enqueue_p50_ms, cell.wait_p50_ms) {
+            let device = cell.device_p50_ms.map_or("-".to_owned(), |ms| format!("{ms:.4}"));
+            row += &format!("\n      median: enqueue {enqueue:.4}, wait {wait:.4}, device {device}");
+        }
+    }
+    let word = if cell.samples > 0 { "marked" } else { "refused" };
+    for mark in &cell.marks {
+        row += &format!("\n      {word}: {mark}");
+    }
+    row
+}
+
+/// The ratio of a row of elsa; `-` of another.
+fn ratio(cell: &Cell) -> String {
+    match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
+        (Some(ratio), Some(low), Some(high)) if cell.method != MATH => {
+            let same = if cell.differs == Some(false) { "~" } else { "" };
+            format!("{ratio:.2} ({low:.2}-{high:.2}){same}")
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+/// The medians in the form of table 6 of ELSA, where `cells` hold rows of the default grid: a row for each length, with
+/// the masked shapes as columns.
+#[must_use]
+pub fn grid(cells: &[Cell]) -> String {
+    let mut table = String::new();
+    let mut kinds: Vec<(&str, u64)> = Vec::new();
+    for cell in cells.iter().filter(|cell| cell.mask.is_some()) {
+        if !kinds.contains(&(&cell.dtype, cell.heads)) {
+            kinds.push((&cell.dtype, cell.heads));
+        }
+    }
+    for (dtype, heads) in kinds {
+        let find = |tokens: usize, mask: Option<MaskForm>, method: &str| {
+            let shape = super::grid::cell(heads as usize, tokens, mask).to_string();
+            cells.iter().find(|cell| {
+                cell.dtype == dtype && cell.method == method && cell.shape == shape && cell.samples > 0
+            })
+        };
+        let ms = |cell: Option<&Cell>| cell.map_or("-".to_owned(), |cell| format!("{:.4}", cell.p50_ms));
+        let [_, padded, biased] = COLUMNS;
+        table += &format!(
+            "\n{dtype}, batch 1, {heads} heads, d = {DIM}: medians in ms\n{:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>10}\n",
+            "tokens", MATH, ELSA, "ratio", "padded", "biased", "alloc MB"
+        );
+        for tokens in GRID {
+            let elsa = find(tokens, None, ELSA);
+            table += &format!(
+                "{tokens:>6} {:>10} {:>10} {:>19} {:>10} {:>10} {:>10}\n",
+                ms(find(tokens, None, MATH)),
+                ms(elsa),
+                elsa.map_or("-".to_owned(), ratio),
+                ms(find(tokens, padded, ELSA)),
+                ms(find(tokens, biased, ELSA)),
+                elsa.map_or("-".to_owned(), |cell| format!("{:.3}", cell.workspace_bytes as f64 / 1e6))
+            );
+        }
+    }
+    table
+}
+
+/// The last line.
+#[must_use]
+pub fn footer(end: &End) -> String {
+    format!("{} cells, {} clean, in {:.1} s", end.cells, end.clean_cells, end.seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::telemetry::record::text;
+
+    #[test]
+    fn a_row_says_which_shape_it_is_and_what_is_wrong_with_it() {
+        let mut cell = Cell {
+            workload: Some(text("bert-sst2")),
+            shape: text("8,12,64,64,64,mask=padding"),
+            batch: 8,
+            heads: 12,
+            method: text(ELSA),
+            samples: 9,
+            speedup_vs_math: Some(1.5),
+            ratio_low: Some(1.25),
+            ratio_high: Some(1.75),
+            differs: Some(false),
+            kernel: text("attention_f32"),
+            ..Cell::default()
+        };
+        let _ = cell.marks.push(text("another load"));
+        let words = row(30, &cell);
+        for part in ["    8    12 ", "bert-sst2 mask=padding", "1.50 (1.25-1.75)~", "attention_f32", "marked: another load"] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        cell.samples = 0;
+        let words = row(30, &cell);
+        assert!(words.contains("refused: another load") && !words.contains("attention_f32"), "{words}");
+        let header = header(30);
+        let columns = header.lines().nth(1).unwrap();
+        for name in ["batch", "heads", "queries", "keys", "type", "method", "back end", "kernel", "threads"] {
+            assert!(columns.contains(name), "{name}");
+        }
+    }
+}
