@@ -20,6 +20,7 @@
 
 pub mod args;
 pub mod bench;
+pub mod board;
 pub mod command;
 pub mod error;
 mod files;

@@ -1,0 +1,326 @@
+//! A thread that watches the board while a benchmark runs.
+//!
+//! The power is read every 20 ms, everything else every 200 ms, and everything once more when a stretch of time begins
+//! and when it ends, so that a short one has two samples at least. A sample is a handful of reads of files that stay
+//! open. The thread allocates nothing: sums are kept per stretch, and the course of the run in a store of fixed size,
+//! which is thinned to half whenever it is full. The thread measures its own time on the processor, and reads less often
+//! where it takes more than half a percent of a core.
+
+use super::load::{Load, Times};
+use super::root::Root;
+use super::sources::{Slow, Sources};
+use super::tally::{Facts, Readings, Tally};
+use elsa_core::telemetry::record::{Trace, text};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two readings of the power.
+const POWER: Duration = Duration::from_millis(20);
+/// Time between two readings of everything else.
+const SLOW: Duration = Duration::from_millis(200);
+/// The longest times that the thread falls back to.
+const LONGEST: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// The share of a core above which the thread reads less often.
+const DEAREST: f64 = 0.005;
+/// How often its share is looked at.
+const REVIEW: Duration = Duration::from_secs(1);
+/// Points of the course of a run that are kept.
+const POINTS: usize = 2048;
+/// Load of others, in cores, above which the process is looked for that causes it.
+pub const OTHERS: f64 = 0.1;
+
+/// The machine at one time.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    seconds: f64,
+    power: Option<f64>,
+    slow: Slow,
+    load: Option<f64>,
+}
+
+/// What the thread and its owner share.
+#[derive(Debug)]
+struct State {
+    sources: Sources,
+    start: Instant,
+    tallies: Vec<(u64, Tally)>,
+    next: u64,
+    idle: Option<f64>,
+    course: Vec<Point>,
+    /// Every so many slow samples become a point.
+    stride: usize,
+    skipped: usize,
+    /// Times at the last slow sample.
+    times: Option<(Instant, Times)>,
+    power: Option<f64>,
+    stop: bool,
+    /// Time that the thread has spent on a processor.
+    spent: Duration,
+}
+
+impl State {
+    /// Reads the power.
+    fn sample_power(&mut self, now: Instant) {
+        let power = self.sources.power(now);
+        self.power = power.map(|power| power.milliwatts);
+        if let Some(power) = power {
+            for (_, tally) in &mut self.tallies {
+                tally.power(now, power);
+            }
+        }
+    }
+
+    /// Reads everything else.
+    fn sample_slow(&mut self) -> Slow {
+        let slow = self.sources.slow();
+        for (_, tally) in &mut self.tallies {
+            tally.slow(&slow, false);
+        }
+        slow
+    }
+
+    /// Keeps a slow sample as a point of the course of the run.
+    fn keep(&mut self, now: Instant, slow: Slow) {
+        let cores = self.sources.cores();
+        let before = slow.times.and_then(|times| self.times.replace((now, times)).zip(Some(times)));
+        let others = before.and_then(|((then, before), times)| {
+            times.since(before, now.saturating_duration_since(then), cores)
+        });
+        self.skipped += 1;
+        if self.skipped < self.stride {
+            return;
+        }
+        self.skipped = 0;
+        if self.course.len() == POINTS {
+            let mut place = 0;
+            self.course.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.stride *= 2;
+        }
+        let seconds = now.saturating_duration_since(self.start).as_secs_f64();
+        self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
+    }
+
+    /// A point as a record.
+    fn trace(&self, point: &Point) -> Trace {
+        let zone = point.slow.hottest.and_then(|(place, _)| self.sources.zones.get(place));
+        Trace {
+            t_s: point.seconds,
+            power_mw: point.power,
+            temp_c: point.slow.hottest.map(|(_, celsius)| celsius),
+            temp_zone: zone.map(|zone| text(&zone.name)),
+            cpu_mhz: point.slow.slowest,
+            gpu_mhz: point.slow.gpu,
+            emc_mhz: point.slow.emc,
+            load: point.load,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Sums are whole after every sample, so a panic elsewhere leaves them usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Samples until the owner is gone.
+    fn watch(&self, power: Duration, slow: Duration) {
+        let (mut power, mut slow) = (power, slow);
+        let mut state = self.lock();
+        // Where there is no power to read, nothing else is read more often than that.
+        if !state.sources.measures_power() {
+            power = slow;
+        }
+        let begin = Instant::now();
+        let (mut next_slow, mut review) = (begin, begin + REVIEW);
+        let (mut reviewed, mut before) = (begin, processor_time());
+        while !state.stop {
+            let now = Instant::now();
+            state.sample_power(now);
+            if now >= next_slow {
+                let sample = state.sample_slow();
+                state.keep(now, sample);
+                next_slow = now + slow;
+            }
+            if now >= review {
+                let spent = processor_time();
+                let share = spent.saturating_sub(before).as_secs_f64() / (now - reviewed).as_secs_f64();
+                if share > DEAREST {
+                    (power, slow) =
+                        ((power * 2).min(LONGEST.0.max(power)), (slow * 2).min(LONGEST.1.max(slow)));
+                }
+                state.spent = spent;
+                (reviewed, before, review) = (now, spent, now + REVIEW);
+            }
+            let rest = power.saturating_sub(now.elapsed());
+            state = self.wake.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Time that this thread has spent on a processor.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// A stretch of time that [`Monitor::open`] began.
+#[derive(Debug)]
+#[must_use = "a stretch of time is read by closing it"]
+pub struct Span(u64);
+
+/// Watches a machine. Dropped, it stops.
+#[derive(Debug)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Finds the process that causes the load of others.
+    load: Option<Load>,
+    /// When the processes were looked at, and their times then.
+    processes: Mutex<(Instant, HashMap<u32, u64>)>,
+}
+
+impl Monitor {
+    /// Starts to watch; `pid` is the process that is measured, whose load is not that of others.
+    #[must_use]
+    pub fn start(root: &Root, pid: u32) -> Monitor {
+        Monitor::with_periods(root, pid, POWER, SLOW)
+    }
+
+    /// The same with other times between readings.
+    #[must_use]
+    pub fn with_periods(root: &Root, pid: u32, power: Duration, slow: Duration) -> Monitor {
+        let now = Instant::now();
+        let state = State {
+            sources: Sources::find(root, pid),
+            start: now,
+            tallies: Vec::new(),
+            next: 0,
+            idle: None,
+            course: Vec::with_capacity(POINTS),
+            stride: 1,
+            skipped: 0,
+            times: None,
+            power: None,
+            stop: false,
+            spent: Duration::ZERO,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), wake: Condvar::new() });
+        let watcher = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("elsa-board".into()).spawn(move || watcher.watch(power, slow));
+        if let Err(fault) = &thread {
+            log::warn!("the board is read only between cells: no thread for it: {fault}");
+        }
+        let load = Load::find(root, pid);
+        let processes = load.as_ref().map(Load::processes).unwrap_or_default();
+        Monitor { shared, thread: thread.ok(), load, processes: Mutex::new((now, processes)) }
+    }
+
+    /// Begins a stretch of time. Several may overlap.
+    pub fn open(&self) -> Span {
+        let mut state = self.shared.lock();
+        let now = Instant::now();
+        // What the others' stretches have of it.
+        state.sample_power(now);
+        let slow = state.sample_slow();
+        let mut tally = Tally::new(now);
+        tally.slow(&slow, true);
+        let id = state.next;
+        state.next += 1;
+        state.tallies.push((id, tally));
+        Span(id)
+    }
+
+    /// Ends a stretch of time in which `calls` calls were made, and says what the board did.
+    pub fn close(&self, span: Span, calls: u64) -> Readings {
+        let (mut readings, elapsed) = {
+            let mut state = self.shared.lock();
+            let now = Instant::now();
+            state.sample_power(now);
+            state.sample_slow();
+            let facts = Facts {
+                idle_mw: state.idle,
+                step_mw: state.sources.power_step(),
+                counts: state.sources.counts_throttling(),
+                cools: state.sources.cools(),
+                cores: state.sources.cores(),
+            };
+            let Some(place) = state.tallies.iter().position(|(id, _)| *id == span.0) else {
+                // A stretch of another monitor.
+                return Readings::default();
+            };
+            let (_, tally) = state.tallies.swap_remove(place);
+            let (mut readings, zone) = tally.readings(now, calls, facts);
+            if let Some(zone) = zone.and_then(|zone| state.sources.zones.get(zone)) {
+                readings.temp_zone = Some(zone.name.clone());
+                readings.passive_c = zone.passive_c;
+            }
+            (readings, now)
+        };
+        if let (Some(load), Some(others)) = (&self.load, readings.others)
+            && others.load > OTHERS + others.error
+        {
+            let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+            let (before, times) = &*processes;
+            readings.busiest = load.busiest(times, elapsed.saturating_duration_since(*before));
+            *processes = (elapsed, load.processes());
+        }
+        readings
+    }
+
+    /// Watches the machine for `time` while nothing is measured. Its mean power is what an idle machine takes from then
+    /// on.
+    pub fn idle(&self, time: Duration) -> Readings {
+        let span = self.open();
+        std::thread::sleep(time);
+        let readings = self.close(span, 0);
+        self.shared.lock().idle = readings.power_mw;
+        readings
+    }
+
+    /// The course of the run so far, at most 2048 points.
+    #[must_use]
+    pub fn trace(&self) -> Vec<Trace> {
+        let state = self.shared.lock();
+        state.course.iter().map(|point| state.trace(point)).collect()
+    }
+
+    /// The last point of the course of the run.
+    #[must_use]
+    pub fn latest(&self) -> Option<Trace> {
+        let state = self.shared.lock();
+        state.course.last().map(|point| state.trace(point))
+    }
+
+    /// The share of a core that watching has taken, after a second at least.
+    #[must_use]
+    pub fn cost(&self) -> Option<f64> {
+        let state = self.shared.lock();
+        let seconds = state.start.elapsed().as_secs_f64();
+        (state.spent > Duration::ZERO && seconds > 0.0).then(|| state.spent.as_secs_f64() / seconds)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Power: which rails a board measures, which of them make up the whole, and what a reading is worth.
+//!
+//! A Jetson measures its rails with INA3221 chips of three channels each, found by their name on the I2C bus. Adding
+//! all channels up is wrong twice over:
+//!
+//! 1. The module's input, `VDD_IN` or `POM_5V_IN`, feeds its other rails. Where there is one, it alone is the total.
+//! 2. The developer kit's carrier has chips of its own, at the addresses 0x42 and 0x43, behind the same supply. They
+//!    say nothing about the module.
+//!
+//! Without an input rail the total is the sum of the module's rails. Channels that are named `NC` are not connected,
+//! and hwmon's seventh is the sum of the others. Kernels up to 4.9 have the chip under IIO, whose folder is `iio:device0`
+//! or `iio_device`, with a power in mW; later ones under hwmon, with voltage and current.
+//!
+//! The chip measures in steps of 40 µV across a shunt and of 8 mV on the bus, so power moves in steps as well. It
+//! averages up to 1024 samples, so a reading that is taken too early repeats the last one.
+//!
+//! A PC counts energy instead (RAPL). The counters wrap at a range that the system tells.
+
+use super::root::{Probe, Root};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Where the chips lie.
+const BUS: &str = "sys/bus/i2c/devices";
+/// Where the energy counters of a PC lie.
+const COUNTERS: &str = "sys/class/powercap";
+/// Rails that feed the whole module.
+const INPUTS: [&str; 2] = ["VDD_IN", "POM_5V_IN"];
+/// The last two digits of the addresses of the carrier's chips.
+const CARRIER: [&str; 2] = ["42", "43"];
+/// The chip's step across a shunt, in mV.
+const SHUNT_STEP: f64 = 0.040;
+/// The chip's step on the bus, in V.
+const BUS_STEP: f64 = 0.008;
+/// The channel of hwmon that holds the sum of the others.
+const SUM: &str = "7";
+
+/// Where a rail is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// On the module.
+    Module,
+    /// On the carrier board.
+    Carrier,
+}
+
+/// How a channel is read.
+#[derive(Debug)]
+enum Channel {
+    /// IIO: mW.
+    Power { power: Probe, volt: Option<Probe>, current: Option<Probe> },
+    /// hwmon: mV and mA.
+    Product { volt: Probe, current: Probe },
+}
+
+/// A rail that is measured.
+#[derive(Debug)]
+pub struct Rail {
+    /// Its name: `VDD_SYS_GPU`.
+    pub name: String,
+    /// Its chip on the bus: `0-0041`.
+    pub chip: String,
+    /// Where it is measured.
+    pub place: Place,
+    channel: Channel,
+    /// The shunt in milliohm.
+    shunt: Option<f64>,
+    /// Time between two conversions of the chip.
+    interval: Option<Duration>,
+}
+
+impl Rail {
+    /// Its power in mW.
+    #[must_use]
+    pub fn milliwatts(&self) -> Option<f64> {
+        match &self.channel {
+            Channel::Power { power, .. } => power.scaled(1.0),
+            Channel::Product { volt, current } => Some(volt.scaled(1e-3)? * current.scaled(1.0)?),
+        }
+    }
+
+    /// The step in which its power moves, in mW: a step across the shunt at the present voltage, and a step on the bus
+    /// at the present current. `None` where the system does not tell the shunt.
+    #[must_use]
+    pub fn step(&self) -> Option<f64> {
+        let (volt, current) = match &self.channel {
+            Channel::Power { volt, current, .. } => (volt.as_ref()?, current.as_ref()?),
+            Channel::Product { volt, current } => (volt, current),
+        };
+        // mV per milliohm is A.
+        let shunt_ma = SHUNT_STEP / self.shunt? * 1e3;
+        Some(volt.scaled(1e-3)? * shunt_ma + current.scaled(1.0)?.abs() * BUS_STEP)
+    }
+}
+
+/// All rails that the system tells about, in the order of their chips.
+#[must_use]
+pub fn find(root: &Root) -> Vec<Rail> {
+    let mut rails = Vec::new();
+    for chip in root.entries(BUS) {
+        let folder = format!("{BUS}/{chip}");
+        if root.line(&format!("{folder}/name")).is_some_and(|name| name.contains("ina3221")) {
+            // The same chip may be there under both spellings.
+            let found = iio(root, &folder, &chip);
+            rails.extend(if found.is_empty() { hwmon(root, &folder, &chip) } else { found });
+        }
+    }
+    rails
+}
+
+/// Where a chip sits.
+fn place(chip: &str) -> Place {
+    if CARRIER.iter().any(|address| chip.ends_with(address)) { Place::Carrier } else { Place::Module }
+}
+
+/// Whether a channel of that name measures a rail.
+fn connected(name: &str) -> bool {
+    name != "NC"
+}
+
+/// The rails of the first IIO folder of a chip.
+fn iio(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
+    let devices = root.entries(folder).into_iter().filter(|entry| entry.starts_with("iio"));
+    let of = |device: String| -> Vec<Rail> {
+        let names = root.entries(&format!("{folder}/{device}"));
+        let numbers = names.iter().filter_map(|name| name.strip_prefix("rail_name_"));
+        numbers
+            .filter_map(|number| {
+                let file = |name: &str| format!("{folder}/{device}/{name}");
+                let open = |name: String| Probe::open(root, &file(&name));
+                let name = root.line(&file(&format!("rail_name_{number}"))).filter(|name| connected(name))?;
+                let channel = Channel::Power {
+                    power: open(format!("in_power{number}_input"))?,
+                    volt: open(format!("in_voltage{number}_input")),
+                    current: open(format!("in_current{number}_input")),
+                };
+                let shunt = root.cell(&format!("{folder}/of_node/channel@{number}/ti,shunt-resistor-mohm"));
+                let shunt = shunt.filter(|milliohm| *milliohm > 0).map(f64::from);
+                Some(Rail { name, chip: chip.to_owned(), place: place(chip), channel, shunt, interval: None })
+            })
+            .collect()
+    };
+    devices.map(of).find(|rails| !rails.is_empty()).unwrap_or_default()
+}
+
+/// The rails of the hwmon folder of a chip.
+fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
+    let folder = format!("{folder}/hwmon");
+    let of = |device: String| -> Vec<Rail> {
+        let file = |name: &str| format!("{folder}/{device}/{name}");
+        let interval = root.number(&file("update_interval")).and_then(|ms| u64::try_from(ms).ok());
+        let names = root.entries(&format!("{folder}/{device}"));
+        let numbers = names.iter().filter_map(|name| name.strip_prefix("in")?.strip_suffix("_label"));
+        numbers
+            .filter(|number| *number != SUM)
+            .filter_map(|number| {
+                let open = |name: String| Probe::open(root, &file(&name));
+                let name = root.line(&file(&format!("in{number}_label"))).filter(|name| connected(name))?;
+                let channel = Channel::Product {
+                    volt: open(format!("in{number}_input"))?,
+                    current: open(format!("curr{number}_input"))?,
+                };
+                let shunt = root.number(&file(&format!("shunt{number}_resistor"))).filter(|x| *x > 0);
+                Some(Rail {
+                    name,
+                    chip: chip.to_owned(),
+                    place: place(chip),
+                    channel,
+                    // From microohm.
+                    shunt: shunt.map(|x| x as f64 * 1e-3),
+                    interval: interval.filter(|ms| *ms > 0).map(Duration::from_millis),
+                })
+            })
+            .collect()
+    };
+    root.entries(&folder).into_iter().map(of).find(|rails| !rails.is_empty()).unwrap_or_default()
+}
+
+/// The places in `rails` whose powers add up to the whole: the module's input, or without one all rails of the module.
+#[must_use]
+pub fn total(rails: &[Rail]) -> Vec<usize> {
+    let on_module = || (0..rails.len()).filter(|i| rails[*i].place == Place::Module);
+    match on_module().find(|i| INPUTS.contains(&rails[*i].name.as_str())) {
+        Some(input) => vec![input],
+        None => on_module().collect(),
+    }
+}
+
+/// The first rail of the module whose name holds `part` and that is a part of the total and not the total itself.
+#[must_use]
+pub fn part(rails: &[Rail], part: &str) -> Option<usize> {
+    let whole = total(rails);
+    let one = whole.len() == 1;
+    (0..rails.len()).find(|i| {
+        let rail = &rails[*i];
+        one && rail.place == Place::Module && !whole.contains(i) && rail.name.contains(part)
+    })
+}
+
+/// A counter of energy.
+#[derive(Debug)]
+struct Counter {
+    energy: Probe,
+    /// The value, in µJ, after which it begins at 0 again.
+    range: u64,
+    last: Option<u64>,
+}
+
+impl Counter {
+    /// Energy since the last call, in µJ.
+    fn advance(&mut self) -> Option<u64> {
+        let now = u64::try_from(self.energy.number()?).ok()?;
+        let before = self.last.replace(now)?;
+        Some(if now >= before {
+            now - before
+        } else {
+            (self.range.saturating_sub(before)).saturating_add(now)
+        })
+    }
+}
+
+/// A reading of the total power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Power {
+    /// mW; for a counter of energy the mean since the last reading.
+    pub milliwatts: f64,
+    /// Whether it is a reading of its own and not the last one again.
+    pub fresh: bool,
+}
+
+/// What measures the total power of the machine.
+#[derive(Debug)]
+pub struct Meter {
+    source: Source,
+    last: Option<(Instant, f64)>,
+    /// The last reading that was fresh.
+    fresh: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// Rails whose powers add up to the total.
+    Rails(Vec<Rail>),
+    /// Counters whose energies do.
+    Counters { names: Vec<String>, counters: Vec<Counter> },
+}
+
+impl Meter {
+    /// The meter of a machine; `None` where none can be read.
+    #[must_use]
+    pub fn find(root: &Root) -> Option<Meter> {
+        let rails = find(root);
+        let whole = total(&rails);
+        let rails: Vec<Rail> =
+            rails.into_iter().enumerate().filter(|(i, _)| whole.contains(i)).map(|(_, rail)| rail).collect();
+        let source = if rails.is_empty() { counters(root)? } else { Source::Rails(rails) };
+        Some(Meter { source, last: None, fresh: None })
+    }
+
+    /// The names of what it adds up.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        match &self.source {
+            Source::Rails(rails) => rails.iter().map(|rail| rail.name.clone()).collect(),
+            Source::Counters { names, .. } => names.clone(),
+        }
+    }
+
+    /// The step in which the total moves, in mW: that of all rails together. `None` for a counter.
+    #[must_use]
+    pub fn step(&self) -> Option<f64> {
+        match &self.source {
+            Source::Rails(rails) => rails.iter().map(Rail::step).sum(),
+            Source::Counters { .. } => None,
+        }
+    }
+
+    /// Reads it at the time `now`. Allocates nothing.
+    pub fn read(&mut self, now: Instant) -> Option<Power> {
+        let elapsed = self.last.map(|(before, _)| now.saturating_duration_since(before));
+        let (milliwatts, fresh) = match &mut self.source {
+            Source::Rails(rails) => {
+                let sum: Option<f64> = rails.iter().map(Rail::milliwatts).sum();
+                let milliwatts = sum?;
+                let changed = self.last.is_none_or(|(_, before)| before != milliwatts);
+                let interval = rails.iter().filter_map(|rail| rail.interval).max();
+                let since = self.fresh.map(|fresh| now.saturating_duration_since(fresh));
+                let due = interval.is_some_and(|interval| since.is_none_or(|since| since >= interval));
+                (milliwatts, changed || due)
+            }
+            Source::Counters { counters, .. } => {
+                let mut sum = Some(0u64);
+                // Every counter is read, so that the next call begins here for all of them.
+                for counter in counters {
+                    let energy = counter.advance();
+                    sum = sum.and_then(|sum| sum.checked_add(energy?));
+                }
+                let seconds = elapsed.map_or(0.0, |elapsed| elapsed.as_secs_f64());
+                let Some(energy) = sum.filter(|_| seconds > 0.0) else {
+                    self.last = Some((now, 0.0));
+                    return None;
+                };
+                // From µJ.
+                (energy as f64 * 1e-3 / seconds, energy > 0)
+            }
+        };
+        self.last = Some((now, milliwatts));
+        if fresh {
+            self.fresh = Some(now);
+        }
+        Some(Power { milliwatts, fresh })
+    }
+}
+
+/// The energy counters of a PC: its packages, and their memory, which a package does not hold.
+fn counters(root: &Root) -> Option<Source> {
+    let (mut names, mut found) = (Vec::new(), Vec::new());
+    for entry in root.entries(COUNTERS) {
+        let file = |file: &str| format!("{COUNTERS}/{entry}/{file}");
+        let Some(name) = root.line(&file("name")) else { continue };
+        if !entry.starts_with("intel-rapl:") || !(name.starts_with("package") || name == "dram") {
+            continue;
+        }
+        let range = root.number(&file("max_energy_range_uj")).and_then(|range| u64::try_from(range).ok());
+        if let (Some(energy), Some(range)) = (Probe::open(root, &file("energy_uj")), range) {
+            names.push(name);
+            found.push(Counter { energy, range, last: None });
+        }
+    }
+    (!found.is_empty()).then_some(Source::Counters { names, counters: found })
+}
+
+/// Why the energy counters of a PC cannot be read.
+#[must_use]
+pub fn refusal(root: &Root) -> Option<String> {
+    let counters = root.entries(COUNTERS);
+    let counters = counters.iter().filter(|entry| entry.starts_with("intel-rapl:"));
+    let refused =
+        counters.into_iter().find_map(|entry| root.refusal(&format!("{COUNTERS}/{entry}/energy_uj")))?;
+    Some(format!("power: {refused}; readable as root"))
+}

@@ -1,0 +1,275 @@
+//! What is kept of a stretch of time: sums and extremes, filled sample by sample, and the readings that they make.
+
+use super::load::{Busy, Others, Times};
+use super::rails::Power;
+use super::sources::Slow;
+use elsa_core::telemetry::record::{Cell, Throttling, text};
+use std::time::{Duration, Instant};
+
+/// Fresh readings of the power below which no energy is told.
+pub const FEWEST_READINGS: u32 = 20;
+
+/// A change of a clock that is larger than this share of it counts.
+const CHANGE: f64 = 0.02;
+
+/// The board during a stretch of time, such as a cell of the benchmark. What the machine does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Readings {
+    /// How long it was.
+    pub seconds: f64,
+    /// Mean total power. Of a stretch in which methods alternate it is that of all of them.
+    pub power_mw: Option<f64>,
+    /// Mean total power when idle.
+    pub idle_power_mw: Option<f64>,
+    /// Energy of a call; `None` below [`FEWEST_READINGS`].
+    pub energy_mj: Option<f64>,
+    /// The same without what the idle machine takes.
+    pub energy_net_mj: Option<f64>,
+    /// Fresh readings of the power.
+    pub power_readings: u32,
+    /// The step in which the power moves; where the system does not tell the shunt, the smallest change that was seen.
+    pub power_quantum_mw: Option<f64>,
+    /// Mean power of the rails of GPU and CPU, where they are a part of the total.
+    pub parts_mw: [Option<f64>; 2],
+    /// The highest temperature of the hottest zone.
+    pub temp_c: Option<f64>,
+    /// The name of that zone.
+    pub temp_zone: Option<String>,
+    /// The temperature at which the system slows down for that zone.
+    pub passive_c: Option<f64>,
+    /// Mean clock of the slowest core that is on.
+    pub cpu_mhz: Option<f64>,
+    /// Lowest and highest clock of the fastest core.
+    pub cpu_range_mhz: Option<(f64, f64)>,
+    /// Highest clock that is allowed, at the start and at the end.
+    pub cpu_limits_mhz: Option<(f64, f64)>,
+    /// Fewest and most cores that were on.
+    pub cores_on: (usize, usize),
+    /// Mean clock of the GPU.
+    pub gpu_mhz: Option<f64>,
+    /// Its lowest and highest.
+    pub gpu_range_mhz: Option<(f64, f64)>,
+    /// Mean load of the GPU, from 0 to 1.
+    pub gpu_load: Option<f64>,
+    /// Mean clock of the memory.
+    pub emc_mhz: Option<f64>,
+    /// Its lowest and highest.
+    pub emc_range_mhz: Option<(f64, f64)>,
+    /// How often a clock was another than the time before.
+    pub clock_changes: u32,
+    /// Whether the board slowed itself down.
+    pub throttled: Throttling,
+    /// Events of throttling that were counted.
+    pub throttle_events: u64,
+    /// What others took of the cores.
+    pub others: Option<Others>,
+    /// The process that took most of it; looked for only where others took too much.
+    pub busiest: Option<Busy>,
+}
+
+impl Readings {
+    /// Writes what they say into a row of the results.
+    pub fn fill(&self, cell: &mut Cell) {
+        cell.power_mw = self.power_mw;
+        cell.idle_power_mw = self.idle_power_mw;
+        cell.energy_mj = self.energy_mj;
+        cell.energy_net_mj = self.energy_net_mj;
+        cell.power_readings = self.power_readings;
+        cell.power_quantum_mw = self.power_quantum_mw;
+        cell.temp_c = self.temp_c;
+        cell.temp_zone = self.temp_zone.as_deref().map(text);
+        cell.cpu_mhz = self.cpu_mhz;
+        cell.gpu_mhz = self.gpu_mhz;
+        cell.emc_mhz = self.emc_mhz;
+        cell.throttled = self.throttled;
+    }
+}
+
+/// Mean and extremes of a number that may be absent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread {
+    sum: f64,
+    count: u32,
+    range: Option<(f64, f64)>,
+    last: Option<f64>,
+    changes: u32,
+}
+
+impl Spread {
+    fn add(&mut self, x: Option<f64>) {
+        let Some(x) = x else { return };
+        self.sum += x;
+        self.count += 1;
+        self.range = Some(self.range.map_or((x, x), |(low, high)| (low.min(x), high.max(x))));
+        if self.last.is_some_and(|last| (x - last).abs() > CHANGE * last.max(x)) {
+            self.changes += 1;
+        }
+        self.last = Some(x);
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+}
+
+/// What is known of the machine besides its samples, when a stretch ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts {
+    /// Mean total power when idle, in mW.
+    pub idle_mw: Option<f64>,
+    /// The step of the total power, in mW.
+    pub step_mw: Option<f64>,
+    /// Whether the machine counts events of throttling.
+    pub counts: bool,
+    /// Whether it has cooling devices that hold clocks down.
+    pub cools: bool,
+    /// Cores that the system counts.
+    pub cores: usize,
+}
+
+/// The sums of a stretch of time.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    opened: Instant,
+    /// mJ.
+    energy: f64,
+    covered: Duration,
+    /// The time up to which the energy is known.
+    until: Instant,
+    readings: u32,
+    power: Option<f64>,
+    smallest: Option<f64>,
+    hottest: Option<(usize, f64)>,
+    slowest: Spread,
+    fastest: Spread,
+    limits: Option<(f64, f64)>,
+    on: Option<(usize, usize)>,
+    gpu: Spread,
+    gpu_load: Spread,
+    emc: Spread,
+    parts: [Spread; 2],
+    events: u64,
+    signs: bool,
+    at_highest: bool,
+    times: Option<(Times, Times)>,
+}
+
+impl Tally {
+    /// Begins at the time `now`.
+    #[must_use]
+    pub fn new(now: Instant) -> Tally {
+        Tally {
+            opened: now,
+            energy: 0.0,
+            covered: Duration::ZERO,
+            until: now,
+            readings: 0,
+            power: None,
+            smallest: None,
+            hottest: None,
+            slowest: Spread::default(),
+            fastest: Spread::default(),
+            limits: None,
+            on: None,
+            gpu: Spread::default(),
+            gpu_load: Spread::default(),
+            emc: Spread::default(),
+            parts: [Spread::default(); 2],
+            events: 0,
+            signs: false,
+            at_highest: true,
+            times: None,
+        }
+    }
+
+    /// Counts a reading of the power, which held since the one before.
+    pub fn power(&mut self, now: Instant, power: Power) {
+        let held = now.saturating_duration_since(self.until);
+        self.until = now;
+        self.covered += held;
+        self.energy += power.milliwatts * held.as_secs_f64();
+        self.readings += u32::from(power.fresh);
+        let step = self.power.replace(power.milliwatts).map(|before| (power.milliwatts - before).abs());
+        if let Some(step) = step.filter(|step| *step > 0.0) {
+            self.smallest = Some(self.smallest.map_or(step, |x| x.min(step)));
+        }
+    }
+
+    /// Counts everything else. What happened before the `first` of a stretch is not of it.
+    pub fn slow(&mut self, slow: &Slow, first: bool) {
+        if let Some((place, celsius)) = slow.hottest
+            && self.hottest.is_none_or(|(_, highest)| celsius > highest)
+        {
+            self.hottest = Some((place, celsius));
+        }
+        self.slowest.add(slow.slowest);
+        self.fastest.add(slow.fastest);
+        if let Some(limit) = slow.limit {
+            self.limits = Some((self.limits.map_or(limit, |(start, _)| start), limit));
+        }
+        self.on =
+            Some(self.on.map_or((slow.on, slow.on), |(few, many)| (few.min(slow.on), many.max(slow.on))));
+        self.gpu.add(slow.gpu);
+        self.gpu_load.add(slow.gpu_load);
+        self.emc.add(slow.emc);
+        for (part, power) in self.parts.iter_mut().zip(slow.parts) {
+            part.add(power);
+        }
+        if !first {
+            self.events += slow.sign.events;
+            self.signs |= slow.sign.alarm;
+        }
+        self.signs |= slow.sign.held;
+        self.at_highest &= slow.at_highest;
+        if let Some(times) = slow.times {
+            self.times = Some((self.times.map_or(times, |(start, _)| start), times));
+        }
+    }
+
+    /// Ends at the time `now`, after `calls` calls. The zone's place is that in the sources; the name is the caller's to
+    /// add.
+    #[must_use]
+    pub fn readings(&self, now: Instant, calls: u64, facts: Facts) -> (Readings, Option<usize>) {
+        let elapsed = now.saturating_duration_since(self.opened);
+        let seconds = elapsed.as_secs_f64();
+        let covered = self.covered.as_secs_f64();
+        let power_mw = (covered > 0.0).then(|| self.energy / covered);
+        let enough = self.readings >= FEWEST_READINGS && calls > 0;
+        let energy = |mw: f64| mw * seconds / calls as f64;
+        let throttled = if self.signs || self.events > 0 {
+            Throttling::Seen
+        } else if facts.counts || (facts.cools && self.at_highest) {
+            Throttling::NotSeen
+        } else {
+            Throttling::Unknown
+        };
+        let readings = Readings {
+            seconds,
+            power_mw,
+            idle_power_mw: facts.idle_mw,
+            energy_mj: power_mw.filter(|_| enough).map(energy),
+            energy_net_mj: power_mw.zip(facts.idle_mw).filter(|_| enough).map(|(mw, idle)| energy(mw - idle)),
+            power_readings: self.readings,
+            power_quantum_mw: facts.step_mw.or(self.smallest),
+            parts_mw: self.parts.map(|part| part.mean()),
+            temp_c: self.hottest.map(|(_, celsius)| celsius),
+            temp_zone: None,
+            passive_c: None,
+            cpu_mhz: self.slowest.mean(),
+            cpu_range_mhz: self.fastest.range,
+            cpu_limits_mhz: self.limits,
+            cores_on: self.on.unwrap_or_default(),
+            gpu_mhz: self.gpu.mean(),
+            gpu_range_mhz: self.gpu.range,
+            gpu_load: self.gpu_load.mean(),
+            emc_mhz: self.emc.mean(),
+            emc_range_mhz: self.emc.range,
+            clock_changes: self.fastest.changes + self.gpu.changes + self.emc.changes,
+            throttled,
+            throttle_events: self.events,
+            others: self.times.and_then(|(start, end)| end.since(start, elapsed, facts.cores)),
+            busiest: None,
+        };
+        (readings, self.hottest.map(|(place, _)| place))
+    }
+}

@@ -1,0 +1,115 @@
+//! Whether the machine slowed itself down.
+//!
+//! | source | what it is | what it proves |
+//! |---|---|---|
+//! | `soctherm_oc` (Orin `ocN_event_cnt`, Xavier `ocN_irq_cnt`) | over-current events since the start of the system | by difference: seen, or not seen |
+//! | `thermal_throttle` of x86 | thermal events of cores and packages since then | the same |
+//! | `currN_max_alarm`, `currN_crit_alarm` of an INA3221 | a current above its limit | seen |
+//! | `cur_state` of cooling devices | how far a clock is held down, now | seen |
+//!
+//! Counters have 32 bits and wrap: a smaller number is a difference as well. Fans are cooling devices too, but slow
+//! nothing down. A board without counters, such as a TX2, can deny throttling only where cooling devices stood at rest
+//! and the clock at its highest whenever they were looked at.
+
+use super::root::{Probe, Root};
+
+/// Where sensors lie.
+const SENSORS: &str = "sys/class/hwmon";
+/// Where cooling devices lie.
+const COOLING: &str = "sys/class/thermal";
+/// Where the cores lie.
+const CORES: &str = "sys/devices/system/cpu";
+
+/// Parts of the names of cooling devices that hold a clock down.
+const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
+
+/// What the machine says about its throttling at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sign {
+    /// Events that were counted since the last call.
+    pub events: u64,
+    /// Whether an alarm is on.
+    pub alarm: bool,
+    /// Whether a cooling device holds a clock down.
+    pub held: bool,
+}
+
+#[derive(Debug)]
+struct Counter {
+    probe: Probe,
+    last: Option<u32>,
+}
+
+/// The sources of a machine.
+#[derive(Debug)]
+pub struct Throttle {
+    counters: Vec<Counter>,
+    alarms: Vec<Probe>,
+    cooling: Vec<Probe>,
+}
+
+impl Throttle {
+    /// Finds the sources.
+    #[must_use]
+    pub fn find(root: &Root) -> Throttle {
+        let (mut counters, mut alarms, mut cooling) = (Vec::new(), Vec::new(), Vec::new());
+        for sensor in root.entries(SENSORS) {
+            let folder = format!("{SENSORS}/{sensor}");
+            let name = root.line(&format!("{folder}/name")).unwrap_or_default();
+            for file in root.entries(&folder) {
+                let probe = || Probe::open(root, &format!("{folder}/{file}"));
+                let counts =
+                    file.starts_with("oc") && (file.ends_with("_event_cnt") || file.ends_with("_irq_cnt"));
+                if name == "soctherm_oc" && counts {
+                    counters.extend(probe());
+                } else if name.starts_with("ina3221") && file.starts_with("curr") && file.ends_with("_alarm")
+                {
+                    alarms.extend(probe());
+                }
+            }
+        }
+        for core in root.entries(CORES).iter().filter(|name| name.starts_with("cpu")) {
+            for file in ["core_throttle_count", "package_throttle_count"] {
+                counters.extend(Probe::open(root, &format!("{CORES}/{core}/thermal_throttle/{file}")));
+            }
+        }
+        for device in root.entries(COOLING).iter().filter(|name| name.starts_with("cooling_device")) {
+            let file = |file: &str| format!("{COOLING}/{device}/{file}");
+            let kind = root.line(&file("type")).unwrap_or_default().to_lowercase();
+            if !kind.contains("fan") && SLOWING.iter().any(|part| kind.contains(part)) {
+                cooling.extend(Probe::open(root, &file("cur_state")));
+            }
+        }
+        let counters = counters.into_iter().map(|probe| Counter { probe, last: None }).collect();
+        Throttle { counters, alarms, cooling }
+    }
+
+    /// Whether the machine counts events.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        !self.counters.is_empty()
+    }
+
+    /// Whether it has cooling devices that hold clocks down.
+    #[must_use]
+    pub fn cools(&self) -> bool {
+        !self.cooling.is_empty()
+    }
+
+    /// Looks at all sources. The first call counts no events. Allocates nothing.
+    pub fn look(&mut self) -> Sign {
+        let mut events = 0;
+        for counter in &mut self.counters {
+            // The kernel prints the counters of some drivers with a sign, so the bits count.
+            let Some(now) = counter.probe.number().map(|x| x as u32) else { continue };
+            if let Some(before) = counter.last.replace(now) {
+                events += u64::from(now.wrapping_sub(before));
+            }
+        }
+        // All are read: a read clears an alarm.
+        let on = |probes: &[Probe]| {
+            probes.iter().filter(|probe| probe.number().is_some_and(|x| x > 0)).count() > 0
+        };
+        Sign { events, alarm: on(&self.alarms), held: on(&self.cooling) }
+    }
+}

@@ -1,0 +1,70 @@
+//! Thermal zones: which are real, and which is the hottest.
+//!
+//! Not every zone measures. `PMIC-Die` of a TX2 and a Nano says 100 °C for ever, and a sensor of an Orin that is
+//! switched off says −256 °C or refuses the read. So zones whose type begins with `PMIC` are left out, and readings
+//! that no running board has are no readings.
+
+use super::root::{Probe, Root};
+use std::ops::RangeInclusive;
+
+/// Where the zones lie.
+const FOLDER: &str = "sys/class/thermal";
+
+/// Temperatures that a running board can have, in degrees Celsius.
+const PLAUSIBLE: RangeInclusive<f64> = -40.0..=125.0;
+
+/// Trip points below this, in degrees Celsius, are not about heat.
+const LOWEST_TRIP: f64 = 40.0;
+
+/// A thermal zone that measures.
+#[derive(Debug)]
+pub struct Zone {
+    /// Its type, such as `GPU-therm`.
+    pub name: String,
+    /// The lowest temperature at which the system slows the board down, in degrees Celsius.
+    pub passive_c: Option<f64>,
+    probe: Probe,
+}
+
+impl Zone {
+    /// Its temperature in degrees Celsius, unless the sensor is off.
+    #[must_use]
+    pub fn celsius(&self) -> Option<f64> {
+        self.probe.scaled(1e-3).filter(|x| PLAUSIBLE.contains(x))
+    }
+}
+
+/// The zones that measure, and the types of those that do not.
+#[must_use]
+pub fn find(root: &Root) -> (Vec<Zone>, Vec<String>) {
+    let (mut zones, mut left_out) = (Vec::new(), Vec::new());
+    for entry in root.entries(FOLDER).iter().filter(|entry| entry.starts_with("thermal_zone")) {
+        let folder = format!("{FOLDER}/{entry}");
+        let Some(name) = root.line(&format!("{folder}/type")) else { continue };
+        if name.starts_with("PMIC") {
+            left_out.push(name);
+        } else if let Some(probe) = Probe::open(root, &format!("{folder}/temp")) {
+            zones.push(Zone { passive_c: passive(root, &folder), name, probe });
+        }
+    }
+    (zones, left_out)
+}
+
+/// The lowest passive trip point of a zone.
+fn passive(root: &Root, folder: &str) -> Option<f64> {
+    let points = root.entries(folder).into_iter().filter_map(|entry| {
+        let point = entry.strip_suffix("_type")?.to_owned();
+        (point.starts_with("trip_point_") && root.line(&format!("{folder}/{entry}"))? == "passive")
+            .then_some(point)
+    });
+    let degrees =
+        points.filter_map(|point| root.number(&format!("{folder}/{point}_temp"))).map(|x| x as f64 * 1e-3);
+    degrees.filter(|x| (LOWEST_TRIP..=*PLAUSIBLE.end()).contains(x)).reduce(f64::min)
+}
+
+/// The hottest zone: its place in `zones` and its temperature in degrees Celsius.
+#[must_use]
+pub fn hottest(zones: &[Zone]) -> Option<(usize, f64)> {
+    let readings = zones.iter().enumerate().filter_map(|(place, zone)| Some((place, zone.celsius()?)));
+    readings.reduce(|a, b| if b.1 > a.1 { b } else { a })
+}
