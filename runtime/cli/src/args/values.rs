@@ -81,7 +81,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// # Errors
 /// Anything else.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
+    match text.parse::<f64>() {
         Ok(x) if x >= 0.0 && x <= 86_400e3 => Ok(Duration::from_secs_f64(x / 1e3)),
         _ => Err("allowed: milliseconds from 0 to 86400000".into()),
     }

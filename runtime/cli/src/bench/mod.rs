@@ -5,11 +5,12 @@
 //! | `args`, `grid` | the flags; which shapes are measured |
 //! | `measure`, `subject`, `stats` | how a shape is measured, and what is made of the times |
 //! | `watch` | the machine beside the measurement, and the gate that refuses cells |
-//! | `output` | where records go: `table`, `json`, `csv`, `html`, `export`, `save` |
+//! | `output` | where records go: `table`, `json`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;
+mod chart;
 mod compare;
 mod csv;
 mod export;
@@ -81,7 +82,14 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
 /// Measures `cases`.
 fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) -> Result<(), Error> {
     let began = Instant::now();
-    let start = watch::describe(engine);
+    let gate = match (args.wait, args.force) {
+        (true, _) => Gate::Wait,
+        (_, true) => Gate::Force,
+        _ => Gate::Refuse,
+    };
+    let mut watch = Watch::start(gate, engine);
+    watch.notes().iter().for_each(|note| log::info!("{note}"));
+    let start = watch.describe(engine);
     let shapes = cases.iter().map(|case| (case.workload, case.shape.to_string()));
     let mut output = Output::new(args, &start, table::width(shapes))?;
     let settings = Settings {
@@ -93,17 +101,12 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
         iterations: args.iterations.unwrap_or(1) as u64,
         keep: output.keeps_times(),
     };
-    let gate = match (args.wait, args.force) {
-        (true, _) => Gate::Wait,
-        (_, true) => Gate::Force,
-        _ => Gate::Refuse,
-    };
-    let mut watch = Watch::start(gate);
     let mut progress = Progress::new(cases.len(), args.seconds);
     progress.suspend(|| output.record(&Record::Start(start.clone())))?;
     for case in cases {
         progress.begin(&format!("{} {}", case.shape, case.dtype));
         let measured = cell(engine, &settings, case, &watch, &progress, &mut output)?;
+        watch.note(!measured.is_empty() && measured.iter().all(|measured| measured.cell.clean));
         for trace in watch.traces() {
             progress.suspend(|| output.record(&Record::Trace(trace)))?;
         }
@@ -140,7 +143,7 @@ fn cell(
         *unknown = f64::NAN;
     }
     (cell.gflops, cell.rel_l2) = (f64::NAN, f64::NAN);
-    cell.marks = refusal.iter().take(cell.marks.capacity()).map(|mark| text(mark)).collect();
+    watch::mark(&mut cell, &refusal);
     progress.suspend(|| output.record(&Record::Cell(cell)))?;
     Ok(Vec::new())
 }

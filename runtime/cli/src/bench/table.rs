@@ -138,7 +138,7 @@ pub fn grid(cells: &[Cell]) -> String {
         let find = |tokens: usize, mask: Option<MaskForm>, method: &str| {
             let shape = super::grid::cell(heads as usize, tokens, mask).to_string();
             cells.iter().find(|cell| {
-                cell.dtype == dtype && cell.method == method && cell.shape == shape && cell.samples > 0
+                cell.dtype == dtype && cell.method == method && cell.shape.as_str() == shape && cell.samples > 0
             })
         };
         let ms = |cell: Option<&Cell>| cell.map_or("-".to_owned(), |cell| format!("{:.4}", cell.p50_ms));

@@ -42,7 +42,7 @@ impl Target {
                     Some(folder) if !folder.as_os_str().is_empty() => folder,
                     _ => Path::new("."),
                 };
-                Sink::Replace(Temporary::new(folder, *existing).map_err(|e| refuse(e.to_string()))?)
+                Sink::Replace(Temporary::new(folder, existing.as_ref()).map_err(|e| refuse(e.to_string()))?)
             }
         };
         Ok(Target { argument, path: resolved, sink })

@@ -1,10 +1,22 @@
-//! The machine beside the measurement: what it is, whether it is quiet, and what it did during a cell.
+//! The machine beside the measurement, and the gate that decides whether a cell is measured.
+//!
+//! The machine is looked at before the first cell and before each cell that follows a disturbed one. Of the others, the
+//! readings during the cell before them say that it is quiet. What happens during a cell, and at its end, marks it.
 
+use crate::board::{self, Description, Limits, Mark, Monitor, Readings, Root, Span, judge, quiet};
 use crate::machine;
-use elsa_core::telemetry::record::{Cell, Start, Throttling, Trace, text};
-use elsa_runtime::Engine;
+use elsa_core::telemetry::record::{Cell, Start, String as Text, Trace, text};
+use elsa_runtime::{Backend, Engine};
+use std::time::Duration;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+/// The longest time that `--wait` waits for a cell.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time for which an idle machine is watched where it reports its power.
+const IDLE: Duration = Duration::from_secs(1);
+/// The least time in seconds between two states of the machine in the results.
+const SPACING: f64 = 1.0;
 
 /// What happens to a cell where the machine is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,92 +29,139 @@ pub enum Gate {
     Force,
 }
 
-/// A time during which the machine is observed.
-pub struct Span;
-
-/// What the machine did in that time.
-#[derive(Clone, Debug, Default)]
-pub struct Readings {
-    temp_c: Option<f64>,
-    cpu_mhz: Option<f64>,
-}
+/// A reason why a cell is not clean, as the results hold it.
+pub type Reason = Text<96>;
 
 /// The machine.
 pub struct Watch {
     gate: Gate,
+    on_gpu: bool,
+    machine: Description,
+    monitor: Monitor,
+    power: bool,
+    /// Whether the last cell was clean.
+    calm: bool,
+    /// The time of the last state that was told.
+    told: f64,
 }
 
 impl Watch {
-    /// Begins to observe this machine.
+    /// Begins to observe this machine, on which `engine` computes.
     #[must_use]
-    pub fn start(gate: Gate) -> Watch {
-        Watch { gate }
+    pub fn start(gate: Gate, engine: &Engine) -> Watch {
+        let root = Root::machine();
+        let monitor = Monitor::start(&root, std::process::id());
+        let power = monitor.close(monitor.open(), 0).power_mw.is_some();
+        if power {
+            // What an idle machine takes, from then on.
+            let _ = monitor.idle(IDLE);
+        }
+        let on_gpu = engine.backend() == Backend::Cuda;
+        let machine = board::describe(&root);
+        Watch { gate, on_gpu, machine, monitor, power, calm: false, told: f64::NEG_INFINITY }
     }
 
     /// Whether the machine reports power.
     #[must_use]
     pub fn has_power(&self) -> bool {
-        false
+        self.power
     }
 
-    /// What forbids the next cell.
+    /// What forbids the next cell. Nothing if cells are measured in any case.
     #[must_use]
-    pub fn refusal(&self) -> Vec<String> {
-        Vec::new()
+    pub fn refusal(&self) -> Vec<Reason> {
+        let limit = match self.gate {
+            Gate::Force => return Vec::new(),
+            _ if self.calm => return Vec::new(),
+            Gate::Refuse => Duration::ZERO,
+            Gate::Wait => PATIENCE,
+        };
+        match quiet(&self.monitor, &self.machine, &Limits::default(), limit) {
+            Ok(()) => Vec::new(),
+            Err(marks) => marks.iter().map(Mark::text).collect(),
+        }
     }
 
-    /// Begins a cell.
-    #[must_use]
+    /// Begins a stretch of time.
     pub fn open(&self) -> Span {
-        Span
+        self.monitor.open()
     }
 
-    /// Ends a cell of `calls` calls.
+    /// Ends a stretch of time of `calls` calls.
     #[must_use]
-    pub fn close(&self, _span: Span, _calls: u64) -> Readings {
-        Readings { temp_c: machine::temperature(), cpu_mhz: machine::cpu_mhz() }
+    pub fn close(&self, span: Span, calls: u64) -> Readings {
+        self.monitor.close(span, calls)
     }
 
     /// What disturbed a cell, each with its cure.
     #[must_use]
-    pub fn judge(&self, _readings: &Readings, stable: bool) -> Vec<String> {
-        let unstable = "the latency had not settled after 30 s; fix the clocks: sudo jetson_clocks";
-        if stable { Vec::new() } else { vec![unstable.to_owned()] }
+    pub fn judge(&self, readings: &Readings, stable: bool) -> Vec<Reason> {
+        let marks = judge(&self.machine, readings, self.on_gpu, &Limits::default());
+        let mut reasons: Vec<Reason> = marks.iter().map(Mark::text).collect();
+        if !stable {
+            reasons.push(text("the latency had not settled after 30 s; fix the clocks, let the board cool"));
+        }
+        reasons
     }
 
     /// Notes in `cell` what the machine did: `together` while the methods took turns, `alone` while this one ran by
     /// itself.
-    pub fn fill(&self, cell: &mut Cell, together: &Readings, _alone: Option<&Readings>, marks: &[String]) {
-        cell.temp_c = together.temp_c;
-        cell.cpu_mhz = together.cpu_mhz;
-        cell.throttled = Throttling::Unknown;
-        cell.clean = marks.is_empty();
-        cell.marks = marks.iter().take(cell.marks.capacity()).map(|mark| text(mark)).collect();
+    pub fn fill(&self, cell: &mut Cell, together: &Readings, alone: Option<&Readings>, reasons: &[Reason]) {
+        alone.unwrap_or(together).fill(cell);
+        cell.throttled = together.throttled;
+        cell.emulated = self.machine.emulated;
+        mark(cell, reasons);
     }
 
-    /// The states of the machine since the last call of this.
+    /// Takes note of whether the last cell was clean.
+    pub fn note(&mut self, clean: bool) {
+        self.calm = clean;
+    }
+
+    /// The states of the machine since the last call of this, a second apart.
     pub fn traces(&mut self) -> Vec<Trace> {
-        Vec::new()
+        let mut traces = self.monitor.trace();
+        traces.retain(|trace| {
+            let tell = trace.t_s >= self.told + SPACING;
+            if tell {
+                self.told = trace.t_s;
+            }
+            tell
+        });
+        traces
+    }
+
+    /// The machine and the run.
+    #[must_use]
+    pub fn describe(&self, engine: &Engine) -> Start {
+        let now = OffsetDateTime::now_utc();
+        let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
+        let device = engine.device();
+        let mut start = Start {
+            version: text(env!("CARGO_PKG_VERSION")),
+            os: text(std::env::consts::OS),
+            arch: text(std::env::consts::ARCH),
+            cpu: machine::cpu_model().as_deref().map(text),
+            cores: u32::try_from(machine::cores()).unwrap_or(u32::MAX),
+            gpu: device.map(|device| text(&device.name)),
+            date: text(&date),
+            ..Start::default()
+        };
+        self.machine.fill(&mut start);
+        let cuda = |device: &elsa_runtime::DeviceInfo| text(&format!("CUDA {}.{}", device.driver.0, device.driver.1));
+        start.driver = start.driver.or_else(|| device.map(cuda));
+        start
+    }
+
+    /// What the machine does not tell, and why.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.machine.notes
     }
 }
 
-/// The machine and the run, which `engine` computes.
-#[must_use]
-pub fn describe(engine: &Engine) -> Start {
-    let now = OffsetDateTime::now_utc();
-    let date = now.replace_nanosecond(0).unwrap_or(now).format(&Rfc3339).unwrap_or_default();
-    let device = engine.device();
-    Start {
-        version: text(env!("CARGO_PKG_VERSION")),
-        board: machine::board().as_deref().map(text),
-        l4t: machine::l4t().as_deref().map(text),
-        os: text(std::env::consts::OS),
-        arch: text(std::env::consts::ARCH),
-        cpu: machine::cpu_model().as_deref().map(text),
-        cores: u32::try_from(machine::cores()).unwrap_or(u32::MAX),
-        driver: device.map(|device| text(&format!("CUDA {}.{}", device.driver.0, device.driver.1))),
-        gpu: device.map(|device| text(&device.name)),
-        date: text(&date),
-        ..Start::default()
-    }
+/// Writes into `cell` why it is not clean, as far as there is room.
+pub fn mark(cell: &mut Cell, reasons: &[Reason]) {
+    cell.clean = reasons.is_empty();
+    cell.marks = reasons.iter().take(cell.marks.capacity()).cloned().collect();
 }

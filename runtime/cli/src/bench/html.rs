@@ -1,0 +1,190 @@
+//! The results as one page that needs nothing but itself: no script, no font and no picture from elsewhere.
+//!
+//! The template escapes every text, because the names of boards, kernels and processes come from the machine. Curves are
+//! SVG in colours of the style sheet, so that they follow the reader's choice of light or dark.
+
+use super::chart::{COLORS, Chart, SIZE, of_cells, of_traces};
+use crate::error::Error;
+use askama::Template;
+use elsa_core::telemetry::record::{Cell, End, Start, Trace};
+
+/// Curves below one heading.
+struct Group {
+    title: &'static str,
+    charts: Vec<Chart>,
+    /// What stands in their place where there are none.
+    absent: &'static str,
+}
+
+/// A row of the table.
+struct Row {
+    /// Texts of the columns, and whether each is a word.
+    fields: Vec<(String, bool)>,
+    clean: bool,
+    reasons: String,
+}
+
+/// What the template has.
+#[derive(Template)]
+#[template(path = "bench.html")]
+struct Page<'a> {
+    name: &'a str,
+    start: &'a Start,
+    end: Option<&'a End>,
+    seconds: String,
+    facts: Vec<(&'static str, String)>,
+    groups: [Group; 2],
+    rows: Vec<Row>,
+    width: f64,
+    height: f64,
+    colors: [usize; COLORS],
+}
+
+/// The page of a run; without an `end`, of one whose records break off.
+///
+/// # Errors
+/// None: memory takes every page.
+pub fn page(start: &Start, cells: &[Cell], traces: &[Trace], end: Option<&End>) -> Result<String, Error> {
+    let cpu = start.cpu.as_deref();
+    let page = Page {
+        name: start.board.as_deref().or(start.gpu.as_deref()).or(cpu).unwrap_or("unknown machine"),
+        start,
+        end,
+        seconds: end.map_or_else(String::new, |end| format!("{:.1}", end.seconds)),
+        facts: facts(start),
+        groups: [
+            Group {
+                title: "Latency and ratio",
+                charts: of_cells(cells),
+                absent: "No two cells differ in the number of keys alone, so there is no curve.",
+            },
+            Group {
+                title: "The board meanwhile",
+                charts: of_traces(traces),
+                absent: "The machine reports neither power nor temperature nor clocks, or the run was too short.",
+            },
+        ],
+        rows: cells.iter().map(row).collect(),
+        width: SIZE.0,
+        height: SIZE.1,
+        colors: std::array::from_fn(|color| color),
+    };
+    page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
+}
+
+/// What is known of the machine.
+fn facts(start: &Start) -> Vec<(&'static str, String)> {
+    let of = |text: Option<&str>| text.map_or_else(|| "not reported".to_owned(), str::to_owned);
+    let fixed = start.jetson_clocks.map(|fixed| if fixed { "fixed at their highest" } else { "not fixed" });
+    let mut facts = vec![
+        ("Board", of(start.board.as_deref())),
+        ("Processor", of(start.cpu.as_deref())),
+        ("Cores", start.cores.to_string()),
+        ("System", format!("{} {}", start.os, start.arch)),
+        ("Governor", of(start.governor.as_deref())),
+    ];
+    // What only some machines have is left out where it is missing.
+    let more = [
+        ("GPU", start.gpu.as_deref()),
+        ("Driver", start.driver.as_deref()),
+        ("L4T", start.l4t.as_deref()),
+        ("JetPack", start.jetpack.as_deref()),
+        ("Power mode", start.nvpmodel.as_deref()),
+        ("Clocks", fixed),
+    ];
+    facts.extend(more.into_iter().filter_map(|(name, fact)| Some((name, fact?.to_owned()))));
+    facts
+}
+
+/// The row of a cell.
+fn row(cell: &Cell) -> Row {
+    let number = |x: Option<f64>, digits: usize| match x.filter(|x| x.is_finite()) {
+        Some(x) => (format!("{x:.digits$}"), false),
+        None => ("–".to_owned(), false),
+    };
+    let ms = |x: f64| number(Some(x), 4);
+    let whole = |n: u64| (n.to_string(), false);
+    let word = |text: &str| (text.to_owned(), true);
+    let ratio = match (cell.speedup_vs_math, cell.ratio_low, cell.ratio_high) {
+        (Some(ratio), Some(low), Some(high)) => (format!("{ratio:.2} ({low:.2}–{high:.2})"), false),
+        _ => ("–".to_owned(), false),
+    };
+    let differs = match cell.differs {
+        Some(true) => "yes",
+        Some(false) => "within the noise",
+        None => "–",
+    };
+    let measured = cell.samples > 0;
+    let fields = vec![
+        word(cell.workload.as_deref().unwrap_or("–")),
+        whole(cell.batch),
+        whole(cell.heads),
+        whole(cell.queries),
+        whole(cell.n),
+        whole(cell.d),
+        word(&cell.shape),
+        word(&cell.dtype),
+        word(&cell.method),
+        word(&cell.backend),
+        whole(u64::from(cell.threads)),
+        ms(cell.p50_ms),
+        ms(cell.p90_ms),
+        ms(cell.p99_ms),
+        ms(cell.max_ms),
+        whole(cell.samples),
+        number(Some(cell.cold_ms), 3),
+        ratio,
+        word(differs),
+        number(cell.noise.map(|noise| noise * 100.0), 1),
+        number(Some(cell.gflops), 2),
+        (if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { "–".to_owned() }, false),
+        word(if !measured { "–" } else if cell.certified { "yes" } else { "no" }),
+        whole(cell.workspace_bytes),
+        whole(cell.alloc_bytes),
+        number(cell.power_mw, 0),
+        number(cell.energy_mj, 3),
+        number(cell.temp_c, 1),
+        number(cell.cpu_mhz, 0),
+        number(cell.gpu_mhz, 0),
+        number(cell.emc_mhz, 0),
+        word(cell.throttled.name()),
+        word(&cell.kernel),
+    ];
+    let reasons: Vec<&str> = cell.marks.iter().map(|mark| mark.as_str()).collect();
+    let word = if measured { "" } else { "refused: " };
+    Row { fields, clean: cell.clean, reasons: format!("{word}{}", reasons.join("; ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::csv::tests::full;
+    use elsa_core::telemetry::record::text;
+
+    #[test]
+    fn every_text_of_the_machine_is_escaped() {
+        let hostile = "<script>alert('x')</script>&\"";
+        let start = Start { board: Some(text(hostile)), cpu: Some(text(hostile)), ..Start::default() };
+        let mut cell = Cell { kernel: text(hostile), shape: text(hostile), clean: false, ..full() };
+        cell.marks.clear();
+        let _ = cell.marks.push(text(hostile));
+        let other = Cell { n: 99, ..cell.clone() };
+        let end = End { cells: 2, clean_cells: 0, seconds: 1.0 };
+        let page = page(&start, &[cell, other], &[], Some(&end)).unwrap();
+        assert!(!page.contains("<script") && !page.contains("alert('x')"), "{page}");
+        assert!(page.contains("&#60;script&#62;") || page.contains("&lt;script&gt;"), "{page}");
+        // Nothing is fetched.
+        for fetch in ["http:", "https:", "src=", "@import", "url(", "<link"] {
+            assert!(!page.contains(fetch), "{fetch}");
+        }
+        assert!(page.contains("0 clean") && page.contains("<svg"), "{page}");
+    }
+
+    #[test]
+    fn a_run_that_breaks_off_and_one_without_curves_say_so() {
+        let cell = Cell { samples: 0, p50_ms: f64::NAN, ..full() };
+        let page = page(&Start::default(), &[cell], &[], None).unwrap();
+        assert!(page.contains("has not ended") && page.contains("there is no curve"), "{page}");
+        assert!(page.contains("refused: first; mark; second") && !page.contains("NaN"), "{page}");
+    }
+}
