@@ -165,7 +165,7 @@ mod tests {
     fn every_text_of_the_machine_is_escaped() {
         let hostile = "<script>alert('x')</script>&\"";
         let start = Start { board: Some(text(hostile)), cpu: Some(text(hostile)), ..Start::default() };
-        let mut cell = Cell { kernel: text(hostile), shape: text(hostile), clean: false, ..full() };
+        let mut cell = Cell { n: 9, kernel: text(hostile), shape: text(hostile), clean: false, ..full() };
         cell.marks.clear();
         let _ = cell.marks.push(text(hostile));
         let other = Cell { n: 99, ..cell.clone() };

@@ -76,6 +76,8 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         found,
         allowed: "a shape".into(),
     })?;
+    // A shape that is no problem is known before anything is measured.
+    cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;
     run(args, &engine, methods, &cases)
 }
 

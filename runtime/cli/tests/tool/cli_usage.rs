@@ -127,19 +127,19 @@ fn flags_that_nothing_heeds_are_refused() {
     }
     // Where the environment names the CPU: the call does what it says, unless it needs a GPU.
     let cpu = |flag: &str| {
-        let line = format!("bench {shape} {flag}");
+        let line = format!("bench --force {shape} {flag}");
         elsa_with(&line.split_whitespace().collect::<Vec<_>>(), &[("ELSA_BACKEND", "scalar")])
     };
     for flag in ["--half-scores", "--device 0"] {
         let output = cpu(flag);
         let name = flag.split(' ').next().unwrap();
-        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{}", stderr(&output));
         assert!(stderr(&output).contains(&format!("{name} has no effect: the back end is scalar")), "{flag}");
     }
     let output = cpu("--fallback fail");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("--fallback: fail, and the back end is scalar; allowed: cpu, or a GPU"));
-    assert!(stderr(&cpu("")).is_empty(), "{}", stderr(&cpu("")));
+    assert!(!stderr(&cpu("")).contains("has no effect"), "{}", stderr(&cpu("")));
 }
 
 #[test]
@@ -147,15 +147,15 @@ fn a_budget_counts_for_the_methods_that_are_measured() {
     // Less than the scores of 256 keys take, enough for a block of them.
     let bench = |flags: &str| {
         let line = format!(
-            "bench --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
+            "bench --force --backend scalar --json --seconds 0.01 --shape 1,1,256,256,16 --budget 96KiB {flags}"
         );
         elsa(&line.split_whitespace().collect::<Vec<_>>())
     };
     for (flags, warns) in [("--method elsa", false), ("", true)] {
         let output = bench(flags);
-        let text = String::from_utf8(output.stdout.clone()).unwrap();
-        assert!(output.status.success(), "{flags}: {}", stderr(&output));
-        assert!(text.lines().count() == 1 && text.contains("\"method\":\"elsa\""), "{flags}: {text}");
+        let rows = common::cells(&output.stdout);
+        assert!(matches!(output.status.code(), Some(0 | 5)), "{flags}: {}", stderr(&output));
+        assert!(rows.len() == 1 && rows[0]["method"] == "elsa", "{flags}: {rows:?}");
         assert_eq!(stderr(&output).contains("--budget has no room for math"), warns, "{}", stderr(&output));
     }
     for flags in ["--method math", "--method both"] {
@@ -179,7 +179,7 @@ fn warmup_of_the_cpu_says_that_nothing_needs_loading() {
 const PRINTING: [&str; 8] = [
     "run --q @q.npy --k @q.npy --v @q.npy --out @y.npy --json",
     "verify --q @q.npy --k @q.npy --v @q.npy",
-    "bench --shape 1,1,4,4,4 --seconds 0.01",
+    "bench --force --shape 1,1,4,4,4 --seconds 0.01",
     "info",
     "warmup --backend scalar",
     "help",
@@ -200,6 +200,10 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
     desk.f32("q.npy", &[4, 4], &noise(1, 16));
     let lines = if emulated() { &PRINTING[3..] } else { &PRINTING[..] };
     for line in lines {
+        // Other programs may disturb a benchmark, which says so.
+        let done = |output: &Output| {
+            output.status.success() || line.starts_with("bench") && output.status.code() == Some(5)
+        };
         let full = by_shell(&desk, "\"$0\" \"$@\" > /dev/full", line);
         let text = stderr(&full);
         assert_eq!((full.status.code(), text.lines().count()), (Some(3), 1), "{line}: {text}");
@@ -208,10 +212,10 @@ fn an_output_that_cannot_be_printed_to_is_told_alike_by_all_commands() {
         // An emulator's own files may take the place of a closed standard output.
         let nowhere = if emulated() { "\"$0\" \"$@\" > /dev/null" } else { "\"$0\" \"$@\" >&-" };
         let closed = by_shell(&desk, nowhere, line);
-        assert_eq!(closed.status.code(), Some(0), "{line}: {}", stderr(&closed));
+        assert!(done(&closed), "{line}: {}", stderr(&closed));
 
         let silent = by_shell(&desk, "\"$0\" \"$@\" > /dev/null 2> /dev/full", line);
-        assert_eq!(silent.status.code(), Some(0), "{line}");
+        assert!(done(&silent), "{line}");
 
         // A pipe whose reader is gone before the tool starts.
         let (reader, writer) = std::io::pipe().unwrap();

@@ -35,6 +35,24 @@ pub fn elsa_with<S: AsRef<std::ffi::OsStr>>(args: &[S], variables: &[(&str, &str
     command.args(&words[1..]).args(args).envs(variables.iter().copied()).output().unwrap()
 }
 
+/// Calls `elsa bench --force` and requires that it ends: well, or with rows that other programs disturbed, as tests that
+/// run side by side do.
+pub fn bench<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Output {
+    let words = ["bench", "--force"].map(std::ffi::OsString::from);
+    let words: Vec<_> = words.into_iter().chain(args.iter().map(|arg| arg.as_ref().to_owned())).collect();
+    let output = elsa(&words);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{:?}: {said}", output.status);
+    output
+}
+
+/// The rows that `elsa bench --json` has printed.
+pub fn cells(text: &[u8]) -> Vec<serde_json::Value> {
+    let lines = std::str::from_utf8(text).unwrap().lines();
+    let lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter(|line| line["what"] == "bench").collect()
+}
+
 /// Waits until `what` holds.
 pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

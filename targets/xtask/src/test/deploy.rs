@@ -117,7 +117,7 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
 
     for _ in 0..2 {
         let run = command(HOST, "config", "user", &dir, server.port);
-        let out = run.args("-- --shape 1,1,64,64,64 --seconds 0.05").run();
+        let out = run.args("-- --force --shape 1,1,64,64,64 --seconds 0.05").run();
         ran.note("deploy to this machine", out.text("deploy").map(|_| "done".to_owned()));
     }
     // A copy of the library for each of its names would take the place of links.

@@ -1,0 +1,325 @@
+//! `elsa bench` through the binary. Cells are forced: tests run side by side, and are no quiet machine.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Desk, bench, cells, elsa, emulated};
+use serde_json::Value;
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    std::str::from_utf8(text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+const FIELDS: [&str; 31] = [
+    "what",
+    "backend",
+    "kernel",
+    "method",
+    "dtype",
+    "batch",
+    "heads",
+    "kv_heads",
+    "queries",
+    "n",
+    "d",
+    "shape",
+    "samples",
+    "p50_ms",
+    "p90_ms",
+    "p99_ms",
+    "max_ms",
+    "cold_ms",
+    "gflops",
+    "workspace_bytes",
+    "alloc_bytes",
+    "speedup_vs_math",
+    "rel_l2",
+    "certified",
+    "threads",
+    "stable",
+    "clean",
+    "marks",
+    "emulated",
+    "power_readings",
+    "throttled",
+];
+/// Null where the shape does not say them.
+const SEMANTICS: [&str; 5] = ["causal", "window", "mask", "windows", "workload"];
+/// Null where the pairs are too few, or there is no GPU.
+const METHOD: [&str; 7] =
+    ["ratio_low", "ratio_high", "noise", "differs", "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"];
+/// Null where the board does not report them.
+const BOARD: [&str; 10] = [
+    "energy_mj",
+    "energy_net_mj",
+    "power_mw",
+    "idle_power_mw",
+    "power_quantum_mw",
+    "temp_c",
+    "temp_zone",
+    "gpu_mhz",
+    "cpu_mhz",
+    "emc_mhz",
+];
+
+#[test]
+fn bench_prints_every_field_for_every_shape_and_method() {
+    let output = bench(&[
+        "--json",
+        "--seconds",
+        "0.02",
+        "--threads",
+        "2",
+        "--shape",
+        "1,2,33,70,16",
+        "--shape",
+        "2,1,5,9,64",
+    ]);
+    let records = lines(&output.stdout);
+    let kinds: Vec<&str> = records.iter().map(|record| record["what"].as_str().unwrap()).collect();
+    assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("start", "end"));
+    assert_eq!((records[0]["cores"].is_u64(), &records[records.len() - 1]["cells"]), (true, &4.into()));
+    let all = cells(&output.stdout);
+    assert_eq!(all.len(), 4);
+    for (record, (method, n, d)) in
+        all.iter().zip([("elsa", 70, 16), ("math", 70, 16), ("elsa", 9, 64), ("math", 9, 64)])
+    {
+        assert_eq!((&record["method"], &record["n"], &record["d"]), (&method.into(), &n.into(), &d.into()));
+        for field in FIELDS {
+            assert!(!record[field].is_null(), "{field}: {record}");
+        }
+        for field in SEMANTICS.into_iter().chain(METHOD).chain(BOARD) {
+            assert!(record.as_object().unwrap().contains_key(field), "{field}");
+        }
+        let count = FIELDS.len() + SEMANTICS.len() + METHOD.len() + BOARD.len();
+        assert_eq!((record.as_object().unwrap().len(), &record["threads"]), (count, &2.into()));
+        assert!(["seen", "not seen", "cannot be told"].contains(&record["throttled"].as_str().unwrap()));
+        let number = |field: &str| record[field].as_f64().unwrap();
+        assert!(number("samples") > 0.0 && number("p50_ms") > 0.0 && number("cold_ms") > 0.0);
+        assert!(number("p50_ms") <= number("p90_ms") && number("p90_ms") <= number("p99_ms"));
+        assert!(number("p99_ms") <= number("max_ms"));
+        assert_eq!(number("alloc_bytes"), 0.0, "{record}");
+        assert!(number("rel_l2") > 0.0 && number("rel_l2") < 1e-6, "{record}");
+        let flops = 4.0 * number("batch") * number("heads") * number("n") * number("d");
+        let queries = if n == 70 { 33.0 } else { 5.0 };
+        let gflops = flops * queries / (number("p50_ms") * 1e6);
+        assert!((number("gflops") / gflops - 1.0).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn the_default_grid_is_that_of_the_paper_with_masks() {
+    // The oracle is most of the work, and f64 is slow in an emulator: one method and one shape there.
+    let one: &[&str] = &["--method", "elsa", "--shape", "1,1,64,64,64"];
+    let less: &[&str] = if emulated() { one } else { &["--dtype", "f16"] };
+    let output = bench(&[&["--seconds", "0.002"], less].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    // Batch, heads, queries, keys, d, form, type, method, back end, threads.
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> =
+        text.lines().map(words).filter(|row| row.len() > 9 && row[0] == "1" && row[4] == "64").collect();
+    let elsa: Vec<Vec<String>> = rows.iter().filter(|row| row[7] == "elsa").cloned().collect();
+    if emulated() {
+        assert_eq!(elsa.len(), 1, "{text}");
+        return;
+    }
+    let grid = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900].map(|n: u32| n.to_string());
+    let wanted: Vec<[&str; 5]> = grid
+        .iter()
+        .flat_map(|n| ["-", "mask=padding", "mask=bias"].map(|form| ["1", n, n, "64", form]))
+        .collect();
+    let found: Vec<[&str; 5]> = elsa.iter().map(|row| [1, 2, 3, 4, 5].map(|at| row[at].as_str())).collect();
+    assert_eq!(found, wanted, "{text}");
+    assert_eq!(rows.len(), 2 * elsa.len(), "{text}");
+    assert!(rows.iter().all(|row| row[6] == "f16" && row[9].parse::<u32>().is_ok()), "{text}");
+    assert!(rows.iter().all(|row| row.last().unwrap().starts_with("attention_")), "{text}");
+    // Then the table in the form of the paper.
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("f16, batch 1, 1 heads")).collect();
+    assert!(table.len() >= 14 && table[1].contains("padded") && table[2].trim_start().starts_with("64 "), "{text}");
+    assert!(text.trim_end().lines().last().unwrap().starts_with("72 cells, "), "{text}");
+}
+
+#[test]
+fn bench_measures_every_form_of_a_shape() {
+    let forms = [
+        ("2,4,13,70,16,mask=bool", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=true", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=padding", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=float", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=bias", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=batch", [2, 4, 4, 13]),
+        ("2,4,13,70,16,mask=row", [2, 4, 4, 13]),
+        ("2,4,13,70,16,kv=2,causal,mask=bias", [2, 4, 2, 13]),
+        ("1,4,70,70,16,kv=1,causal=top-left,window=9:-1", [1, 4, 1, 70]),
+        ("6,2,16,16,8,swin=8x12:1", [6, 2, 2, 16]),
+    ];
+    let mut args = vec!["--json", "--seconds", "0.01"];
+    args.extend(forms.iter().flat_map(|(shape, _)| ["--shape", *shape]));
+    let all = cells(&bench(&args).stdout);
+    assert_eq!(all.len(), 2 * forms.len());
+    for (records, (shape, sizes)) in all.chunks(2).zip(forms) {
+        for record in records {
+            assert_eq!(record["shape"], shape);
+            let found =
+                ["batch", "heads", "kv_heads", "queries"].map(|field| record[field].as_u64().unwrap());
+            assert_eq!(found, sizes, "{record}");
+            assert_eq!(record["mask"].as_str(), shape.split_once("mask=").map(|(_, form)| form));
+            assert_eq!((&record["certified"], &record["alloc_bytes"]), (&true.into(), &0.into()), "{record}");
+        }
+        // Both answers are that of the same data.
+        let [elsa, math] = [0, 1].map(|i| records[i]["rel_l2"].as_f64().unwrap());
+        assert!(elsa > 0.0 && elsa < 1e-6 && math > 0.0 && math < 1e-6, "{shape}: {elsa} {math}");
+    }
+    let causal = |i: usize| (all[i]["causal"].clone(), all[i]["window"].clone());
+    assert_eq!(causal(0), (Value::Null, Value::Null));
+    assert_eq!(causal(14), ("bottom-right".into(), Value::Null));
+    assert_eq!(causal(16), ("top-left".into(), vec![9, -1].into()));
+    assert_eq!(all[16]["windows"], Value::Null);
+    let grid = serde_json::json!({ "picture": [8, 12], "size": [4, 4], "shift": [1, 1] });
+    assert_eq!(all[18]["windows"], grid);
+}
+
+#[test]
+fn bench_measures_one_method_when_asked() {
+    let output = bench(&["--json", "--seconds", "0.01", "--method", "elsa", "--shape", "1,1,4,4,4"]);
+    let all = cells(&output.stdout);
+    assert_eq!((all.len(), &all[0]["method"], &all[0]["speedup_vs_math"]), (1, &"elsa".into(), &Value::Null));
+}
+
+#[test]
+fn bench_refuses_nonsense() {
+    for [flag, value, part] in [
+        ["--shape", "1,2,3,4", "D: missing"],
+        ["--shape", "1,0,3,4,5", "H: '0'"],
+        ["--shape", "1,4,3,4,5,kv=3", "kv: '3'"],
+        ["--shape", "1,2,3,4,5,mask=flot", "mask: 'flot'"],
+        ["--shape", "3,2,16,16,8,swin=8x8", "swin: 3 sequences"],
+        [
+            "--shape",
+            "1,1,4000000000,4000000000,64,mask=bool",
+            "[1, 1, 4000000000, 4000000000] cannot be indexed",
+        ],
+        ["--shape", "2,1,8,8,8,packed=9", "packed: '9'"],
+        ["--shape", "vit", "workload: 'vit'"],
+        ["--workload", "swin", "allowed: vit-b16-224, "],
+        ["--warmup", "-1", "milliseconds"],
+        ["--iterations", "0", "from 1"],
+        ["--soak", "10", "10m"],
+        ["--csv", "/nowhere/a.csv", "cannot be written"],
+        ["--html", "/", "a folder"],
+        ["--save", "/dev/null/x", "cannot be written"],
+        ["--seconds", "-1", "seconds"],
+        ["--heads", "0", "from 1"],
+        ["--dtype", "f64", "bf16"],
+    ] {
+        let output = elsa(&["bench", flag, value]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains(flag) && text.contains(part) && text.contains("allowed"), "{text}");
+    }
+}
+
+#[test]
+fn a_shape_beyond_all_memory_is_an_error() {
+    // A thousand terabytes of keys: counted without overflow, and refused by the system.
+    let output = elsa(&["bench", "--force", "--shape", "1,1,1,4000000000000,64"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(3), 1), "{text}");
+    assert!(text.contains("memory") && text.contains("shape"), "{text}");
+}
+
+#[test]
+fn workloads_are_measured_by_name() {
+    let output = bench(&["--json", "--seconds", "0.005", "--workload", "bert-sst2", "--shape", "4,2,24,24,8,packed=6"]);
+    let all = cells(&output.stdout);
+    let found: Vec<[&str; 3]> = all
+        .iter()
+        .map(|row| ["workload", "shape", "method"].map(|field| row[field].as_str().unwrap_or("-")))
+        .collect();
+    // Packed sequences have no math.
+    let sst2 = "8,12,64,64,64,mask=padding";
+    assert_eq!(
+        found,
+        [["-", "4,2,24,24,8,packed=6", "elsa"], ["bert-sst2", sst2, "elsa"], ["bert-sst2", sst2, "math"]]
+    );
+    assert!(all.iter().all(|row| row["certified"] == true), "{all:?}");
+    // 6, 24, 12 and 18 tokens.
+    let gflops = 4.0 * 2.0 * 8.0 * (36 + 576 + 144 + 324) as f64 / (all[0]["p50_ms"].as_f64().unwrap() * 1e6);
+    assert!((all[0]["gflops"].as_f64().unwrap() / gflops - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_files_say_what_the_records_say() {
+    let desk = Desk::new();
+    let line = "bench --force --json --seconds 0.02 --iterations 7 --warmup 1 --shape 1,1,32,32,8 --shape 1,1,16,16,8 \
+        --csv @a.csv --html @a.html --export @a.json --save @kept";
+    let output = desk.call(line);
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = cells(&output.stdout);
+    let read = |name: &str| std::fs::read_to_string(desk.path(name)).unwrap();
+    let table = read("a.csv");
+    assert_eq!(table.lines().count(), 1 + rows.len(), "{table}");
+    let kept: Vec<String> = desk.list().into_iter().filter(|name| name != "kept").collect();
+    assert_eq!(kept, ["a.csv", "a.html", "a.json"]);
+    let mut kept: Vec<_> = std::fs::read_dir(desk.path("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    kept.sort();
+    assert_eq!((kept.len(), std::fs::read_to_string(&kept[0]).unwrap()), (2, table));
+    let start: Value = serde_json::from_str(&std::fs::read_to_string(&kept[1]).unwrap()).unwrap();
+    assert_eq!(start, lines(&output.stdout)[0]);
+
+    let page = read("a.html");
+    for part in ["</html>", "<svg", "percentile(99%)", rows[0]["kernel"].as_str().unwrap(), "1,1,16,16,8"] {
+        assert!(page.contains(part), "{part}");
+    }
+    let calls: Vec<Value> = serde_json::from_str(&read("a.json")).unwrap();
+    for row in &rows {
+        let name = format!("{} f32 {}", row["shape"].as_str().unwrap(), row["method"].as_str().unwrap());
+        let of: Vec<&Value> = calls.iter().filter(|call| call["name"] == name).collect();
+        assert_eq!(of.len() as u64, row["samples"].as_u64().unwrap(), "{name}");
+        assert!(of.len() >= 7, "{name}");
+        let mut last = 0.0;
+        for call in of {
+            let number = |field: &str| call[field].as_f64().unwrap();
+            assert!(number("startComputeMs") >= last - 1e-9 && number("computeMs") > 0.0, "{call}");
+            last = number("endComputeMs");
+        }
+    }
+
+    // The same table twice is no change. One whose latencies have doubled is slower, where the noise is known.
+    let same = desk.call("bench --compare @a.csv @a.csv");
+    assert_eq!(same.status.code(), Some(0), "{}", String::from_utf8_lossy(&same.stderr));
+}
+
+#[test]
+fn a_table_that_became_slower_is_told_by_the_status() {
+    let desk = Desk::new();
+    let header = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean";
+    let table = |rows: &[(&str, f64, bool)]| {
+        let row = |(shape, ms, clean): &(&str, f64, bool)| {
+            format!(",\"1,1,{shape},64\",f32,elsa,avx2,k,2,9,{ms},0.02,{clean}\n")
+        };
+        format!("{header}\n{}", rows.iter().map(row).collect::<String>())
+    };
+    std::fs::write(desk.path("a.csv"), table(&[("64,64", 1.0, true), ("9,9", 1.0, true), ("7,7", 1.0, true)])).unwrap();
+    std::fs::write(desk.path("b.csv"), table(&[("64,64", 1.2, true), ("9,9", 0.5, true), ("7,7", 9.0, false)])).unwrap();
+    std::fs::write(desk.path("c.csv"), table(&[("64,64", 1.03, true), ("8,8", 1.0, true)])).unwrap();
+    let call = |line: &str| {
+        let output = desk.call(line);
+        let text = [output.stdout, output.stderr].map(|x| String::from_utf8(x).unwrap()).concat();
+        (output.status.code(), text)
+    };
+    let (status, text) = call("bench --compare @a.csv @b.csv");
+    assert_eq!(status, Some(4), "{text}");
+    assert!(text.contains("1 slower, 1 faster, 0 same, 1 cannot be told"), "{text}");
+    assert!(text.contains("+20.0 %") && text.contains("slower: 1 of 3 rows"), "{text}");
+    let (status, text) = call("bench --compare @b.csv @a.csv --json");
+    let verdicts: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
+    assert_eq!((status, verdicts.len(), &verdicts[0]["verdict"]), (Some(4), 3, &"faster".into()), "{text}");
+    let (status, text) = call("bench --compare @a.csv @c.csv");
+    assert!(status == Some(0) && text.contains("1 same") && text.matches("only in").count() == 3, "{text}");
+    for line in ["bench --compare @a.csv @none.csv", "bench --compare @a.csv", "bench --compare @a.csv @c.csv --shape 1,1,4,4,4"] {
+        let (status, text) = call(line);
+        assert!(status == Some(2) && text.contains("--compare"), "{line}: {text}");
+    }
+    std::fs::write(desk.path("d.csv"), "shape\n\"<1>\"\n").unwrap();
+    let (status, text) = call("bench --compare @a.csv @d.csv");
+    assert!(status == Some(2) && text.contains("d.csv: not a table of elsa bench"), "{text}");
+}
