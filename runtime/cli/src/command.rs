@@ -3,10 +3,11 @@
 use crate::bench::BenchArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
+use crate::listen::ListenArgs;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{bench, info, run, verify, warmup};
+use crate::{bench, info, listen, run, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -42,6 +43,8 @@ pub enum Command {
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
     Warmup(WarmupArgs),
+    /// Show what a benchmark on another machine sends over a serial line
+    Listen(ListenArgs),
 }
 
 impl Command {
@@ -56,6 +59,7 @@ impl Command {
             Command::Bench(args) => bench::bench(args),
             Command::Info(args) => info::info(args),
             Command::Warmup(args) => warmup::warmup(args),
+            Command::Listen(args) => listen::listen(args),
         }
     }
 }

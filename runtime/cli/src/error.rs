@@ -1,6 +1,7 @@
 //! Why a command fails: one line of text and an exit status.
 
 use crate::flag;
+use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{BindError, DeviceError, EngineError, PlanError, RunError};
@@ -173,6 +174,22 @@ pub enum Error {
     /// Standard output failed.
     #[error("standard output: {0}")]
     Print(#[from] std::io::Error),
+    /// A serial port that cannot be used. The text of `source` starts with the port.
+    #[error("{argument}: {source}")]
+    Port {
+        /// The argument, with its dashes where it is a flag.
+        argument: &'static str,
+        /// What is wrong with it.
+        source: PortError,
+    },
+    /// Records that a serial line lost or damaged.
+    #[error("{port}: {what}; what came whole is right, and all that is missing is counted")]
+    Line {
+        /// The port.
+        port: String,
+        /// How much.
+        what: String,
+    },
     /// Memory that the system refuses.
     #[error("--{argument}: {bytes} bytes of memory were refused by the system")]
     Memory {
@@ -242,6 +259,7 @@ impl Error {
                 _ if source.raw_os_error() == Some(libc::ELOOP) => REQUEST,
                 _ => SYSTEM,
             },
+            Error::Port { source, .. } if source.is_request() => REQUEST,
             Error::Print(source) if source.kind() == ErrorKind::BrokenPipe => CLOSED,
             Error::Verification(_) | Error::Slower(_) => VERIFICATION,
             Error::Unclean(_) => UNCLEAN,

@@ -7,6 +7,7 @@
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] has, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
+//! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
 //! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
@@ -27,6 +28,7 @@ mod files;
 mod flag;
 pub mod info;
 pub mod job;
+pub mod listen;
 pub mod machine;
 pub mod memory;
 pub mod oracle;
@@ -36,6 +38,7 @@ pub mod report;
 pub mod rows;
 pub mod run;
 pub mod scenario;
+pub mod serial;
 pub mod shape;
 pub mod signals;
 mod temporary;

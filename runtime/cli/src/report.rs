@@ -1,7 +1,11 @@
 //! Results on standard output, where several commands print the same.
 
+use elsa_core::telemetry::record::Record;
 use elsa_runtime::LoadedKernel;
-use serde::Serialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserializer, Serialize};
+use serde_json::value::RawValue;
+use std::fmt::{self, Formatter};
 use std::io::{Error, Result, Write};
 
 /// Writes `value` as one line of JSON.
@@ -10,6 +14,68 @@ use std::io::{Error, Result, Write};
 /// A failing serializer or writer.
 pub fn json(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
     writeln!(out, "{}", serde_json::to_string(value).map_err(Error::other)?)
+}
+
+/// A record of a benchmark with its kind.
+#[derive(Serialize)]
+struct Told<'a, T> {
+    what: &'static str,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+/// Writes a record of a benchmark as one line of JSON: the field `what`, which is `start`, `bench`, `trace` or `end`, and
+/// the fields of the record.
+///
+/// # Errors
+/// A failing writer.
+pub fn record(out: &mut impl Write, record: &Record) -> Result<()> {
+    match record {
+        Record::Start(record) => json(out, &Told { what: "start", record }),
+        Record::Cell(record) => json(out, &Told { what: "bench", record }),
+        Record::Trace(record) => json(out, &Told { what: "trace", record }),
+        Record::End(record) => json(out, &Told { what: "end", record }),
+    }
+}
+
+/// The columns of a row of CSV: the fields of `value` in their order, by name. Null is empty, a text stands as it is, and
+/// anything else as JSON.
+///
+/// # Errors
+/// A value that is no object.
+pub fn columns(value: &impl Serialize) -> Result<Vec<(String, String)>> {
+    let text = serde_json::to_string(value).map_err(Error::other)?;
+    let fields = serde_json::Deserializer::from_str(&text).deserialize_map(Fields).map_err(Error::other)?;
+    fields
+        .into_iter()
+        .map(|(name, value)| {
+            let shown = match value.get() {
+                "null" => String::new(),
+                text if text.starts_with('"') => serde_json::from_str(text).map_err(Error::other)?,
+                other => other.to_owned(),
+            };
+            Ok((name, shown))
+        })
+        .collect()
+}
+
+/// Takes the fields of an object in their order.
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Vec<(String, Box<RawValue>)>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(fields)
+    }
 }
 
 /// A kernel that was loaded into the GPU.
@@ -46,6 +112,48 @@ pub fn loaded(out: &mut impl Write, kernels: &[Loaded]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_core::telemetry::record::{Cell, End, Start, Throttling, Trace, text};
+
+    fn line(of: &Record) -> String {
+        let mut out = Vec::new();
+        record(&mut out, of).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn records_are_objects_with_their_kind() {
+        let cell =
+            Cell { kernel: text("k"), rel_l2: f64::NAN, throttled: Throttling::NotSeen, ..Cell::default() };
+        for (record, what) in [
+            (Record::Start(Start::default()), "start"),
+            (Record::Cell(cell.clone()), "bench"),
+            (Record::Trace(Trace::default()), "trace"),
+            (Record::End(End::default()), "end"),
+        ] {
+            let text = line(&record);
+            assert!(text.starts_with(&format!("{{\"what\":\"{what}\",")) && text.ends_with("}\n"), "{text}");
+        }
+        let value: serde_json::Value = serde_json::from_str(&line(&Record::Cell(cell))).unwrap();
+        assert_eq!((&value["kernel"], &value["throttled"]), (&"k".into(), &"not seen".into()));
+        assert!(
+            value["rel_l2"].is_null()
+                && value["energy_mj"].is_null()
+                && value["marks"] == serde_json::json!([])
+        );
+    }
+
+    #[test]
+    fn columns_are_the_fields_in_their_order() {
+        let mut cell = Cell { shape: text("1,\"1\",2"), n: 7, window: Some([-1, 4]), ..Cell::default() };
+        cell.marks.push(text("a, b")).unwrap();
+        let columns = columns(&cell).unwrap();
+        let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((names[0], names[1], names[names.len() - 1]), ("workload", "backend", "throttled"));
+        let of = |name: &str| columns.iter().find(|(found, _)| found == name).unwrap().1.clone();
+        let found = ["workload", "shape", "n", "window", "marks", "throttled"].map(of);
+        assert_eq!(found, ["", "1,\"1\",2", "7", "[-1,4]", "[\"a, b\"]", "cannot be told"]);
+        assert!(super::columns(&3).is_err());
+    }
 
     #[test]
     fn every_kernel_has_a_line() {

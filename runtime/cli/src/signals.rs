@@ -6,10 +6,27 @@ use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals that end the tool.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+/// Whether the command asks for signals itself.
+static POLITE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal has come since.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// From now on, the first signal that would end the tool only makes [`ended`] true. The second ends it.
+pub fn defer() {
+    POLITE.store(true, Ordering::Relaxed);
+}
+
+/// Whether a signal has asked the command to end, after [`defer`].
+#[must_use]
+pub fn ended() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
 
 /// Starts to wait for signals. One that ends the tool removes its temporary files and then does what it does by
 /// default, so the caller sees a tool that the signal ended. One that the caller has told the tool to ignore stays
@@ -23,7 +40,10 @@ pub fn watch() -> io::Result<()> {
     let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored(&status));
     let mut signals = Signals::new(ENDING.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
     let wait = move || {
-        if let Some(signal) = signals.forever().next() {
+        for signal in signals.forever() {
+            if POLITE.load(Ordering::Relaxed) && !ASKED.swap(true, Ordering::Relaxed) {
+                continue;
+            }
             temporary::remove_all(|| {
                 if let Err(e) = low_level::emulate_default_handler(signal) {
                     log::warn!("signal {signal}: {e}");

@@ -29,7 +29,9 @@ pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
         ErrorKind::UnknownArgument => unknown(&root, &words, verb, flag, error),
         ErrorKind::MissingRequiredArgument => {
             let flags: Vec<&str> = argument.iter().map(|argument| name(argument)).collect();
-            format!("{}: missing; allowed: {}; {FILE} is {FILE_IS}", flags.join(", "), usage(error))
+            let usage = usage(error);
+            let files = if usage.contains(FILE) { format!("; {FILE} is {FILE_IS}") } else { String::new() };
+            format!("{}: missing; allowed: {usage}{files}", flags.join(", "))
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
             let found = if value.is_empty() { "no value".to_owned() } else { format!("'{value}'") };

@@ -1,10 +1,11 @@
-//! Prints the bits of the answers of [`vectors`] in hexadecimal, one line per row.
+//! Prints the bits of the answers of [`vectors`] and of the stream of [`telemetry`] in hexadecimal, one line per row.
 //!
 //! Built for a host it writes to standard output; built for a Cortex-M4F it writes through semihosting and
 //! ends the emulator with a status, so that a fault or a hang is not mistaken for an answer. `cargo xtask
 //! test --only bare-metal` runs both and compares them bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
+mod telemetry;
 mod vectors;
 
 use elsa_core::profile::InstructionSet;
@@ -18,22 +19,27 @@ fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     }
     let mut words = 0usize;
     vectors::run(|case, what, row| {
-        line(format_args!("{case} {what} {:08x}", Bits(row)));
+        line(format_args!("{case} {what} {:08x}", Bits(row, f32::to_bits)));
+        words += row.len();
+    });
+    telemetry::run(|case, what, row| {
+        line(format_args!("{case} {what} {:08x}", Bits(row, |word| word)));
         words += row.len();
     });
     line(format_args!("end {words}"));
 }
 
-/// Bits of f32 values, separated by spaces.
-struct Bits<'a>(&'a [f32]);
+/// Bits of values, separated by spaces.
+struct Bits<'a, T>(&'a [T], fn(T) -> u32);
 
-impl core::fmt::LowerHex for Bits<'_> {
+impl<T: Copy> core::fmt::LowerHex for Bits<'_, T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for (i, x) in self.0.iter().enumerate() {
+        let Bits(values, bits) = self;
+        for (i, x) in values.iter().enumerate() {
             if i > 0 {
                 f.write_str(" ")?;
             }
-            core::fmt::LowerHex::fmt(&x.to_bits(), f)?;
+            core::fmt::LowerHex::fmt(&bits(*x), f)?;
         }
         Ok(())
     }

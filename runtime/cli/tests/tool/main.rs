@@ -3,6 +3,7 @@
 mod cli_bad_input;
 mod cli_bench;
 mod cli_files;
+mod cli_listen;
 mod cli_memory;
 mod cli_run;
 mod cli_types;

@@ -1,11 +1,15 @@
 //! Inputs that the fuzzer starts from, made anew from integers on every run.
 
+use elsa_core::telemetry::frame::{Encoder, FRAME};
+use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace, text};
+
 /// The seeds of a target: whole, cut short and bent files of its format where it has one, bytes otherwise.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     match target {
         "npy" => cut(npy()),
         "npz" => cut(npz()),
         "safetensors" => cut(safetensors()),
+        "telemetry" => cut(telemetry()),
         _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
     }
 }
@@ -136,13 +140,42 @@ fn safetensors() -> Vec<Vec<u8>> {
     files
 }
 
+/// Streams of one record, of a run, and of two runs of which the second lacks a record.
+fn telemetry() -> Vec<Vec<u8>> {
+    let records = [
+        Record::Start(Start {
+            version: text("0.1.0"),
+            cores: 6,
+            gpu: Some(text("GP10B")),
+            ..Start::default()
+        }),
+        Record::Cell(Cell { kernel: text("k"), window: Some([-1, 3]), noise: Some(0.5), ..Cell::default() }),
+        Record::Trace(Trace { t_s: 0.5, power_mw: Some(5000.0), ..Trace::default() }),
+        Record::End(End { cells: 1, clean_cells: 1, seconds: 1.5 }),
+    ];
+    let stream = |run: u32, skipped: u32, records: &[Record]| {
+        let (mut encoder, mut stream) = (Encoder::new(run), vec![0]);
+        encoder.skip(skipped);
+        for record in records {
+            // A buffer of that size has room for any record.
+            stream.extend(encoder.encode(record, &mut [0; FRAME]).unwrap_or_default());
+        }
+        stream
+    };
+    let mut streams: Vec<Vec<u8>> =
+        records.iter().map(|record| stream(1, 0, std::slice::from_ref(record))).collect();
+    streams.push(stream(2, 0, &records));
+    streams.push([stream(3, 0, &records), stream(4, 1, &records[1..])].concat());
+    streams
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "npz", "safetensors"] {
+        for target in ["problem", "npy", "npz", "safetensors", "telemetry"] {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();

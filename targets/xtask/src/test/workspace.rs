@@ -136,11 +136,11 @@ pub fn bare_metal(tree: &Tree) -> Ran {
 }
 
 /// The stage `aarch64`. The modules that are left out call nothing but `core`, whose code is the same for every
-/// processor and whose bits the stage `bare-metal` compares, or are about files, flags and memory of the tool. The kernels without vectors, which are, too, answer random
+/// processor and whose bits the stage `bare-metal` compares, or are about files, flags, ports and memory of the tool. The kernels without vectors, which are, too, answer random
 /// problems.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
-        let tool = ["cli_bad_input::", "cli_files::", "cli_memory::", "cli_usage::"];
+        let tool = ["cli_bad_input::", "cli_files::", "cli_listen::", "cli_memory::", "cli_usage::"];
         let skipped = CORE_ALONE.iter().chain(&tool);
         let core: String = skipped.map(|module| format!(" --skip {module}")).collect();
         let line = "test --workspace --exclude xtask --exclude elsa-capi --no-fail-fast";

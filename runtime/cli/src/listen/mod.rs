@@ -1,0 +1,222 @@
+//! `elsa listen`: the other end of the serial line of `elsa bench --serial`.
+//!
+//! Bytes go through a decoder that lets only whole records pass. They are shown as they come, on standard output. What
+//! the line lost or damaged is told on standard error when it happens, at most once a second, and as a sum at the end. A
+//! port that disappears is opened again.
+
+mod print;
+
+use crate::error::{Error, say};
+use crate::serial::{self, Port, RETRY, waits};
+use crate::signals;
+use clap::Args;
+use elsa_core::telemetry::frame::{Counts, Decoder};
+use elsa_core::telemetry::record::Record;
+use print::{Form, Printer};
+use serialport::TTYPort;
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+/// The text below the flags.
+const HELP: &str = "\
+PORT is a serial port, such as /dev/ttyUSB0; BAUD is the rate of the sender, 115200 without it. The sender is
+elsa bench --serial PORT[:BAUD]. Above 115200 baud both use two stop bits. Only what came whole is shown. What was lost
+or damaged is told on standard error, when it happens and at the end. A port that disappears is opened again. Without
+--follow, the end of a run ends the command; Ctrl-C ends it at any time.
+--json prints the objects that elsa bench --json prints, one a line; the field what tells their kind: start, bench
+(a row of the results), trace (power, temperature and clocks at a time) or end. --csv prints the rows of the results.
+Exit status 3: records were lost or damaged, those among them that were sent before the command was started.";
+
+/// The least time between two reports of losses.
+const REPORTS: Duration = Duration::from_secs(1);
+
+/// Damaged frames without a whole one that suggest a wrong rate.
+const HOPELESS: u64 = 8;
+
+/// `elsa listen`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub struct ListenArgs {
+    /// The port that the sender's is wired to
+    #[arg(value_name = serial::VALUE)]
+    pub port: String,
+    /// Print one JSON object per line
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print the rows of the results as CSV
+    #[arg(long)]
+    pub csv: bool,
+    /// Go on after the end of a run
+    #[arg(long)]
+    pub follow: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A port that cannot be opened, a standard output that cannot be written, and records that did not arrive.
+pub fn listen(args: &ListenArgs) -> Result<(), Error> {
+    let fault = |source| Error::Port { argument: "PORT", source };
+    let port = Port::parse(&args.port).map_err(fault)?;
+    let mut tty = port.open().map_err(fault)?;
+    signals::defer();
+    let form = match (args.json, args.csv) {
+        (true, _) => Form::Json,
+        (_, true) => Form::Csv,
+        _ => Form::Table,
+    };
+    let mut ear = Ear::new(&port, form, args.follow, std::io::stdout().lock());
+    let mut bytes = [0; 4096];
+    // Whether the port has given anything since it was opened.
+    let mut heard = true;
+    while !signals::ended() {
+        match tty.read(&mut bytes) {
+            Err(e) if waits(&e) => {}
+            Ok(n) if n > 0 => {
+                heard = true;
+                if ear.take(&bytes[..n])? {
+                    break;
+                }
+            }
+            _ => {
+                if heard {
+                    say(&format!("{port}: gone; waiting until it is back"));
+                }
+                heard = false;
+                ear.decoder.cut();
+                match reopen(&port) {
+                    Some(back) => tty = back,
+                    None => break,
+                }
+            }
+        }
+        ear.report(false);
+    }
+    ear.end()
+}
+
+/// Waits until the port is back; none where a signal comes first.
+fn reopen(port: &Port) -> Option<TTYPort> {
+    while !signals::ended() {
+        std::thread::sleep(RETRY);
+        if let Ok(tty) = port.open() {
+            log::info!("{port}: back");
+            return Some(tty);
+        }
+    }
+    None
+}
+
+/// What has been heard, and what was told of it.
+struct Ear<'a, W> {
+    port: &'a Port,
+    follow: bool,
+    decoder: Decoder,
+    printer: Printer,
+    out: W,
+    /// What the last report has told.
+    told: Counts,
+    at: Option<Instant>,
+    doubted: bool,
+}
+
+impl<'a, W: Write> Ear<'a, W> {
+    fn new(port: &'a Port, form: Form, follow: bool, out: W) -> Ear<'a, W> {
+        let (decoder, printer) = (Decoder::new(), Printer::new(form));
+        Ear { port, follow, decoder, printer, out, told: Counts::default(), at: None, doubted: false }
+    }
+
+    /// Shows the records of `bytes`. Returns whether the command is done.
+    fn take(&mut self, bytes: &[u8]) -> Result<bool, Error> {
+        for &byte in bytes {
+            if let Some(message) = self.decoder.push(byte) {
+                self.printer.print(&mut self.out, &message)?;
+                self.out.flush()?;
+                if matches!(message.record, Record::End(_)) && !self.follow {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Tells what was lost or damaged since the last report.
+    fn report(&mut self, last: bool) {
+        let counts = self.decoder.counts();
+        if !self.doubted && counts.records == 0 && counts.broken + counts.overlong >= HOPELESS {
+            self.doubted = true;
+            say(&format!("{}: no frame is whole; is {} the rate of the sender?", self.port, self.port.baud));
+        }
+        if !last && self.at.is_some_and(|at| at.elapsed() < REPORTS) {
+            return;
+        }
+        if let Some(what) = losses(&since(&counts, &self.told)) {
+            say(&format!("{}: {what}", self.port));
+            self.told = counts;
+            self.at = Some(Instant::now());
+        }
+    }
+
+    /// Tells the sum.
+    fn end(mut self) -> Result<(), Error> {
+        self.report(true);
+        let counts = self.decoder.counts();
+        let records = plural(counts.records, "record");
+        match losses(&counts) {
+            None => {
+                say(&format!("{}: {records}, none lost", self.port));
+                Ok(())
+            }
+            Some(what) => {
+                Err(Error::Line { port: self.port.to_string(), what: format!("{records}; in all {what}") })
+            }
+        }
+    }
+}
+
+/// What `now` counts beyond `before`.
+fn since(now: &Counts, before: &Counts) -> Counts {
+    Counts {
+        records: now.records - before.records,
+        lost: now.lost - before.lost,
+        broken: now.broken - before.broken,
+        overlong: now.overlong - before.overlong,
+        foreign: now.foreign - before.foreign,
+        repeated: now.repeated - before.repeated,
+    }
+}
+
+fn plural(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// What was lost or damaged, in words; none where nothing was.
+fn losses(counts: &Counts) -> Option<String> {
+    let parts: Vec<String> = [
+        (counts.lost, "record", " lost"),
+        (counts.broken, "frame", " broken"),
+        (counts.overlong, "frame", " too long"),
+        (counts.foreign, "frame", " of another version of elsa"),
+        (counts.repeated, "record", " repeated"),
+    ]
+    .into_iter()
+    .filter(|(n, ..)| *n > 0)
+    .map(|(n, what, how)| plural(n, what) + how)
+    .collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_in_words() {
+        let counts = Counts { records: 9, lost: 2, broken: 1, overlong: 1, foreign: 3, repeated: 1 };
+        let text = "2 records lost, 1 frame broken, 1 frame too long, 3 frames of another version of elsa, 1 record repeated";
+        assert_eq!(losses(&counts).as_deref(), Some(text));
+        assert_eq!(losses(&Counts { records: 9, ..Counts::default() }), None);
+        let before = Counts { lost: 2, broken: 1, overlong: 1, foreign: 2, ..counts };
+        assert_eq!(losses(&since(&counts, &before)).as_deref(), Some("1 frame of another version of elsa"));
+    }
+}

@@ -1,0 +1,261 @@
+//! The end of a serial line that sends.
+//!
+//! A port may be slower than the benchmark, stand still, or disappear, and none of it may disturb a measurement. So
+//! [`Sink::send`] only makes a frame and puts it into a queue of fixed size; a thread writes. Where the queue is full
+//! the record is dropped, and since it has its number already, the reader knows. A port that fails is opened again
+//! when there is something to write. While records flow, nothing is allocated, so that what the benchmark counts is
+//! its own.
+
+use super::{Port, PortError, RETRY, waits};
+use elsa_core::telemetry::frame::{Encoder, FRAME};
+use elsa_core::telemetry::record::Record;
+use serialport::{ClearBuffer, SerialPort, TTYPort};
+use std::io::Write;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Frames that may wait.
+pub(super) const WAITING: usize = 128;
+
+/// The longest that [`Sink::close`] waits, however slowly bytes flow.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes that the system takes at once from a port that is behind.
+const BURST: u32 = 4096;
+
+/// What became of the records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Records that the port took whole.
+    pub sent: u64,
+    /// Records that it did not.
+    pub dropped: u64,
+    /// How often the port was opened again.
+    pub reconnects: u64,
+}
+
+/// A frame on its way to the thread.
+struct Frame {
+    bytes: [u8; FRAME],
+    len: usize,
+}
+
+/// What the thread reports.
+#[derive(Default)]
+struct State {
+    sent: u64,
+    reconnects: u64,
+    /// Grows with every byte that is written.
+    bytes: u64,
+    /// Set by the sink when nothing more is worth waiting for.
+    abandoned: bool,
+    /// Set by the thread at its end.
+    done: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    fn abandoned(&self) -> bool {
+        self.lock().abandoned
+    }
+
+    /// Waits until the state changes, for at most `time`.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Sends records through a serial port.
+pub struct Sink {
+    encoder: Encoder,
+    /// None when closing.
+    queue: Option<SyncSender<Frame>>,
+    made: u64,
+    /// The longest time between two bytes that reach a port in order.
+    pause: Duration,
+    shared: Arc<Shared>,
+}
+
+impl Sink {
+    /// A sink for the port of `text`, which is a path or a path and a rate, `PORT[:BAUD]`.
+    ///
+    /// # Errors
+    /// A port that cannot be opened, and a thread that the system does not start.
+    pub fn open(text: &str) -> Result<Sink, PortError> {
+        let port = Port::parse(text)?;
+        let mut line = Line { tty: Some(port.open()?), fresh: true, port };
+        let path = line.port.path.clone();
+        let pause = Duration::from_millis(500) + Duration::from_secs(10) * BURST / line.port.baud;
+        let (queue, frames) = sync_channel(WAITING);
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        // The thread is not joined: a driver may hold it for ever.
+        std::thread::Builder::new()
+            .name("serial".to_owned())
+            .spawn(move || line.serve(&frames, &theirs))
+            .map_err(|e| PortError::Thread { path, reason: e.to_string() })?;
+        Ok(Sink { encoder: Encoder::new(run()), queue: Some(queue), made: 0, pause, shared })
+    }
+
+    /// Puts a record into the queue, or drops it where the queue is full. Never waits.
+    pub fn send(&mut self, record: &Record) {
+        let mut bytes = [0; FRAME];
+        self.made += 1;
+        if let (Some(queue), Ok(frame)) = (&self.queue, self.encoder.encode(record, &mut bytes)) {
+            let len = frame.len();
+            // A full queue drops the record; close() counts it.
+            let _ = queue.try_send(Frame { bytes, len });
+        }
+    }
+
+    /// Waits until the queue is empty, as long as the port takes bytes and at most ten seconds. What still waits then is
+    /// dropped.
+    #[must_use]
+    pub fn close(mut self) -> Sent {
+        self.queue = None;
+        let start = Instant::now();
+        let mut state = self.shared.lock();
+        let mut last = (state.bytes, start);
+        while !state.done {
+            let now = Instant::now();
+            if state.bytes != last.0 {
+                last = (state.bytes, now);
+            }
+            let end = (last.1 + self.pause).min(start + PATIENCE);
+            if now >= end {
+                break;
+            }
+            state = self.shared.wait(state, end - now);
+        }
+        // From here on the thread finishes no frame.
+        state.abandoned = true;
+        let State { sent, reconnects, .. } = *state;
+        Sent { sent, dropped: self.made.saturating_sub(sent), reconnects }
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.shared.note(|state| state.abandoned = true);
+    }
+}
+
+/// A number that two runs are unlikely to share.
+fn run() -> u32 {
+    let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    // The lower bits change fastest.
+    (since.as_nanos() as u32) ^ std::process::id().rotate_left(16)
+}
+
+/// A port that may come and go.
+struct Line {
+    port: Port,
+    tty: Option<TTYPort>,
+    /// Whether nothing has been written since the port was opened.
+    fresh: bool,
+}
+
+impl Line {
+    /// Writes frames until there are no more, or nobody waits for them.
+    fn serve(&mut self, frames: &Receiver<Frame>, shared: &Shared) {
+        for frame in frames {
+            if self.deliver(&frame.bytes[..frame.len], shared) {
+                shared.note(|state| state.sent += 1);
+            }
+            if shared.abandoned() {
+                // Closing the port would wait for what lies in its buffer.
+                if let Some(tty) = &self.tty
+                    && let Err(e) = tty.clear(ClearBuffer::Output)
+                {
+                    log::debug!("--serial: {}: its buffer stays: {e}", self.port);
+                }
+                break;
+            }
+        }
+        shared.note(|state| state.done = true);
+    }
+
+    /// Writes one frame whole, over as many connections as it takes. Returns whether it did.
+    fn deliver(&mut self, frame: &[u8], shared: &Shared) -> bool {
+        loop {
+            let Some(tty) = &mut self.tty else {
+                if !self.reopen(shared) {
+                    return false;
+                }
+                continue;
+            };
+            // The zero ends what the reader may hold of another connection.
+            if (!self.fresh || write(tty, &[0], shared)) && write(tty, frame, shared) {
+                self.fresh = false;
+                return true;
+            }
+            if shared.abandoned() {
+                return false;
+            }
+            // Of a port that comes and fails at once, only the first time is told.
+            let level = if self.fresh { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "--serial: {}: gone; what finds no room is dropped until it is back", self.port);
+            self.tty = None;
+        }
+    }
+
+    /// Waits for the port to come back. Returns whether it did before nobody waited any more.
+    fn reopen(&mut self, shared: &Shared) -> bool {
+        loop {
+            let state = shared.lock();
+            if state.abandoned {
+                return false;
+            }
+            drop(shared.wait(state, RETRY));
+            if !self.port.exists() {
+                continue;
+            }
+            match self.port.open() {
+                Ok(tty) => {
+                    self.tty = Some(tty);
+                    self.fresh = true;
+                    shared.note(|state| state.reconnects += 1);
+                    log::info!("--serial: {}: back", self.port);
+                    return true;
+                }
+                Err(e) => log::debug!("--serial: {e}"),
+            }
+        }
+    }
+}
+
+/// Writes all of `bytes`, however long the port makes it wait. Returns whether it did; if not, the port failed or nobody
+/// waits any more.
+fn write(to: &mut impl Write, mut bytes: &[u8], shared: &Shared) -> bool {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(0) => return false,
+            Ok(n) => {
+                bytes = bytes.get(n..).unwrap_or_default();
+                shared.note(|state| state.bytes += n as u64);
+            }
+            Err(e) if waits(&e) => {
+                if shared.abandoned() {
+                    return false;
+                }
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,40 @@
+//! The frames of telemetry: any bytes are records or counted losses, a record that comes out of them goes through a
+//! frame again unchanged, and what follows a zero is read, whatever was before it.
+#![no_main]
+
+use elsa_core::telemetry::frame::{Decoder, Encoder, FRAME, Message};
+use elsa_core::telemetry::record::{End, Record};
+use libfuzzer_sys::fuzz_target;
+
+/// What a decoder makes of `bytes`, and the decoder.
+fn read<const N: usize>(bytes: &[u8]) -> (Vec<Message>, Decoder<N>) {
+    let mut decoder = Decoder::new();
+    let messages: Vec<Message> = bytes.iter().filter_map(|&byte| decoder.push(byte)).collect();
+    let (counts, zeros) = (decoder.counts(), bytes.iter().filter(|&&byte| byte == 0).count() as u64);
+    assert_eq!(counts.records, messages.len() as u64);
+    assert!(counts.records + counts.broken + counts.overlong + counts.foreign + counts.repeated <= zeros);
+    (messages, decoder)
+}
+
+/// The first frame of a run.
+fn frame(run: u32, record: &Record) -> Vec<u8> {
+    Encoder::new(run).encode(record, &mut [0; FRAME]).expect("room for any record").to_vec()
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let (messages, mut decoder) = read::<FRAME>(bytes);
+    for message in &messages {
+        let frame = frame(message.run, &message.record);
+        let (again, decoder) = read::<FRAME>(&frame);
+        let [same] = &again[..] else { panic!("{} messages of one frame", again.len()) };
+        // NaN is not equal to itself; its bits are.
+        assert_eq!(self::frame(same.run, &same.record), frame);
+        assert!(decoder.counts().whole());
+    }
+    let run = messages.last().map_or(0, |message| message.run.wrapping_add(1));
+    let end = Record::End(End { cells: 1, clean_cells: 1, seconds: 1.0 });
+    let after: Vec<u8> = std::iter::once(0).chain(frame(run, &end)).collect();
+    let last = after.iter().filter_map(|&byte| decoder.push(byte)).last();
+    assert_eq!(last, Some(Message { run, sequence: 0, record: end }));
+    read::<64>(bytes);
+});
