@@ -2,7 +2,6 @@
 
 use crate::args::warn_without_half_scores;
 use crate::error::Error;
-use crate::machine;
 use crate::memory::Buffer;
 use crate::oracle::{Comparison, Oracle, Total};
 use crate::rows::{for_rows, output_row, rows, sample};
@@ -302,9 +301,9 @@ pub fn measure(
                     && rel_l2 <= certificate.published_bound + certificate.output_rounding,
                 energy_mj: None,
                 power_mw: None,
-                temp_c: machine::temperature(),
+                temp_c: None,
                 gpu_mhz: None,
-                cpu_mhz: machine::cpu_mhz(),
+                cpu_mhz: None,
                 emc_mhz: None,
                 throttled: None,
             },
