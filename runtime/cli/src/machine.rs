@@ -1,4 +1,4 @@
-//! What the operating system reports about the machine. What it does not report is `None`.
+//! What the operating system reports about the processor. What it does not report is `None`.
 
 use serde::Serialize;
 use std::fs;
@@ -76,41 +76,6 @@ pub fn caches() -> Vec<Cache> {
         }
     }
     caches
-}
-
-/// The model of the board, from the device tree.
-#[must_use]
-pub fn board() -> Option<String> {
-    line("/proc/device-tree/model")
-}
-
-/// The name in `elsa-targets` of this machine's board.
-#[must_use]
-pub fn target() -> Option<&'static str> {
-    let compatible = fs::read("/proc/device-tree/compatible").ok()?;
-    elsa_targets::recognised(&String::from_utf8_lossy(&compatible))
-}
-
-/// The release of L4T, on a Jetson.
-#[must_use]
-pub fn l4t() -> Option<String> {
-    line("/etc/nv_tegra_release")
-}
-
-/// The current clock of the first core, in MHz.
-#[must_use]
-pub fn cpu_mhz() -> Option<f64> {
-    let khz: f64 = line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")?.parse().ok()?;
-    Some(khz / 1e3)
-}
-
-/// The temperature of the hottest thermal zone, in degrees Celsius.
-#[must_use]
-pub fn temperature() -> Option<f64> {
-    let zones = (0..16).filter_map(|zone| line(format!("/sys/class/thermal/thermal_zone{zone}/temp")));
-    // Sensors that are switched off report absurd numbers.
-    let degrees = zones.filter_map(|x| x.parse::<f64>().ok()).map(|x| x / 1e3);
-    degrees.filter(|x| (-40.0..=150.0).contains(x)).reduce(f64::max)
 }
 
 #[cfg(test)]

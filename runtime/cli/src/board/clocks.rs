@@ -42,7 +42,7 @@ pub struct Clock {
     now: Probe,
     low: Option<Probe>,
     high: Option<Probe>,
-    /// What a unit of the files is in MHz.
+    /// What a MHz is in the unit of the files.
     unit: f64,
     /// A limit above the one in the file `high` does not count.
     cap: Option<f64>,
@@ -70,18 +70,18 @@ impl Clock {
     #[must_use]
     pub fn mhz(&self) -> Option<f64> {
         // A GPU without power says 0.
-        self.now.scaled(self.unit).filter(|mhz| *mhz > 0.0)
+        self.now.over(self.unit).filter(|mhz| *mhz > 0.0)
     }
 
     /// The lowest clock that is allowed.
     fn low(&self) -> Option<f64> {
-        self.low.as_ref()?.scaled(self.unit)
+        self.low.as_ref()?.over(self.unit)
     }
 
     /// The highest clock that is allowed.
     #[must_use]
     pub fn high(&self) -> Option<f64> {
-        let high = self.high.as_ref()?.scaled(self.unit)?;
+        let high = self.high.as_ref()?.over(self.unit)?;
         Some(self.cap.map_or(high, |cap| high.min(cap)))
     }
 
@@ -133,7 +133,7 @@ pub fn cores(root: &Root) -> (Vec<Clock>, Vec<String>) {
             now,
             low: Probe::open(root, &file("min_freq")),
             high: Probe::open(root, &file("max_freq")),
-            unit: 1e-3,
+            unit: 1e3,
             cap: None,
             locked: false,
             name,
@@ -155,7 +155,7 @@ impl Gpu {
     #[must_use]
     pub fn load(&self) -> Option<f64> {
         // Thousandths.
-        self.load.as_ref()?.scaled(1e-3).filter(|load| (0.0..=1.0).contains(load))
+        self.load.as_ref()?.over(1e3).filter(|load| (0.0..=1.0).contains(load))
     }
 }
 
@@ -183,7 +183,7 @@ fn device(root: &Root, folder: &str, name: String) -> Option<Clock> {
         now: Probe::open(root, &file("cur_freq"))?,
         low: Probe::open(root, &file("min_freq")),
         high: Probe::open(root, &file("max_freq")),
-        unit: 1e-6,
+        unit: 1e6,
         cap: None,
         locked: false,
     })
@@ -198,7 +198,7 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     if let Some(clock) = device(root, DEVICE, name()) {
         return Ok(clock);
     }
-    let cap = root.number(CAP).filter(|hz| *hz > 0).map(|hz| hz as f64 * 1e-6);
+    let cap = root.number(CAP).filter(|hz| *hz > 0).map(|hz| hz as f64 / 1e6);
     let places = [
         (format!("{BPMP}/rate"), format!("{BPMP}/min_rate"), format!("{BPMP}/max_rate")),
         (format!("{OVERRIDE}/clk_rate"), format!("{BWMGR}/emc_min_rate"), format!("{BWMGR}/emc_max_rate")),
@@ -206,7 +206,7 @@ pub fn emc(root: &Root) -> Result<Clock, Option<String>> {
     for (now, low, high) in &places {
         if let Some(now) = Probe::open(root, now) {
             let (low, high) = (Probe::open(root, low), Probe::open(root, high));
-            return Ok(Clock { name: name(), governor: None, now, low, high, unit: 1e-6, cap, locked: true });
+            return Ok(Clock { name: name(), governor: None, now, low, high, unit: 1e6, cap, locked: true });
         }
     }
     // Where debugfs is closed, the files in it cannot even be found.

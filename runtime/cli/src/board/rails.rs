@@ -75,8 +75,8 @@ impl Rail {
     #[must_use]
     pub fn milliwatts(&self) -> Option<f64> {
         match &self.channel {
-            Channel::Power { power, .. } => power.scaled(1.0),
-            Channel::Product { volt, current } => Some(volt.scaled(1e-3)? * current.scaled(1.0)?),
+            Channel::Power { power, .. } => power.over(1.0),
+            Channel::Product { volt, current } => Some(volt.over(1e3)? * current.over(1.0)?),
         }
     }
 
@@ -90,7 +90,7 @@ impl Rail {
         };
         // mV per milliohm is A.
         let shunt_ma = SHUNT_STEP / self.shunt? * 1e3;
-        Some(volt.scaled(1e-3)? * shunt_ma + current.scaled(1.0)?.abs() * BUS_STEP)
+        Some(volt.over(1e3)? * shunt_ma + current.over(1.0)?.abs() * BUS_STEP)
     }
 }
 
@@ -168,7 +168,7 @@ fn hwmon(root: &Root, folder: &str, chip: &str) -> Vec<Rail> {
                     place: place(chip),
                     channel,
                     // From microohm.
-                    shunt: shunt.map(|x| x as f64 * 1e-3),
+                    shunt: shunt.map(|x| x as f64 / 1e3),
                     interval: interval.filter(|ms| *ms > 0).map(Duration::from_millis),
                 })
             })
@@ -302,7 +302,7 @@ impl Meter {
                     return None;
                 };
                 // From µJ.
-                (energy as f64 * 1e-3 / seconds, energy > 0)
+                (energy as f64 / 1e3 / seconds, energy > 0)
             }
         };
         self.last = Some((now, milliwatts));

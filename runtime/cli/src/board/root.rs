@@ -123,10 +123,10 @@ impl Probe {
         number(self.read(&mut [0; 64])?)
     }
 
-    /// [`Probe::number`] times `unit`.
+    /// [`Probe::number`] over `unit`: dividing is exact where the quotient is a short decimal, multiplying is not.
     #[must_use]
-    pub fn scaled(&self, unit: f64) -> Option<f64> {
-        Some(self.number()? as f64 * unit)
+    pub fn over(&self, unit: f64) -> Option<f64> {
+        Some(self.number()? as f64 / unit)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
         let probe = Probe::open(&root, "/x").unwrap();
         assert_eq!(probe.number(), Some(1));
         fs::write(root.path("x"), "23 mw\n").unwrap();
-        assert_eq!((probe.number(), probe.scaled(0.5)), (Some(23), Some(11.5)));
+        assert_eq!((probe.number(), probe.over(2.0)), (Some(23), Some(11.5)));
         fs::write(root.path("x"), "").unwrap();
         assert_eq!(probe.number(), None);
         assert!(Probe::open(&root, "y").is_none());

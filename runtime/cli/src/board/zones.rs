@@ -30,7 +30,7 @@ impl Zone {
     /// Its temperature in degrees Celsius, unless the sensor is off.
     #[must_use]
     pub fn celsius(&self) -> Option<f64> {
-        self.probe.scaled(1e-3).filter(|x| PLAUSIBLE.contains(x))
+        self.probe.over(1e3).filter(|x| PLAUSIBLE.contains(x))
     }
 }
 
@@ -58,7 +58,7 @@ fn passive(root: &Root, folder: &str) -> Option<f64> {
             .then_some(point)
     });
     let degrees =
-        points.filter_map(|point| root.number(&format!("{folder}/{point}_temp"))).map(|x| x as f64 * 1e-3);
+        points.filter_map(|point| root.number(&format!("{folder}/{point}_temp"))).map(|x| x as f64 / 1e3);
     degrees.filter(|x| (LOWEST_TRIP..=*PLAUSIBLE.end()).contains(x)).reduce(f64::min)
 }
 

@@ -1,7 +1,9 @@
 //! `elsa info`: what this machine has, what would be chosen and why.
 
+mod board;
 mod profile;
 
+use crate::board::{Description, Root, describe};
 use crate::error::{Error, one_line};
 use crate::machine;
 use crate::report::{self, Loaded};
@@ -70,11 +72,9 @@ struct Info {
     cpu: Option<String>,
     cores: usize,
     caches: Vec<machine::Cache>,
-    board: Option<String>,
-    target: Option<&'static str>,
+    machine: Description,
     /// What the data of the target say, to compare with what the system reports.
     profile: Option<Profile>,
-    l4t: Option<String>,
     gpu: Option<Gpu>,
     backends: Vec<BackendInfo>,
     chosen: Option<String>,
@@ -103,7 +103,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         }
         Err(e) => (None, None, None, format!("no engine: {e}")),
     };
-    let target = machine::target();
+    let machine = describe(&Root::machine());
     let info = Info {
         what: "info",
         version: env!("CARGO_PKG_VERSION"),
@@ -112,10 +112,8 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         cpu: machine::cpu_model(),
         cores: machine::cores(),
         caches: machine::caches(),
-        board: machine::board(),
-        target,
-        profile: target.and_then(Profile::of),
-        l4t: machine::l4t(),
+        profile: machine.target.and_then(Profile::of),
+        machine,
         gpu,
         backends: backends()
             .into_iter()
@@ -140,18 +138,11 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     let caches: Vec<String> =
         info.caches.iter().map(|c| format!("L{} {} {}", c.level, c.kind.to_lowercase(), c.size)).collect();
     writeln!(out, "caches    {}", if caches.is_empty() { unknown() } else { caches.join(", ") })?;
-    if let Some(board) = &info.board {
-        writeln!(out, "board     {board}")?;
-    }
-    if let Some(target) = &info.target {
-        writeln!(out, "target    {target}")?;
-    }
+    board::identity(&mut out, &info.machine)?;
     if let Some(profile) = &info.profile {
         writeln!(out, "profile   {profile}")?;
     }
-    if let Some(l4t) = &info.l4t {
-        writeln!(out, "l4t       {l4t}")?;
-    }
+    board::state(&mut out, &info.machine)?;
     if let Some(gpu) = &info.gpu {
         writeln!(
             out,

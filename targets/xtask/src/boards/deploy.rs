@@ -57,7 +57,7 @@ const NO_CONNECTION: i32 = 255;
 pub const UNCLEAN: i32 = 5;
 
 /// A script that prints the facts of the board as `key=value` lines, without those that it cannot find. `$1` is the
-/// folder.
+/// folder. Sensors and clocks are left to `elsa info`, which knows what misleads there.
 const PROBE: &str = r#"
 say() { [ -n "$2" ] && echo "$1=$2"; }
 say machine "$(uname -m)"
@@ -67,13 +67,6 @@ say board "$(tr -d '\000' </proc/device-tree/model 2>/dev/null)"
 say l4t "$(head -n 1 /etc/nv_tegra_release 2>/dev/null)"
 say driver "$(head -n 1 /proc/driver/nvidia/version 2>/dev/null)"
 say nvpmodel "$(nvpmodel -q 2>/dev/null | tr '\n' ' ')"
-say cpu_khz "$(cat /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq 2>/dev/null | tr '\n' ' ')"
-say governor "$(cat /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor 2>/dev/null)"
-for gpu in /sys/class/devfreq/*; do
-    case $gpu in *gp10b|*gm20b|*gv11b|*ga10b|*.gpu) say gpu_hz "$(cat "$gpu/cur_freq" 2>/dev/null)" ;; esac
-done
-say emc_hz "$(cat /sys/kernel/debug/bpmp/debug/clk/emc/rate 2>/dev/null)"
-say temperature_mc "$(cat /sys/devices/virtual/thermal/thermal_zone*/temp 2>/dev/null | sort -n | tail -n 1)"
 dir=$1
 while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
 say free_kib "$(df -Pk "$dir" 2>/dev/null | awk 'NR == 2 { print $4 }')"
@@ -81,20 +74,7 @@ exit 0
 "#;
 
 /// The keys that go into the header of a results file.
-const HEADER: [&str; 12] = [
-    "machine",
-    "host",
-    "kernel",
-    "board",
-    "l4t",
-    "driver",
-    "nvpmodel",
-    "cpu_khz",
-    "governor",
-    "gpu_hz",
-    "emc_hz",
-    "temperature_mc",
-];
+const HEADER: [&str; 7] = ["machine", "host", "kernel", "board", "l4t", "driver", "nvpmodel"];
 
 /// A connection to the board.
 struct Link<'a> {
@@ -289,8 +269,6 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
 
     let elsa = |rest: &str| link.command(&format!("cd {dir} && ./bin/elsa {rest}"));
     link.succeeded("elsa info", elsa("info").run())?;
-    let info = lines(&link.succeeded("elsa info", elsa("info --json").quiet().run())?)?;
-    let info = info.into_iter().next().unwrap_or(Value::Null);
     link.succeeded("elsa verify", elsa("verify --scenario stress").run())?;
     // The kernel for few queries runs, too.
     let few = elsa("bench --force --json --method elsa --seconds 0.2 --shape 1,1,1,900,64").quiet().run();
@@ -298,6 +276,9 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     let measured = elsa(&format!("bench --json {}", arguments.bench.join(" "))).run();
     records.extend(link.measured(measured)?);
     let after = facts(&link.ask(&probe)?);
+    // Clocks, temperatures and power as they are after the load.
+    let info = lines(&link.succeeded("elsa info", elsa("info --json").quiet().run())?)?;
+    let info = info.into_iter().next().unwrap_or(Value::Null);
 
     let date = Run::new(tree, "date -u +%Y-%m-%d").quiet().run();
     let commit = Run::new(tree, "git describe --always --dirty").quiet().run();
@@ -306,7 +287,6 @@ pub fn run(tree: &Tree, arguments: &Arguments) -> Result<(), String> {
     header.insert("target".to_owned(), json!(target.name()));
     header.insert("date".to_owned(), json!(date.stdout.trim()));
     header.insert("commit".to_owned(), json!(commit.stdout.trim()));
-    // Clocks and temperature as they are after the load.
     for key in HEADER {
         header.insert(key.to_owned(), after.get(key).cloned().unwrap_or(Value::Null));
     }

@@ -144,7 +144,8 @@ fn loopback(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
         && header["target"] == HOST
         && header["machine"] == machine.as_str()
         && header["l4t"].is_null() != Path::new("/etc/nv_tegra_release").is_file()
-        && header["info"]["what"] == "info";
+        && header["info"]["what"] == "info"
+        && header["info"]["machine"]["zones"].is_array();
     ran.note(
         "header of the results",
         if whole { Ok("complete".to_owned()) } else { Err(header.to_string()) },

@@ -1,0 +1,73 @@
+//! The board as lines of text.
+
+use crate::board::Description;
+use crate::board::clocks::Reading;
+use crate::error::one_line;
+use std::io::{self, Write};
+
+/// What the machine is called, and the releases of its system.
+///
+/// # Errors
+/// An output that cannot be written.
+pub fn identity(out: &mut impl Write, machine: &Description) -> io::Result<()> {
+    if let Some(board) = &machine.board {
+        writeln!(out, "board     {}", one_line(board))?;
+    }
+    if let Some(target) = machine.target {
+        writeln!(out, "target    {target}")?;
+    }
+    if let Some(l4t) = &machine.l4t {
+        let jetpack = machine.jetpack.map(|jetpack| format!(", JetPack {jetpack}")).unwrap_or_default();
+        writeln!(out, "l4t       {l4t}{jetpack}")?;
+    }
+    if let Some(driver) = &machine.driver {
+        writeln!(out, "driver    {}", one_line(driver))?;
+    }
+    if machine.emulated {
+        writeln!(out, "emulated  yes: its times say nothing about a board")?;
+    }
+    Ok(())
+}
+
+/// Power mode, clocks, temperatures and power, as far as the machine tells, and why not.
+///
+/// # Errors
+/// An output that cannot be written.
+pub fn state(out: &mut impl Write, machine: &Description) -> io::Result<()> {
+    if let Some(mode) = &machine.power_mode {
+        writeln!(out, "mode      {}", one_line(&mode.to_string()))?;
+    }
+    if let Some(fixed) = machine.jetson_clocks {
+        let state = if fixed { "fixed at their highest" } else { "not fixed: sudo jetson_clocks" };
+        writeln!(out, "clocks    {state}")?;
+    }
+    for clock in machine.cores.iter().chain(&machine.gpu).chain(&machine.emc) {
+        writeln!(out, "clock     {:<8}{}", one_line(&clock.name), one_line(&clocks(clock)))?;
+    }
+    if !machine.cores_off.is_empty() {
+        writeln!(out, "off       {}", machine.cores_off.join(", "))?;
+    }
+    for zone in &machine.zones {
+        let celsius = zone.temp_c.map_or("off".to_owned(), |celsius| format!("{celsius:.1} °C"));
+        writeln!(out, "zone      {:<18}{celsius}", one_line(&zone.name))?;
+    }
+    for rail in &machine.rails {
+        let power = rail.power_mw.map_or("unknown".to_owned(), |mw| format!("{mw:.0} mW"));
+        let total = if rail.total { ", counted" } else { "" };
+        writeln!(out, "rail      {:<18}{power}, {}{total}", one_line(&rail.name), rail.chip)?;
+    }
+    if !machine.total.is_empty() {
+        writeln!(out, "power     {}", one_line(&machine.total.join(" + ")))?;
+    }
+    for note in &machine.notes {
+        writeln!(out, "note      {}", one_line(note))?;
+    }
+    Ok(())
+}
+
+/// A clock, its limits and its governor.
+fn clocks(clock: &Reading) -> String {
+    let mhz = |mhz: Option<f64>| mhz.map_or("unknown".to_owned(), |mhz| format!("{mhz:.0}"));
+    let governor = clock.governor.as_ref().map(|governor| format!(", {governor}")).unwrap_or_default();
+    format!("{} MHz, {} to {}{governor}", mhz(clock.mhz), mhz(clock.min_mhz), mhz(clock.max_mhz))
+}
