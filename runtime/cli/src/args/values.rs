@@ -97,7 +97,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
         Some(number * factor).filter(|seconds| *seconds > 0.0 && *seconds <= 31.0 * 86_400.0)
     });
-    parsed.map(Duration::from_secs_f64).ok_or_else(|| "allowed: a time such as 90s, 10m or 2h, up to 744h".into())
+    parsed
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "allowed: a time such as 90s, 10m or 2h, up to 744h".into())
 }
 
 /// Calls per second.
@@ -162,11 +164,21 @@ mod tests {
         assert_eq!(bytes("2 MiB"), Ok(2 << 20));
         assert!(bytes("-1").is_err() && bytes("99999999999GiB").is_err() && bytes("x").is_err());
         assert!(seconds("nan").is_err() && seconds("-1").is_err());
-        assert_eq!((milliseconds("200"), milliseconds("0")), (Ok(Duration::from_millis(200)), Ok(Duration::ZERO)));
+        assert_eq!(
+            (milliseconds("200"), milliseconds("0")),
+            (Ok(Duration::from_millis(200)), Ok(Duration::ZERO))
+        );
         assert!(["-1", "nan", "1e9", "2s"].into_iter().all(|text| milliseconds(text).is_err()));
-        assert_eq!((duration("90s"), duration("10m")), (Ok(Duration::from_secs(90)), Ok(Duration::from_secs(600))));
+        assert_eq!(
+            (duration("90s"), duration("10m")),
+            (Ok(Duration::from_secs(90)), Ok(Duration::from_secs(600)))
+        );
         assert_eq!((duration("0.5h"), duration("2ms").is_err()), (Ok(Duration::from_secs(1800)), true));
-        assert!(["", "s", "10", "-1s", "0s", "nans", "infh", "1e9h"].into_iter().all(|text| duration(text).is_err()));
+        assert!(
+            ["", "s", "10", "-1s", "0s", "nans", "infh", "1e9h"]
+                .into_iter()
+                .all(|text| duration(text).is_err())
+        );
         assert_eq!((rate("30"), rate("0").is_err(), rate("nan").is_err()), (Ok(30.0), true, true));
     }
 }

@@ -103,15 +103,15 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
     /// Keep the table and the machine's description, named by date and host [default folder: targets/BOARD/bench]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
-    pub save: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    pub save: Option<Option<PathBuf>>,
     /// Measure nothing; tell what changed from the first table to the second beyond the noise of both
     #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
         conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "soak", "spot"])]
     pub compare: Option<Vec<PathBuf>>,
     /// Run the first shape at a fixed rate for so long, such as 90s, 10m or 2h, and report how its latency drifts
     #[arg(long, value_name = "TIME", value_parser = duration,
-        conflicts_with_all = ["csv", "html", "export", "save", "spot"])]
+        conflicts_with_all = ["export", "spot"])]
     pub soak: Option<Duration>,
     /// Calls per second of --soak
     #[arg(long, value_name = "HZ", default_value = "30", allow_negative_numbers = true, value_parser = rate,
@@ -119,7 +119,7 @@ pub struct BenchArgs {
     pub rate: f64,
     /// Check 16 points, 2 of correctness and 14 of speed, against the last table that --save has kept of this board in
     /// DIR [default folder: targets/BOARD/bench]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "",
-        conflicts_with_all = ["shape", "workload", "dtype", "method", "csv", "html", "export", "save"])]
-    pub spot: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", num_args = 0..=1,
+        conflicts_with_all = ["shape", "workload", "dtype", "method", "heads", "csv", "html", "export", "save"])]
+    pub spot: Option<Option<PathBuf>>,
 }

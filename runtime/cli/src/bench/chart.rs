@@ -121,7 +121,8 @@ impl Scale {
         }
         let raw = (self.high - self.low) / most as f64;
         let power = 10f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|x| x * power).find(|step| *step >= raw).unwrap_or(raw);
+        let step =
+            [1.0, 2.0, 5.0, 10.0].into_iter().map(|x| x * power).find(|step| *step >= raw).unwrap_or(raw);
         let (first, last) = ((self.low / step).ceil() as i64, (self.high / step).floor() as i64);
         (first..=last).take(most + 1).map(|i| tick(i as f64 * step)).collect()
     }
@@ -256,13 +257,7 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
                 }
             }
         }
-        charts.extend(chart(
-            format!("Median latency: {of}"),
-            ("keys", "ms"),
-            (true, true),
-            latencies,
-            true,
-        ));
+        charts.extend(chart(format!("Median latency: {of}"), ("keys", "ms"), (true, true), latencies, true));
         ratios.append(&mut of_noise);
         charts.extend(chart(format!("math / elsa: {of}"), ("keys", "ratio"), (true, false), ratios, true));
     }

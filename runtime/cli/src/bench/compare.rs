@@ -64,9 +64,8 @@ pub fn change(before: &Row, after: &Row) -> Change {
 /// Whether two rows are of the same.
 #[must_use]
 pub fn same(a: &Row, b: &Row) -> bool {
-    let key = |row: &Row| {
-        [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend].map(String::clone)
-    };
+    let key =
+        |row: &Row| [&row.workload, &row.shape, &row.dtype, &row.method, &row.backend].map(String::clone);
     a.threads == b.threads && key(a) == key(b)
 }
 
@@ -85,7 +84,11 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     let width = new.iter().chain(&old).map(|row| named(row).len()).max().unwrap_or(0);
     let mut counts = [(Verdict::Slower, 0), (Verdict::Faster, 0), (Verdict::Same, 0), (Verdict::Unknown, 0)];
     if !json {
-        writeln!(out, "{:<width$} {:>10} {:>10} {:>9} {:>8}", "", "before ms", "after ms", "change", "noise")?;
+        writeln!(
+            out,
+            "{:<width$} {:>10} {:>10} {:>9} {:>8}",
+            "", "before ms", "after ms", "change", "noise"
+        )?;
     }
     let mut met = vec![false; old.len()];
     let mut alone = Vec::new();
@@ -132,13 +135,16 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
             writeln!(out, "{:<width$} only in {}", named(row), path.display())?;
         }
     }
-    let words: Vec<String> = counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.name())).collect();
+    let words: Vec<String> =
+        counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.name())).collect();
     if !json {
         writeln!(out, "{}", words.join(", "))?;
     }
     match counts[0] {
         (_, 0) => Ok(()),
-        (_, slower) => Err(Error::Slower(format!("{slower} of {} rows are slower beyond the noise", new.len()))),
+        (_, slower) => {
+            Err(Error::Slower(format!("{slower} of {} rows are slower beyond the noise", new.len())))
+        }
     }
 }
 

@@ -1,62 +1,22 @@
-//! Rows of the results as CSV: a column for each field, with its name in JSON.
-//!
-//! A list is one field, its elements parted by a semicolon and a blank. The windows of a picture are
-//! `picture/size/shift`, each `HxW`. What is unknown is an empty field, and so is what is no number.
+//! Rows of the results as CSV, as [`report::columns`] writes them: a column for each field, with its name in JSON.
 
 use crate::error::Error;
+use crate::report;
 use elsa_core::telemetry::record::Cell;
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use std::path::Path;
 
-/// The columns in their order.
-pub const COLUMNS: [&str; 53] = [
-    "workload", "batch", "heads", "kv_heads", "queries", "n", "d", "causal", "window", "mask", "windows", "shape",
-    "dtype", "method", "backend", "kernel", "threads", "samples", "p50_ms", "p90_ms", "p99_ms", "max_ms", "cold_ms",
-    "enqueue_p50_ms", "wait_p50_ms", "device_p50_ms", "gflops", "workspace_bytes", "alloc_bytes", "speedup_vs_math",
-    "ratio_low", "ratio_high", "noise", "differs", "rel_l2", "certified", "stable", "clean", "marks", "emulated",
-    "power_mw", "idle_power_mw", "power_quantum_mw", "power_readings", "energy_mj", "energy_net_mj", "temp_c",
-    "temp_zone", "cpu_mhz", "gpu_mhz", "emc_mhz", "throttled", "what",
-];
-
-/// A field of JSON as one of CSV.
-fn field(name: &str, value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => {
-            let separator = if name == "marks" { "; " } else { ":" };
-            list.iter().map(|value| field("", value)).collect::<Vec<_>>().join(separator)
-        }
-        Value::Object(map) => {
-            let side = |value: &Value| value.as_array().map_or_else(String::new, |sides| {
-                sides.iter().map(ToString::to_string).collect::<Vec<_>>().join("x")
-            });
-            ["picture", "size", "shift"].map(|name| map.get(name).map_or_else(String::new, side)).join("/")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// The table of `cells`.
+/// The table of `cells`; without rows, of nothing but the names.
 ///
 /// # Errors
 /// None: memory takes every table.
-pub fn table(cells: &[Cell]) -> Result<Vec<u8>, csv::Error> {
+pub fn table(cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(COLUMNS)?;
+    writer.write_record(report::columns(&Cell::default())?.iter().map(|(name, _)| name))?;
     for cell in cells {
-        let fields = match serde_json::to_value(cell) {
-            Ok(Value::Object(fields)) => fields,
-            _ => Map::new(),
-        };
-        let of = |name: &str| match name {
-            "what" => "bench".to_owned(),
-            name => fields.get(name).map_or_else(String::new, |value| field(name, value)),
-        };
-        writer.write_record(COLUMNS.map(of))?;
+        writer.write_record(report::columns(cell)?.iter().map(|(_, value)| value))?;
     }
-    writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))
+    writer.into_inner().map_err(csv::IntoInnerError::into_error)
 }
 
 /// What `elsa bench --compare` and `--spot` read of a row.
@@ -93,7 +53,8 @@ pub struct Row {
 pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
     let bytes = std::fs::read(path).map_err(|source| Error::Read { argument, path: path.into(), source })?;
     let wrong = |found: String| Error::Table { argument, path: path.into(), found };
-    let rows: Result<Vec<Row>, csv::Error> = csv::Reader::from_reader(bytes.as_slice()).deserialize().collect();
+    let rows: Result<Vec<Row>, csv::Error> =
+        csv::Reader::from_reader(bytes.as_slice()).deserialize().collect();
     let rows = rows.map_err(|e| wrong(e.to_string()))?;
     // A latency that is no positive number compares with nothing.
     let sound = |row: &Row| row.samples == 0 || row.p50_ms.is_some_and(|ms| ms > 0.0 && ms.is_finite());
@@ -108,7 +69,6 @@ pub fn read(argument: &'static str, path: &Path) -> Result<Vec<Row>, Error> {
 pub(crate) mod tests {
     use super::*;
     use elsa_core::telemetry::record::{Grid, Throttling, text};
-    use std::collections::BTreeSet;
 
     /// A row with a value in every field.
     pub fn full() -> Cell {
@@ -135,20 +95,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_field_has_a_column() {
-        let Ok(Value::Object(fields)) = serde_json::to_value(full()) else { panic!("no object") };
-        let names: BTreeSet<&str> = fields.keys().map(String::as_str).chain(["what"]).collect();
-        assert_eq!(COLUMNS.into_iter().collect::<BTreeSet<_>>(), names);
-    }
-
-    #[test]
     fn a_table_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
         let refused = Cell { samples: 0, p50_ms: f64::NAN, ..full() };
         let bytes = table(&[full(), refused]).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
-        for part in ["9:-1", "56x56/7x7/3x3", "first; mark; second", "not seen", "\"a,\"\"kernel\"\"\nwith everything\""] {
+        for part in ["[9,-1]", "first; mark", "not seen", "\"a,\"\"kernel\"\"\nwith everything\""] {
             assert!(text.contains(part), "{part}: {text}");
         }
         std::fs::write(&path, bytes).unwrap();
@@ -163,17 +116,20 @@ pub(crate) mod tests {
     fn what_is_no_table_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.csv");
-        let header = COLUMNS.join(",");
-        let row = |ms: &str| {
-            let value = |name: &str| match name {
-                "p50_ms" => ms.to_owned(),
-                "samples" | "threads" => "3".to_owned(),
-                "clean" => "true".to_owned(),
-                _ => String::new(),
-            };
-            format!("{header}\n{}\n", COLUMNS.map(value).join(","))
-        };
-        for text in ["", "a,b\n1,2\n", &header, "\u{0}\u{1}", &row("NaN"), &row("-1"), &row("0"), &row("inf"), &row("x"), &row("")] {
+        let names = "workload,shape,dtype,method,backend,kernel,threads,samples,p50_ms,noise,clean";
+        let row = |ms: &str| format!("{names}\n,s,f32,elsa,avx2,k,3,3,{ms},,true\n");
+        for text in [
+            "",
+            "a,b\n1,2\n",
+            names,
+            "\u{0}\u{1}",
+            &row("NaN"),
+            &row("-1"),
+            &row("0"),
+            &row("inf"),
+            &row("x"),
+            &row(""),
+        ] {
             std::fs::write(&path, text).unwrap();
             let error = read("compare", &path).expect_err(text);
             assert!(error.status() == 2 && error.line().starts_with("--compare: "), "{text}: {error}");

@@ -138,7 +138,13 @@ fn row(cell: &Cell) -> Row {
         number(cell.noise.map(|noise| noise * 100.0), 1),
         number(Some(cell.gflops), 2),
         (if cell.rel_l2.is_finite() { format!("{:.2e}", cell.rel_l2) } else { "–".to_owned() }, false),
-        word(if !measured { "–" } else if cell.certified { "yes" } else { "no" }),
+        word(if !measured {
+            "–"
+        } else if cell.certified {
+            "yes"
+        } else {
+            "no"
+        }),
         whole(cell.workspace_bytes),
         whole(cell.alloc_bytes),
         number(cell.power_mw, 0),

@@ -170,8 +170,7 @@ pub fn measure(
     let on_gpu = engine.backend() == Backend::Cuda;
     let possible = |method: &&Method| !on_gpu || **method == Method::Elsa;
     let methods: Vec<Method> = settings.methods.iter().filter(possible).copied().collect();
-    let mut subjects =
-        subject::plan(engine, case, &problem, &methods, settings.lenient, &settings.options)?;
+    let mut subjects = subject::plan(engine, case, &problem, &methods, settings.lenient, &settings.options)?;
     Check::new(case, &problem, inputs).first_calls(&mut subjects, progress)?;
 
     let mut contenders = bind(&mut subjects, inputs, settings.keep)?;
@@ -205,10 +204,10 @@ pub fn measure(
         contender.bound.run()?;
     }
 
-    let taken: Vec<_> =
-        contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc)).collect();
+    let taken: Vec<_> = contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc)).collect();
     // Of the time of another to that of the first.
-    let ratio = |other: usize| Ratio::of(&rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>());
+    let ratio =
+        |other: usize| Ratio::of(&rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>());
     let noise = ratio(kinds).map(Ratio::spread);
     let math = (1..kinds).find(|&at| subjects[at].method == Method::Math);
     let to_math = math.and_then(ratio);

@@ -5,7 +5,7 @@
 //! | `args`, `grid` | the flags; which shapes are measured |
 //! | `measure`, `subject`, `stats` | how a shape is measured, and what is made of the times |
 //! | `watch` | the machine beside the measurement, and the gate that refuses cells |
-//! | `output` | where records go: `table`, `json`, `csv`, `html` with its `chart`s, `export`, `save` |
+//! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
 //! | `soak` | one shape at a fixed rate for a long time |
 
@@ -16,39 +16,33 @@ mod csv;
 mod export;
 mod grid;
 mod html;
-mod json;
 mod measure;
 mod output;
 mod progress;
 mod save;
+mod soak;
+mod spot;
 mod stats;
 mod subject;
-mod table;
 mod target;
+mod text;
 mod watch;
 
 pub use args::BenchArgs;
+pub use csv::table;
 pub use html::page;
-pub use json::line;
 
 use crate::error::Error;
 use args::BOTH;
-use elsa_core::telemetry::record::{Record, text};
+use elsa_core::telemetry::record::{self, Cell, End, Record};
 use elsa_runtime::{Backend, Engine, Method};
 use grid::{Case, cases};
 use measure::{Measured, Settings, described, measure};
 use output::Output;
 use progress::Progress;
+use std::path::PathBuf;
 use std::time::Instant;
-use watch::{Gate, Watch};
-
-/// The table of `cells` as CSV.
-///
-/// # Errors
-/// None: memory takes every table.
-pub fn table(cells: &[elsa_core::telemetry::record::Cell]) -> std::io::Result<Vec<u8>> {
-    csv::table(cells).map_err(std::io::Error::other)
-}
+use watch::{Gate, Reason, Watch};
 
 /// Runs the command.
 ///
@@ -76,12 +70,13 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         found,
         allowed: "a shape".into(),
     })?;
+    let cases = if args.spot.is_some() { spot::cases() } else { cases };
     // A shape that is no problem is known before anything is measured.
     cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;
     run(args, &engine, methods, &cases)
 }
 
-/// Measures `cases`.
+/// Measures `cases`, or the first of them for a long time.
 fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) -> Result<(), Error> {
     let began = Instant::now();
     let gate = match (args.wait, args.force) {
@@ -92,8 +87,12 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
     let mut watch = Watch::start(gate, engine);
     watch.notes().iter().for_each(|note| log::info!("{note}"));
     let start = watch.describe(engine);
+    let recorded = {
+        let record = |given: &Option<PathBuf>| spot::record(given.as_deref(), watch.board(), &start);
+        args.spot.as_ref().map(record).transpose()?
+    };
     let shapes = cases.iter().map(|case| (case.workload, case.shape.to_string()));
-    let mut output = Output::new(args, &start, table::width(shapes))?;
+    let mut output = Output::new(args, watch.board(), &start, text::width(shapes))?;
     let settings = Settings {
         methods,
         lenient: args.method.is_none(),
@@ -103,51 +102,62 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
         iterations: args.iterations.unwrap_or(1) as u64,
         keep: output.keeps_times(),
     };
+    output.record(&Record::Start(start))?;
+    if let (Some(time), Some(case)) = (args.soak, cases.first()) {
+        let reasons = watch.refusal();
+        let method = methods.first().copied().unwrap_or(Method::Elsa);
+        if reasons.is_empty() {
+            return soak::soak(args, time, engine, case, method, &mut watch, output);
+        }
+        output.record(&Record::Cell(refused(engine, &settings, case, &reasons)))?;
+        return unclean(&output.end(began.elapsed().as_secs_f64())?);
+    }
+    let mut all = Vec::new();
     let mut progress = Progress::new(cases.len(), args.seconds);
-    progress.suspend(|| output.record(&Record::Start(start.clone())))?;
     for case in cases {
         progress.begin(&format!("{} {}", case.shape, case.dtype));
-        let measured = cell(engine, &settings, case, &watch, &progress, &mut output)?;
-        watch.note(!measured.is_empty() && measured.iter().all(|measured| measured.cell.clean));
+        let reasons = watch.refusal();
+        if reasons.is_empty() {
+            let measured = measure(engine, &settings, case, &watch, &progress)?;
+            progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
+            watch.note(measured.iter().all(|measured| measured.cell.clean));
+            measured.iter().try_for_each(verify)?;
+            all.extend(measured.into_iter().filter(|_| recorded.is_some()));
+        } else {
+            progress.suspend(|| output.record(&Record::Cell(refused(engine, &settings, case, &reasons))))?;
+        }
         for trace in watch.traces() {
             progress.suspend(|| output.record(&Record::Trace(trace)))?;
         }
         progress.end();
-        measured.iter().try_for_each(verify)?;
     }
     drop(progress);
     let end = output.end(began.elapsed().as_secs_f64())?;
-    if end.clean_cells < end.cells {
-        let found = format!("{} of {} cells are not clean", end.cells - end.clean_cells, end.cells);
-        return Err(Error::Unclean(found));
+    if let Some((path, rows)) = recorded {
+        spot::judge(&mut std::io::stdout().lock(), args.json, &path, &rows, &all)?;
     }
-    Ok(())
+    unclean(&end)
 }
 
-/// Measures `case` and prints it, or prints why it is refused.
-fn cell(
-    engine: &Engine,
-    settings: &Settings<'_>,
-    case: &Case,
-    watch: &Watch,
-    progress: &Progress,
-    output: &mut Output,
-) -> Result<Vec<Measured>, Error> {
-    let refusal = watch.refusal();
-    if refusal.is_empty() {
-        let measured = measure(engine, settings, case, watch, progress)?;
-        progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
-        return Ok(measured);
+/// Refuses a run with cells that are not clean.
+fn unclean(end: &End) -> Result<(), Error> {
+    match end.cells - end.clean_cells.min(end.cells) {
+        0 => Ok(()),
+        count => Err(Error::Unclean(format!("{count} of {} cells are not clean", end.cells))),
     }
+}
+
+/// The row of a case that is not measured.
+fn refused(engine: &Engine, settings: &Settings<'_>, case: &Case, reasons: &[Reason]) -> Cell {
     let mut cell = described(case, engine, engine.backend());
-    cell.method = text(settings.methods.first().map_or("", |method| subject::name(*method)));
-    for unknown in [&mut cell.p50_ms, &mut cell.p90_ms, &mut cell.p99_ms, &mut cell.max_ms, &mut cell.cold_ms] {
+    cell.method = record::text(settings.methods.first().map_or("", |method| subject::name(*method)));
+    for unknown in [&mut cell.p50_ms, &mut cell.p90_ms, &mut cell.p99_ms, &mut cell.max_ms, &mut cell.cold_ms]
+    {
         *unknown = f64::NAN;
     }
     (cell.gflops, cell.rel_l2) = (f64::NAN, f64::NAN);
-    watch::mark(&mut cell, &refusal);
-    progress.suspend(|| output.record(&Record::Cell(cell)))?;
-    Ok(Vec::new())
+    watch::mark(&mut cell, reasons);
+    cell
 }
 
 /// Refuses an answer that rounding does not explain.

@@ -3,8 +3,9 @@
 use super::args::BenchArgs;
 use super::measure::Measured;
 use super::target::Target;
-use super::{csv, export, html, json, save, table};
+use super::{csv, export, html, save, text};
 use crate::error::Error;
+use crate::report;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 use serde_json::Value;
 use std::io::{Stdout, Write};
@@ -29,15 +30,16 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prepares the files, so that what cannot be written is known before anything is measured.
+    /// Prepares the files, so that what cannot be written is known before anything is measured. `board` is the name of a
+    /// board that the project knows.
     ///
     /// # Errors
     /// Files that cannot be written.
-    pub fn new(args: &BenchArgs, start: &Start, width: usize) -> Result<Output, Error> {
+    pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
         let target = |argument, path: &Option<PathBuf>| {
             path.as_deref().map(|path| Target::new(argument, path)).transpose()
         };
-        let save = args.save.as_deref().map(|given| save::folder(given, start));
+        let save = args.save.as_ref().map(|given| save::folder(given.as_deref(), board, start));
         if let Some(folder) = &save {
             save::prepare(folder)?;
         }
@@ -62,22 +64,27 @@ impl Output {
         self.export.is_some()
     }
 
+    /// Standard output, for what is no record.
+    pub fn out(&mut self) -> &mut Stdout {
+        &mut self.out
+    }
+
     /// Prints a record and keeps it for the files.
     ///
     /// # Errors
     /// A standard output that fails.
     pub fn record(&mut self, record: &Record) -> Result<(), Error> {
         if self.json {
-            json::line(&mut self.out, record)?;
+            report::record(&mut self.out, record)?;
         } else {
             match record {
                 Record::Start(start) => {
-                    writeln!(self.out, "{}\n{}", table::headline(start), table::header(self.width))?;
+                    writeln!(self.out, "{}\n{}", text::headline(start), text::header(self.width))?;
                 }
-                Record::Cell(cell) => writeln!(self.out, "{}", table::row(self.width, cell))?,
+                Record::Cell(cell) => writeln!(self.out, "{}", text::row(self.width, cell))?,
                 Record::Trace(_) => {}
                 Record::End(end) => {
-                    writeln!(self.out, "{}{}", table::grid(&self.cells), table::footer(end))?;
+                    writeln!(self.out, "{}{}", text::grid(&self.cells), text::footer(end))?;
                 }
             }
         }
@@ -112,7 +119,7 @@ impl Output {
         };
         self.record(&Record::End(end))?;
         if self.csv.is_some() || self.save.is_some() {
-            let table = csv::table(&self.cells).map_err(std::io::Error::other)?;
+            let table = csv::table(&self.cells)?;
             if let Some(folder) = &self.save {
                 let path = save::save(folder, &self.start, &table)?;
                 log::info!("--save: {}", path.display());

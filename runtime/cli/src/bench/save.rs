@@ -3,9 +3,8 @@
 //! `FOLDER/DATE-HOST.csv` has the rows, `FOLDER/DATE-HOST.json` describes the machine. The folder is
 //! `targets/BOARD/bench` below the current one, unless another is named. Nothing is ever overwritten.
 
-use super::json;
 use crate::error::Error;
-use crate::machine;
+use crate::report;
 use elsa_core::telemetry::record::{Record, Start};
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -31,14 +30,15 @@ fn host() -> String {
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-/// The folder of the tables of this board: `given`, or if that is empty `targets/BOARD/bench`. Of a board without a
-/// folder in `targets`, BOARD is made from its model, of a machine without a model from its host name.
+/// The folder of the tables of this board: `given`, or without that `targets/BOARD/bench`. BOARD is `target`, the name
+/// of a board that the project knows; of another it is made from its model, of a machine without a model from its host
+/// name.
 #[must_use]
-pub fn folder(given: &Path, start: &Start) -> PathBuf {
-    if !given.as_os_str().is_empty() {
+pub fn folder(given: Option<&Path>, target: Option<&str>, start: &Start) -> PathBuf {
+    if let Some(given) = given {
         return given.to_path_buf();
     }
-    let board = machine::target().map(str::to_owned).unwrap_or_else(|| {
+    let board = target.map(str::to_owned).unwrap_or_else(|| {
         let model = start.board.as_deref().map(plain).unwrap_or_default();
         if model.is_empty() { host() } else { model }
     });
@@ -68,7 +68,7 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
     let date: String = start.date.chars().map(|c| if c == ':' { '-' } else { c }).collect();
     let stem = format!("{}-{}", plain(&date).to_ascii_uppercase(), host());
     let mut description = Vec::new();
-    json::line(&mut description, &Record::Start(start.clone()))?;
+    report::record(&mut description, &Record::Start(start.clone()))?;
     for attempt in 1.. {
         let stem = if attempt == 1 { stem.clone() } else { format!("{stem}-{attempt}") };
         let path = folder.join(format!("{stem}.csv"));
@@ -79,8 +79,11 @@ pub fn save(folder: &Path, start: &Start, table: &[u8]) -> Result<PathBuf, Error
         };
         file.write_all(table).and_then(|()| file.sync_all()).map_err(failed)?;
         let beside = path.with_extension("json");
-        fs::write(&beside, &description)
-            .map_err(|source| Error::Write { argument: "save", path: beside, source })?;
+        fs::write(&beside, &description).map_err(|source| Error::Write {
+            argument: "save",
+            path: beside,
+            source,
+        })?;
         return Ok(path);
     }
     Ok(folder.to_path_buf())
@@ -124,12 +127,15 @@ mod tests {
 
     #[test]
     fn boards_have_folders_of_their_own() {
-        let of = |given: &str, board: &str| folder(Path::new(given), &Start { board: Some(text(board)), ..Start::default() });
-        assert_eq!(of("here", "x"), Path::new("here"));
+        let of = |given: &str, target: Option<&str>, board: Option<&str>| {
+            let given = (!given.is_empty()).then(|| Path::new(given));
+            folder(given, target, &Start { board: board.map(text), ..Start::default() })
+        };
+        assert_eq!(of("here", Some("jetson-tx2"), None), Path::new("here"));
+        assert_eq!(of("", Some("jetson-tx2"), Some("x")), Path::new("targets/jetson-tx2/bench"));
         // No path leads out of the folder, whatever a device tree says.
-        assert_eq!(plain("NVIDIA Jetson TX2 / ../x\n"), "nvidia-jetson-tx2-x");
-        if machine::target().is_none() {
-            assert_eq!(of("", "A/../../B"), Path::new("targets/a-b/bench"));
-        }
+        assert_eq!(of("", None, Some("A/../../B\n")), Path::new("targets/a-b/bench"));
+        let nameless = of("", None, Some("/../"));
+        assert_eq!((nameless.components().count(), nameless.ends_with("bench")), (3, true), "{nameless:?}");
     }
 }

@@ -61,6 +61,40 @@ impl Latencies {
     }
 }
 
+impl Latencies {
+    /// How many lie in each step: upper bounds in milliseconds, each twice the one before, and the latencies above the
+    /// one before. Steps before the first and behind the last that has any are left out.
+    #[must_use]
+    pub fn doubling(&self) -> Vec<(f64, u64)> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        // A power of two of nanoseconds below the least.
+        let first = 1 << self.0.min().max(1).ilog2();
+        let steps = self.0.iter_log(first, 2.0);
+        let all =
+            steps.map(|step| (step.value_iterated_to() as f64 / 1e6, step.count_since_last_iteration()));
+        all.skip_while(|(_, count)| *count == 0).collect()
+    }
+}
+
+/// The slope of `y` against `x` by least squares; none where the values of `x` span less than `span`, or are no numbers.
+#[must_use]
+pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
+    let (low, high) = points
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
+    if !(high - low >= span) {
+        return None;
+    }
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|p| p.0), mean(|p| p.1));
+    let covariance: f64 = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum();
+    let variance: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    Some(covariance / variance).filter(|slope| slope.is_finite())
+}
+
 /// The median of ratios, and their quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
@@ -133,6 +167,33 @@ mod tests {
     }
 
     #[test]
+    fn steps_of_a_histogram_hold_every_latency() {
+        let mut latencies = Latencies::new();
+        assert_eq!(latencies.doubling(), []);
+        for us in [3, 3, 5, 40, 1000] {
+            latencies.add(Duration::from_micros(us));
+        }
+        let steps = latencies.doubling();
+        assert_eq!(steps.iter().map(|(_, count)| count).sum::<u64>(), 5);
+        assert_eq!((steps[0].1, steps[1].1), (2, 1), "{steps:?}");
+        assert!(
+            steps.windows(2).all(|two| two[1].0 > 1.9 * two[0].0 && two[1].0 < 2.1 * two[0].0),
+            "{steps:?}"
+        );
+        assert!(steps[0].0 >= 0.003 && steps[steps.len() - 1].0 >= 1.0 && steps[steps.len() - 2].0 < 1.0);
+    }
+
+    #[test]
+    fn slopes_are_those_of_least_squares() {
+        // y = 2 x + 1 with an error that has no trend.
+        let points = [(40.0, 81.5), (41.0, 82.5), (42.0, 84.5), (43.0, 87.5)];
+        assert!((slope(&points, 1.0).unwrap() - 2.0).abs() < 1e-12);
+        assert_eq!((slope(&points, 4.0), slope(&[], 0.0), slope(&[(1.0, 1.0)], 1.0)), (None, None, None));
+        assert_eq!(slope(&[(40.0, 1.0), (45.0, f64::NAN)], 1.0), None);
+        assert_eq!(slope(&[(f64::NAN, 1.0), (f64::NAN, 1.0)], 1.0), None);
+    }
+
+    #[test]
     fn ratios_are_of_pairs() {
         // The machine slows down tenfold in the middle, and the ratio stays.
         let pairs: Vec<(f64, f64)> = (0..9).map(|i| if i < 4 { (1.0, 1.5) } else { (10.0, 15.0) }).collect();
@@ -158,7 +219,9 @@ mod tests {
         assert!(ratio(1.04, 1.2, 1.3).differs(noise) && ratio(0.5, 0.6, 0.96).differs(noise));
         assert!(!ratio(1.02, 1.2, 1.3).differs(noise) && !ratio(0.5, 0.6, 0.98).differs(noise));
         assert!(!ratio(0.5, 1.0, 2.0).differs(noise));
-        assert!(!ratio(f64::NAN, f64::NAN, f64::NAN).differs(noise) && !ratio(1.5, 1.5, 1.5).differs(f64::NAN));
+        assert!(
+            !ratio(f64::NAN, f64::NAN, f64::NAN).differs(noise) && !ratio(1.5, 1.5, 1.5).differs(f64::NAN)
+        );
     }
 
     #[test]

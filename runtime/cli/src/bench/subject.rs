@@ -67,7 +67,9 @@ pub fn plan(
         let before = engine.loaded_kernels().len();
         let options = PlanOptions { method, ..*options };
         let plan = match engine.plan(problem, &options) {
-            Err(PlanError::Refused(ChooseError::Budget { needed, .. })) if lenient && !subjects.is_empty() => {
+            Err(PlanError::Refused(ChooseError::Budget { needed, .. }))
+                if lenient && !subjects.is_empty() =>
+            {
                 warn_without_room(method, case.shape.keys, needed);
                 continue;
             }

@@ -67,6 +67,12 @@ impl Watch {
         self.power
     }
 
+    /// The name of the board, if the project knows it.
+    #[must_use]
+    pub fn board(&self) -> Option<&'static str> {
+        self.machine.target
+    }
+
     /// What forbids the next cell. Nothing if cells are measured in any case.
     #[must_use]
     pub fn refusal(&self) -> Vec<Reason> {
@@ -148,7 +154,9 @@ impl Watch {
             ..Start::default()
         };
         self.machine.fill(&mut start);
-        let cuda = |device: &elsa_runtime::DeviceInfo| text(&format!("CUDA {}.{}", device.driver.0, device.driver.1));
+        let cuda = |device: &elsa_runtime::DeviceInfo| {
+            text(&format!("CUDA {}.{}", device.driver.0, device.driver.1))
+        };
         start.driver = start.driver.or_else(|| device.map(cuda));
         start
     }

@@ -221,7 +221,10 @@ mod tests {
             ("1,2,x,4,5", "NQ: 'x'; allowed: a whole number from 1"),
             ("1,2,3,-4,5", "NK: '-4'; allowed: a whole number from 1"),
             ("1,2,3,4,99999999999999999999", "D: '99999999999999999999'; allowed: a whole number from 1"),
-            ("1,2,3,4,5,6", "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN"),
+            (
+                "1,2,3,4,5,6",
+                "part: '6'; allowed: kv=HK, causal, window=L:R, mask=FORM, swin=HxW[:S], packed=MIN",
+            ),
             ("1,2,3,4,5,", "part: ''; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,masks=bool", "part: 'masks=bool'; allowed: kv=HK, causal, "),
             ("1,2,3,4,5,kv", "kv: ''; allowed: a whole number from 1"),

@@ -132,7 +132,10 @@ mod tests {
             }
         }
         let swin = "swin-t".parse::<Workload>().unwrap().shapes().unwrap();
-        assert_eq!(swin.iter().map(|shape| shape.queries).collect::<Vec<_>>(), [49, 49, 49, 49, 64, 64, 64, 64]);
+        assert_eq!(
+            swin.iter().map(|shape| shape.queries).collect::<Vec<_>>(),
+            [49, 49, 49, 49, 64, 64, 64, 64]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `elsa bench` through the binary. Cells are forced: tests run side by side, and are no quiet machine.
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{Desk, bench, cells, elsa, emulated};
+use crate::common::{Desk, bench, cells, elsa};
 use serde_json::Value;
 
 fn lines(text: &[u8]) -> Vec<Value> {
@@ -106,35 +106,33 @@ fn bench_prints_every_field_for_every_shape_and_method() {
 }
 
 #[test]
-fn the_default_grid_is_that_of_the_paper_with_masks() {
-    // The oracle is most of the work, and f64 is slow in an emulator: one method and one shape there.
-    let one: &[&str] = &["--method", "elsa", "--shape", "1,1,64,64,64"];
-    let less: &[&str] = if emulated() { one } else { &["--dtype", "f16"] };
-    let output = bench(&[&["--seconds", "0.002"], less].concat());
-    let text = String::from_utf8(output.stdout).unwrap();
+fn the_table_names_every_row_and_ends_in_the_form_of_the_paper() {
+    let forms = ["1,1,64,64,64", "1,1,64,64,64,mask=padding", "1,1,64,64,64,mask=bias", "1,2,64,64,64"];
+    let mut args = vec!["--seconds", "0.01", "--dtype", "f16"];
+    args.extend(forms.iter().flat_map(|shape| ["--shape", *shape]));
+    let text = String::from_utf8(bench(&args).stdout).unwrap();
     // Batch, heads, queries, keys, d, form, type, method, back end, threads.
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let rows: Vec<Vec<String>> =
         text.lines().map(words).filter(|row| row.len() > 9 && row[0] == "1" && row[4] == "64").collect();
-    let elsa: Vec<Vec<String>> = rows.iter().filter(|row| row[7] == "elsa").cloned().collect();
-    if emulated() {
-        assert_eq!(elsa.len(), 1, "{text}");
-        return;
-    }
-    let grid = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900].map(|n: u32| n.to_string());
-    let wanted: Vec<[&str; 5]> = grid
-        .iter()
-        .flat_map(|n| ["-", "mask=padding", "mask=bias"].map(|form| ["1", n, n, "64", form]))
+    let found: Vec<Vec<&str>> =
+        rows.iter().map(|row| [1, 2, 3, 5, 7].iter().map(|at| row[*at].as_str()).collect()).collect();
+    let wanted: Vec<Vec<&str>> = [("1", "-"), ("1", "mask=padding"), ("1", "mask=bias"), ("2", "-")]
+        .into_iter()
+        .flat_map(|(heads, form)| ["elsa", "math"].map(|method| vec![heads, "64", "64", form, method]))
         .collect();
-    let found: Vec<[&str; 5]> = elsa.iter().map(|row| [1, 2, 3, 4, 5].map(|at| row[at].as_str())).collect();
     assert_eq!(found, wanted, "{text}");
-    assert_eq!(rows.len(), 2 * elsa.len(), "{text}");
     assert!(rows.iter().all(|row| row[6] == "f16" && row[9].parse::<u32>().is_ok()), "{text}");
     assert!(rows.iter().all(|row| row.last().unwrap().starts_with("attention_")), "{text}");
-    // Then the table in the form of the paper.
-    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("f16, batch 1, 1 heads")).collect();
-    assert!(table.len() >= 14 && table[1].contains("padded") && table[2].trim_start().starts_with("64 "), "{text}");
-    assert!(text.trim_end().lines().last().unwrap().starts_with("72 cells, "), "{text}");
+    let table: Vec<Vec<String>> =
+        text.lines().skip_while(|line| !line.starts_with("f16, batch 1, 1 heads")).map(words).collect();
+    assert!(table[1].contains(&"padded".to_owned()) && table[1].contains(&"biased".to_owned()), "{text}");
+    // Tokens, math, elsa, then at the end padded, biased and the workspace.
+    let ms = |word: &String| word.parse::<f64>().is_ok_and(|ms| ms > 0.0);
+    let row = &table[2];
+    assert!(row[0] == "64" && row[1..3].iter().chain(&row[row.len() - 3..]).all(ms), "{row:?}");
+    assert_eq!((table[3][0].as_str(), table[3][1].as_str(), table.len()), ("100", "-", 15), "{text}");
+    assert!(text.trim_end().lines().last().unwrap().starts_with("8 cells, "), "{text}");
 }
 
 #[test]
@@ -228,7 +226,15 @@ fn a_shape_beyond_all_memory_is_an_error() {
 
 #[test]
 fn workloads_are_measured_by_name() {
-    let output = bench(&["--json", "--seconds", "0.005", "--workload", "bert-sst2", "--shape", "4,2,24,24,8,packed=6"]);
+    let output = bench(&[
+        "--json",
+        "--seconds",
+        "0.005",
+        "--workload",
+        "bert-sst2",
+        "--shape",
+        "4,2,24,24,8,packed=6",
+    ]);
     let all = cells(&output.stdout);
     let found: Vec<[&str; 3]> = all
         .iter()
@@ -259,7 +265,8 @@ fn the_files_say_what_the_records_say() {
     assert_eq!(table.lines().count(), 1 + rows.len(), "{table}");
     let kept: Vec<String> = desk.list().into_iter().filter(|name| name != "kept").collect();
     assert_eq!(kept, ["a.csv", "a.html", "a.json"]);
-    let mut kept: Vec<_> = std::fs::read_dir(desk.path("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut kept: Vec<_> =
+        std::fs::read_dir(desk.path("kept")).unwrap().map(|entry| entry.unwrap().path()).collect();
     kept.sort();
     assert_eq!((kept.len(), std::fs::read_to_string(&kept[0]).unwrap()), (2, table));
     let start: Value = serde_json::from_str(&std::fs::read_to_string(&kept[1]).unwrap()).unwrap();
@@ -298,8 +305,16 @@ fn a_table_that_became_slower_is_told_by_the_status() {
         };
         format!("{header}\n{}", rows.iter().map(row).collect::<String>())
     };
-    std::fs::write(desk.path("a.csv"), table(&[("64,64", 1.0, true), ("9,9", 1.0, true), ("7,7", 1.0, true)])).unwrap();
-    std::fs::write(desk.path("b.csv"), table(&[("64,64", 1.2, true), ("9,9", 0.5, true), ("7,7", 9.0, false)])).unwrap();
+    std::fs::write(
+        desk.path("a.csv"),
+        table(&[("64,64", 1.0, true), ("9,9", 1.0, true), ("7,7", 1.0, true)]),
+    )
+    .unwrap();
+    std::fs::write(
+        desk.path("b.csv"),
+        table(&[("64,64", 1.2, true), ("9,9", 0.5, true), ("7,7", 9.0, false)]),
+    )
+    .unwrap();
     std::fs::write(desk.path("c.csv"), table(&[("64,64", 1.03, true), ("8,8", 1.0, true)])).unwrap();
     let call = |line: &str| {
         let output = desk.call(line);
@@ -311,15 +326,69 @@ fn a_table_that_became_slower_is_told_by_the_status() {
     assert!(text.contains("1 slower, 1 faster, 0 same, 1 cannot be told"), "{text}");
     assert!(text.contains("+20.0 %") && text.contains("slower: 1 of 3 rows"), "{text}");
     let (status, text) = call("bench --compare @b.csv @a.csv --json");
-    let verdicts: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
+    let verdicts: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect();
     assert_eq!((status, verdicts.len(), &verdicts[0]["verdict"]), (Some(4), 3, &"faster".into()), "{text}");
     let (status, text) = call("bench --compare @a.csv @c.csv");
     assert!(status == Some(0) && text.contains("1 same") && text.matches("only in").count() == 3, "{text}");
-    for line in ["bench --compare @a.csv @none.csv", "bench --compare @a.csv", "bench --compare @a.csv @c.csv --shape 1,1,4,4,4"] {
+    for line in [
+        "bench --compare @a.csv @none.csv",
+        "bench --compare @a.csv",
+        "bench --compare @a.csv @c.csv --shape 1,1,4,4,4",
+    ] {
         let (status, text) = call(line);
         assert!(status == Some(2) && text.contains("--compare"), "{line}: {text}");
     }
     std::fs::write(desk.path("d.csv"), "shape\n\"<1>\"\n").unwrap();
     let (status, text) = call("bench --compare @a.csv @d.csv");
     assert!(status == Some(2) && text.contains("d.csv: not a table of elsa bench"), "{text}");
+}
+
+#[test]
+fn a_soak_meets_its_rate_and_tells_each_stretch() {
+    let desk = Desk::new();
+    let output = desk.call("bench --force --json --soak 0.4s --rate 200 --shape 1,1,16,16,8 --html @a.html");
+    assert!(matches!(output.status.code(), Some(0 | 5)), "{}", String::from_utf8_lossy(&output.stderr));
+    let all = lines(&output.stdout);
+    let of = |what: &str| all.iter().filter(|line| line["what"] == what).collect::<Vec<_>>();
+    let (stretches, whole, cell) = (of("soak"), of("soaked")[0], of("bench")[0]);
+    let sum = |field: &str| stretches.iter().map(|line| line[field].as_u64().unwrap()).sum::<u64>();
+    assert!(stretches.len() >= 5 && stretches.len() <= 16, "{}", stretches.len());
+    // 80 ticks: each has a call or is missed.
+    let ticks = sum("calls") + sum("missed");
+    assert!((78..=82).contains(&ticks) && sum("calls") > 0, "{ticks}");
+    assert_eq!(
+        (whole["calls"].as_u64(), whole["missed"].as_u64()),
+        (Some(sum("calls")), Some(sum("missed")))
+    );
+    assert_eq!((&cell["samples"], &whole["alloc_bytes"]), (&whole["calls"], &0.into()));
+    let histogram = whole["histogram"].as_array().unwrap();
+    assert_eq!(histogram.iter().map(|step| step[1].as_u64().unwrap()).sum::<u64>(), sum("calls"));
+    for line in stretches.iter().filter(|line| line["calls"] != 0) {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        assert!(number("p50_ms") > 0.0 && number("p50_ms") <= number("max_ms") && number("rss_bytes") > 0.0);
+    }
+    assert!(whole["drift"].as_f64().is_some_and(|drift| drift > 0.0), "{whole}");
+    assert!(std::fs::read_to_string(desk.path("a.html")).unwrap().contains("</html>"));
+    // A rate that no call meets: most ticks are missed, and none is counted twice.
+    let output = desk.call("bench --force --json --soak 0.1s --rate 1000000 --shape 1,1,64,64,64");
+    let all = lines(&output.stdout);
+    let whole = all.iter().find(|line| line["what"] == "soaked").unwrap();
+    let [calls, missed] = ["calls", "missed"].map(|field| whole[field].as_u64().unwrap());
+    assert!(missed > calls && (95_000..=2_000_000).contains(&(calls + missed)), "{calls} {missed}");
+}
+
+#[test]
+fn a_spot_check_without_a_table_says_how_to_make_one() {
+    let desk = Desk::new();
+    let call = |line: &str| {
+        let output = desk.call(line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = call("bench --spot @kept");
+    assert!(status == Some(2) && said.contains("--spot: ") && said.contains("elsa bench --save "), "{said}");
+    std::fs::create_dir(desk.path("kept")).unwrap();
+    std::fs::write(desk.path("kept/2026-01-02.csv"), "no table").unwrap();
+    let (status, said) = call("bench --spot @kept");
+    assert!(status == Some(2) && said.contains("2026-01-02.csv: not a table of elsa bench"), "{said}");
 }

@@ -61,9 +61,28 @@ pub fn header(width: usize) -> String {
         "times in ms; ratio is math / elsa, turn by turn, with its quartiles, ~ within the noise\n\
          {:>5} {:>5} {:>7} {:>6} {:>4} {:<width$} {:<4} {:<6} {:<8} {:>7} {:>10} {:>15} {:>15} {:>10} {:>8} {:>10} \
          {:>19} {:>9} {:>9} {:>10} {:>7} {:>6}  kernel",
-        "batch", "heads", "queries", "keys", "d", "form", "type", "method", "back end", "threads", "median",
-        "percentile(90%)", "percentile(99%)", "max", "samples", "cold", "ratio", "GFLOP/s", "rel L2", "workspace",
-        "mJ", "noise"
+        "batch",
+        "heads",
+        "queries",
+        "keys",
+        "d",
+        "form",
+        "type",
+        "method",
+        "back end",
+        "threads",
+        "median",
+        "percentile(90%)",
+        "percentile(99%)",
+        "max",
+        "samples",
+        "cold",
+        "ratio",
+        "GFLOP/s",
+        "rel L2",
+        "workspace",
+        "mJ",
+        "noise"
     )
 }
 
@@ -138,7 +157,10 @@ pub fn grid(cells: &[Cell]) -> String {
         let find = |tokens: usize, mask: Option<MaskForm>, method: &str| {
             let shape = super::grid::cell(heads as usize, tokens, mask).to_string();
             cells.iter().find(|cell| {
-                cell.dtype == dtype && cell.method == method && cell.shape.as_str() == shape && cell.samples > 0
+                cell.dtype == dtype
+                    && cell.method == method
+                    && cell.shape.as_str() == shape
+                    && cell.samples > 0
             })
         };
         let ms = |cell: Option<&Cell>| cell.map_or("-".to_owned(), |cell| format!("{:.4}", cell.p50_ms));
@@ -192,7 +214,13 @@ mod tests {
         };
         let _ = cell.marks.push(text("another load"));
         let words = row(30, &cell);
-        for part in ["    8    12 ", "bert-sst2 mask=padding", "1.50 (1.25-1.75)~", "attention_f32", "marked: another load"] {
+        for part in [
+            "    8    12 ",
+            "bert-sst2 mask=padding",
+            "1.50 (1.25-1.75)~",
+            "attention_f32",
+            "marked: another load",
+        ] {
             assert!(words.contains(part), "{part}: {words}");
         }
         cell.samples = 0;

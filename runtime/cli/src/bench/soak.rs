@@ -1,0 +1,334 @@
+//! One shape at a fixed rate for a long time, as a robot runs it: a call is due at every tick, and a call that is not done
+//! when the next one is due has missed its deadline. Ticks that pass meanwhile are missed, too; the next call is made at
+//! the next tick, as a camera's next frame would ask for.
+//!
+//! The time is divided into stretches. Each has a histogram of latencies of its own, the state of the board and the memory
+//! of the process. At the end, the drift is the median of the last stretch over that of the first, and its slope against
+//! the temperature is that of least squares over all stretches. Memory is flat if it grew by no more than a mebibyte from
+//! the first stretch to the last.
+
+use super::args::BenchArgs;
+use super::grid::Case;
+use super::measure::described;
+use super::output::Output;
+use super::progress::{Part, Progress};
+use super::stats::{Latencies, slope};
+use super::subject::{self, Check, Subject, name};
+use super::watch::Watch;
+use crate::error::Error;
+use crate::report;
+use crate::shape::Data;
+use elsa_core::attention::Outputs;
+use elsa_core::telemetry::record::{Record, text};
+use elsa_runtime::{Engine, Method};
+use serde::Serialize;
+use stats_alloc::INSTRUMENTED_SYSTEM;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Stretches of the whole time.
+const STRETCHES: u32 = 20;
+/// The longest stretch.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The fewest ticks of a stretch.
+const TICKS: u32 = 5;
+/// The least temperatures apart, in degrees, whose latencies have a slope.
+const WARMER: f64 = 1.0;
+/// Growth of the memory that is none.
+const FLAT: i64 = 1 << 20;
+/// The time without ticks at the beginning, in which caches and clocks settle.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// A stretch, or the whole.
+#[derive(Debug, Default, Serialize)]
+struct Stretch {
+    /// `soak`; of the whole, `soaked`.
+    what: &'static str,
+    /// The end of the stretch.
+    t_s: f64,
+    /// Calls.
+    calls: u64,
+    /// Ticks at whose end no call was done that began at them.
+    missed: u64,
+    p50_ms: f64,
+    p90_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+    /// Calls by latency: upper bounds in milliseconds, each twice the one before, and how many lie below each and above
+    /// the one before.
+    histogram: Vec<(f64, u64)>,
+    temp_c: Option<f64>,
+    power_mw: Option<f64>,
+    cpu_mhz: Option<f64>,
+    gpu_mhz: Option<f64>,
+    /// Load of others, in cores.
+    others: Option<f64>,
+    /// Memory of the process.
+    rss_bytes: Option<i64>,
+}
+
+/// What is said at the end.
+#[derive(Debug, Serialize)]
+struct Soaked {
+    #[serde(flatten)]
+    whole: Stretch,
+    shape: String,
+    rate_hz: f64,
+    /// The median of the last stretch over that of the first.
+    drift: Option<f64>,
+    /// Change of the median for each degree; null where the temperature hardly changed.
+    ms_per_degree: Option<f64>,
+    /// Growth of the memory from the first stretch to the last.
+    growth_bytes: Option<i64>,
+    /// Bytes that the calls allocated.
+    alloc_bytes: u64,
+}
+
+/// Memory of this process.
+fn memory() -> Option<i64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: i64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The ticks of a run.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    begin: Instant,
+    period: Duration,
+}
+
+impl Clock {
+    /// When tick `n` is due.
+    fn due(&self, n: u64) -> Instant {
+        self.begin + Duration::from_secs_f64(self.period.as_secs_f64() * n as f64)
+    }
+
+    /// The first tick that is not over at `now`.
+    fn after(&self, now: Instant) -> u64 {
+        let periods = now.saturating_duration_since(self.begin).as_secs_f64() / self.period.as_secs_f64();
+        periods.ceil() as u64
+    }
+}
+
+/// Runs `case` at the rate of the flags, prints each stretch, and ends the run.
+///
+/// # Errors
+/// Failures of the device, answers that changed, memory that grew, a machine that was not quiet.
+pub fn soak(
+    args: &BenchArgs,
+    time: Duration,
+    engine: &Engine,
+    case: &Case,
+    method: Method,
+    watch: &mut Watch,
+    mut output: Output,
+) -> Result<(), Error> {
+    let problem = case.shape.problem(case.dtype)?;
+    let data = Data::random(&case.shape, &problem)?;
+    let inputs = data.inputs();
+    let options = args.engine.plan_options();
+    let mut subjects = subject::plan(engine, case, &problem, &[method], false, &options)?;
+    subjects.truncate(1);
+    let progress = Progress::new(1, time.as_secs_f64());
+    progress.begin(&format!("{} {}", case.shape, case.dtype));
+    Check::new(case, &problem, inputs).first_calls(&mut subjects, &progress)?;
+    let Some(subject) = subjects.first_mut() else { return Ok(()) };
+    let Subject { plan, workspace, output: answer, .. } = subject;
+    let mut bound = plan.bind(inputs, Outputs::new(answer.elements_mut()), workspace)?;
+
+    let warm = Instant::now();
+    while warm.elapsed() < SETTLE.min(time) {
+        bound.run_resident()?;
+    }
+    let period = Duration::from_secs_f64(1.0 / args.rate);
+    let length = (time / STRETCHES).min(LONGEST).max(period * TICKS).min(time);
+    if !args.json {
+        progress.suspend(|| writeln!(output.out(), "{}", heading(args.rate)))?;
+    }
+    let began = Instant::now();
+    let clock = Clock { begin: began, period };
+    let (mut whole, mut missed_of_all, mut alloc) = (Latencies::new(), 0, 0u64);
+    let mut stretches: Vec<Stretch> = Vec::new();
+    let (mut tick, mut backend) = (0, plan.backend());
+    let over_all = watch.open();
+    while began.elapsed() < time {
+        let span = watch.open();
+        // A rest that is shorter than half a stretch belongs to the last one.
+        let end = Instant::now() + length;
+        let end = if end + length / 2 > began + time { began + time } else { end };
+        let (mut latencies, mut missed) = (Latencies::new(), 0);
+        while clock.due(tick) < end {
+            std::thread::sleep(clock.due(tick).saturating_duration_since(Instant::now()));
+            let before = INSTRUMENTED_SYSTEM.stats();
+            let start = Instant::now();
+            backend = bound.run_resident()?.backend;
+            let done = Instant::now();
+            let change = INSTRUMENTED_SYSTEM.stats() - before;
+            alloc += (change.bytes_allocated + usize::try_from(change.bytes_reallocated).unwrap_or(0)) as u64;
+            latencies.add(done - start);
+            whole.add(done - start);
+            // The tick whose call is late, and all that passed meanwhile.
+            let next = clock.after(done).max(tick + 1);
+            missed += next - (tick + 1);
+            tick = next;
+            progress.tell(Part::Time, began.elapsed().as_secs_f64() / time.as_secs_f64());
+        }
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        missed_of_all += missed;
+        let readings = watch.close(span, latencies.count());
+        let stretch = Stretch {
+            what: "soak",
+            t_s: began.elapsed().as_secs_f64(),
+            missed,
+            temp_c: readings.temp_c,
+            power_mw: readings.power_mw,
+            cpu_mhz: readings.cpu_mhz,
+            gpu_mhz: readings.gpu_mhz,
+            others: readings.others.map(|others| others.load),
+            rss_bytes: memory(),
+            ..of(&latencies)
+        };
+        progress.suspend(|| {
+            if args.json {
+                report::json(output.out(), &stretch)
+            } else {
+                writeln!(output.out(), "{}", line(&stretch))
+            }
+        })?;
+        stretches.push(stretch);
+        for trace in watch.traces() {
+            progress.suspend(|| output.record(&Record::Trace(trace)))?;
+        }
+    }
+    let readings = watch.close(over_all, whole.count());
+    bound.run()?;
+    drop(bound);
+    drop(progress);
+    let total = subject.judged(std::iter::once(&subject.output));
+
+    let mut cell = described(case, engine, backend);
+    cell.kernel = text(subject.plan.kernel_of(backend));
+    cell.method = text(name(method));
+    cell.samples = whole.count();
+    [cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.max_ms] =
+        [50.0, 90.0, 99.0, 100.0].map(|percent| whole.ms(percent));
+    cell.cold_ms = subject.cold_ms;
+    cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
+    (cell.workspace_bytes, cell.alloc_bytes) = (subject.plan.workspace_bytes() as u64, alloc);
+    (cell.rel_l2, cell.certified, cell.stable) = (total.relative(), subject.certified(&total, backend), true);
+    let reasons = watch.judge(&readings, true);
+    watch.fill(&mut cell, &readings, None, &reasons);
+
+    let (first, last) = (stretches.first(), stretches.last());
+    let both = |of: fn(&Stretch) -> Option<f64>| first.and_then(of).zip(last.and_then(of));
+    let warmth: Vec<(f64, f64)> = stretches.iter().filter_map(|s| Some((s.temp_c?, s.p50_ms))).collect();
+    let soaked = Soaked {
+        whole: Stretch {
+            what: "soaked",
+            t_s: began.elapsed().as_secs_f64(),
+            missed: missed_of_all,
+            temp_c: readings.temp_c,
+            power_mw: readings.power_mw,
+            cpu_mhz: readings.cpu_mhz,
+            gpu_mhz: readings.gpu_mhz,
+            others: readings.others.map(|others| others.load),
+            rss_bytes: memory(),
+            ..of(&whole)
+        },
+        shape: case.shape.to_string(),
+        rate_hz: args.rate,
+        drift: both(|s| Some(s.p50_ms).filter(|ms| ms.is_finite())).map(|(first, last)| last / first),
+        ms_per_degree: slope(&warmth, WARMER),
+        growth_bytes: first.and_then(|s| s.rss_bytes).zip(last.and_then(|s| s.rss_bytes)).map(|(a, b)| b - a),
+        alloc_bytes: alloc,
+    };
+    if args.json {
+        report::json(output.out(), &soaked)?;
+    } else {
+        writeln!(output.out(), "{}", summary(&soaked))?;
+    }
+    output.record(&Record::Cell(cell.clone()))?;
+    output.end(began.elapsed().as_secs_f64())?;
+    if !total.explained.holds() {
+        return Err(Error::Verification(format!("{}: the last answer differs from the first", case.shape)));
+    }
+    if let Some(growth) = soaked.growth_bytes.filter(|growth| *growth > FLAT) {
+        return Err(Error::Verification(format!("memory grew by {growth} bytes; allowed: {FLAT}")));
+    }
+    if cell.clean { Ok(()) } else { Err(Error::Unclean("the run was disturbed".into())) }
+}
+
+/// What latencies say of a stretch.
+fn of(latencies: &Latencies) -> Stretch {
+    let [p50_ms, p90_ms, p99_ms, max_ms] = [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
+    let histogram = latencies.doubling();
+    Stretch { calls: latencies.count(), p50_ms, p90_ms, p99_ms, max_ms, histogram, ..Stretch::default() }
+}
+
+fn heading(rate: f64) -> String {
+    format!(
+        "{rate} calls per second; times in ms\n{:>9} {:>8} {:>7} {:>10} {:>15} {:>15} {:>10} {:>7} {:>8} {:>8} {:>9}",
+        "s",
+        "calls",
+        "missed",
+        "median",
+        "percentile(90%)",
+        "percentile(99%)",
+        "max",
+        "°C",
+        "mW",
+        "CPU MHz",
+        "memory MB"
+    )
+}
+
+fn line(stretch: &Stretch) -> String {
+    let shown = |x: Option<f64>, digits: usize| x.map_or("-".to_owned(), |x| format!("{x:.digits$}"));
+    let Stretch { t_s, calls, missed, p50_ms, p90_ms, p99_ms, max_ms, .. } = stretch;
+    format!(
+        "{t_s:>9.1} {calls:>8} {missed:>7} {p50_ms:>10.4} {p90_ms:>15.4} {p99_ms:>15.4} {max_ms:>10.4} {:>7} {:>8} {:>8} {:>9}",
+        shown(stretch.temp_c, 1),
+        shown(stretch.power_mw, 0),
+        shown(stretch.cpu_mhz, 0),
+        shown(stretch.rss_bytes.map(|bytes| bytes as f64 / 1e6), 2)
+    )
+}
+
+fn summary(soaked: &Soaked) -> String {
+    let whole = &soaked.whole;
+    let ticks = whole.calls + whole.missed;
+    let mut text = format!("{}\n{} of {ticks} deadlines missed", line(whole), whole.missed);
+    text += &soaked
+        .drift
+        .map_or_else(String::new, |x| format!("; the median drifted by {:+.1} %", (x - 1.0) * 100.0));
+    text += &soaked.ms_per_degree.map_or_else(String::new, |x| format!(", {x:+.5} ms per degree"));
+    text += &soaked.growth_bytes.map_or_else(String::new, |x| format!("; memory grew by {x} bytes"));
+    text += &format!("; calls allocated {} bytes", soaked.alloc_bytes);
+    for (ms, count) in &whole.histogram {
+        let share = *count as f64 / whole.calls.max(1) as f64;
+        text += &format!("\n  to {ms:>10.4} ms {count:>9} {}", "#".repeat((share * 50.0).round() as usize));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_that_pass_during_a_call_are_missed() {
+        let begin = Instant::now();
+        let clock = Clock { begin, period: Duration::from_millis(10) };
+        assert_eq!(clock.due(3) - begin, Duration::from_millis(30));
+        for (ms, tick) in [(0, 0), (9, 1), (10, 1), (11, 2), (35, 4)] {
+            assert_eq!(clock.after(begin + Duration::from_millis(ms)), tick, "{ms}");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_this_process_is_known() {
+        assert!(memory().is_some_and(|bytes| bytes > 1 << 16));
+    }
+}

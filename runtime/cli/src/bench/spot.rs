@@ -1,0 +1,256 @@
+//! A short check of 16 points against the last table that was kept of this board: two of correctness, fourteen of speed.
+//!
+//! The points of speed are rows of the default grid, so that `elsa bench --save` makes the table. A point passes if its
+//! latency is not beyond the recorded one by more than the noise of both runs.
+
+use super::args::{ELSA, MATH};
+use super::compare::{Change, Verdict, change, same};
+use super::csv::{self, Row};
+use super::grid::{COLUMNS, Case, cell};
+use super::measure::Measured;
+use super::save;
+use crate::error::Error;
+use elsa_core::dtype::DType;
+use elsa_core::telemetry::record::{Cell, Start};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A point: row and method.
+type Point = (Case, &'static str);
+
+/// The shapes whose answers are the points of correctness: more keys than a segment holds, and masks.
+#[must_use]
+pub fn correctness() -> [Case; 2] {
+    let case = |dtype, tokens, mask| Case { workload: None, shape: cell(1, tokens, mask), dtype };
+    [case(DType::F32, 900, COLUMNS[0]), case(DType::F16, 400, COLUMNS[2])]
+}
+
+/// The points of speed, all of the default grid.
+#[must_use]
+pub fn speed() -> Vec<Point> {
+    let point =
+        |dtype, tokens, mask, method| (Case { workload: None, shape: cell(1, tokens, mask), dtype }, method);
+    let [plain, padded, biased] = COLUMNS;
+    let of = |dtype| {
+        [
+            point(dtype, 64, plain, ELSA),
+            point(dtype, 196, plain, ELSA),
+            point(dtype, 400, plain, ELSA),
+            point(dtype, 400, padded, ELSA),
+            point(dtype, 400, biased, ELSA),
+            point(dtype, 900, plain, ELSA),
+            point(dtype, 900, plain, MATH),
+        ]
+    };
+    [DType::F32, DType::F16].into_iter().flat_map(of).collect()
+}
+
+/// Everything that has to be measured, each shape once.
+#[must_use]
+pub fn cases() -> Vec<Case> {
+    let mut cases: Vec<Case> = Vec::new();
+    for case in correctness().into_iter().chain(speed().into_iter().map(|(case, _)| case)) {
+        if !cases.contains(&case) {
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// The recorded results of this board, with the file that they come from.
+///
+/// # Errors
+/// A folder without a table, and a table that cannot be read.
+pub fn record(
+    given: Option<&Path>,
+    target: Option<&str>,
+    start: &Start,
+) -> Result<(PathBuf, Vec<Row>), Error> {
+    let folder = save::folder(given, target, start);
+    let path = save::last(&folder).ok_or_else(|| Error::Argument {
+        argument: "spot",
+        found: format!("{}: no table of this board", folder.display()),
+        allowed: format!("a folder with one; elsa bench --save {} makes it", folder.display()),
+    })?;
+    let rows = csv::read("spot", &path)?;
+    Ok((path, rows))
+}
+
+/// A cell as a row of a table.
+fn row(cell: &Cell) -> Row {
+    Row {
+        workload: cell.workload.as_deref().unwrap_or_default().to_owned(),
+        shape: cell.shape.as_str().to_owned(),
+        dtype: cell.dtype.as_str().to_owned(),
+        method: cell.method.as_str().to_owned(),
+        backend: cell.backend.as_str().to_owned(),
+        kernel: cell.kernel.as_str().to_owned(),
+        threads: cell.threads,
+        samples: cell.samples,
+        p50_ms: Some(cell.p50_ms).filter(|ms| ms.is_finite()),
+        noise: cell.noise,
+        clean: cell.clean,
+    }
+}
+
+/// The verdict of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+    Unknown,
+}
+
+/// Prints a verdict for each point; `json`: as objects.
+///
+/// # Errors
+/// Points that failed.
+pub fn judge(
+    out: &mut impl Write,
+    json: bool,
+    path: &Path,
+    recorded: &[Row],
+    measured: &[Measured],
+) -> Result<(), Error> {
+    let find = |case: &Case, method: &str| {
+        let shape = case.shape.to_string();
+        measured.iter().find(|measured| {
+            let cell = &measured.cell;
+            cell.shape == shape.as_str() && cell.dtype == case.dtype.name() && cell.method == method
+        })
+    };
+    let mut points: Vec<(String, Outcome, String)> = Vec::new();
+    for case in correctness() {
+        let (outcome, words) = match find(&case, ELSA) {
+            None => (Outcome::Unknown, "refused".to_owned()),
+            Some(Measured { cell, total, .. }) if total.explained.holds() && cell.certified => {
+                (Outcome::Passed, format!("rel L2 {:.2e}, certified", cell.rel_l2))
+            }
+            Some(Measured { cell, .. }) => (Outcome::Failed, format!("rel L2 {:.2e}", cell.rel_l2)),
+        };
+        points.push((format!("correct {} {}", case.shape, case.dtype), outcome, words));
+    }
+    for (case, method) in speed() {
+        let now = find(&case, method).map(|measured| row(&measured.cell));
+        let name = format!("speed   {} {} {method}", case.shape, case.dtype);
+        let before = now.as_ref().and_then(|now| recorded.iter().find(|row| same(row, now)));
+        let (outcome, words) = match (&now, before) {
+            (None, _) => (Outcome::Unknown, "refused, or no such method on this back end".to_owned()),
+            (Some(_), None) => (Outcome::Unknown, "not in the table".to_owned()),
+            (Some(now), Some(before)) => {
+                let Change { ratio, verdict, .. } = change(before, now);
+                let outcome = match verdict {
+                    Verdict::Slower => Outcome::Failed,
+                    Verdict::Faster | Verdict::Same => Outcome::Passed,
+                    Verdict::Unknown => Outcome::Unknown,
+                };
+                let times =
+                    ratio.map_or_else(String::new, |ratio| format!(", {ratio:.3} of the recorded time"));
+                (outcome, format!("{}{times}", verdict.name()))
+            }
+        };
+        points.push((name, outcome, words));
+    }
+    let count = |of: Outcome| points.iter().filter(|(_, outcome, _)| *outcome == of).count();
+    let (passed, failed, unknown) = (count(Outcome::Passed), count(Outcome::Failed), count(Outcome::Unknown));
+    for (name, outcome, words) in &points {
+        let verdict = match outcome {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "FAILED",
+            Outcome::Unknown => "cannot be told",
+        };
+        if json {
+            writeln!(
+                out,
+                "{}",
+                serde_json::json!({ "what": "spot", "point": name, "verdict": verdict, "found": words })
+            )?;
+        } else {
+            writeln!(out, "{verdict:<14} {name}: {words}")?;
+        }
+    }
+    if !json {
+        let all = points.len();
+        writeln!(
+            out,
+            "{passed} of {all} passed, {failed} failed, {unknown} cannot be told; recorded: {}",
+            path.display()
+        )?;
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Error::Slower(format!("{failed} of {} points failed", points.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grid::GRID;
+    use super::*;
+    use crate::oracle::Total;
+    use elsa_core::telemetry::record::text;
+
+    /// What a run measures of every case whose latency is `ms`.
+    fn measured(ms: f64) -> Vec<Measured> {
+        let of = |case: &Case, method| {
+            let cell = Cell {
+                shape: text(&case.shape.to_string()),
+                dtype: text(case.dtype.name()),
+                method: text(method),
+                samples: 9,
+                p50_ms: ms,
+                noise: Some(0.02),
+                certified: true,
+                clean: true,
+                ..Cell::default()
+            };
+            Measured { cell, total: Total::of(&[]), times: Vec::new() }
+        };
+        cases().iter().flat_map(|case| [ELSA, MATH].map(|method| of(case, method))).collect()
+    }
+
+    fn judged(recorded: &[Row], measured: &[Measured]) -> (Option<u8>, String) {
+        let mut out = Vec::new();
+        let verdict = judge(&mut out, false, Path::new("kept.csv"), recorded, measured);
+        (verdict.err().map(|e| e.status()), String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn every_point_has_a_verdict() {
+        let recorded: Vec<Row> = measured(1.0).iter().map(|measured| row(&measured.cell)).collect();
+        let (status, text) = judged(&recorded, &measured(1.02));
+        assert_eq!((status, text.lines().count()), (None, 17), "{text}");
+        assert!(text.contains("16 of 16 passed, 0 failed, 0 cannot be told; recorded: kept.csv"), "{text}");
+        // Slower beyond the noise.
+        let (status, text) = judged(&recorded, &measured(1.1));
+        assert!(status == Some(4) && text.contains("2 of 16 passed, 14 failed"), "{text}");
+        // Not recorded, disturbed, refused.
+        let (status, text) = judged(&recorded[..2], &measured(9.0));
+        assert!(status == Some(4) && text.matches("not in the table").count() > 10, "{text}");
+        let mut disturbed = measured(9.0);
+        disturbed.iter_mut().for_each(|measured| measured.cell.clean = false);
+        let (status, text) = judged(&recorded, &disturbed);
+        assert!(status.is_none() && text.contains("2 of 16 passed, 0 failed, 14 cannot be told"), "{text}");
+        let (status, text) = judged(&recorded, &[]);
+        assert!(status.is_none() && text.contains("0 of 16 passed, 0 failed, 16 cannot be told"), "{text}");
+        // An answer beyond its certificate, and one that rounding does not explain.
+        let mut wrong = measured(1.0);
+        wrong.iter_mut().for_each(|measured| measured.cell.certified = false);
+        assert!(judged(&recorded, &wrong).1.contains("14 of 16 passed, 2 failed"));
+        let mut wrong = measured(1.0);
+        wrong.iter_mut().for_each(|measured| measured.total.explained.beyond = 1);
+        assert_eq!(judged(&recorded, &wrong).0, Some(4));
+    }
+
+    #[test]
+    fn there_are_sixteen_points_of_the_default_grid() {
+        assert_eq!(correctness().len() + speed().len(), 16);
+        let mut points = speed();
+        points.dedup();
+        assert_eq!(points.len(), 14);
+        for (case, _) in points {
+            assert!(GRID.contains(&case.shape.keys) && COLUMNS.contains(&case.shape.mask), "{case:?}");
+        }
+        assert_eq!(cases().len(), 12);
+    }
+}
