@@ -76,12 +76,12 @@ fn rest(port: Pty, decoder: &mut Decoder) -> Vec<Message> {
 fn cell(n: u64) -> Record {
     Record::Cell(Cell {
         backend: text("neon"),
-        method: text(if n % 2 == 0 { "elsa" } else { "math" }),
+        method: text(if n.is_multiple_of(2) { "elsa" } else { "math" }),
         shape: text(&format!("1,1,{n},{n},64")),
         n,
         p50_ms: 1.0 / (n as f64 + 0.1),
         rel_l2: if n == 3 { f64::NAN } else { 1e-7 },
-        temp_c: (n % 3 == 0).then_some(41.5),
+        temp_c: n.is_multiple_of(3).then_some(41.5),
         certified: true,
         throttled: Throttling::NotSeen,
         ..Cell::default()
