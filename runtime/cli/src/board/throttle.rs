@@ -20,7 +20,8 @@ const COOLING: &str = "sys/class/thermal";
 /// Where the cores lie.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down.
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: one that is not
+/// recognised leaves it open whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
 /// What the machine says about its throttling at one time.

@@ -183,6 +183,22 @@ fn a_board_is_watched_while_it_computes() {
 }
 
 #[test]
+fn stretches_may_overlap() {
+    let tree = tree::xavier();
+    let hour = Duration::from_secs(3600);
+    let monitor = Monitor::with_periods(&tree.root(), OWN, hour, hour);
+    let count = |events: u32| tree.put("sys/class/hwmon/hwmon4/oc3_irq_cnt", format!("{events}\n"));
+    let whole = monitor.open();
+    count(8);
+    let first = monitor.open();
+    count(10);
+    let second = monitor.open();
+    count(13);
+    let events = [first, second, whole].map(|span| monitor.close(span, 1).throttle_events);
+    assert_eq!(events, [5, 3, 6]);
+}
+
+#[test]
 fn a_machine_that_tells_nothing_has_no_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let monitor = Monitor::with_periods(&crate::board::Root::new(folder.path()), OWN, ms(1), ms(1));
