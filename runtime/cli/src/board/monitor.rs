@@ -257,8 +257,6 @@ impl Monitor {
             let facts = Facts {
                 idle_mw: state.idle,
                 step_mw: state.sources.power_step(),
-                counts: state.sources.counts_throttling(),
-                cools: state.sources.cools(),
                 cores: state.sources.cores(),
             };
             let Some(place) = state.tallies.iter().position(|(id, _)| *id == span.0) else {

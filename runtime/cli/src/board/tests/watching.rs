@@ -70,8 +70,7 @@ fn throttling_is_denied_by_those_who_can() {
         tally.slow(&sources.slow(), true);
         between(tree);
         tally.slow(&sources.slow(), false);
-        let facts = Facts { counts: sources.counts_throttling(), cools: sources.cools(), ..Facts::default() };
-        tally.readings(now + ms(10), 1, facts).0.throttled
+        tally.readings(now + ms(10), 1, Facts::default()).0.throttled
     };
     let quiet: &dyn Fn(&Tree) = &|_| {};
     assert_eq!(told(&tree::orin(), quiet), Throttling::NotSeen);
@@ -83,6 +82,15 @@ fn throttling_is_denied_by_those_who_can() {
     let tx2 = tree::tx2();
     tx2.core(0, true, [2_035_200; 3]);
     assert_eq!(told(&tx2, quiet), Throttling::NotSeen);
+    // Sources that cannot be read deny nothing.
+    for file in ["sys/class/hwmon/hwmon3/oc2_event_cnt", "sys/class/hwmon/hwmon3/oc3_event_cnt"] {
+        let orin = tree::orin();
+        orin.core(0, true, [345_600, 345_600, 2_035_200]);
+        assert_eq!(told(&orin, &|tree| tree.put(file, "")), Throttling::Unknown, "{file}");
+    }
+    let denied = |tree: &Tree| tree.put("sys/class/thermal/cooling_device1/cur_state", "");
+    assert_eq!(told(&tx2, &denied), Throttling::Unknown);
+    tx2.put("sys/class/thermal/cooling_device1/cur_state", "0\n");
     let changes: [(Tree, &str, &str); 5] = [
         (tx2, "sys/class/thermal/cooling_device2/cur_state", "2\n"),
         (tree::orin(), "sys/class/hwmon/hwmon3/oc3_event_cnt", "3\n"),
@@ -98,10 +106,11 @@ fn throttling_is_denied_by_those_who_can() {
 #[test]
 fn what_happened_before_a_stretch_is_not_of_it() {
     let now = Instant::now();
-    let before = Slow { sign: Sign { events: 7, alarm: true, held: false }, ..Slow::default() };
+    let sign = Sign { events: 7, alarm: true, counted: true, ..Sign::default() };
+    let before = Slow { sign, ..Slow::default() };
     let mut tally = Tally::new(now);
     tally.slow(&before, true);
-    let facts = Facts { counts: true, ..Facts::default() };
+    let facts = Facts::default();
     assert_eq!(tally.readings(now, 1, facts).0.throttled, Throttling::NotSeen);
     tally.slow(&before, false);
     let (readings, _) = tally.readings(now, 1, facts);
