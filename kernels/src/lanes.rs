@@ -68,7 +68,8 @@ pub trait Lanes: Number {
     /// Zero in lanes whose 32 bits share one with `bit`, `−∞` in others.
     #[must_use]
     fn unless(self, isa: Self::Isa, bit: u32) -> Self;
-    /// Has the line at `p`, which need not be memory, brought to the cache.
+    /// Has the line at `p`, which need not be memory, brought to the second cache, or on a core with few misses in flight to
+    /// the first.
     fn prefetch(isa: Self::Isa, p: *const u8);
     /// Writes the lanes to `p`.
     ///

@@ -15,7 +15,7 @@ use elsa_core::attention::plan::KernelSpec;
 /// - `query` is readable for `head_dim · width` values: `[dim][width]`, scaled to scores in base-2 units.
 /// - `weights` is writable for `(B + 16) · width` values.
 /// - `pad` is writable for `8 · head_dim` values.
-/// - None of them overlaps another, or what the block and the sums point to.
+/// - None of them overlaps another, or what the block and the sums point to, but for the bias of a [`Block`].
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
     /// Queries, `[dim][width]`.
@@ -38,7 +38,9 @@ pub struct Tile {
 ///   whole panels `[panel][dim][R]`.
 /// - `values` is readable for `count` rows of `value_dim` values, `value_stride` apart. In a step of a kernel that raises
 ///   weights, those that are tiny ([`super::values::is_tiny`]) are multiplied ([`super::values::lift`]).
-/// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`.
+/// - `bias` is null, or readable for `count · width` values, or with `shares_bias` for `count`. It may be the weights of
+///   the [`Tile`] if it is not shared, the tile has several rows, `head_dim` is at most the kernel's chain, and `largest`
+///   is finite.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     /// Keys.

@@ -112,7 +112,7 @@ impl Lanes for Eight {
     }
     #[inline(always)]
     fn prefetch(_: Avx2, p: *const u8) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+        op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {

@@ -135,7 +135,7 @@ impl Lanes for Sixteen {
     }
     #[inline(always)]
     fn prefetch(_: Avx512, p: *const u8) {
-        op!(_mm_prefetch::<_MM_HINT_T0>(p.cast()))
+        op!(_mm_prefetch::<_MM_HINT_T1>(p.cast()))
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {

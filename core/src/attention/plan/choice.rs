@@ -235,6 +235,13 @@ impl CpuChoice {
         self.vectors * self.kernel.lanes
     }
 
+    /// Whether what is added to scores may lie where they will stand. A score that is the sum of several chains passes
+    /// through that place, and a tile of one row is written a vector of keys at a time.
+    #[must_use]
+    pub const fn bias_in_place(&self) -> bool {
+        self.head_dim <= self.kernel.chain && self.width() > 1
+    }
+
     /// Number of workers for a call with `pairs` pairs of a query and a valid key, over all heads: at most those of the
     /// plan. No bit of the answer depends on it.
     #[must_use]

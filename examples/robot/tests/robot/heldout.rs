@@ -54,6 +54,10 @@ fn pictures(recorded: &[Recorded]) -> PathBuf {
 /// times on either side, and the normalisations between them magnify what came before by less than ten.
 const TOLERANCE: f64 = 5e-6 + 2.0 * 96.0 * 6e-8 * 16.0 * 10.0;
 
+/// Every picture is classified, or where tests are emulated every so many: [`the_program_answers_as_pytorch_did`] goes over
+/// all of them there.
+const STEP: usize = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
+
 #[test]
 #[ignore = "needs the pictures of examples/cpp-vision: cargo xtask test --only robot"]
 fn scores_are_those_of_pytorch_on_every_back_end() {
@@ -65,12 +69,15 @@ fn scores_are_those_of_pytorch_on_every_back_end() {
         let mut model = Model::open(&Path::new(MODEL).join("digits.safetensors"), &options).unwrap();
         let mut source = Folder::open(&folder, false).unwrap();
         let (mut right, mut worst) = (0, 0.0f64);
-        for wanted in &recorded {
+        for (i, wanted) in recorded.iter().enumerate() {
             let Next::Frame(frame) = source.next().unwrap() else { panic!("{}: no frame", wanted.file) };
+            right += u64::from(wanted.class == wanted.label);
+            if i % STEP != 0 {
+                continue;
+            }
             let class = model.classify(&frame).unwrap();
             assert!(!class.fallback && class.backend == present.backend);
             assert_eq!(class.class as u64, wanted.class, "{}", wanted.file);
-            right += u64::from(wanted.class == wanted.label);
             let largest = wanted.scores.iter().fold(0.0, |m, x| larger(m, x.abs()));
             for (score, wanted) in model.scores().iter().zip(&wanted.scores) {
                 worst = larger(worst, (f64::from(*score) - wanted).abs() / largest);

@@ -28,20 +28,35 @@ pub(super) struct Bias {
     pub is_row: bool,
 }
 
+/// Where a bias is written, and a second one beside it: the worker's, for a block of the widest tile each. The second one is
+/// there if two are added.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub first: *mut f32,
+    pub second: *mut f32,
+}
+
+impl Room {
+    /// The regions for biases in the worker's region `part`.
+    pub fn of(c: &Context<'_>, part: *mut f32) -> Room {
+        let [first, second] = [c.layout.bias, c.layout.second_bias].map(|span| part.wrapping_add(span.start));
+        Room { first, second }
+    }
+}
+
 /// What was seen so far, and where it is.
 type Found = (Seen, *const f32);
 
 /// The bias of a tile, which is at `place` in its group, and a block; `None` if no row attends a key.
 ///
 /// # Safety
-/// - The invariants of [`Context`]. `part` is the worker's region of the workspace, and `keys` are those of a block, or
-///   its first ones.
+/// - The invariants of [`Context`]. `keys` are those of a block, or its first ones, and `to` is the worker's.
 /// - `kept` is what the worker keeps for the task of the tile.
 pub(super) unsafe fn cover(
     c: &Context<'_>,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
-    part: *mut f32,
+    to: Room,
     (kept, place): (&Kept, usize),
 ) -> Option<Bias> {
     let (sequence, rows, width) = (tile.sequence, &tile.rows, tile.width);
@@ -50,9 +65,9 @@ pub(super) unsafe fn cover(
         Coverage::Full => return Some(Bias { data: std::ptr::null(), is_row: false }),
         Coverage::Partial => {}
     }
+    let at = to.first;
     let (_, all) = sequence.ranges(rows.clone());
     let whole = all.start <= keys.start && keys.end <= all.end;
-    let at = part.wrapping_add(c.layout.bias.start);
     let mut row = (Seen::Plain, std::ptr::null());
     if c.choice.row_mask {
         // SAFETY: the plan keeps a row, and the block has keys.
@@ -62,7 +77,7 @@ pub(super) unsafe fn cover(
         }
     }
     // SAFETY: the same clauses.
-    let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, part, (kept, place)) };
+    let (mut seen, mut bias) = unsafe { of_tile(c, tile, keys, to, (kept, place)) };
     if seen == Seen::Nothing {
         return None;
     }
@@ -130,11 +145,11 @@ unsafe fn of_tile(
     c: &Context<'_>,
     tile: &TileRows<'_>,
     keys: &Range<usize>,
-    part: *mut f32,
+    to: Room,
     (kept, place): (&Kept, usize),
 ) -> Found {
     let (keeps, spec) = (c.choice.keeps, c.problem.spec());
-    let [at, second] = [c.layout.bias, c.layout.second_bias].map(|span| part.wrapping_add(span.start));
+    let Room { first: at, second } = to;
     let mask = spec.mask.is_some() && !c.choice.row_mask;
     let bias = spec.bias.is_some();
     let mut found: Found = (Seen::Plain, std::ptr::null());

@@ -3,7 +3,7 @@
 //! It makes three passes over all tiles and waits after each. The inner loops are those of the fused walk, so the
 //! only difference is the one to measure: the matrix goes through memory.
 
-use super::bias::cover;
+use super::bias::{Room, cover};
 use super::context::{Context, Shared, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::kept::Kept;
@@ -89,7 +89,7 @@ unsafe fn scores(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let to = p.scores.add(start * width);
-            let Some(bias) = cover(c, &p.rows, &keys, p.own, (&p.kept, 0)) else {
+            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.kept, 0)) else {
                 // Up to a whole vector of keys, as kernels that hold keys in lanes do.
                 for x in 0..keys.len().next_multiple_of(16) * width {
                     to.add(x).write(f32::NEG_INFINITY);
@@ -143,7 +143,7 @@ unsafe fn product(c: &Context<'_>, p: &MatrixTile<'_>) {
         for start in (0..sequence.keys).step_by(c.choice.block) {
             let keys = start..sequence.keys.min(start + c.choice.block);
             let weights = p.scores.add(start * p.rows.width);
-            let Some(bias) = cover(c, &p.rows, &keys, p.own, (&p.kept, 0)) else { continue };
+            let Some(bias) = cover(c, &p.rows, &keys, Room::of(c, p.own), (&p.kept, 0)) else { continue };
             let v = stage::values(c, sequence, kv_head, &keys, p.own);
             let mut block = Block {
                 keys: v.data,

@@ -27,11 +27,13 @@
 //!    tile does not attend are skipped, and blocks that it fully attends need no bias.
 //! 3. *Segments merge as soon as a subtree is complete.* [`MergeStack`] names the slots. A tile keeps one state
 //!    per level of the tree, not one per segment.
-//! 4. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
+//! 4. *A bias lies where its scores will stand*, as far as the kernel takes it from there: what a block needs of the
+//!    cache is less by a third. [`Block`] has the rule.
+//! 5. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
-use super::bias::cover;
+use super::bias::{Room, cover};
 use super::context::{Context, Task, TileRows};
 use super::finish::{Finished, finish};
 use super::kept::Kept;
@@ -133,6 +135,11 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
     // SAFETY: the keys lie in the sequence.
     let any = unsafe { kept.visited(c, any) };
+    let apart = Room::of(c, part);
+    let in_place = match choice.bias_in_place() {
+        true => Room { first: part.wrapping_add(l.weights.start), ..apart },
+        false => apart,
+    };
     let mut start = any.start / choice.block * choice.block;
     while start < any.end {
         let keys = start..any.end.min(start + choice.block);
@@ -145,8 +152,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 None => added::ahead(c, &walks[0].rows, &(keys.end..any.end.min(keys.end + choice.block))),
             };
             let Some(walk) = walks.get_mut(place) else { continue };
-            // SAFETY: the region for the bias belongs to this worker and holds a block (layout).
-            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, part, (&kept, place)) }) else {
+            // SAFETY: the regions for biases and weights belong to this worker and hold a block (layout).
+            let Some(bias) = (unsafe { cover(c, &walk.rows, &keys, in_place, (&kept, place)) }) else {
                 continue;
             };
             // SAFETY: the keys lie in the sequence, and the worker's regions hold a block (layout). Blocks, and so
@@ -171,6 +178,11 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
                 if c.kernel.spec.raises || !bias.data.is_null() {
                     let (largest, v) = *values.get_or_insert_with(|| stage::lifted(c, &block, part));
                     (block.largest, block.values, block.value_stride) = (largest, v.data, v.stride);
+                    if !largest.is_finite() && bias.data == in_place.first.cast_const() {
+                        // The step asks for the bias when weights have taken the place of scores.
+                        let again = cover(c, &walk.rows, &keys, apart, (&kept, place));
+                        block.bias = again.map_or(bias.data, |again| again.data);
+                    }
                 }
                 let (sums, new) = walk.current(start / choice.segment);
                 (walk.entries.step)(&walk.tile, &block, &sums, new);

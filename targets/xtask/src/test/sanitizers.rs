@@ -6,8 +6,9 @@ use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree};
 
-/// Modules of tests that call nothing but `core`, and take long.
-pub const CORE_ALONE: [&str; 3] = ["fallback::", "reference_oracle::", "scans::"];
+/// Tests that call nothing but `core`, and take long.
+pub const CORE_ALONE: [&str; 6] =
+    ["fallback::", "layout::", "reference_oracle::", "scans::", "schedule::", "the_scalar_fallback_"];
 
 /// Flags of the nightly compiler for a sanitizer, whose functions are exported, so that the stand-in driver, when it is
 /// opened, finds them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
