@@ -41,6 +41,7 @@ pub mod scenario;
 pub mod serial;
 pub mod shape;
 pub mod signals;
+mod target;
 mod temporary;
 pub mod tensor;
 mod usage;

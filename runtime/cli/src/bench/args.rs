@@ -3,6 +3,7 @@
 use super::grid::{DIM, GRID};
 use crate::args::EngineArgs;
 use crate::args::values::{dtype, duration, milliseconds, one_of, positive, rate, seconds};
+use crate::serial;
 use crate::shape::{self, Named, WORKLOADS, Workload};
 use clap::Args;
 use elsa_core::dtype::DType;
@@ -33,6 +34,7 @@ A cell is clean when no other load, no change of clocks, no throttling and no he
 cell is refused; --wait waits until it is quiet, --force measures and marks the cell. --json prints one object per line:
 what is start, bench, trace or end. In those of bench, n is NK, shape is the shape whole, and what it does not say or the
 board does not report is null.
+--serial never delays the benchmark: a port that is too slow or disappears loses records, which both ends count.
 --budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
 fails where the budget has no room for one of the two or a GPU is used; without --method, math is left out there.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains, or --compare or --spot found
@@ -105,9 +107,12 @@ pub struct BenchArgs {
     /// Keep the table and the machine's description, named by date and host [default folder: targets/BOARD/bench]
     #[arg(long, value_name = "DIR", num_args = 0..=1)]
     pub save: Option<Option<PathBuf>>,
+    /// Send every record through a serial port while the benchmark runs, for elsa listen
+    #[arg(long, value_name = serial::VALUE)]
+    pub serial: Option<String>,
     /// Measure nothing; tell what changed from the first table to the second beyond the noise of both
     #[arg(long, value_names = ["A.csv", "B.csv"], num_args = 2,
-        conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "soak", "spot"])]
+        conflicts_with_all = ["shape", "workload", "csv", "html", "export", "save", "serial", "soak", "spot"])]
     pub compare: Option<Vec<PathBuf>>,
     /// Run the first shape at a fixed rate for so long, such as 90s, 10m or 2h, and report how its latency drifts
     #[arg(long, value_name = "TIME", value_parser = duration,

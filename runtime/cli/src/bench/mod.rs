@@ -24,13 +24,13 @@ mod soak;
 mod spot;
 mod stats;
 mod subject;
-mod target;
 mod text;
 mod watch;
 
 pub use args::BenchArgs;
 pub use csv::table;
 pub use html::page;
+pub use text::{footer, header, headline, row};
 
 use crate::error::Error;
 use args::BOTH;

@@ -1,11 +1,12 @@
-//! Where the results go: standard output, and the files that were asked for.
+//! Where the results go: standard output, and the files and the serial port that were asked for.
 
 use super::args::BenchArgs;
 use super::measure::Measured;
-use super::target::Target;
 use super::{csv, export, html, save, text};
-use crate::error::Error;
+use crate::error::{Error, say};
 use crate::report;
+use crate::serial::{Sent, Sink};
+use crate::target::Target;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 use serde_json::Value;
 use std::io::{Stdout, Write};
@@ -27,6 +28,7 @@ pub struct Output {
     html: Option<Target>,
     export: Option<Target>,
     save: Option<PathBuf>,
+    serial: Option<(String, Sink)>,
 }
 
 impl Output {
@@ -34,7 +36,7 @@ impl Output {
     /// board that the project knows.
     ///
     /// # Errors
-    /// Files that cannot be written.
+    /// Files that cannot be written, and a port that cannot be opened.
     pub fn new(args: &BenchArgs, board: Option<&str>, start: &Start, width: usize) -> Result<Output, Error> {
         let target = |argument, path: &Option<PathBuf>| {
             path.as_deref().map(|path| Target::new(argument, path)).transpose()
@@ -43,6 +45,13 @@ impl Output {
         if let Some(folder) = &save {
             save::prepare(folder)?;
         }
+        let serial = match &args.serial {
+            Some(port) => {
+                let sink = Sink::open(port).map_err(|source| Error::Port { argument: "--serial", source })?;
+                Some((port.clone(), sink))
+            }
+            None => None,
+        };
         Ok(Output {
             out: std::io::stdout(),
             json: args.json,
@@ -55,6 +64,7 @@ impl Output {
             html: target("html", &args.html)?,
             export: target("export", &args.export)?,
             save,
+            serial,
         })
     }
 
@@ -89,6 +99,9 @@ impl Output {
             }
         }
         self.out.flush()?;
+        if let Some((_, sink)) = &mut self.serial {
+            sink.send(record);
+        }
         match record {
             Record::Cell(cell) => self.cells.push(cell.clone()),
             Record::Trace(trace) => self.traces.push(trace.clone()),
@@ -118,6 +131,9 @@ impl Output {
             seconds,
         };
         self.record(&Record::End(end))?;
+        if let Some((port, sink)) = self.serial.take() {
+            tell(&port, sink.close());
+        }
         if self.csv.is_some() || self.save.is_some() {
             let table = csv::table(&self.cells)?;
             if let Some(folder) = &self.save {
@@ -136,5 +152,18 @@ impl Output {
             target.write(Value::from(self.times).to_string().as_bytes())?;
         }
         Ok(end)
+    }
+}
+
+/// Says what a port did not take.
+fn tell(port: &str, sent: Sent) {
+    let Sent { sent, dropped, reconnects } = sent;
+    log::info!("--serial: {port}: {sent} records, {dropped} dropped, opened again {reconnects} times");
+    if dropped > 0 {
+        say(&format!(
+            "--serial: {port}: {dropped} of {} records were dropped: the port was too slow or gone; a higher rate helps, \
+             such as PORT:921600 at both ends",
+            sent + dropped
+        ));
     }
 }

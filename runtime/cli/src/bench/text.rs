@@ -124,6 +124,9 @@ pub fn row(width: usize, cell: &Cell) -> String {
             row += &format!("\n      median: enqueue {enqueue:.4}, wait {wait:.4}, device {device}");
         }
     }
+    if cell.samples > 0 && !cell.certified {
+        row += "\n      not certified: further from the oracle than the published bound allows";
+    }
     let word = if cell.samples > 0 { "marked" } else { "refused" };
     for mark in &cell.marks {
         row += &format!("\n      {word}: {mark}");

@@ -6,15 +6,18 @@
 
 mod print;
 
+use crate::bench::page;
 use crate::error::{Error, say};
 use crate::serial::{self, Port, RETRY, waits};
 use crate::signals;
+use crate::target::Target;
 use clap::Args;
-use elsa_core::telemetry::frame::{Counts, Decoder};
-use elsa_core::telemetry::record::Record;
+use elsa_core::telemetry::frame::{Counts, Decoder, Message};
+use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 use print::{Form, Printer};
 use serialport::TTYPort;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The text below the flags.
@@ -25,6 +28,7 @@ or damaged is told on standard error, when it happens and at the end. A port tha
 --follow, the end of a run ends the command; Ctrl-C ends it at any time.
 --json prints the objects that elsa bench --json prints, one a line; the field what tells their kind: start, bench
 (a row of the results), trace (power, temperature and clocks at a time) or end. --csv prints the rows of the results.
+--html is written when the command ends, also by Ctrl-C.
 Exit status 3: records were lost or damaged, those among them that were sent before the command was started.";
 
 /// The least time between two reports of losses.
@@ -46,6 +50,9 @@ pub struct ListenArgs {
     /// Print the rows of the results as CSV
     #[arg(long)]
     pub csv: bool,
+    /// Write a page with curves, power, temperature and the machine's description, of the last run that was heard
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Go on after the end of a run
     #[arg(long)]
     pub follow: bool,
@@ -58,6 +65,7 @@ pub struct ListenArgs {
 pub fn listen(args: &ListenArgs) -> Result<(), Error> {
     let fault = |source| Error::Port { argument: "PORT", source };
     let port = Port::parse(&args.port).map_err(fault)?;
+    let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
     let mut tty = port.open().map_err(fault)?;
     signals::defer();
     let form = match (args.json, args.csv) {
@@ -65,7 +73,7 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         (_, true) => Form::Csv,
         _ => Form::Table,
     };
-    let mut ear = Ear::new(&port, form, args.follow, std::io::stdout().lock());
+    let mut ear = Ear::new(&port, form, args, std::io::stdout().lock());
     let mut bytes = [0; 4096];
     // Whether the port has given anything since it was opened.
     let mut heard = true;
@@ -92,6 +100,9 @@ pub fn listen(args: &ListenArgs) -> Result<(), Error> {
         }
         ear.report(false);
     }
+    if let Some(target) = page {
+        target.write(ear.heard.page()?.as_bytes())?;
+    }
     ear.end()
 }
 
@@ -107,12 +118,47 @@ fn reopen(port: &Port) -> Option<TTYPort> {
     None
 }
 
+/// The records of a run.
+#[derive(Default)]
+struct Heard {
+    run: Option<u32>,
+    start: Start,
+    cells: Vec<Cell>,
+    traces: Vec<Trace>,
+    end: Option<End>,
+}
+
+impl Heard {
+    fn keep(&mut self, message: &Message) {
+        if self.run != Some(message.run) {
+            *self = Heard { run: Some(message.run), ..Heard::default() };
+        }
+        match &message.record {
+            Record::Start(start) => self.start = start.clone(),
+            Record::Cell(cell) => self.cells.push(cell.clone()),
+            Record::Trace(trace) => self.traces.push(trace.clone()),
+            Record::End(end) => self.end = Some(*end),
+        }
+    }
+
+    /// The page of the run.
+    ///
+    /// # Errors
+    /// A template that fails.
+    fn page(&self) -> Result<String, Error> {
+        page(&self.start, &self.cells, &self.traces, self.end.as_ref())
+    }
+}
+
 /// What has been heard, and what was told of it.
 struct Ear<'a, W> {
     port: &'a Port,
     follow: bool,
     decoder: Decoder,
     printer: Printer,
+    /// The last run, as far as a page needs it.
+    heard: Heard,
+    keeps: bool,
     out: W,
     /// What the last report has told.
     told: Counts,
@@ -121,9 +167,19 @@ struct Ear<'a, W> {
 }
 
 impl<'a, W: Write> Ear<'a, W> {
-    fn new(port: &'a Port, form: Form, follow: bool, out: W) -> Ear<'a, W> {
-        let (decoder, printer) = (Decoder::new(), Printer::new(form));
-        Ear { port, follow, decoder, printer, out, told: Counts::default(), at: None, doubted: false }
+    fn new(port: &'a Port, form: Form, args: &ListenArgs, out: W) -> Ear<'a, W> {
+        Ear {
+            port,
+            follow: args.follow,
+            decoder: Decoder::new(),
+            printer: Printer::new(form),
+            heard: Heard::default(),
+            keeps: args.html.is_some(),
+            out,
+            told: Counts::default(),
+            at: None,
+            doubted: false,
+        }
     }
 
     /// Shows the records of `bytes`. Returns whether the command is done.
@@ -132,6 +188,9 @@ impl<'a, W: Write> Ear<'a, W> {
             if let Some(message) = self.decoder.push(byte) {
                 self.printer.print(&mut self.out, &message)?;
                 self.out.flush()?;
+                if self.keeps {
+                    self.heard.keep(&message);
+                }
                 if matches!(message.record, Record::End(_)) && !self.follow {
                     return Ok(true);
                 }

@@ -1,11 +1,14 @@
 //! Records as they are shown.
 
+use crate::bench::{footer, header, headline, row};
 use crate::error::one_line;
 use crate::report;
 use elsa_core::telemetry::frame::Message;
-use elsa_core::telemetry::record::{Cell, End, Record, Start};
-use std::fmt::Write as _;
+use elsa_core::telemetry::record::{Cell, Record};
 use std::io::{Result, Write};
+
+/// Width of the column that says what a shape is beside its sizes: those that follow are not known.
+const FORM: usize = 24;
 
 /// How records are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +57,11 @@ impl Printer {
                 match record {
                     Record::Start(start) => {
                         self.named = false;
-                        writeln!(out, "{}", one_line(&machine(start)))
+                        lines(out, &headline(start))
                     }
                     Record::Cell(cell) => self.row(out, cell),
                     Record::Trace(_) => Ok(()),
-                    Record::End(End { cells, clean_cells, seconds }) => {
-                        writeln!(out, "{cells} cells, {clean_cells} of them clean, in {seconds:.1} s")
-                    }
+                    Record::End(end) => lines(out, &footer(end)),
                 }
             }
         }
@@ -80,73 +81,21 @@ impl Printer {
     fn row(&mut self, out: &mut impl Write, cell: &Cell) -> Result<()> {
         if !self.named {
             self.named = true;
-            writeln!(
-                out,
-                "{:<28} {:>4} {:>4} {:>7} {:>3} {:>10} {:>10} {:>10} {:>8} {:>7} {:>8}  throttling",
-                "shape", "type", "", "", "thr", "p50 ms", "p99 ms", "max ms", "GFLOP/s", "°C", "mW"
-            )?;
+            lines(out, &header(FORM))?;
         }
-        let Cell { shape, dtype, method, backend, threads, p50_ms, p99_ms, max_ms, gflops, .. } = cell;
-        let shown = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.1}"));
-        let line = format!(
-            "{shape:<28} {dtype:>4} {method:>4} {backend:>7} {threads:>3} {p50_ms:>10.4} {p99_ms:>10.4} {max_ms:>10.4} \
-             {gflops:>8.2} {:>7} {:>8}  {}",
-            shown(cell.temp_c),
-            shown(cell.power_mw),
-            cell.throttled
-        );
-        writeln!(out, "{}", one_line(&line))?;
-        if !cell.certified {
-            writeln!(out, "    not certified: rel L2 {:.3e}", cell.rel_l2)?;
-        }
-        for mark in &cell.marks {
-            writeln!(out, "    {}", one_line(mark))?;
-        }
-        Ok(())
+        lines(out, &row(FORM, cell))
     }
 }
 
-/// A line about the machine of a run.
-fn machine(start: &Start) -> String {
-    let mut line = format!("elsa {} ({} {})", start.version, start.os, start.arch);
-    let cores = format!("{} cores", start.cores);
-    let [l4t, jetpack, mode, driver] = [
-        ("L4T", &start.l4t),
-        ("JetPack", &start.jetpack),
-        ("nvpmodel", &start.nvpmodel),
-        ("driver", &start.driver),
-    ]
-    .map(|(name, value)| value.as_ref().map(|value| format!("{name} {value}")));
-    let clocks = match start.jetson_clocks {
-        Some(true) => Some("clocks fixed"),
-        Some(false) => Some("clocks not fixed"),
-        None => None,
-    };
-    let parts = [
-        start.board.as_deref(),
-        l4t.as_deref(),
-        jetpack.as_deref(),
-        start.cpu.as_deref(),
-        Some(cores.as_str()),
-        start.gpu.as_deref(),
-        driver.as_deref(),
-        mode.as_deref(),
-        start.governor.as_deref(),
-        clocks,
-        start.emulated.then_some("emulated"),
-        Some(start.date.as_str()),
-    ];
-    for part in parts.into_iter().flatten() {
-        // A text takes what is written to it.
-        let _ = write!(line, ", {part}");
-    }
-    line
+/// Writes lines whose texts came over the line.
+fn lines(out: &mut impl Write, text: &str) -> Result<()> {
+    text.lines().try_for_each(|line| writeln!(out, "{}", one_line(line)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::telemetry::record::{Throttling, Trace, text};
+    use elsa_core::telemetry::record::{Start, Throttling, Trace, text};
 
     fn shown(form: Form, messages: &[(u32, Record)]) -> String {
         let (mut out, mut printer) = (Vec::new(), Printer::new(form));
@@ -158,7 +107,13 @@ mod tests {
     }
 
     fn stream() -> [(u32, Record); 4] {
-        let mut cell = Cell { shape: text("1,1,64,64,64"), p50_ms: 1.25, certified: true, ..Cell::default() };
+        let mut cell = Cell {
+            shape: text("1,1,64,64,64"),
+            p50_ms: 1.25,
+            samples: 3,
+            certified: true,
+            ..Cell::default()
+        };
         cell.marks.push(text("another load; wait")).unwrap();
         cell.throttled = Throttling::NotSeen;
         [
@@ -181,12 +136,10 @@ mod tests {
         let text = shown(Form::Table, &stream());
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("Jetson\\u{1b}[2J") && lines[0].contains("emulated"), "{text}");
-        assert!(
-            lines[1].starts_with("shape") && lines[2].contains("1.2500") && lines[2].ends_with("not seen")
-        );
-        assert_eq!((lines[3], lines[4]), ("    another load; wait", "a run whose start was lost"));
-        assert!(lines[5].starts_with("shape") && lines[7].contains("not certified: rel L2 NaN"), "{text}");
-        assert_eq!(lines.len(), 9);
+        assert!(lines[2].trim_start().starts_with("batch") && lines[3].contains("1.2500"), "{text}");
+        assert_eq!((lines[4].trim(), lines[5]), ("marked: another load; wait", "a run whose start was lost"));
+        assert!(lines[7].trim_start().starts_with("batch") && lines[9].contains("not certified"), "{text}");
+        assert_eq!(lines.len(), 11);
     }
 
     #[test]

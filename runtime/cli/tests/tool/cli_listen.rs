@@ -186,6 +186,28 @@ fn what_the_sink_sends_is_what_is_heard_record_for_record() {
     assert!(err.contains("42 records, none lost") && err.lines().count() == 1, "{err}");
 }
 
+/// What the benchmark prints on this side is what is shown on the other, and the page there is whole.
+#[test]
+fn a_benchmark_is_heard_record_for_record() {
+    let (from, to) = (Pty::new(), Pty::new());
+    let (mut source, mut target) = (from.master.try_clone().unwrap(), to.master.try_clone().unwrap());
+    thread::spawn(move || std::io::copy(&mut source, &mut target));
+    let desk = Desk::new();
+    let page = desk.path("page.html");
+    let ear = desk.start("", &format!("listen {} --json --html {}", to.name(), page.display()));
+    let shapes = "--shape 1,1,64,64,64 --shape 2,2,9,100,16,causal,mask=bool";
+    let line = format!("bench --force --json --seconds 0.02 --warmup 1 {shapes} --serial {}", from.name());
+    let told = elsa(&line.split_whitespace().collect::<Vec<_>>());
+    let told = (text_of(&told.stdout), text_of(&told.stderr), told.status.code());
+    assert!(matches!(told.2, Some(0 | 5)), "{told:?}");
+    let (shown, err) = ended(&ear.wait_with_output().unwrap(), 0);
+    assert_eq!(shown, told.0.lines().map(str::to_owned).collect::<Vec<_>>());
+    assert!(shown.iter().filter(|line| line.contains("\"what\":\"bench\"")).count() == 4, "{shown:?}");
+    assert!(err.contains("none lost"), "{err}");
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("2,2,9,100,16,causal,mask=bool") && page.trim_end().ends_with("</html>"), "{page}");
+}
+
 #[test]
 fn what_noise_has_touched_is_counted_and_not_shown() {
     let port = Pty::new();
@@ -203,7 +225,7 @@ fn what_noise_has_touched_is_counted_and_not_shown() {
     // The same as a table and as CSV.
     port.send(damaged(&frames, &flipped, &cut));
     let (shown, _) = ended(&elsa(&["listen", port.name()]), 3);
-    assert!(shown[0].starts_with("a run whose start was lost") && shown.len() == 2 + 8 + 1, "{shown:?}");
+    assert!(shown[0].starts_with("a run whose start was lost") && shown.len() == 3 + 8 + 1, "{shown:?}");
     port.send(damaged(&frames, &flipped, &cut));
     let (shown, _) = ended(&elsa(&["listen", port.name(), "--csv"]), 3);
     assert!(shown[0].starts_with("workload,backend,kernel,method,") && shown.len() == 1 + 8, "{shown:?}");

@@ -1,4 +1,4 @@
-//! Files that a benchmark writes: whole, or not at all.
+//! Files that are written when their contents are known: whole, or not at all.
 
 use crate::error::Error;
 use crate::temporary::{self, Temporary};
