@@ -30,8 +30,9 @@ the noise. A ratio is called a difference only if both of its quartiles lie beyo
 other columns have the names of trtexec. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs
 or not. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them.
 certified: rel L2 does not exceed the bound published with ELSA, plus the rounding of the output for f16 and bf16.
-A cell is clean when no other load, no change of clocks, no throttling and no heat disturbed it. Where one would, the
-cell is refused; --wait waits until it is quiet, --force measures and marks the cell. --json prints one object per line:
+A cell is clean when no other load, no change of clocks, no throttling and no heat disturbed it; another one is marked.
+Where others take half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force
+measures in any case. --json prints one object per line:
 what is start, bench, trace or end. In those of bench, n is NK, shape is the shape whole, and what it does not say or the
 board does not report is null.
 --serial never delays the benchmark: a port that is too slow or disappears loses records, which both ends count.

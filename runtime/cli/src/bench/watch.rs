@@ -21,7 +21,7 @@ const SPACING: f64 = 1.0;
 /// What happens to a cell where the machine is not quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// It is refused.
+    /// It is refused where the machine is busy, and measured and marked where it is not quite quiet.
     Refuse,
     /// It waits.
     Wait,
@@ -76,13 +76,13 @@ impl Watch {
     /// What forbids the next cell. Nothing if cells are measured in any case.
     #[must_use]
     pub fn refusal(&self) -> Vec<Reason> {
-        let limit = match self.gate {
+        let (limits, limit) = match self.gate {
             Gate::Force => return Vec::new(),
             _ if self.calm => return Vec::new(),
-            Gate::Refuse => Duration::ZERO,
-            Gate::Wait => PATIENCE,
+            Gate::Refuse => (Limits::bearable(), Duration::ZERO),
+            Gate::Wait => (Limits::default(), PATIENCE),
         };
-        match quiet(&self.monitor, &self.machine, &Limits::default(), limit) {
+        match quiet(&self.monitor, &self.machine, &limits, limit) {
             Ok(()) => Vec::new(),
             Err(marks) => marks.iter().map(Mark::text).collect(),
         }

@@ -38,6 +38,15 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// What a machine may suffer before a cell and still be worth measuring on: the cell is marked if that goes on. The
+    /// programs of a desktop stay below this, a build or another benchmark does not.
+    #[must_use]
+    pub fn bearable() -> Limits {
+        Limits { others: 0.5, stolen: 0.5, ..Limits::default() }
+    }
+}
+
 /// A reason why a measurement means nothing, and its cure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
