@@ -27,9 +27,9 @@ const BURST: u32 = 4096;
 /// What became of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Records that the port took whole.
+    /// Records that the port took whole. One that stands still may hold them for ever.
     pub sent: u64,
-    /// Records that it did not.
+    /// Records that it did not take.
     pub dropped: u64,
     /// How often the port was opened again.
     pub reconnects: u64,
@@ -124,7 +124,7 @@ impl Sink {
     }
 
     /// Waits until the queue is empty, as long as the port takes bytes and at most ten seconds. What still waits then is
-    /// dropped.
+    /// dropped, and what lies in the buffer of a port that stands still is, too.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;
@@ -142,7 +142,7 @@ impl Sink {
             }
             state = self.shared.wait(state, end - now);
         }
-        // From here on the thread finishes no frame.
+        // From here on the thread begins no frame.
         state.abandoned = true;
         let State { sent, reconnects, .. } = *state;
         Sent { sent, dropped: self.made.saturating_sub(sent), reconnects }
