@@ -5,14 +5,14 @@
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
-//! | `elsa info` | [`info`]: what the [`machine`] has, what would be chosen and why |
+//! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
 //! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
-//! stays half-made. Arrows point from
-//! [`command`] to the commands, from these to what they share, and never back.
+//! stays half-made. [`mod@board`] watches the machine while it computes. Arrows point from [`command`] to the commands,
+//! from these to what they share, and never back.
 //!
 //! Messages go to standard error, one line each. Results go to standard output. Exit status: 0 done; 2 the
 //! request was wrong; 3 the device or the system failed; 4 verification failed, or a comparison found something

@@ -11,7 +11,8 @@ use serde::Serialize;
 const CORES: &str = "sys/devices/system/cpu";
 /// Where devices with a clock of their own lie.
 const DEVICES: &str = "sys/class/devfreq";
-/// Names of Jetson GPUs in the device tree: TX1 and Nano, TX2, Xavier, Orin, and what later kernels call all of them.
+/// Names of Jetson GPUs in the device tree: TX1 and Nano (not confirmed), TX2, Xavier, Orin, and what kernels call any of
+/// them.
 const GPUS: [&str; 5] = ["gm20b", "gp10b", "gv11b", "ga10b", "gpu"];
 /// The memory clock of a TX2 and later, in debugfs.
 const BPMP: &str = "sys/kernel/debug/bpmp/debug/clk/emc";

@@ -116,8 +116,9 @@ pub fn describe(root: &Root) -> Description {
 
     let mut notes = Vec::new();
     if jetson {
-        if let Err(Some(refused)) = &emc {
-            notes.push(refused.clone());
+        if let Err(refused) = &emc {
+            let unknown = || "memory clock: in none of the places that are known".to_owned();
+            notes.push(refused.clone().unwrap_or_else(unknown));
         }
         if rails.is_empty() {
             notes.push("power: no INA3221 on the I2C bus".to_owned());

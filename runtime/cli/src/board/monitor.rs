@@ -156,10 +156,7 @@ impl Shared {
             if now >= review {
                 let spent = processor_time();
                 let share = spent.saturating_sub(before).as_secs_f64() / (now - reviewed).as_secs_f64();
-                if share > DEAREST {
-                    (power, slow) =
-                        ((power * 2).min(LONGEST.0.max(power)), (slow * 2).min(LONGEST.1.max(slow)));
-                }
+                (power, slow) = (rarer(power, share, LONGEST.0), rarer(slow, share, LONGEST.1));
                 state.spent = spent;
                 (reviewed, before, review) = (now, spent, now + REVIEW);
             }
@@ -167,6 +164,12 @@ impl Shared {
             state = self.wake.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// The time between readings, after the thread took `share` of a core with `period`: twice as long where that is too
+/// much, up to `longest`.
+fn rarer(period: Duration, share: f64, longest: Duration) -> Duration {
+    if share > DEAREST { (period * 2).min(longest).max(period) } else { period }
 }
 
 /// Time that this thread has spent on a processor.
@@ -254,8 +257,6 @@ impl Monitor {
             let facts = Facts {
                 idle_mw: state.idle,
                 step_mw: state.sources.power_step(),
-                counts: state.sources.counts_throttling(),
-                cools: state.sources.cools(),
                 cores: state.sources.cores(),
             };
             let Some(place) = state.tallies.iter().position(|(id, _)| *id == span.0) else {
@@ -322,5 +323,51 @@ impl Drop for Monitor {
             // A thread that has panicked has said so.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_is_thinned_and_keeps_its_whole_course() {
+        let folder = tempfile::tempdir().unwrap();
+        let hour = Duration::from_secs(3600);
+        let monitor = Monitor::with_periods(&Root::new(folder.path()), 1, hour, hour);
+        // The thread takes its only samples first.
+        while monitor.latest().is_none() {
+            std::thread::yield_now();
+        }
+        let mut state = monitor.shared.lock();
+        state.course.clear();
+        let start = state.start;
+        for second in 0..5000u32 {
+            let slow = Slow { slowest: Some(f64::from(second)), ..Slow::default() };
+            state.keep(start + Duration::from_secs(second.into()), slow);
+        }
+        let room = state.course.capacity();
+        drop(state);
+        let trace = monitor.trace();
+        assert!((POINTS / 2..=POINTS).contains(&trace.len()) && room == POINTS, "{}", trace.len());
+        assert!(trace[0].t_s < 5.0 && trace[trace.len() - 1].t_s > 4990.0);
+        assert!(trace.iter().all(|point| point.cpu_mhz == Some(point.t_s)));
+        assert!(trace.windows(2).all(|pair| (1.0..=8.0).contains(&(pair[1].t_s - pair[0].t_s))));
+        assert_eq!(monitor.latest(), trace.last().cloned());
+    }
+
+    #[test]
+    fn a_thread_that_takes_too_much_reads_less_often() {
+        let (short, longest) = (Duration::from_millis(20), Duration::from_millis(200));
+        assert_eq!(rarer(short, DEAREST, longest), short);
+        let mut period = short;
+        for expected in [40, 80, 160, 200, 200] {
+            period = rarer(period, 2.0 * DEAREST, longest);
+            assert_eq!(period, Duration::from_millis(expected));
+        }
+        let hour = Duration::from_secs(3600);
+        assert_eq!(rarer(hour, 1.0, longest), hour, "one that is longer already stays");
+        // A share of no time is no number, and no reason.
+        assert_eq!(rarer(short, f64::NAN, longest), short);
     }
 }

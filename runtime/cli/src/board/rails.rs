@@ -210,8 +210,9 @@ struct Counter {
 impl Counter {
     /// Energy since the last call, in µJ.
     fn advance(&mut self) -> Option<u64> {
-        let now = u64::try_from(self.energy.number()?).ok()?;
-        let before = self.last.replace(now)?;
+        let now = self.energy.number().and_then(|uj| u64::try_from(uj).ok());
+        // After a read that failed the energy is counted from the next one on, as the time is.
+        let (before, now) = (std::mem::replace(&mut self.last, now)?, now?);
         Some(if now >= before {
             now - before
         } else {

@@ -73,8 +73,9 @@ impl std::fmt::Display for PowerMode {
 }
 
 /// The present power mode, from the files of `nvpmodel`: its state holds `pmode:0000` and on some releases
-/// `fmode:quiet` behind it, its configuration `< POWER_MODEL ID=0 NAME=MAXN >`. A board whose mode was never set may
-/// have no state; it has no mode here.
+/// `fmode:quiet` behind it, its configuration `< POWER_MODEL ID=0 NAME=MAXN >`. So programs for Nano, Xavier and Orin
+/// read them; that a TX2 has both is not confirmed. A board whose mode was never set may have no state; it has no mode
+/// here.
 #[must_use]
 pub fn power_mode(root: &Root) -> Option<PowerMode> {
     let state = root.line("var/lib/nvpmodel/status")?;

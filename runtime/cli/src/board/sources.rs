@@ -92,18 +92,6 @@ impl Sources {
         self.meter.as_ref()?.step()
     }
 
-    /// Whether the machine counts events of throttling.
-    #[must_use]
-    pub fn counts_throttling(&self) -> bool {
-        self.throttle.counts()
-    }
-
-    /// Whether it has cooling devices that hold clocks down.
-    #[must_use]
-    pub fn cools(&self) -> bool {
-        self.throttle.cools()
-    }
-
     /// Cores that the system counts.
     #[must_use]
     pub fn cores(&self) -> usize {

@@ -119,10 +119,6 @@ pub struct Facts {
     pub idle_mw: Option<f64>,
     /// The step of the total power, in mW.
     pub step_mw: Option<f64>,
-    /// Whether the machine counts events of throttling.
-    pub counts: bool,
-    /// Whether it has cooling devices that hold clocks down.
-    pub cools: bool,
     /// Cores that the system counts.
     pub cores: usize,
 }
@@ -150,7 +146,10 @@ pub struct Tally {
     parts: [Spread; 2],
     events: u64,
     signs: bool,
-    at_highest: bool,
+    /// Whether every sample could have told throttling.
+    counted: bool,
+    /// Whether at every sample cooling devices were at rest and the clocks at their highest.
+    free: bool,
     times: Option<(Times, Times)>,
 }
 
@@ -177,7 +176,8 @@ impl Tally {
             parts: [Spread::default(); 2],
             events: 0,
             signs: false,
-            at_highest: true,
+            counted: false,
+            free: false,
             times: None,
         }
     }
@@ -220,7 +220,9 @@ impl Tally {
             self.signs |= slow.sign.alarm;
         }
         self.signs |= slow.sign.held;
-        self.at_highest &= slow.at_highest;
+        let sign = slow.sign;
+        self.counted = sign.counted && (first || self.counted);
+        self.free = sign.rested && slow.at_highest && (first || self.free);
         if let Some(times) = slow.times {
             self.times = Some((self.times.map_or(times, |(start, _)| start), times));
         }
@@ -238,7 +240,7 @@ impl Tally {
         let energy = |mw: f64| mw * seconds / calls as f64;
         let throttled = if self.signs || self.events > 0 {
             Throttling::Seen
-        } else if facts.counts || (facts.cools && self.at_highest) {
+        } else if self.counted || self.free {
             Throttling::NotSeen
         } else {
             Throttling::Unknown

@@ -20,7 +20,8 @@ const COOLING: &str = "sys/class/thermal";
 /// Where the cores lie.
 const CORES: &str = "sys/devices/system/cpu";
 
-/// Parts of the names of cooling devices that hold a clock down.
+/// Parts of the names of cooling devices that hold a clock down. The names on a TX2 are not confirmed: one that is not
+/// recognised leaves it open whether the board throttled.
 const SLOWING: [&str; 7] = ["cpu", "gpu", "emc", "freq", "balanced", "throttle", "processor"];
 
 /// What the machine says about its throttling at one time.
@@ -32,6 +33,10 @@ pub struct Sign {
     pub alarm: bool,
     /// Whether a cooling device holds a clock down.
     pub held: bool,
+    /// Whether there are counters and all of them were read: no events then means that there were none.
+    pub counted: bool,
+    /// Whether there are cooling devices and all of them are known to be at rest.
+    pub rested: bool,
 }
 
 #[derive(Debug)]
@@ -99,17 +104,27 @@ impl Throttle {
     /// Looks at all sources. The first call counts no events. Allocates nothing.
     pub fn look(&mut self) -> Sign {
         let mut events = 0;
+        let mut counted = self.counts();
         for counter in &mut self.counters {
             // The kernel prints the counters of some drivers with a sign, so the bits count.
-            let Some(now) = counter.probe.number().map(|x| x as u32) else { continue };
+            let Some(now) = counter.probe.number().map(|x| x as u32) else {
+                counted = false;
+                continue;
+            };
             if let Some(before) = counter.last.replace(now) {
                 events += u64::from(now.wrapping_sub(before));
             }
         }
-        // All are read: a read clears an alarm.
-        let on = |probes: &[Probe]| {
-            probes.iter().filter(|probe| probe.number().is_some_and(|x| x > 0)).count() > 0
-        };
-        Sign { events, alarm: on(&self.alarms), held: on(&self.cooling) }
+        // All are read, without an end at the first: a read clears an alarm.
+        let on = |probe: &Probe| probe.number().is_some_and(|x| x > 0);
+        let alarm = self.alarms.iter().fold(false, |any, probe| any | on(probe));
+        let mut rested = self.cools();
+        let mut held = false;
+        for device in &self.cooling {
+            let state = device.number();
+            held |= state.is_some_and(|state| state > 0);
+            rested &= state == Some(0);
+        }
+        Sign { events, alarm, held, counted, rested }
     }
 }

@@ -107,6 +107,8 @@ fn a_mark_is_one_line_of_96_bytes_with_its_cure() {
     let hostile = "a\nb\u{1b}[31m".to_owned();
     let mark = Mark { reason: "x".into(), process: Some((1, hostile)), cure: Some("y".into()) };
     assert_eq!(mark.text(), "x, most by a\\nb\\u{1b}[31m (1); y");
+    let mark = Mark { reason: "zone \u{7}\n is hot".into(), process: None, cure: None };
+    assert_eq!(mark.text(), "zone \\u{7}\\n is hot");
     for length in 80..120 {
         let mark =
             Mark { reason: "ü".repeat(length), process: None, cure: Some("sudo jetson_clocks".into()) };
@@ -137,11 +139,12 @@ fn a_machine_is_waited_for_until_it_is_quiet() {
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
-        let marks = quiet(&monitor, &machine, &limits, Duration::ZERO).unwrap_err();
-        assert_eq!(marks[0].process, Some((77, "make".into())), "{marks:?}");
-        assert!(quiet(&monitor, &machine, &limits, Duration::from_millis(30)).is_err());
+        // A look may fall between two changes of the files.
+        let disturbed = |_| quiet(&monitor, &machine, &limits, Duration::ZERO).err();
+        let mark = (0..1000).filter_map(disturbed).flatten().find(|mark| mark.process.is_some());
+        assert_eq!(mark.and_then(|mark| mark.process), Some((77, "make".into())));
         busy.store(false, Ordering::Relaxed);
-        assert_eq!(quiet(&monitor, &machine, &limits, Duration::from_secs(10)), Ok(()));
+        assert_eq!(quiet(&monitor, &machine, &limits, Duration::from_secs(60)), Ok(()));
     });
 }
 

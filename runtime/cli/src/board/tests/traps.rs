@@ -180,6 +180,24 @@ fn without_an_input_the_total_is_the_sum_of_the_module() {
 }
 
 #[test]
+fn parts_are_rails_of_the_module_below_its_input() {
+    let parts = [tree::tx2(), tree::nano(), tree::xavier(), tree::orin(), tree::pc()].map(|tree| {
+        let sources = Sources::find(&tree.root(), OWN);
+        sources.parts.map(|rail| rail.map_or(String::new(), |rail| rail.name))
+    });
+    let expected = [
+        ["VDD_SYS_GPU", "VDD_SYS_CPU"],
+        ["POM_5V_GPU", "POM_5V_CPU"],
+        ["", ""],
+        ["VDD_CPU_GPU_CV", ""],
+        ["", ""],
+    ];
+    assert_eq!(parts, expected);
+    let tree = tree::tx2();
+    assert_eq!(Sources::find(&tree.root(), OWN).slow().parts, [Some(153.0), Some(306.0)]);
+}
+
+#[test]
 fn power_moves_in_steps_of_the_chip() {
     // 40 µV across 10 mΩ are 4 mA, at 19.064 V; and 8 mV at 86 mA.
     let step = Meter::find(&tree::tx2().root()).unwrap().step().unwrap();
@@ -235,6 +253,14 @@ fn energy_counters_wrap_and_overlap() {
     assert!(naive < 0.0);
     let power = meter.read(start + Duration::from_millis(200)).unwrap();
     assert_eq!((power.milliwatts, power.fresh), (0.0, false));
+    // A read that fails: neither its time nor its energy is counted.
+    tree.put("sys/class/powercap/intel-rapl:0/energy_uj", "");
+    assert_eq!(meter.read(start + Duration::from_millis(300)), None);
+    set("intel-rapl:0", 271_150);
+    assert_eq!(meter.read(start + Duration::from_millis(400)), None);
+    set("intel-rapl:0", 371_150);
+    let power = meter.read(start + Duration::from_millis(500)).unwrap();
+    assert!((power.milliwatts - 1000.0).abs() < 1e-6, "{power:?}");
     // Counters that only root reads.
     for folder in ["intel-rapl:0", "intel-rapl:0:1"] {
         tree.remove(&format!("sys/class/powercap/{folder}/energy_uj"));
@@ -287,7 +313,8 @@ fn fans_slow_nothing_down() {
 fn alarms_and_older_names_of_counters_are_found() {
     let tree = tree::xavier();
     let mut throttle = Throttle::find(&tree.root());
-    assert!(throttle.counts() && throttle.look() == Default::default());
+    let sign = throttle.look();
+    assert!(sign.counted && sign.events == 0 && !sign.alarm && !sign.held);
     tree.put("sys/class/hwmon/hwmon4/oc3_irq_cnt", "9\n");
     tree.put("sys/class/hwmon/hwmon2/curr1_crit_alarm", "1\n");
     let sign = throttle.look();

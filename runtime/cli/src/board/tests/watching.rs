@@ -70,8 +70,7 @@ fn throttling_is_denied_by_those_who_can() {
         tally.slow(&sources.slow(), true);
         between(tree);
         tally.slow(&sources.slow(), false);
-        let facts = Facts { counts: sources.counts_throttling(), cools: sources.cools(), ..Facts::default() };
-        tally.readings(now + ms(10), 1, facts).0.throttled
+        tally.readings(now + ms(10), 1, Facts::default()).0.throttled
     };
     let quiet: &dyn Fn(&Tree) = &|_| {};
     assert_eq!(told(&tree::orin(), quiet), Throttling::NotSeen);
@@ -83,6 +82,15 @@ fn throttling_is_denied_by_those_who_can() {
     let tx2 = tree::tx2();
     tx2.core(0, true, [2_035_200; 3]);
     assert_eq!(told(&tx2, quiet), Throttling::NotSeen);
+    // Sources that cannot be read deny nothing.
+    for file in ["sys/class/hwmon/hwmon3/oc2_event_cnt", "sys/class/hwmon/hwmon3/oc3_event_cnt"] {
+        let orin = tree::orin();
+        orin.core(0, true, [345_600, 345_600, 2_035_200]);
+        assert_eq!(told(&orin, &|tree| tree.put(file, "")), Throttling::Unknown, "{file}");
+    }
+    let denied = |tree: &Tree| tree.put("sys/class/thermal/cooling_device1/cur_state", "");
+    assert_eq!(told(&tx2, &denied), Throttling::Unknown);
+    tx2.put("sys/class/thermal/cooling_device1/cur_state", "0\n");
     let changes: [(Tree, &str, &str); 5] = [
         (tx2, "sys/class/thermal/cooling_device2/cur_state", "2\n"),
         (tree::orin(), "sys/class/hwmon/hwmon3/oc3_event_cnt", "3\n"),
@@ -98,10 +106,11 @@ fn throttling_is_denied_by_those_who_can() {
 #[test]
 fn what_happened_before_a_stretch_is_not_of_it() {
     let now = Instant::now();
-    let before = Slow { sign: Sign { events: 7, alarm: true, held: false }, ..Slow::default() };
+    let sign = Sign { events: 7, alarm: true, counted: true, ..Sign::default() };
+    let before = Slow { sign, ..Slow::default() };
     let mut tally = Tally::new(now);
     tally.slow(&before, true);
-    let facts = Facts { counts: true, ..Facts::default() };
+    let facts = Facts::default();
     assert_eq!(tally.readings(now, 1, facts).0.throttled, Throttling::NotSeen);
     tally.slow(&before, false);
     let (readings, _) = tally.readings(now, 1, facts);
@@ -138,10 +147,16 @@ fn a_board_is_watched_while_it_computes() {
     close(idle.power_mw, 4.984 * 1856.0);
     let span = monitor.open();
     let current = "sys/bus/i2c/devices/1-0040/hwmon/hwmon1/curr1_input";
-    // A reading counts when it differs, so each is given time to be seen.
+    // A reading counts when it differs, so each is seen before the next.
     for tick in 0..30 {
-        tree.put(current, format!("{}\n", 2856 + tick % 2));
-        std::thread::sleep(ms(3));
+        let milliamperes = 2856 + tick % 2;
+        tree.put(current, format!("{milliamperes}\n"));
+        let expected = Some(4.984 * f64::from(milliamperes));
+        let start = Instant::now();
+        while monitor.latest().and_then(|point| point.power_mw) != expected {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody watches");
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
     tree.put("sys/class/hwmon/hwmon3/oc3_event_cnt", "0000000004\n");
     tree.put("sys/class/thermal/thermal_zone2/temp", "61500\n");
@@ -152,7 +167,7 @@ fn a_board_is_watched_while_it_computes() {
 
     assert!(readings.power_readings >= FEWEST_READINGS, "{readings:?}");
     let mw = readings.power_mw.unwrap();
-    assert!((4.984 * 2800.0..=4.984 * 2857.0).contains(&mw), "{mw}");
+    assert!((4.984 * 1856.0..=4.984 * 2857.0).contains(&mw), "{mw}");
     close(readings.energy_mj, mw * readings.seconds / 10.0);
     close(readings.energy_net_mj, (mw - idle.power_mw.unwrap()) * readings.seconds / 10.0);
     assert_eq!((readings.throttled, readings.throttle_events), (Throttling::Seen, 5));
@@ -180,6 +195,22 @@ fn a_board_is_watched_while_it_computes() {
     let span = monitor.open();
     let again = monitor.close(span, 0);
     assert_eq!((again.throttled, again.busiest), (Throttling::NotSeen, None));
+}
+
+#[test]
+fn stretches_may_overlap() {
+    let tree = tree::xavier();
+    let hour = Duration::from_secs(3600);
+    let monitor = Monitor::with_periods(&tree.root(), OWN, hour, hour);
+    let count = |events: u32| tree.put("sys/class/hwmon/hwmon4/oc3_irq_cnt", format!("{events}\n"));
+    let whole = monitor.open();
+    count(8);
+    let first = monitor.open();
+    count(10);
+    let second = monitor.open();
+    count(13);
+    let events = [first, second, whole].map(|span| monitor.close(span, 1).throttle_events);
+    assert_eq!(events, [5, 3, 6]);
 }
 
 #[test]
