@@ -3,7 +3,7 @@
 use super::cpu::call::CpuCall;
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::device::{DeviceCall, DeviceInputs, DeviceOutputs};
-use super::cuda::host::HostCall;
+use super::cuda::host::{CallTimes, HostCall};
 use super::cuda::plan::GpuPlan;
 use super::cuda::workspace::GpuWorkspace;
 use super::plan::{Execution, Memory, Plan, Workspace};
@@ -216,7 +216,7 @@ impl Bound<'_> {
     /// Returns an error if a worker panicked, or if the GPU failed and there is no fallback. The outputs are then
     /// incomplete.
     pub fn run(&mut self) -> Result<Report, RunError> {
-        self.compute(false)
+        self.compute(|gpu| gpu.run(false)).map(|(report, _)| report)
     }
 
     /// Like [`Bound::run`], except that a GPU reuses the inputs that an earlier run of this bound plan has copied to
@@ -227,18 +227,34 @@ impl Bound<'_> {
     /// # Errors
     /// The same as [`Bound::run`].
     pub fn run_resident(&mut self) -> Result<Report, RunError> {
-        self.compute(true)
+        self.compute(|gpu| gpu.run(true)).map(|(report, _)| report)
     }
 
-    fn compute(&mut self, resident: bool) -> Result<Report, RunError> {
+    /// Like [`Bound::run_resident`], and reports where the time went if a GPU computed. Two events are recorded, so the
+    /// call takes a little longer. The first call of this kind allocates on a GPU.
+    ///
+    /// # Errors
+    /// The same as [`Bound::run`].
+    pub fn run_timed(&mut self) -> Result<(Report, Option<CallTimes>), RunError> {
+        self.compute(|gpu| gpu.run_timed())
+    }
+
+    /// Computes by `run` on the GPU, or on the CPU.
+    fn compute<T>(
+        &mut self,
+        run: impl FnOnce(&mut HostCall<'_>) -> Result<T, DeviceError>,
+    ) -> Result<(Report, Option<T>), RunError> {
         let (cpu, fallback) = match &mut self.calls {
             Calls::Cpu(cpu) => (cpu, self.reason.clone()),
             Calls::Gpu { gpu, standby } => {
-                let Err(e) = gpu.run(resident) else {
-                    let (workers, copied) = (gpu.blocks(), gpu.copied());
-                    return Ok(Report { backend: Backend::Cuda, workers, copied, fallback: None });
+                let e = match run(gpu) {
+                    Ok(done) => {
+                        let (workers, copied) = (gpu.blocks(), gpu.copied());
+                        let report = Report { backend: Backend::Cuda, workers, copied, fallback: None };
+                        return Ok((report, Some(done)));
+                    }
+                    Err(e) => Arc::new(e),
                 };
-                let e = Arc::new(e);
                 let Some(cpu) = standby else { return Err(RunError::Device(e)) };
                 if let Some(device) = self.engine.gpu() {
                     device.warn(&e);
@@ -248,7 +264,8 @@ impl Bound<'_> {
         };
         cpu.run(self.engine.pool())?;
         let workers = cpu.workers().min(self.engine.threads());
-        Ok(Report { backend: Backend::Cpu(self.engine.cpu()), workers, copied: 0, fallback })
+        let report = Report { backend: Backend::Cpu(self.engine.cpu()), workers, copied: 0, fallback };
+        Ok((report, None))
     }
 }
 

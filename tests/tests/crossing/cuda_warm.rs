@@ -237,6 +237,13 @@ fn copies_are_counted() {
     assert_eq!(bound.run().unwrap().copied, if integrated { 0 } else { all });
     let resident = bound.run_resident().unwrap().copied;
     assert_eq!(resident, 0);
+    // The events lie between the first moment of enqueueing and the end of the wait. Devices count half microseconds.
+    let (report, times) = bound.run_timed().unwrap();
+    let times = times.unwrap();
+    assert_eq!(report.copied, 0);
+    let host = times.enqueue + times.wait + std::time::Duration::from_micros(5);
+    assert!(!times.device.is_zero() && times.device <= host, "{times:?}");
+    bound.run().unwrap();
     drop(bound);
     case.naive().check(&Data::F32(output.to_vec()), None, 4096).unwrap();
     // One tensor in ordinary memory is copied alone.

@@ -82,7 +82,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 /// Anything else.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
-        Ok(x) if x >= 0.0 && x <= 86_400e3 => Ok(Duration::from_secs_f64(x / 1e3)),
+        Ok(x) if (0.0..=86_400e3).contains(&x) => Ok(Duration::from_secs_f64(x / 1e3)),
         _ => Err("allowed: milliseconds from 0 to 86400000".into()),
     }
 }
@@ -107,8 +107,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// Anything else.
 pub fn rate(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(x) if x >= 1e-3 && x <= 1e6 => Ok(x),
+    match text.parse::<f64>() {
+        Ok(x) if (1e-3..=1e6).contains(&x) => Ok(x),
         _ => Err("allowed: calls per second, from 0.001 to 1000000".into()),
     }
 }

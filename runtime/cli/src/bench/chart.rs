@@ -84,7 +84,7 @@ impl Scale {
         for x in numbers.filter(|x| x.is_finite()) {
             (low, high) = (low.min(x), high.max(x));
         }
-        if !(low <= high) || (logarithmic && low <= 0.0) {
+        if low > high || (logarithmic && low <= 0.0) {
             return None;
         }
         if logarithmic {
@@ -139,10 +139,19 @@ fn short(x: f64) -> String {
     }
 }
 
-/// A curve before it has a scale: points with low and high values, and tips.
+/// A point before it has a scale.
+struct Point {
+    x: f64,
+    y: f64,
+    /// Low and high values.
+    band: Option<(f64, f64)>,
+    tip: String,
+}
+
+/// A curve before it has a scale.
 struct Raw {
     name: String,
-    points: Vec<(f64, f64, Option<(f64, f64)>, String)>,
+    points: Vec<Point>,
 }
 
 /// The picture of some curves; none where no curve has two points.
@@ -154,8 +163,8 @@ fn chart(
     dots: bool,
 ) -> Option<Chart> {
     for curve in &mut raw {
-        curve.points.retain(|(x, y, ..)| x.is_finite() && y.is_finite());
-        curve.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        curve.points.retain(|point| point.x.is_finite() && point.y.is_finite());
+        curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     raw.retain(|curve| !curve.points.is_empty());
     if !raw.iter().any(|curve| curve.points.len() > 1) {
@@ -164,8 +173,9 @@ fn chart(
     let (left, top) = (SPACE.0, SPACE.1);
     let (right, bottom) = (SIZE.0 - SPACE.2, SIZE.1 - SPACE.3);
     let points = || raw.iter().flat_map(|curve| &curve.points);
-    let x = Scale::of(points().map(|(x, ..)| *x), x_log, left, right)?;
-    let all = points().flat_map(|(_, y, band, _)| [*y, band.map_or(*y, |b| b.0), band.map_or(*y, |b| b.1)]);
+    let x = Scale::of(points().map(|point| point.x), x_log, left, right)?;
+    let all =
+        points().flat_map(|Point { y, band, .. }| [*y, band.map_or(*y, |b| b.0), band.map_or(*y, |b| b.1)]);
     let y = Scale::of(all, y_log, bottom, top)?;
     let path = |places: &mut dyn Iterator<Item = (f64, f64)>| {
         let words: Vec<String> = places
@@ -178,7 +188,7 @@ fn chart(
         .iter()
         .enumerate()
         .map(|(place, curve)| {
-            let banded = || curve.points.iter().filter_map(|(x, _, band, _)| Some((*x, (*band)?)));
+            let banded = || curve.points.iter().filter_map(|point| Some((point.x, point.band?)));
             let band = if banded().count() > 1 {
                 let above = banded().map(|(x, band)| (x, band.1));
                 let below: Vec<_> = banded().map(|(x, band)| (x, band.0)).collect();
@@ -189,13 +199,13 @@ fn chart(
             Curve {
                 name: curve.name.clone(),
                 color: if curve.name == NOISE { COLORS - 1 } else { place % (COLORS - 1) },
-                line: path(&mut curve.points.iter().map(|(x, y, ..)| (*x, *y))),
+                line: path(&mut curve.points.iter().map(|point| (point.x, point.y))),
                 band,
                 dots: curve
                     .points
                     .iter()
                     .filter(|_| dots)
-                    .map(|(a, b, _, tip)| Dot { x: x.at(*a), y: y.at(*b), tip: tip.clone() })
+                    .map(|point| Dot { x: x.at(point.x), y: y.at(point.y), tip: point.tip.clone() })
                     .collect(),
             }
         })
@@ -210,7 +220,7 @@ fn form(cell: &Cell) -> String {
 }
 
 /// Adds a point to the curve `name`.
-fn add(curves: &mut Vec<Raw>, name: String, point: (f64, f64, Option<(f64, f64)>, String)) {
+fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     match curves.iter_mut().find(|curve| curve.name == name) {
         Some(curve) => curve.points.push(point),
         None => curves.push(Raw { name, points: vec![point] }),
@@ -243,17 +253,15 @@ pub fn of_cells(cells: &[Cell]) -> Vec<Chart> {
             let n = cell.n as f64;
             let name = format!("{} {}", cell.method, form(cell));
             let tip = format!("{}: {:.4} ms, percentile(99%) {:.4} ms", cell.shape, cell.p50_ms, cell.p99_ms);
-            add(&mut latencies, name, (n, cell.p50_ms, None, tip));
+            add(&mut latencies, name, Point { x: n, y: cell.p50_ms, band: None, tip });
             if let (Some(ratio), true) = (cell.speedup_vs_math, cell.method == ELSA) {
                 let band = cell.ratio_low.zip(cell.ratio_high);
                 let tip = format!("{}: {ratio:.3}", cell.shape);
-                add(&mut ratios, form(cell), (n, ratio, band, tip));
-                if let Some(noise) = cell.noise {
-                    if form(cell) == "plain" {
-                        let tip = format!("{:.1} %", noise * 100.0);
-                        let band = ((1.0 - noise).max(0.0), 1.0 + noise);
-                        add(&mut of_noise, NOISE.to_owned(), (n, 1.0, Some(band), tip));
-                    }
+                add(&mut ratios, form(cell), Point { x: n, y: ratio, band, tip });
+                if let Some(noise) = cell.noise.filter(|_| form(cell) == "plain") {
+                    let tip = format!("{:.1} %", noise * 100.0);
+                    let band = Some(((1.0 - noise).max(0.0), 1.0 + noise));
+                    add(&mut of_noise, NOISE.to_owned(), Point { x: n, y: 1.0, band, tip });
                 }
             }
         }
@@ -288,7 +296,10 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
     let raw = |curves: &[(&'static str, Of)]| -> Vec<Raw> {
         let of = |(name, of): &(&'static str, Of)| Raw {
             name: (*name).to_owned(),
-            points: traces.iter().filter_map(|t| Some((t.t_s, of(t)?, None, String::new()))).collect(),
+            points: traces
+                .iter()
+                .filter_map(|t| Some(Point { x: t.t_s, y: of(t)?, band: None, tip: String::new() }))
+                .collect(),
         };
         curves.iter().map(of).collect()
     };

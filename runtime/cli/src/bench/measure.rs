@@ -33,6 +33,8 @@ const SLICES: f64 = 16.0;
 const WARM: Duration = Duration::from_secs(30);
 /// Rounds that take longer than this are compared in halves of two.
 const LONG: Duration = Duration::from_millis(500);
+/// The share of the time in which calls on a GPU are divided into their parts.
+const DIVIDED: f64 = 0.2;
 /// The most calls whose times are kept for `--export`, of each method.
 const KEPT: usize = 1 << 17;
 
@@ -74,6 +76,8 @@ struct Contender<'a> {
     times: Vec<(f64, f64)>,
     /// Bytes allocated by timed calls so far.
     alloc: usize,
+    /// On a GPU, the times in which the host enqueues and waits, and the time on the device.
+    parts: Option<[Latencies; 3]>,
 }
 
 impl Contender<'_> {
@@ -199,12 +203,16 @@ pub fn measure(
     for contender in contenders.iter_mut().take(if alone { kinds } else { 0 }) {
         powers.push(by_itself(contender, seconds / kinds as f64, watch)?);
     }
+    if on_gpu {
+        contenders.iter_mut().take(kinds).try_for_each(|contender| divide(contender, seconds))?;
+    }
     // Copies the answers back from the GPU's memory, where timed calls leave them.
     for contender in &mut contenders {
         contender.bound.run()?;
     }
 
-    let taken: Vec<_> = contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc)).collect();
+    let taken: Vec<_> =
+        contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc, c.parts)).collect();
     // Of the time of another to that of the first.
     let ratio =
         |other: usize| Ratio::of(&rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>());
@@ -213,7 +221,7 @@ pub fn measure(
     let to_math = math.and_then(ratio);
     let marks = watch.judge(&together, stable);
     let mut measured = Vec::new();
-    for (at, (backend, latencies, times, alloc)) in taken.into_iter().enumerate() {
+    for (at, (backend, latencies, times, alloc, parts)) in taken.into_iter().enumerate() {
         let subject = &subjects[at];
         if subject.copy {
             continue;
@@ -227,6 +235,10 @@ pub fn measure(
         [cell.p50_ms, cell.p90_ms, cell.p99_ms, cell.max_ms] =
             [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
         cell.cold_ms = subject.cold_ms;
+        [cell.enqueue_p50_ms, cell.wait_p50_ms, cell.device_p50_ms] = match &parts {
+            Some(parts) => parts.each_ref().map(|part| Some(part.ms(50.0))),
+            None => [None; 3],
+        };
         cell.gflops = case.shape.operations() / (cell.p50_ms * 1e6);
         cell.workspace_bytes = subject.plan.workspace_bytes() as u64;
         cell.alloc_bytes = alloc as u64;
@@ -262,9 +274,26 @@ fn bind<'a>(
             latencies: Latencies::new(),
             times,
             alloc: 0,
+            parts: None,
         });
     }
     Ok(contenders)
+}
+
+/// Measures where the time of calls on a GPU goes, for a part of `seconds`: these calls record events, and so are not
+/// those whose latency is measured.
+fn divide(contender: &mut Contender<'_>, seconds: f64) -> Result<(), Error> {
+    let start = Instant::now();
+    while let (_, Some(times)) = contender.bound.run_timed()? {
+        let parts = contender.parts.get_or_insert_with(|| std::array::from_fn(|_| Latencies::new()));
+        for (part, time) in parts.iter_mut().zip([times.enqueue, times.wait, times.device]) {
+            part.add(time);
+        }
+        if start.elapsed().as_secs_f64() >= seconds * DIVIDED {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Runs one method alone for `seconds` and reads the power.

@@ -84,7 +84,8 @@ pub fn slope(points: &[(f64, f64)], span: f64) -> Option<f64> {
     let (low, high) = points
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (x, _)| (low.min(*x), high.max(*x)));
-    if !(high - low >= span) {
+    // A span that is no number is none.
+    if (high - low).is_nan() || high - low < span {
         return None;
     }
     let n = points.len() as f64;

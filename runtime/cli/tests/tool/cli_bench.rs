@@ -92,6 +92,9 @@ fn bench_prints_every_field_for_every_shape_and_method() {
         let count = FIELDS.len() + SEMANTICS.len() + METHOD.len() + BOARD.len();
         assert_eq!((record.as_object().unwrap().len(), &record["threads"]), (count, &2.into()));
         assert!(["seen", "not seen", "cannot be told"].contains(&record["throttled"].as_str().unwrap()));
+        for field in ["enqueue_p50_ms", "wait_p50_ms", "device_p50_ms"] {
+            assert_eq!(record[field].is_number(), record["backend"] == "cuda", "{field}");
+        }
         let number = |field: &str| record[field].as_f64().unwrap();
         assert!(number("samples") > 0.0 && number("p50_ms") > 0.0 && number("cold_ms") > 0.0);
         assert!(number("p50_ms") <= number("p90_ms") && number("p90_ms") <= number("p99_ms"));

@@ -5,9 +5,21 @@ use super::place::{Placed, for_runs, place};
 use super::plan::GpuPlan;
 use super::workspace::GpuWorkspace;
 use crate::attention::tensors::HostTensors;
-use crate::cuda::driver::{Entered, RawStream};
+use crate::cuda::driver::{Entered, Event, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::{Lengths, Operands, Problem};
+use std::time::{Duration, Instant};
+
+/// Where the time of a call on a GPU goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CallTimes {
+    /// Time in which the host hands the work to the driver.
+    pub enqueue: Duration,
+    /// Time in which the host then waits for the device.
+    pub wait: Duration,
+    /// Time on the device, between an event before the work and one behind it.
+    pub device: Duration,
+}
 
 /// A call on host tensors.
 ///
@@ -27,6 +39,8 @@ pub struct HostCall<'a> {
     staged: bool,
     /// Number of bytes that the last run copied between the tensors and the device.
     copied: usize,
+    /// Events before and behind the work of a timed run, once there was one.
+    clock: Option<[Event; 2]>,
 }
 
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
@@ -63,6 +77,7 @@ impl<'a> HostCall<'a> {
             prepared: true,
             staged: false,
             copied: 0,
+            clock: None,
         })
     }
 
@@ -83,10 +98,23 @@ impl<'a> HostCall<'a> {
     /// # Errors
     /// Returns the error that the device reports. The outputs are then incomplete, and no enqueued work uses the
     /// tensors any longer.
-    #[inline(never)]
     pub fn run(&mut self, resident: bool) -> Result<(), DeviceError> {
+        self.run_with(resident, false).map(|_| ())
+    }
+
+    /// Like [`HostCall::run`] with `resident`, and reports where the time went. The first run of this kind allocates.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub fn run_timed(&mut self) -> Result<CallTimes, DeviceError> {
+        self.run_with(true, true)
+    }
+
+    #[inline(never)]
+    fn run_with(&mut self, resident: bool, timed: bool) -> Result<CallTimes, DeviceError> {
         if self.workspace.revive()? {
             (self.prepared, self.staged) = (false, false);
+            self.clock = None;
         }
         if !self.prepared {
             (self.placed, self.launch) =
@@ -94,17 +122,38 @@ impl<'a> HostCall<'a> {
             self.prepared = true;
         }
         let context = self.workspace.context.clone();
+        if timed && self.clock.is_none() {
+            self.clock = Some([Event::timed(&context)?, Event::timed(&context)?]);
+        }
+        let clock = self.clock.as_ref().filter(|_| timed);
         let entered = context.enter()?;
         let stream = self.workspace.stream.raw();
         let reused = resident && self.staged;
         self.staged = false;
-        let done = self.enqueue(&entered, stream, reused, resident);
+        let start = timed.then(Instant::now);
+        let begun = clock.map_or(Ok(()), |[before, _]| before.record(&entered, stream));
+        let done = begun.and_then(|()| self.enqueue(&entered, stream, reused, resident));
+        let ended = clock.map_or(Ok(()), |[_, behind]| behind.record(&entered, stream));
+        let enqueued = timed.then(Instant::now);
         // Enqueued work must not touch the caller's memory after this call.
         let waited = stream.synchronize(&entered);
+        let over = timed.then(Instant::now);
         self.copied = done?;
         waited?;
+        ended?;
         self.staged = true;
-        if resident { Ok(()) } else { self.fill_gaps(&entered, stream) }
+        if !resident {
+            self.fill_gaps(&entered, stream)?;
+        }
+        let (Some([before, behind]), Some(start), Some(enqueued), Some(over)) =
+            (self.clock.as_ref().filter(|_| timed), start, enqueued, over)
+        else {
+            return Ok(CallTimes::default());
+        };
+        // A driver that reports no positive number has not measured.
+        let ms = f64::from(behind.since(&entered, before)?);
+        let device = Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default();
+        Ok(CallTimes { enqueue: enqueued - start, wait: over - enqueued, device })
     }
 
     /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back. Returns

@@ -76,6 +76,7 @@ api! {
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
     cuEventSynchronize(CUevent);
+    cuEventElapsedTime(*mut f32, CUevent, CUevent);
 }
 
 /// The error codes of the driver that are treated specially.
@@ -126,6 +127,8 @@ pub const HOST_PORTABLE_MAPPED: c_uint = 1 | 2;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 /// Flag for a context whose waiting threads block instead of spinning.
 pub const CONTEXT_BLOCKING: c_uint = 4;
+/// Flags of an event that records its time.
+pub const EVENT_TIMING: c_uint = 0;
 /// Flag for an event that records no time.
 pub const EVENT_NO_TIMING: c_uint = 2;
 /// Lowest supported compute capability, which is that of the PTX.

@@ -1,12 +1,12 @@
 //! Streams and events, which order the work on a device.
 
-use super::api::{EVENT_NO_TIMING, STREAM_NON_BLOCKING};
+use super::api::{EVENT_NO_TIMING, EVENT_TIMING, STREAM_NON_BLOCKING};
 use super::context::{Context, Entered};
 use super::module::Function;
 use super::resource::{closable, resource};
 use crate::error::DeviceError;
 use cudarc::driver::sys::{CUevent, CUstream};
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -173,10 +173,22 @@ impl Event {
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn new(context: &Arc<Context>) -> Result<Event, DeviceError> {
+        Event::with_flags(context, EVENT_NO_TIMING)
+    }
+
+    /// Creates an event that has not been recorded, and that keeps the time when it is.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn timed(context: &Arc<Context>) -> Result<Event, DeviceError> {
+        Event::with_flags(context, EVENT_TIMING)
+    }
+
+    fn with_flags(context: &Arc<Context>, flags: c_uint) -> Result<Event, DeviceError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
         // SAFETY: *current*, *room*: a handle.
-        let code = unsafe { (context.api().cuEventCreate)(&raw mut raw, EVENT_NO_TIMING) };
+        let code = unsafe { (context.api().cuEventCreate)(&raw mut raw, flags) };
         entered.check("cuEventCreate", code)?;
         Ok(Event { context: context.clone(), raw: Some(raw) })
     }
@@ -214,6 +226,20 @@ impl Event {
         // SAFETY: *handle*, *current*.
         let code = unsafe { (entered.context.api().cuEventSynchronize)(self.handle()) };
         entered.check("cuEventSynchronize", code)
+    }
+
+    /// The milliseconds on the device since `earlier`. Both must be timed events that are done.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn since(&self, entered: &Entered<'_>, earlier: &Event) -> Result<f32, DeviceError> {
+        let mut ms = 0.0;
+        // SAFETY: *handle* of both, *current*, *room*: a number.
+        let code = unsafe {
+            (entered.context.api().cuEventElapsedTime)(&raw mut ms, earlier.handle(), self.handle())
+        };
+        entered.check("cuEventElapsedTime", code)?;
+        Ok(ms)
     }
 }
 
