@@ -151,7 +151,7 @@ fn ratio(cell: &Cell) -> String {
 pub fn grid(cells: &[Cell]) -> String {
     let mut table = String::new();
     let mut kinds: Vec<(&str, u64)> = Vec::new();
-    for cell in cells.iter().filter(|cell| cell.mask.is_some()) {
+    for cell in cells.iter().filter(|cell| cell.mask.is_some() && cell.samples > 0) {
         if !kinds.contains(&(&cell.dtype, cell.heads)) {
             kinds.push((&cell.dtype, cell.heads));
         }
