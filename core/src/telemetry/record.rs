@@ -141,7 +141,7 @@ pub struct Cell {
     pub workspace_bytes: u64,
     /// Bytes allocated during all timed calls together.
     pub alloc_bytes: u64,
-    /// Median of math over the median of this method; `None` if math was not measured.
+    /// Median of the ratio of math to this method, turn by turn; `None` if math was not measured.
     pub speedup_vs_math: Option<f64>,
     /// Lower quartile of the ratio of math to elsa, pair by pair.
     pub ratio_low: Option<f64>,

@@ -1,7 +1,6 @@
 //! What is measured: shapes with an element type.
 
-use super::args::BenchArgs;
-use crate::shape::{MaskForm, Named, Shape};
+use crate::shape::{MaskForm, Named, Shape, Workload};
 use elsa_core::dtype::DType;
 
 /// Tokens of the default grid: the sequence lengths of ELSA table 6.
@@ -30,44 +29,40 @@ pub const fn cell(heads: usize, tokens: usize, mask: Option<MaskForm>) -> Shape 
     Shape { mask, ..Shape::plain(1, heads, tokens, tokens, DIM) }
 }
 
-/// The requested cases.
+/// The cases of `shapes` and `workloads`, in f32 unless `dtype` says otherwise; without any, the default grid with so many
+/// `heads`, in f32 and in f16.
 ///
 /// # Errors
 /// None: a test reads every shape of every workload.
-pub fn cases(args: &BenchArgs) -> Result<Vec<Case>, String> {
-    let mut named = args.shape.clone();
-    for workload in &args.workload {
+pub fn cases(
+    shapes: &[Named],
+    workloads: &[Workload],
+    dtype: Option<DType>,
+    heads: usize,
+) -> Result<Vec<Case>, String> {
+    let mut named = shapes.to_vec();
+    for workload in workloads {
         named.push(Named { workload: Some(workload.name), shapes: workload.shapes()? });
     }
+    let mut cases = Vec::new();
     if named.is_empty() {
-        let types = args.dtype.map_or(vec![DType::F32, DType::F16], |dtype| vec![dtype]);
-        let of = |dtype| {
-            GRID.into_iter().flat_map(move |tokens| COLUMNS.map(|mask| (dtype, tokens, mask))).map(
-                |(dtype, tokens, mask)| Case { workload: None, shape: cell(args.heads, tokens, mask), dtype },
-            )
-        };
-        return Ok(types.into_iter().flat_map(of).collect());
+        for dtype in dtype.map_or(vec![DType::F32, DType::F16], |dtype| vec![dtype]) {
+            for tokens in GRID {
+                let of = |mask| Case { workload: None, shape: cell(heads, tokens, mask), dtype };
+                cases.extend(COLUMNS.map(of));
+            }
+        }
     }
-    let dtype = args.dtype.unwrap_or(DType::F32);
-    let of = |named: Named| {
-        let Named { workload, shapes } = named;
-        shapes.into_iter().map(move |shape| Case { workload, shape, dtype })
-    };
-    Ok(named.into_iter().flat_map(of).collect())
+    let dtype = dtype.unwrap_or(DType::F32);
+    for Named { workload, shapes } in named {
+        cases.extend(shapes.into_iter().map(|shape| Case { workload, shape, dtype }));
+    }
+    Ok(cases)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Cli, Command};
-    use clap::Parser;
-
-    fn of(line: &str) -> Vec<Case> {
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Command::Bench(args) = cli.command else { panic!("{line}") };
-        cases(&args).unwrap()
-    }
-
     #[test]
     fn the_default_grid_is_that_of_the_paper_with_masks() {
         let lengths = [64, 100, 144, 196, 256, 324, 400, 484, 576, 676, 784, 900];
@@ -79,16 +74,20 @@ mod tests {
                 }
             }
         }
-        let found: Vec<_> =
-            of("elsa bench").iter().map(|case| (case.dtype, case.shape.to_string())).collect();
+        let found: Vec<_> = cases(&[], &[], None, 1)
+            .unwrap()
+            .iter()
+            .map(|case| (case.dtype, case.shape.to_string()))
+            .collect();
         assert_eq!(found, wanted);
-        let one = of("elsa bench --dtype bf16 --heads 8");
+        let one = cases(&[], &[], Some(DType::Bf16), 8).unwrap();
         assert!(one.len() == 36 && one.iter().all(|case| case.dtype == DType::Bf16 && case.shape.heads == 8));
     }
 
     #[test]
     fn shapes_and_workloads_take_the_place_of_the_grid() {
-        let found = of("elsa bench --workload dpt --shape 1,2,3,4,5 --shape swin-t");
+        let shapes = ["1,2,3,4,5", "swin-t"].map(|name| name.parse().unwrap());
+        let found = cases(&shapes, &["dpt".parse().unwrap()], None, 1).unwrap();
         let names: Vec<_> = found.iter().map(|case| (case.workload, case.shape.heads)).collect();
         assert_eq!((names.len(), names[0], names[9]), (10, (None, 2), (Some("dpt"), 16)));
         assert!(names[1..9].iter().all(|(name, _)| *name == Some("swin-t")));

@@ -133,6 +133,9 @@ fn row(cell: &Cell) -> Row {
         ms(cell.max_ms),
         whole(cell.samples),
         number(Some(cell.cold_ms), 3),
+        number(cell.enqueue_p50_ms, 4),
+        number(cell.wait_p50_ms, 4),
+        number(cell.device_p50_ms, 4),
         ratio,
         word(differs),
         number(cell.noise.map(|noise| noise * 100.0), 1),
@@ -148,8 +151,11 @@ fn row(cell: &Cell) -> Row {
         whole(cell.workspace_bytes),
         whole(cell.alloc_bytes),
         number(cell.power_mw, 0),
+        number(cell.idle_power_mw, 0),
         number(cell.energy_mj, 3),
+        number(cell.energy_net_mj, 3),
         number(cell.temp_c, 1),
+        word(cell.temp_zone.as_deref().unwrap_or("–")),
         number(cell.cpu_mhz, 0),
         number(cell.gpu_mhz, 0),
         number(cell.emc_mhz, 0),
@@ -192,5 +198,12 @@ mod tests {
         let page = page(&Start::default(), &[cell], &[], None).unwrap();
         assert!(page.contains("has not ended") && page.contains("there is no curve"), "{page}");
         assert!(page.contains("refused: first; mark; second") && !page.contains("NaN"), "{page}");
+        // As many fields as columns.
+        let row =
+            page.split("<tbody>").nth(1).and_then(|body| body.split("</tr>").next()).unwrap_or_default();
+        assert_eq!(
+            row.matches("<td").count(),
+            page.matches("<th>").count() + page.matches("<th class").count()
+        );
     }
 }

@@ -12,7 +12,7 @@
 
 use super::grid::Case;
 use super::progress::{Part, Progress};
-use super::stats::{HALF, Latencies, Ratio, settled};
+use super::stats::{HALF, Latencies, PAIRS, Ratio, middle, settled};
 use super::subject::{self, Check, Subject, name};
 use super::watch::Watch;
 use crate::board::Readings;
@@ -193,7 +193,8 @@ pub fn measure(
         let fewest = contenders.iter().map(|contender| contender.latencies.count()).min().unwrap_or(0);
         let counted = fewest as f64 / settings.iterations as f64;
         progress.tell(Part::Time, spent.min(counted) * if alone { 0.5 } else { 1.0 });
-        if spent >= 1.0 && fewest >= settings.iterations {
+        let enough = rounds.len() >= PAIRS || begin.elapsed() > LONG * rounds.len() as u32;
+        if spent >= 1.0 && fewest >= settings.iterations && enough {
             break;
         }
     }
@@ -213,12 +214,10 @@ pub fn measure(
 
     let taken: Vec<_> =
         contenders.into_iter().map(|c| (c.backend, c.latencies, c.times, c.alloc, c.parts)).collect();
-    // Of the time of another to that of the first.
-    let ratio =
-        |other: usize| Ratio::of(&rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>());
-    let noise = ratio(kinds).map(Ratio::spread);
-    let math = (1..kinds).find(|&at| subjects[at].method == Method::Math);
-    let to_math = math.and_then(ratio);
+    // The times of the first and of another, round by round.
+    let pairs = |other: usize| rounds.iter().map(|times| (times[0], times[other])).collect::<Vec<_>>();
+    let noise = Ratio::of(&pairs(kinds)).map(Ratio::spread);
+    let to_math = (1..kinds).find(|&at| subjects[at].method == Method::Math).map(pairs);
     let marks = watch.judge(&together, stable);
     let mut measured = Vec::new();
     for (at, (backend, latencies, times, alloc, parts)) in taken.into_iter().enumerate() {
@@ -243,11 +242,12 @@ pub fn measure(
         cell.workspace_bytes = subject.plan.workspace_bytes() as u64;
         cell.alloc_bytes = alloc as u64;
         cell.noise = noise;
-        if let Some(ratio) = to_math {
+        if let Some(pairs) = &to_math {
             let own = subject.method == Method::Math;
-            cell.speedup_vs_math = Some(if own { 1.0 } else { ratio.middle });
-            (cell.ratio_low, cell.ratio_high) = (Some(ratio.low), Some(ratio.high));
-            cell.differs = noise.map(|noise| ratio.differs(noise));
+            cell.speedup_vs_math = if own { Some(1.0) } else { middle(pairs) };
+            let ratio = Ratio::of(pairs);
+            (cell.ratio_low, cell.ratio_high) = (ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high));
+            cell.differs = ratio.zip(noise).map(|(ratio, noise)| ratio.differs(noise));
         }
         cell.rel_l2 = total.relative();
         cell.certified = subject.certified(&total, backend);

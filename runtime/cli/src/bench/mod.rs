@@ -65,11 +65,8 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         }
         log::info!("the back end cuda has no method math: only elsa is measured");
     }
-    let cases = cases(args).map_err(|found| Error::Argument {
-        argument: "workload",
-        found,
-        allowed: "a shape".into(),
-    })?;
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
+        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };
     // A shape that is no problem is known before anything is measured.
     cases.iter().try_for_each(|case| case.shape.problem(case.dtype).map(drop))?;

@@ -20,7 +20,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 /// Significant digits of latencies.
 const DIGITS: u8 = 3;
 /// The fewest pairs whose quartiles say anything.
-const PAIRS: usize = 5;
+pub const PAIRS: usize = 5;
 /// Slices in each half of those that are compared before the measurement begins.
 pub const HALF: usize = 5;
 /// A change of latency that is no trend.
@@ -105,6 +105,13 @@ pub struct Ratio {
     pub middle: f64,
     /// A quarter of the ratios lie above.
     pub high: f64,
+}
+
+/// The median of the ratios of pairs, the second over the first; none without pairs and where a ratio is no number.
+#[must_use]
+pub fn middle(pairs: &[(f64, f64)]) -> Option<f64> {
+    let mut ratios: Vec<f64> = pairs.iter().map(|(first, second)| second / first).collect();
+    percentile(&mut ratios, 50).filter(|ratio| ratio.is_finite())
 }
 
 impl Ratio {
@@ -202,7 +209,8 @@ mod tests {
         assert_eq!((ratio.low, ratio.middle, ratio.high), (1.5, 1.5, 1.5));
         let pairs: Vec<(f64, f64)> = [1.0, 5.0, 2.0, 4.0, 3.0].map(|x| (2.0, 2.0 * x)).to_vec();
         assert_eq!(Ratio::of(&pairs), Some(Ratio { low: 2.0, middle: 3.0, high: 4.0 }));
-        assert_eq!(Ratio::of(&pairs[..4]), None);
+        assert_eq!((Ratio::of(&pairs[..4]), middle(&pairs[..4])), (None, Some(2.0)));
+        assert_eq!((middle(&[]), middle(&[(0.0, 0.0)])), (None, None));
         for wrong in [f64::NAN, 0.0, f64::INFINITY, -1.0] {
             let pairs = [&pairs[..], &[(1.0, wrong)]].concat();
             assert_eq!(Ratio::of(&pairs), None, "{wrong}");

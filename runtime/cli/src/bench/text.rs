@@ -81,7 +81,7 @@ pub fn header(width: usize) -> String {
         "GFLOP/s",
         "rel L2",
         "workspace",
-        "mJ",
+        "alloc",
         "noise"
     )
 }
@@ -104,9 +104,8 @@ pub fn row(width: usize, cell: &Cell) -> String {
     );
     if cell.samples > 0 {
         let noise = cell.noise.map_or("-".to_owned(), |noise| format!("{:.1}%", noise * 100.0));
-        let energy = cell.energy_mj.map_or("-".to_owned(), |energy| format!("{energy:.2}"));
         row += &format!(
-            " {:>10.4} {:>15.4} {:>15.4} {:>10.4} {:>8} {:>10.3} {:>19} {:>9.2} {:>9.2e} {:>10} {energy:>7} {noise:>6}  {}",
+            " {:>10.4} {:>15.4} {:>15.4} {:>10.4} {:>8} {:>10.3} {:>19} {:>9.2} {:>9.2e} {:>10} {:>7} {noise:>6}  {}",
             cell.p50_ms,
             cell.p90_ms,
             cell.p99_ms,
@@ -117,6 +116,7 @@ pub fn row(width: usize, cell: &Cell) -> String {
             cell.gflops,
             cell.rel_l2,
             cell.workspace_bytes,
+            cell.alloc_bytes,
             cell.kernel
         );
         if let (Some(enqueue), Some(wait)) = (cell.enqueue_p50_ms, cell.wait_p50_ms) {
@@ -124,14 +124,39 @@ pub fn row(width: usize, cell: &Cell) -> String {
             row += &format!("\n      median: enqueue {enqueue:.4}, wait {wait:.4}, device {device}");
         }
     }
+    if let Some(board) = board(cell) {
+        row += &format!("\n      board: {board}");
+    }
     if cell.samples > 0 && !cell.certified {
-        row += "\n      not certified: further from the oracle than the published bound allows";
+        row += &format!("\n      not certified: rel L2 {:.3e}", cell.rel_l2);
     }
     let word = if cell.samples > 0 { "marked" } else { "refused" };
     for mark in &cell.marks {
         row += &format!("\n      {word}: {mark}");
     }
     row
+}
+
+/// What the board did during a cell; none where it reports nothing.
+fn board(cell: &Cell) -> Option<String> {
+    let mut facts = Vec::new();
+    let mut fact = |value: Option<f64>, digits: usize, unit: &str| {
+        facts.extend(value.map(|value| format!("{value:.digits$} {unit}")));
+    };
+    fact(cell.power_mw, 0, "mW");
+    fact(cell.idle_power_mw, 0, "mW idle");
+    fact(cell.power_quantum_mw, 0, "mW a step");
+    fact(cell.energy_mj, 3, "mJ a call");
+    fact(cell.energy_net_mj, 3, "mJ without idle power");
+    fact(cell.temp_c, 1, &format!("°C {}", cell.temp_zone.as_deref().unwrap_or_default()));
+    fact(cell.cpu_mhz, 0, "MHz CPU");
+    fact(cell.gpu_mhz, 0, "MHz GPU");
+    fact(cell.emc_mhz, 0, "MHz memory");
+    if facts.is_empty() {
+        return None;
+    }
+    facts.push(format!("throttling {}", cell.throttled));
+    Some(facts.join(", "))
 }
 
 /// The ratio of a row of elsa; `-` of another.
@@ -213,6 +238,10 @@ mod tests {
             ratio_high: Some(1.75),
             differs: Some(false),
             kernel: text("attention_f32"),
+            certified: true,
+            temp_c: Some(41.25),
+            temp_zone: Some(text("GPU-therm")),
+            energy_mj: Some(1.5),
             ..Cell::default()
         };
         let _ = cell.marks.push(text("another load"));
@@ -223,6 +252,7 @@ mod tests {
             "1.50 (1.25-1.75)~",
             "attention_f32",
             "marked: another load",
+            "board: 1.500 mJ a call, 41.2 °C GPU-therm, throttling cannot be told",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }

@@ -395,3 +395,38 @@ fn a_spot_check_without_a_table_says_how_to_make_one() {
     let (status, said) = call("bench --spot @kept");
     assert!(status == Some(2) && said.contains("2026-01-02.csv: not a table of elsa bench"), "{said}");
 }
+
+#[test]
+#[cfg_attr(
+    target_arch = "aarch64",
+    ignore = "the load that disturbs is that of the host, whatever the emulator says"
+)]
+fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
+    struct Busy(Vec<std::process::Child>);
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            for child in &mut self.0 {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+    let spin = || std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let _busy = Busy((0..2).map(|_| spin()).collect());
+    let desk = Desk::new();
+    let line = "bench --json --seconds 0.01 --shape 1,1,16,16,8 --csv @a.csv --html @a.html";
+    let output = desk.call(line);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert!(said.contains("1 of 1 cells are not clean"), "{said}");
+    let row = &cells(&output.stdout)[0];
+    assert_eq!((&row["samples"], &row["p50_ms"], &row["clean"]), (&0.into(), &Value::Null, &false.into()));
+    let mark = row["marks"][0].as_str().unwrap();
+    assert!(mark.starts_with("others take ") && mark.contains("; close "), "{mark}");
+    let page = std::fs::read_to_string(desk.path("a.html")).unwrap();
+    assert!(page.contains("refused: others take "), "{page}");
+    // A refused row is no latency to compare with.
+    let same = desk.call("bench --compare @a.csv @a.csv");
+    let text = String::from_utf8(same.stdout).unwrap();
+    assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
+}
