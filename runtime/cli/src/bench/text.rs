@@ -148,7 +148,8 @@ fn board(cell: &Cell) -> Option<String> {
     fact(cell.power_quantum_mw, 0, "mW a step");
     fact(cell.energy_mj, 3, "mJ a call");
     fact(cell.energy_net_mj, 3, "mJ without idle power");
-    fact(cell.temp_c, 1, &format!("°C {}", cell.temp_zone.as_deref().unwrap_or_default()));
+    let zone = cell.temp_zone.as_deref().map(|zone| format!(" {zone}")).unwrap_or_default();
+    fact(cell.temp_c, 1, &format!("°C{zone}"));
     fact(cell.cpu_mhz, 0, "MHz CPU");
     fact(cell.gpu_mhz, 0, "MHz GPU");
     fact(cell.emc_mhz, 0, "MHz memory");
