@@ -5,6 +5,7 @@
 //! | [`describe`](mod@describe) | what the machine is: model, releases, power mode, clocks, zones, rails |
 //! | [`monitor`] | a thread that watches it while a benchmark runs |
 //! | [`tally`] | what is kept of a cell: energy, temperature, clocks, throttling, load of others |
+//! | [`inclusion`] | whether the total power holds its parts |
 //! | [`gate`] | whether a cell means anything, and what helps |
 //! | [`sources`] | the files that are read, all together |
 //! | [`zones`], [`clocks`], [`rails`], [`throttle`], [`load`], [`release`] | the files that are read, by kind |
@@ -16,6 +17,7 @@
 pub mod clocks;
 pub mod describe;
 pub mod gate;
+pub mod inclusion;
 pub mod load;
 pub mod monitor;
 pub mod rails;
@@ -29,7 +31,8 @@ pub mod throttle;
 pub mod zones;
 
 pub use describe::{Description, describe};
-pub use gate::{Inclusion, Limits, Mark, inclusions, judge, quiet};
+pub use gate::{Limits, Mark, judge, quiet};
+pub use inclusion::{Inclusion, inclusions};
 pub use monitor::{Monitor, Span};
 pub use root::Root;
 pub use tally::Readings;

@@ -6,6 +6,7 @@
 //! which is thinned to half whenever it is full. The thread measures its own time on the processor, and reads less often
 //! where it takes more than half a percent of a core.
 
+use super::inclusion::{Inclusion, inclusions};
 use super::load::{Load, Times};
 use super::root::Root;
 use super::sources::{Slow, Sources};
@@ -48,7 +49,9 @@ struct State {
     start: Instant,
     tallies: Vec<(u64, Tally)>,
     next: u64,
-    idle: Option<f64>,
+    idle: Option<Readings>,
+    /// For each part of the total the largest rise that was seen.
+    findings: Vec<Inclusion>,
     course: Vec<Point>,
     /// Every so many slow samples become a point.
     stride: usize,
@@ -104,6 +107,25 @@ impl State {
         }
         let seconds = now.saturating_duration_since(self.start).as_secs_f64();
         self.course.push(Point { seconds, power: self.power, slow, load: others.map(|others| others.load) });
+    }
+
+    /// Compares the rise of the total since the idle machine with that of its parts.
+    fn compare(&mut self, readings: &Readings) {
+        let found = self.idle.as_ref().map(|idle| inclusions(idle, readings)).unwrap_or_default();
+        for found in found {
+            let known = self.findings.iter().position(|known| known.part == found.part);
+            let before = known.map(|place| &self.findings[place]);
+            if before.is_some_and(|before| before.part_mw >= found.part_mw) {
+                continue;
+            }
+            if !found.holds() && before.is_none_or(Inclusion::holds) {
+                log::warn!("{found}");
+            }
+            match known {
+                Some(place) => self.findings[place] = found,
+                None => self.findings.push(found),
+            }
+        }
     }
 
     /// A point as a record.
@@ -212,6 +234,7 @@ impl Monitor {
             tallies: Vec::new(),
             next: 0,
             idle: None,
+            findings: Vec::new(),
             course: Vec::with_capacity(POINTS),
             stride: 1,
             skipped: 0,
@@ -255,7 +278,7 @@ impl Monitor {
             state.sample_power(now);
             state.sample_slow();
             let facts = Facts {
-                idle_mw: state.idle,
+                idle_mw: state.idle.as_ref().and_then(|idle| idle.power_mw),
                 step_mw: state.sources.power_step(),
                 cores: state.sources.cores(),
             };
@@ -269,6 +292,7 @@ impl Monitor {
                 readings.temp_zone = Some(zone.name.clone());
                 readings.passive_c = zone.passive_c;
             }
+            state.compare(&readings);
             (readings, now)
         };
         if let (Some(load), Some(others)) = (&self.load, readings.others)
@@ -288,8 +312,14 @@ impl Monitor {
         let span = self.open();
         std::thread::sleep(time);
         let readings = self.close(span, 0);
-        self.shared.lock().idle = readings.power_mw;
+        self.shared.lock().idle = Some(readings.clone());
         readings
+    }
+
+    /// Whether the total power holds its parts, as far as their rise has shown since [`Monitor::idle`].
+    #[must_use]
+    pub fn findings(&self) -> Vec<Inclusion> {
+        self.shared.lock().findings.clone()
     }
 
     /// The course of the run so far, at most 2048 points.

@@ -71,3 +71,56 @@ fn clocks(clock: &Reading) -> String {
     let governor = clock.governor.as_ref().map(|governor| format!(", {governor}")).unwrap_or_default();
     format!("{} MHz, {} to {}{governor}", mhz(clock.mhz), mhz(clock.min_mhz), mhz(clock.max_mhz))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Root;
+
+    #[test]
+    fn what_a_board_tells_is_printed_on_a_line_each() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [
+            ("proc/device-tree/model", "Board\u{1b}[31m\0"),
+            ("etc/nv_tegra_release", "# R32 (release), REVISION: 7.1, GCID: 1\n"),
+            ("var/lib/nvpmodel/status", "pmode:0000\n"),
+            ("sys/class/thermal/thermal_zone0/type", "GPU-therm\n"),
+            ("sys/class/thermal/thermal_zone0/temp", "44500\n"),
+            ("sys/class/thermal/thermal_zone1/type", "CV-therm\n"),
+            ("sys/class/thermal/thermal_zone1/temp", "-256000\n"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "1200000\n"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq", "2000000\n"),
+            ("sys/devices/system/cpu/cpu0/cpufreq/scaling_min_freq", "345600\n"),
+            ("sys/devices/system/cpu/cpu1/online", "0\n"),
+            ("sys/bus/i2c/devices/0-0041/name", "ina3221x\n"),
+            ("sys/bus/i2c/devices/0-0041/iio_device/rail_name_0", "VDD_IN\n"),
+            ("sys/bus/i2c/devices/0-0041/iio_device/in_power0_input", "1649\n"),
+        ];
+        for (file, contents) in files {
+            let path = folder.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, contents).unwrap();
+        }
+        let machine = crate::board::describe(&Root::new(folder.path()));
+        let mut out = Vec::new();
+        identity(&mut out, &machine).unwrap();
+        state(&mut out, &machine).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = [
+            "board     Board\\u{1b}[31m",
+            "l4t       32.7.1, JetPack 4.6.1",
+            "mode      0",
+            "clocks    not fixed: sudo jetson_clocks",
+            "clock     cpu0    1200 MHz, 346 to 2000",
+            "off       cpu1",
+            "zone      GPU-therm         44.5 °C",
+            "zone      CV-therm          off",
+            "rail      VDD_IN            1649 mW, 0-0041, counted",
+            "power     VDD_IN",
+            "note      memory clock: in none of the places that are known",
+            "note      throttling: not told; the system counts no events",
+        ];
+        assert_eq!(lines, expected);
+    }
+}

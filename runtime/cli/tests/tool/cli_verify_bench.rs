@@ -105,6 +105,10 @@ fn info_reports_what_would_be_chosen() {
     let chosen = backends.iter().find(|b| b["name"] == info["chosen"]).unwrap();
     assert_eq!(chosen["present"], true);
     assert!(info["threads"].as_u64().unwrap() >= 1 && info["version"].is_string());
+    let machine = &info["machine"];
+    assert_eq!(machine["emulated"], common::emulated());
+    let lists = ["cores", "zones", "rails", "notes"];
+    assert!(lists.iter().all(|list| machine[list].is_array()), "{machine}");
     let text = String::from_utf8(elsa(&["info"]).stdout).unwrap();
     assert!(text.contains("chosen") && text.contains("absent"), "{text}");
 }

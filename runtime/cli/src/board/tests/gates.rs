@@ -2,7 +2,8 @@
 
 use super::tree::{self, OWN};
 use crate::board::describe::{Description, describe};
-use crate::board::gate::{Inclusion, Limits, Mark, inclusions, judge, quiet};
+use crate::board::gate::{Limits, Mark, judge, quiet};
+use crate::board::inclusion::{Inclusion, inclusions};
 use crate::board::load::{Busy, Others};
 use crate::board::monitor::Monitor;
 use crate::board::release::PowerMode;
@@ -161,4 +162,25 @@ fn the_total_is_compared_with_its_parts() {
     assert!(found[0].to_string().contains("does not hold it"), "{}", found[0]);
     assert!(inclusions(&idle, &of(1700.0, Some(200.0), None)).is_empty());
     assert!(inclusions(&Readings::default(), &of(7600.0, Some(5150.0), None)).is_empty());
+}
+
+#[test]
+fn the_largest_rise_is_the_finding() {
+    let tree = tree::tx2();
+    let hour = Duration::from_secs(3600);
+    let monitor = Monitor::with_periods(&tree.root(), OWN, hour, hour);
+    let cell = |total: u32, gpu: u32| {
+        tree.put("sys/bus/i2c/devices/0-0041/iio_device/in_power0_input", format!("{total}\n"));
+        tree.put("sys/bus/i2c/devices/0-0040/iio:device0/in_power0_input", format!("{gpu}\n"));
+        let _ = monitor.close(monitor.open(), 1);
+        monitor.findings()
+    };
+    assert!(cell(9000, 6000).is_empty(), "nothing is known of the idle board");
+    assert!(cell(1649, 153).is_empty());
+    let _ = monitor.idle(Duration::ZERO);
+    assert!(cell(1700, 200).is_empty(), "too little to show anything");
+    let found = cell(4649, 1153);
+    assert_eq!(found, [Inclusion { part: "GPU", total_mw: 3000.0, part_mw: 1000.0 }]);
+    assert_eq!(cell(2649, 1053), found, "a smaller rise shows less");
+    assert!(!cell(4649, 6153)[0].holds());
 }

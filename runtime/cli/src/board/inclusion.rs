@@ -1,0 +1,61 @@
+//! Whether the total power holds the rails that it should.
+//!
+//! A rail such as `VDD_IN` counts as the total because it feeds the others. Nobody has shown that on every board. Under
+//! load it can be seen: a total that holds a rail rises at least as the rail does.
+
+use super::sources::PARTS;
+use super::tally::Readings;
+use std::fmt;
+
+/// A rail that is a part of the total, and whether the total shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inclusion {
+    /// `GPU` or `CPU`.
+    pub part: &'static str,
+    /// How far the total rose under load, in mW.
+    pub total_mw: f64,
+    /// How far the part rose.
+    pub part_mw: f64,
+}
+
+/// A rise of a rail below this, in mW, shows nothing.
+const RISE: f64 = 500.0;
+/// The share of a part's rise that the total may lack: both are steps and means.
+const SLACK: f64 = 0.1;
+
+impl Inclusion {
+    /// Whether the total rose at least as the part did, and so holds it.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.total_mw >= self.part_mw * (1.0 - SLACK)
+    }
+}
+
+impl fmt::Display for Inclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inclusion { part, total_mw, part_mw } = self;
+        let verdict =
+            if self.holds() { "holds it" } else { "does not hold it: power and energy are too low" };
+        write!(
+            f,
+            "under load the rail of the {part} rose by {part_mw:.0} mW and the total by {total_mw:.0} mW: the total {verdict}"
+        )
+    }
+}
+
+/// Compares the rise of the total with that of its parts, from the idle machine to one under load. Nothing where no part
+/// rose enough.
+#[must_use]
+pub fn inclusions(idle: &Readings, load: &Readings) -> Vec<Inclusion> {
+    let Some(total_mw) = load.power_mw.zip(idle.power_mw).map(|(load, idle)| load - idle) else {
+        return Vec::new();
+    };
+    let rise = |place: usize| Some(load.parts_mw[place]? - idle.parts_mw[place]?);
+    let parts = PARTS.into_iter().enumerate();
+    parts
+        .filter_map(|(place, part)| {
+            let part_mw = rise(place).filter(|rise| *rise >= RISE)?;
+            Some(Inclusion { part, total_mw, part_mw })
+        })
+        .collect()
+}
