@@ -9,14 +9,14 @@
 use super::{Port, PortError, RETRY, waits};
 use elsa_core::telemetry::frame::{Encoder, FRAME};
 use elsa_core::telemetry::record::Record;
-use serialport::{ClearBuffer, SerialPort, TTYPort};
+use serialport::TTYPort;
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Frames that may wait.
-pub(super) const WAITING: usize = 128;
+const WAITING: usize = 128;
 
 /// The longest that [`Sink::close`] waits, however slowly bytes flow.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,8 +123,8 @@ impl Sink {
         }
     }
 
-    /// Waits until the queue is empty, as long as the port takes bytes and at most ten seconds. What still waits then is
-    /// dropped, and what lies in the buffer of a port that stands still is, too.
+    /// Waits until the port has passed everything on, as long as it takes bytes and at most ten seconds. What still waits
+    /// then is dropped.
     #[must_use]
     pub fn close(mut self) -> Sent {
         self.queue = None;
@@ -178,14 +178,14 @@ impl Line {
                 shared.note(|state| state.sent += 1);
             }
             if shared.abandoned() {
-                // Closing the port would wait for what lies in its buffer.
-                if let Some(tty) = &self.tty
-                    && let Err(e) = tty.clear(ClearBuffer::Output)
-                {
-                    log::debug!("--serial: {}: its buffer stays: {e}", self.port);
-                }
                 break;
             }
+        }
+        // A process that ends takes with it what the port has not passed on.
+        if let Some(tty) = &mut self.tty
+            && let Err(e) = tty.flush()
+        {
+            log::warn!("--serial: {}: the last records may be lost: {e}", self.port);
         }
         shared.note(|state| state.done = true);
     }

@@ -257,7 +257,9 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
         count += 1;
         let line = "=".repeat(100);
         let (name, version) = (string(&package["name"]), string(&package["version"]));
-        text += &format!("\n{line}\n{name} {version}: {}\n", string(&package["license"]));
+        let (licence, source) = (string(&package["license"]), string(&package["repository"]));
+        // The MPL asks for the place of the source.
+        text += &format!("\n{line}\n{name} {version}: {licence}; source: {source}\n");
         let manifest = PathBuf::from(string(&package["manifest_path"]));
         let dir = manifest.parent().unwrap_or(Path::new("."));
         let mut files: Vec<PathBuf> =
