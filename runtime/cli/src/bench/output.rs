@@ -4,7 +4,7 @@ use super::args::BenchArgs;
 use super::measure::Measured;
 use super::target::Target;
 use super::{csv, export, html, save, text};
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::report;
 use elsa_core::telemetry::record::{Cell, End, Record, Start, Trace};
 use serde_json::Value;
@@ -56,6 +56,18 @@ impl Output {
             export: target("export", &args.export)?,
             save,
         })
+    }
+
+    /// Prints what people should know of the run; as JSON it is only logged.
+    ///
+    /// # Errors
+    /// A standard output that fails.
+    pub fn note(&mut self, note: &str) -> Result<(), Error> {
+        log::info!("{note}");
+        if !self.json {
+            writeln!(self.out, "note: {}", one_line(note))?;
+        }
+        Ok(())
     }
 
     /// Whether the times of calls are to be kept.

@@ -250,6 +250,7 @@ pub fn soak(
         writeln!(output.out(), "{}", summary(&soaked))?;
     }
     output.record(&Record::Cell(cell.clone()))?;
+    watch.notes().iter().try_for_each(|note| output.note(note))?;
     output.end(began.elapsed().as_secs_f64())?;
     if !total.explained.holds() {
         return Err(Error::Verification(format!("{}: the last answer differs from the first", case.shape)));
