@@ -17,10 +17,12 @@ fn help() -> String {
     let workloads = WORKLOADS.map(|workload| workload.name).join(" ");
     format!(
         "\
-Without --shape and --workload: tokens {grid} at head size {DIM}, in f32 and in f16, each plain, with
-a padded boolean mask and with a bias: the grid of table 6 of ELSA, and masks.
+Without --shape and --workload: tokens {grid}
+at head size {DIM}, in f32 and in f16, each plain, with a padded boolean mask and with a bias: the grid of table 6 of
+ELSA, and masks.
 {}
-Workloads: {workloads}. --shape takes these names, too.
+Workloads, which --shape takes by name, too:
+  {workloads}
 The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU
 does not have it: there only elsa is measured, with tensors that stay in the GPU's memory. Packed sequences have no
 math either. The cold call copies the tensors and loads the kernels. After it the methods take turns, and so does a
@@ -28,7 +30,7 @@ second copy of the first one, first until the latency shows no trend (30 s at mo
 --seconds. The ratio is the median of math over elsa, turn by turn, with its quartiles; the ratio of the two copies is
 the noise. A ratio is called a difference only if both of its quartiles lie beyond the noise. percentile(99%) and the
 other columns have the names of trtexec. GFLOP/s counts 4 * B * H * NQ * NK * D operations for a call, attended pairs
-or not. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them.
+or not, and of packed sequences those of each. rel L2 is the distance from the f64 oracle, over all rows or, for large shapes, over an even sample of them.
 certified: rel L2 does not exceed the bound published with ELSA, plus the rounding of the output for f16 and bf16.
 A cell is clean when no other load, no change of clocks, no throttling and no heat disturbed it; another one is marked.
 Where others take half a core before it begins, the cell is refused; --wait waits until the machine is quiet, --force

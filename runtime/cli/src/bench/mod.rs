@@ -82,7 +82,6 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
         _ => Gate::Refuse,
     };
     let mut watch = Watch::start(gate, engine);
-    watch.notes().iter().for_each(|note| log::info!("{note}"));
     let start = watch.describe(engine);
     let recorded = {
         let record = |given: &Option<PathBuf>| spot::record(given.as_deref(), watch.board(), &start);
@@ -129,6 +128,7 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
         progress.end();
     }
     drop(progress);
+    watch.notes().iter().try_for_each(|note| output.note(note))?;
     let end = output.end(began.elapsed().as_secs_f64())?;
     if let Some((path, rows)) = recorded {
         spot::judge(&mut std::io::stdout().lock(), args.json, &path, &rows, &all)?;

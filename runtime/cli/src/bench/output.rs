@@ -3,7 +3,7 @@
 use super::args::BenchArgs;
 use super::measure::Measured;
 use super::{csv, export, html, save, text};
-use crate::error::{Error, say};
+use crate::error::{Error, one_line, say};
 use crate::report;
 use crate::serial::{Sent, Sink};
 use crate::target::Target;
@@ -66,6 +66,18 @@ impl Output {
             save,
             serial,
         })
+    }
+
+    /// Prints what people should know of the run; as JSON it is only logged.
+    ///
+    /// # Errors
+    /// A standard output that fails.
+    pub fn note(&mut self, note: &str) -> Result<(), Error> {
+        log::info!("{note}");
+        if !self.json {
+            writeln!(self.out, "note: {}", one_line(note))?;
+        }
+        Ok(())
     }
 
     /// Whether the times of calls are to be kept.

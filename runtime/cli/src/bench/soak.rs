@@ -149,6 +149,8 @@ pub fn soak(
     }
     let began = Instant::now();
     let clock = Clock { begin: began, period };
+    // Those after the end are not missed.
+    let ticks = clock.after(began + time);
     let (mut whole, mut missed_of_all, mut alloc) = (Latencies::new(), 0, 0u64);
     let mut stretches: Vec<Stretch> = Vec::new();
     let (mut tick, mut backend) = (0, plan.backend());
@@ -170,7 +172,7 @@ pub fn soak(
             latencies.add(done - start);
             whole.add(done - start);
             // The tick whose call is late, and all that passed meanwhile.
-            let next = clock.after(done).max(tick + 1);
+            let next = clock.after(done).min(ticks).max(tick + 1);
             missed += next - (tick + 1);
             tick = next;
             progress.tell(Part::Time, began.elapsed().as_secs_f64() / time.as_secs_f64());
@@ -250,6 +252,7 @@ pub fn soak(
         writeln!(output.out(), "{}", summary(&soaked))?;
     }
     output.record(&Record::Cell(cell.clone()))?;
+    watch.notes().iter().try_for_each(|note| output.note(note))?;
     output.end(began.elapsed().as_secs_f64())?;
     if !total.explained.holds() {
         return Err(Error::Verification(format!("{}: the last answer differs from the first", case.shape)));

@@ -2,6 +2,7 @@
 
 use super::args::{ELSA, MATH};
 use super::grid::{COLUMNS, DIM, GRID};
+use crate::error::one_line;
 use crate::shape::MaskForm;
 use elsa_core::telemetry::record::{Cell, End, Start};
 
@@ -30,7 +31,8 @@ pub fn headline(start: &Start) -> String {
     if start.emulated {
         line += ", emulated";
     }
-    line
+    // Names of boards and drivers are what the machine says they are.
+    one_line(&line)
 }
 
 /// What stands in the first column of a row, beside the sizes: the workload, and the parts of the shape.
@@ -224,6 +226,13 @@ pub fn footer(end: &End) -> String {
 mod tests {
     use super::*;
     use elsa_core::telemetry::record::text;
+
+    #[test]
+    fn a_headline_is_one_line_whatever_the_machine_says() {
+        let start = Start { board: Some(text("Jetson\u{1b}[2J\n")), emulated: true, ..Start::default() };
+        let line = headline(&start);
+        assert!(!line.contains(char::is_control) && line.ends_with(", emulated"), "{line:?}");
+    }
 
     #[test]
     fn a_row_says_which_shape_it_is_and_what_is_wrong_with_it() {

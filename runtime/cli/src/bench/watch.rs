@@ -161,10 +161,11 @@ impl Watch {
         start
     }
 
-    /// What the machine does not tell, and why.
+    /// What the machine does not tell, and why; and whether its total power holds the parts that rose under load.
     #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.machine.notes
+    pub fn notes(&self) -> Vec<String> {
+        let findings = self.monitor.findings();
+        self.machine.notes.iter().cloned().chain(findings.iter().map(ToString::to_string)).collect()
     }
 }
 

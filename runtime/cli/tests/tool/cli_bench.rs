@@ -356,10 +356,10 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
     let of = |what: &str| all.iter().filter(|line| line["what"] == what).collect::<Vec<_>>();
     let (stretches, whole, cell) = (of("soak"), of("soaked")[0], of("bench")[0]);
     let sum = |field: &str| stretches.iter().map(|line| line[field].as_u64().unwrap()).sum::<u64>();
-    assert!(stretches.len() >= 5 && stretches.len() <= 16, "{}", stretches.len());
+    assert!((2..=16).contains(&stretches.len()), "{}", stretches.len());
     // 80 ticks: each has a call or is missed.
     let ticks = sum("calls") + sum("missed");
-    assert!((78..=82).contains(&ticks) && sum("calls") > 0, "{ticks}");
+    assert!((79..=81).contains(&ticks) && sum("calls") > 0, "{ticks}");
     assert_eq!(
         (whole["calls"].as_u64(), whole["missed"].as_u64()),
         (Some(sum("calls")), Some(sum("missed")))
@@ -378,7 +378,7 @@ fn a_soak_meets_its_rate_and_tells_each_stretch() {
     let all = lines(&output.stdout);
     let whole = all.iter().find(|line| line["what"] == "soaked").unwrap();
     let [calls, missed] = ["calls", "missed"].map(|field| whole[field].as_u64().unwrap());
-    assert!(missed > calls && (95_000..=2_000_000).contains(&(calls + missed)), "{calls} {missed}");
+    assert!(missed > calls && (99_999..=100_001).contains(&(calls + missed)), "{calls} {missed}");
 }
 
 #[test]
