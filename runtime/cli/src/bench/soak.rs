@@ -155,7 +155,8 @@ pub fn soak(
     let mut stretches: Vec<Stretch> = Vec::new();
     let (mut tick, mut backend) = (0, plan.backend());
     let over_all = watch.open();
-    while began.elapsed() < time {
+    // Until the last tick has its call or is missed, also where the machine was busy between two stretches.
+    while tick < ticks {
         let span = watch.open();
         // A rest that is shorter than half a stretch belongs to the last one.
         let end = Instant::now() + length;

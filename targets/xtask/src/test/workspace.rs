@@ -135,14 +135,21 @@ pub fn bare_metal(tree: &Tree) -> Ran {
     ran
 }
 
-/// The stage `aarch64`. The tests that are left out call nothing but `core`, whose code is the same for every processor
-/// and whose bits the stage `bare-metal` compares, or are about files, flags, ports and memory of the tool, or are the
-/// robot's, which the stage `robot` emulates. The kernels without vectors are the same everywhere, too, and answer random
-/// problems.
+/// The stage `aarch64`. Some tests are left out: those that call nothing but `core`, whose code is the same for every
+/// processor and whose bits the stage `bare-metal` compares; those about times, files, flags, ports and memory of the tool,
+/// whose benchmark the stage `cross` emulates; and the robot's, which the stage `robot` emulates. The kernels without
+/// vectors are the same everywhere, too, and answer random problems.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
-        let tool =
-            ["cli_bad_input::", "cli_files::", "cli_listen::", "cli_memory::", "cli_usage::", "program::"];
+        let tool = [
+            "cli_bad_input::",
+            "cli_bench::",
+            "cli_files::",
+            "cli_listen::",
+            "cli_memory::",
+            "cli_usage::",
+            "program::",
+        ];
         let skipped = CORE_ALONE.iter().chain(&tool);
         let core: String = skipped.map(|module| format!(" --skip {module}")).collect();
         let line = "test --workspace --exclude xtask --exclude elsa-capi --no-fail-fast";
