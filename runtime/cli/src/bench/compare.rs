@@ -3,9 +3,15 @@
 //! A row is the same in both if workload, shape, element type, method, back end and number of threads are. Its change is
 //! the quotient of the medians. It counts where it exceeds the noise of the one run and that of the other together, and
 //! only if both cells are clean: a disturbed cell proves nothing.
+//!
+//! Noise within a run is what methods that take turns see of each other. A machine whose speed wanders over seconds moves
+//! them together, from one cell to the next and from one run to the next. So a change must also exceed the [`scatter`] of
+//! all changes between the two tables: where rows move to and fro, none of them says much by itself. All rows that become
+//! slower together do not scatter, and count.
 
 use super::csv::{self, Row};
 use crate::error::Error;
+use elsa_core::drift::percentile;
 use std::io::Write;
 use std::path::Path;
 
@@ -46,11 +52,32 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-/// The change from `before` to `after`.
+/// The fewest rows whose changes scatter in a way that says anything.
+const ROWS: usize = 8;
+
+/// How far changes scatter about their median: three standard deviations, of normal numbers with their median absolute
+/// deviation. Zero of few rows. Cells that are not clean are left out.
 #[must_use]
-pub fn change(before: &Row, after: &Row) -> Change {
+pub fn scatter<'a>(pairs: impl Iterator<Item = (&'a Row, &'a Row)>) -> f64 {
+    let clean = pairs.filter(|(before, after)| before.clean && after.clean);
+    let ratios = clean.filter_map(|(before, after)| Some((after.p50_ms? / before.p50_ms?).ln()));
+    let mut changes: Vec<f64> = ratios.filter(|change| change.is_finite()).collect();
+    if changes.len() < ROWS {
+        return 0.0;
+    }
+    let middle = percentile(&mut changes, 50).unwrap_or(0.0);
+    let mut away: Vec<f64> = changes.iter().map(|change| (change - middle).abs()).collect();
+    let deviation = 1.4826 * percentile(&mut away, 50).unwrap_or(0.0);
+    (3.0 * deviation).exp_m1()
+}
+
+/// The change from `before` to `after`, where all changes have this [`scatter`].
+#[must_use]
+pub fn change(before: &Row, after: &Row, scatter: f64) -> Change {
     let ratio = after.p50_ms.zip(before.p50_ms).map(|(after, before)| after / before);
+    // `max` would drop a noise that is no number.
     let noise = after.noise.zip(before.noise).map(|(after, before)| after + before);
+    let noise = noise.map(|noise| if noise < scatter { scatter } else { noise });
     let verdict = match (ratio, noise) {
         _ if !(before.clean && after.clean) => Verdict::Unknown,
         (Some(ratio), Some(noise)) if ratio > 1.0 + noise => Verdict::Slower,
@@ -90,6 +117,8 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
             "", "before ms", "after ms", "change", "noise"
         )?;
     }
+    let found = |row: &'_ Row| old.iter().find(|other| same(other, row));
+    let scatter = scatter(new.iter().filter_map(|row| Some((found(row)?, row))));
     let mut met = vec![false; old.len()];
     let mut alone = Vec::new();
     for row in &new {
@@ -98,7 +127,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
             continue;
         };
         met[at] = true;
-        let Change { ratio, noise, verdict } = change(&old[at], row);
+        let Change { ratio, noise, verdict } = change(&old[at], row, scatter);
         for (of, count) in &mut counts {
             *count += usize::from(*of == verdict);
         }
@@ -138,7 +167,7 @@ pub fn compare(out: &mut impl Write, before: &Path, after: &Path, json: bool) ->
     let words: Vec<String> =
         counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.name())).collect();
     if !json {
-        writeln!(out, "{}", words.join(", "))?;
+        writeln!(out, "{}; changes scatter by {:.1} %", words.join(", "), scatter * 100.0)?;
     }
     match counts[0] {
         (_, 0) => Ok(()),
@@ -171,12 +200,12 @@ mod tests {
     #[test]
     fn a_change_counts_beyond_the_noise_of_both_runs() {
         let quiet = |ms| row(ms, Some(0.02), true);
-        let verdict = |a: &Row, b: &Row| change(a, b).verdict;
+        let verdict = |a: &Row, b: &Row| change(a, b, 0.0).verdict;
         assert_eq!(verdict(&quiet(1.0), &quiet(1.039)), Verdict::Same);
         assert_eq!(verdict(&quiet(1.0), &quiet(1.041)), Verdict::Slower);
         assert_eq!(verdict(&quiet(1.041), &quiet(1.0)), Verdict::Faster);
         assert_eq!(verdict(&quiet(1.039), &quiet(1.0)), Verdict::Same);
-        assert_eq!(change(&quiet(1.0), &quiet(2.0)).ratio, Some(2.0));
+        assert_eq!(change(&quiet(1.0), &quiet(2.0), 0.0).ratio, Some(2.0));
         // What was disturbed, or has no noise, proves nothing.
         for other in [row(9.0, Some(0.02), false), row(9.0, None, true), row(9.0, Some(f64::NAN), true)] {
             assert_eq!(verdict(&quiet(1.0), &other), Verdict::Unknown, "{other:?}");
@@ -186,5 +215,27 @@ mod tests {
         assert_eq!(verdict(&refused, &quiet(1.0)), Verdict::Unknown);
         assert!(same(&quiet(1.0), &refused) && !same(&quiet(1.0), &Row { threads: 1, ..quiet(1.0) }));
         assert!(!same(&quiet(1.0), &Row { dtype: "f16".into(), ..quiet(1.0) }));
+    }
+
+    #[test]
+    fn rows_that_move_to_and_fro_say_little_and_rows_that_move_together_do() {
+        let quiet = |ms| row(ms, Some(0.02), true);
+        let before = vec![quiet(1.0); 9];
+        let of = |ratios: [f64; 9]| {
+            let after = ratios.map(quiet);
+            let scatter = scatter(before.iter().zip(&after));
+            let slower = |row: &&Row| change(&before[0], row, scatter).verdict == Verdict::Slower;
+            (scatter, after.iter().filter(slower).count())
+        };
+        // Deviations of 5 %: three of them, with the factor of normal numbers, are a quarter.
+        let (wide, slower) = of([0.9, 0.95, 0.95, 0.95, 1.0, 1.05, 1.05, 1.1, 1.6]);
+        assert!((0.24..0.26).contains(&wide) && slower == 1, "{wide} {slower}");
+        assert_eq!(of([1.1; 9]), (0.0, 9));
+        let few = before[..7].iter().map(|row| (row, row));
+        assert_eq!(scatter(few), 0.0);
+        // What is not clean has no part in it.
+        let wild = row(50.0, Some(0.02), false);
+        assert_eq!(scatter(before.iter().map(|row| (row, &wild))), 0.0);
+        assert_eq!(change(&quiet(1.0), &row(9.0, Some(f64::NAN), true), 0.3).verdict, Verdict::Unknown);
     }
 }

@@ -127,6 +127,16 @@ fn run(args: &BenchArgs, engine: &Engine, methods: &[Method], cases: &[Case]) ->
         }
         progress.end();
     }
+    for _ in 0..if recorded.is_some() { spot::AGAIN } else { 0 } {
+        for case in recorded.iter().flat_map(|(_, rows)| spot::slower(rows, &all)).collect::<Vec<_>>() {
+            if watch.refusal().is_empty() {
+                let measured = measure(engine, &settings, &case, &watch, &progress)?;
+                progress.suspend(|| measured.iter().try_for_each(|measured| output.measured(measured)))?;
+                measured.iter().try_for_each(verify)?;
+                spot::keep_faster(&mut all, measured);
+            }
+        }
+    }
     drop(progress);
     watch.notes().iter().try_for_each(|note| output.note(note))?;
     let end = output.end(began.elapsed().as_secs_f64())?;
