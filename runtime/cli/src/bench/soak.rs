@@ -15,6 +15,7 @@ use super::progress::{Part, Progress};
 use super::stats::{Latencies, slope};
 use super::subject::{self, Check, Subject, name};
 use super::watch::Watch;
+use crate::board::Readings;
 use crate::error::Error;
 use crate::report;
 use crate::shape::Data;
@@ -181,18 +182,7 @@ pub fn soak(
         std::thread::sleep(end.saturating_duration_since(Instant::now()));
         missed_of_all += missed;
         let readings = watch.close(span, latencies.count());
-        let stretch = Stretch {
-            what: "soak",
-            t_s: began.elapsed().as_secs_f64(),
-            missed,
-            temp_c: readings.temp_c,
-            power_mw: readings.power_mw,
-            cpu_mhz: readings.cpu_mhz,
-            gpu_mhz: readings.gpu_mhz,
-            others: readings.others.map(|others| others.load),
-            rss_bytes: memory(),
-            ..of(&latencies)
-        };
+        let stretch = of("soak", began.elapsed(), missed, &latencies, &readings);
         progress.suspend(|| {
             if args.json {
                 report::json(output.out(), &stretch)
@@ -228,18 +218,7 @@ pub fn soak(
     let both = |of: fn(&Stretch) -> Option<f64>| first.and_then(of).zip(last.and_then(of));
     let warmth: Vec<(f64, f64)> = stretches.iter().filter_map(|s| Some((s.temp_c?, s.p50_ms))).collect();
     let soaked = Soaked {
-        whole: Stretch {
-            what: "soaked",
-            t_s: began.elapsed().as_secs_f64(),
-            missed: missed_of_all,
-            temp_c: readings.temp_c,
-            power_mw: readings.power_mw,
-            cpu_mhz: readings.cpu_mhz,
-            gpu_mhz: readings.gpu_mhz,
-            others: readings.others.map(|others| others.load),
-            rss_bytes: memory(),
-            ..of(&whole)
-        },
+        whole: of("soaked", began.elapsed(), missed_of_all, &whole, &readings),
         shape: case.shape.to_string(),
         rate_hz: args.rate,
         drift: both(|s| Some(s.p50_ms).filter(|ms| ms.is_finite())).map(|(first, last)| last / first),
@@ -264,11 +243,26 @@ pub fn soak(
     if cell.clean { Ok(()) } else { Err(Error::Unclean("the run was disturbed".into())) }
 }
 
-/// What latencies say of a stretch.
-fn of(latencies: &Latencies) -> Stretch {
+/// What is said of a stretch that has ended.
+fn of(what: &'static str, end: Duration, missed: u64, latencies: &Latencies, readings: &Readings) -> Stretch {
     let [p50_ms, p90_ms, p99_ms, max_ms] = [50.0, 90.0, 99.0, 100.0].map(|percent| latencies.ms(percent));
-    let histogram = latencies.doubling();
-    Stretch { calls: latencies.count(), p50_ms, p90_ms, p99_ms, max_ms, histogram, ..Stretch::default() }
+    Stretch {
+        what,
+        t_s: end.as_secs_f64(),
+        calls: latencies.count(),
+        missed,
+        p50_ms,
+        p90_ms,
+        p99_ms,
+        max_ms,
+        histogram: latencies.doubling(),
+        temp_c: readings.temp_c,
+        power_mw: readings.power_mw,
+        cpu_mhz: readings.cpu_mhz,
+        gpu_mhz: readings.gpu_mhz,
+        others: readings.others.map(|others| others.load),
+        rss_bytes: memory(),
+    }
 }
 
 fn heading(rate: f64) -> String {
