@@ -13,7 +13,7 @@
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | the description of a device | [`profile`] |
-//! | measures of error | [`drift`], [`ulp`] |
+//! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
 //!
 //! With the feature `telemetry` there is a module of that name: what a benchmark tells while it runs, and how it
 //! travels over a serial line.
@@ -22,6 +22,7 @@
 
 pub mod argument;
 pub mod attention;
+pub mod double;
 pub mod drift;
 pub mod dtype;
 pub mod monoid;

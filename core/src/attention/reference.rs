@@ -134,6 +134,22 @@ pub fn attends(
     Geometry::new(problem, inputs, sequence, head, i).bias(j).is_some()
 }
 
+/// What mask and bias add to the score of query `i` and key `j` of a sequence; none if the row does not attend the key.
+///
+/// # Panics
+/// Panics if `sequence`, `head` or `i` is out of bounds.
+#[must_use]
+pub fn bias(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    j: usize,
+) -> Option<f64> {
+    Geometry::new(problem, inputs, sequence, head, i).bias(j)
+}
+
 /// The largest magnitude that mask and bias together bring to the score of query `i` and key `j` of a sequence,
 /// `|bias| + |mask|`; zero if the row does not attend the key.
 ///

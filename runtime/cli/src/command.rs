@@ -18,7 +18,8 @@ Environment:
                 elsa_runtime=debug
 
 Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed;
-4 verification failed, or a comparison found something slower; 5 a measurement was disturbed; 141 the reader of standard output has closed it, as with elsa bench | head -1.
+4 verification failed, or a comparison found something slower; 5 a measurement was disturbed; 6 verification could say
+nothing about an answer; 141 the reader of standard output has closed it, as with elsa bench | head -1.
 Arguments are UTF-8. Run on little-endian machines only.";
 
 /// Exact softmax attention: run it, verify it, measure it.
@@ -35,7 +36,7 @@ pub struct Cli {
 pub enum Command {
     /// Attention over tensors in files, to a file
     Run(Box<RunArgs>),
-    /// Compare with the f64 oracle: drift metrics, certificate, merge depth
+    /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
     Bench(Box<BenchArgs>),

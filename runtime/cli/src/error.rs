@@ -16,6 +16,8 @@ pub const SYSTEM: u8 = 3;
 pub const VERIFICATION: u8 = 4;
 /// Exit status when something disturbed a measurement.
 pub const UNCLEAN: u8 = 5;
+/// Exit status when verification could say nothing about an answer.
+pub const NO_CLAIM: u8 = 6;
 /// Exit status when the reader of standard output has closed it: that of a process that SIGPIPE ends, as a shell
 /// reports it.
 pub const CLOSED: u8 = 141;
@@ -201,6 +203,9 @@ pub enum Error {
     /// The answer is wrong.
     #[error("verification failed: {0}")]
     Verification(String),
+    /// Nothing can be said about the answer.
+    #[error("no claim: {0}")]
+    NoClaim(String),
     /// A file that is not a table of results.
     #[error("--{argument}: {}: not a table of elsa bench: {found}; allowed: what --csv or --save has written", path.display())]
     Table {
@@ -221,7 +226,7 @@ pub enum Error {
 
 impl Error {
     /// The exit status: 2 for a wrong request, 3 for a failing device or system, 4 for a wrong answer and for one that
-    /// became slower, 5 for disturbed measurements, 141 for a standard output that its reader has closed.
+    /// became slower, 5 for disturbed measurements, 6 for an answer about which nothing can be said, 141 for a standard output that its reader has closed.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -263,6 +268,7 @@ impl Error {
             Error::Print(source) if source.kind() == ErrorKind::BrokenPipe => CLOSED,
             Error::Verification(_) | Error::Slower(_) => VERIFICATION,
             Error::Unclean(_) => UNCLEAN,
+            Error::NoClaim(_) => NO_CLAIM,
             _ => SYSTEM,
         }
     }
@@ -309,6 +315,7 @@ mod tests {
         assert_eq!(Error::Changed { argument: "q", path: "q.npy".into() }.status(), 3);
         assert_eq!(Error::Verification("x".into()).status(), 4);
         assert_eq!((Error::Slower("x".into()).status(), Error::Unclean("x".into()).status()), (4, 5));
+        assert_eq!(Error::NoClaim("x".into()).status(), 6);
         let print = |kind: ErrorKind| Error::Print(kind.into());
         assert_eq!((print(ErrorKind::BrokenPipe).status(), print(ErrorKind::StorageFull).status()), (141, 3));
     }

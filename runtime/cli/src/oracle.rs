@@ -6,8 +6,21 @@ use elsa_core::attention::bound::rounding::{Arithmetic, Bounds, Component, Row, 
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Problem, Sequence};
-use elsa_core::drift::{Drift, Metrics, RowDrift};
-use elsa_core::dtype::Elements;
+use elsa_core::drift::{Drift, Metrics, RowDrift, larger};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::state::{HEADROOM, WEIGHT_FLOOR};
+
+/// A weight of a smaller probability may be lost in f32: it lies below the floor relative to its row's reference.
+const LOST: f64 = {
+    let exponent = WEIGHT_FLOOR as i64 + HEADROOM as i64 + 1;
+    f64::from_bits(((1023 + exponent) as u64) << 52)
+};
+
+/// Scores and queries beyond this may overflow f32 on the way.
+const SCORES: f64 = 1.1e38;
+
+/// Where sums in f16 end.
+const HALF: f64 = 65_504.0;
 
 /// The oracle and the error bounds, one row at a time, with scratch memory.
 pub struct Oracle<'a> {
@@ -22,7 +35,48 @@ pub struct Oracle<'a> {
     pub y: Vec<f64>,
     /// Bounds of the error of each component.
     pub bounds: Vec<Bounds>,
+    /// `Σ p_j |v_j|` of each component: the size of what is added up.
+    pub terms: Vec<f64>,
+    /// The largest `Σ_c |q_c k_jc|`, times the scale, of a key that the row attends.
+    pub score: f64,
+    /// Whether a run may leave the range of its arithmetic in this row, and then answer with an infinity or NaN.
+    pub beyond_range: bool,
+    /// Whether the component has an attended value that is infinite and a weight that f32 may lose: a run then answers
+    /// with an infinity or, as zero times infinity, with NaN.
+    infinite: Vec<bool>,
     components: Vec<Component>,
+}
+
+/// Key `j` of a sequence: the elements that hold it, and the index of its first.
+#[must_use]
+pub fn key<'a>(
+    problem: &Problem,
+    inputs: &Inputs<'a>,
+    s: &Sequence,
+    kv_head: usize,
+    j: usize,
+) -> (Elements<'a>, usize) {
+    let spec = problem.spec();
+    match (inputs.past_key, &spec.past_key) {
+        (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+        _ => (inputs.key, spec.key.row(s.batch, kv_head, s.key0 + j - s.past)),
+    }
+}
+
+/// Value `j` of a sequence, likewise.
+#[must_use]
+pub fn value<'a>(
+    problem: &Problem,
+    inputs: &Inputs<'a>,
+    s: &Sequence,
+    kv_head: usize,
+    j: usize,
+) -> (Elements<'a>, usize) {
+    let spec = problem.spec();
+    match (inputs.past_value, &spec.past_value) {
+        (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
+        _ => (inputs.value, spec.value.row(s.batch, kv_head, s.key0 + j - s.past)),
+    }
 }
 
 impl<'a> Oracle<'a> {
@@ -30,6 +84,7 @@ impl<'a> Oracle<'a> {
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
         let spec = problem.spec();
+        let width = problem.value_dim();
         Oracle {
             problem,
             inputs,
@@ -43,31 +98,17 @@ impl<'a> Oracle<'a> {
             },
             p: Vec::new(),
             delta: Vec::new(),
-            y: vec![0.0; problem.value_dim()],
+            y: vec![0.0; width],
             bounds: Vec::new(),
+            terms: vec![0.0; width],
+            score: 0.0,
+            beyond_range: false,
+            infinite: vec![false; width],
             components: Vec::new(),
         }
     }
 
-    /// Key `j` of a sequence: the elements that hold it, and the index of its first.
-    fn key(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
-        let spec = self.problem.spec();
-        match (self.inputs.past_key, &spec.past_key) {
-            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
-            _ => (self.inputs.key, spec.key.row(s.batch, kv_head, s.key0 + j - s.past)),
-        }
-    }
-
-    /// Value `j` of a sequence, likewise.
-    fn value(&self, s: &Sequence, kv_head: usize, j: usize) -> (Elements<'a>, usize) {
-        let spec = self.problem.spec();
-        match (self.inputs.past_value, &spec.past_value) {
-            (Some(past), Some(view)) if j < s.past => (past, view.row(s.batch, kv_head, j)),
-            _ => (self.inputs.value, spec.value.row(s.batch, kv_head, s.key0 + j - s.past)),
-        }
-    }
-
-    /// Computes `p`, `delta`, `y` and `bounds` of a row.
+    /// Computes the answer of a row, its bounds and what they rest on.
     pub fn row(&mut self, row: RowId) {
         let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();
@@ -91,6 +132,8 @@ impl<'a> Oracle<'a> {
         self.delta.resize(self.p.len(), 0.0);
         self.components.clear();
         self.components.extend(self.y.iter().map(|&y| Component::new(y)));
+        self.terms.fill(0.0);
+        self.infinite.fill(false);
 
         let s = problem.sequence(&inputs.lengths, sequence);
         let kv_head = problem.kv_head(head);
@@ -98,25 +141,57 @@ impl<'a> Oracle<'a> {
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
         let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
         let mut bounds = Row::new(self.arithmetic);
+        let (mut product, mut largest) = (0.0, 0.0);
         for j in 0..self.p.len() {
             let p = self.p[j];
             // The probability of an attended key may underflow in f64.
             if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
                 continue;
             }
-            let (k, at) = self.key(&s, kv_head, j);
+            let (k, at) = key(problem, &inputs, &s, kv_head, j);
             let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
+            product = f64::max(product, magnitude);
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = self.arithmetic.key(p, magnitude * scale, bias);
             self.delta[j] = key.delta;
             bounds.absorb(&key);
-            let (v, at) = self.value(&s, kv_head, j);
+            let (v, at) = value(problem, &inputs, &s, kv_head, j);
             for (c, component) in self.components.iter_mut().enumerate() {
-                component.absorb(&key, f64::from(v.get(at + c)));
+                let v = f64::from(v.get(at + c));
+                component.absorb(&key, v);
+                self.terms[c] += p * v.abs();
+                self.infinite[c] |= v.is_infinite() && p < LOST;
+                largest = f64::max(largest, if v.is_finite() { v.abs() } else { 0.0 });
             }
         }
         self.bounds.clear();
         self.bounds.extend(self.components.iter().map(|component| bounds.bounds(component)));
+        self.score = product * scale;
+        let query = q.iter().copied().fold(0.0, f64::max) * scale;
+        let weight = f64::from(HEADROOM).exp2();
+        self.beyond_range = query.max(product * scale) >= SCORES
+            || self.p.len() as f64 * weight * largest >= f64::from(f32::MAX)
+            || (self.arithmetic.half_chain > 0 && product * scale.max(1.0) >= HALF);
+    }
+
+    /// Whether `x` stands for component `c` of a row where one of the two is not finite.
+    #[must_use]
+    pub fn stands_for(&self, x: f64, c: usize) -> bool {
+        let y = self.y[c];
+        if x.is_finite() {
+            return false;
+        }
+        if y.is_finite() {
+            // What the output's type cannot hold is infinite there.
+            let most = match self.problem.spec().dtype {
+                DType::F32 => f64::from(f32::MAX),
+                DType::F16 => f64::from(half::f16::MAX),
+                DType::Bf16 => f64::from(half::bf16::MAX),
+            };
+            let far = y.abs() + self.bounds[c].worst > most;
+            return far && x.is_infinite() && x.is_sign_positive() == y.is_sign_positive();
+        }
+        x == y || (x.is_nan() && y.is_nan()) || self.infinite[c]
     }
 }
 
@@ -127,6 +202,46 @@ pub struct Comparison {
     pub drift: RowDrift,
     /// Its components beside their bounds.
     pub explained: Explained,
+    /// Its largest numbers.
+    pub sizes: Sizes,
+}
+
+/// Largest numbers of a row, over its components that are finite on both sides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// Largest error.
+    pub error: f64,
+    /// Largest worst-case bound.
+    pub bound: f64,
+    /// Largest `Σ p_j |v_j|`.
+    pub terms: f64,
+    /// Largest component of the exact answer.
+    pub answer: f64,
+    /// The least bound that an output type allows: what is smaller is lost to its underflow.
+    pub least: f64,
+    /// Largest score, as [`Oracle::score`].
+    pub score: f64,
+}
+
+impl Sizes {
+    /// Whether the bound says anything: it is below the terms that are added up. Otherwise an answer of zeros would be
+    /// within it. A row whose terms are as small as the output's underflow is as exact as its type.
+    #[must_use]
+    pub fn claims(&self) -> bool {
+        self.bound < self.terms || self.bound <= self.least
+    }
+
+    /// Whether the values cancel so far that the answer is smaller than its bound.
+    #[must_use]
+    pub fn cancels(&self) -> bool {
+        self.claims() && self.bound >= self.answer && self.bound > self.least
+    }
+
+    /// The bound relative to the terms; zero where there are none.
+    #[must_use]
+    pub fn relative(&self, x: f64) -> f64 {
+        if x <= self.least { 0.0 } else { x / self.terms }
+    }
 }
 
 /// The components of some rows beside the error that rounding explains.
@@ -140,8 +255,10 @@ pub struct Explained {
     pub likely: f64,
     /// Components.
     pub components: usize,
-    /// Components where answer or oracle is not finite and the two differ.
+    /// Components where answer or oracle is not finite, and the one does not stand for the other.
     pub not_finite: usize,
+    /// Components that are not finite because the row leaves the range of the arithmetic.
+    pub beyond_range: usize,
     /// Components beyond the worst case.
     pub beyond: usize,
     /// Components beyond the likely case.
@@ -153,22 +270,33 @@ impl Comparison {
     #[must_use]
     pub fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64) -> Comparison {
         let mut comparison = Comparison::default();
-        let explained = &mut comparison.explained;
+        let (explained, sizes) = (&mut comparison.explained, &mut comparison.sizes);
+        let dtype = oracle.problem.spec().dtype;
+        sizes.least = 4.0 * f64::from(f32::MIN_POSITIVE).max(dtype.subnormal_roundoff());
+        sizes.score = oracle.score;
         for (c, (&y, bounds)) in oracle.y.iter().zip(&oracle.bounds).enumerate() {
             let x = found(c);
             comparison.drift.output(x, y);
             explained.components += 1;
             if !x.is_finite() || !y.is_finite() {
-                explained.not_finite += usize::from(!(x == y || (x.is_nan() && y.is_nan())));
+                if y.is_finite() && oracle.beyond_range {
+                    explained.beyond_range += 1;
+                } else {
+                    explained.not_finite += usize::from(!oracle.stands_for(x, c));
+                }
                 continue;
             }
+            let error = (x - y).abs();
             explained.reference += y * y;
             explained.worst += bounds.worst * bounds.worst;
             explained.likely += bounds.likely * bounds.likely;
             // A component that does not compare with its bound is beyond it.
-            let within = |bound: f64| (x - y).abs() <= bound;
-            explained.beyond += usize::from(!within(bounds.worst));
-            explained.unlikely += usize::from(!within(bounds.likely));
+            explained.beyond += usize::from(!(error <= bounds.worst));
+            explained.unlikely += usize::from(!(error <= bounds.likely));
+            sizes.error = larger(sizes.error, error);
+            sizes.bound = larger(sizes.bound, bounds.worst);
+            sizes.terms = larger(sizes.terms, oracle.terms[c]);
+            sizes.answer = larger(sizes.answer, y.abs());
         }
         comparison
     }
@@ -196,6 +324,7 @@ impl Total {
             all.likely += one.likely;
             all.components += one.components;
             all.not_finite += one.not_finite;
+            all.beyond_range += one.beyond_range;
             all.beyond += one.beyond;
             all.unlikely += one.unlikely;
         }
@@ -225,7 +354,7 @@ impl Explained {
     /// Whether the worst case explains every component.
     #[must_use]
     pub fn holds(&self) -> bool {
-        self.not_finite == 0 && self.beyond == 0
+        self.not_finite == 0 && self.beyond == 0 && self.beyond_range == 0
     }
 
     /// Whether more components lie beyond the likely case than its model expects.

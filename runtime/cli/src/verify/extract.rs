@@ -9,7 +9,7 @@ use crate::progress;
 use crate::rows::{RowId, for_rows, output_row, rows, sample};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::{BiasView, Inputs, MaskView, Outputs, Problem, Window};
-use elsa_core::drift::RowDrift;
+use elsa_core::drift::{RowDrift, larger};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Engine, PlanOptions};
 use std::collections::HashMap;
@@ -19,6 +19,39 @@ const EXTRACTION: usize = 3 << 35;
 
 /// Rows of P in a sample, over all heads.
 const SAMPLE: usize = 64;
+
+/// Cells of a heat map on either axis, at most.
+const CELLS: usize = 64;
+
+/// `|δP|` of the first head of the first sequence. A cell is the greatest of the queries and keys that it stands for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeatMap {
+    /// Queries and keys that the map stands for.
+    pub of: [usize; 2],
+    /// Cells, of the first query's first. Those of a sample have as many rows as were extracted.
+    pub cells: Vec<Vec<f64>>,
+}
+
+impl HeatMap {
+    /// A map of zeros.
+    fn new(queries: usize, keys: usize) -> HeatMap {
+        HeatMap { of: [queries, keys], cells: vec![vec![0.0; keys.min(CELLS)]; queries.min(CELLS)] }
+    }
+
+    /// Takes in the cells of a query.
+    fn absorb(&mut self, query: usize, row: &[f64]) {
+        let at = query * self.cells.len() / self.of[0].max(1);
+        for (cell, x) in self.cells.get_mut(at).into_iter().flatten().zip(row) {
+            *cell = larger(*cell, *x);
+        }
+    }
+
+    /// The greatest cell that is a number.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        self.cells.iter().flatten().copied().fold(0.0, f64::max)
+    }
+}
 
 /// The probabilities of one row, compared with the oracle's.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,12 +68,12 @@ impl PRow {
     /// Compares `found`, the executed row by key, with the oracle's. `u_out` is the unit roundoff of its type.
     fn of(oracle: &Oracle<'_>, found: impl Fn(usize) -> f64, u_out: f64) -> PRow {
         let mut row = PRow::default();
-        let mut nan = false;
+        // A NaN among the scores of a row makes its sum NaN, and with it what a run answers for any key.
+        let nan = oracle.p.iter().any(|p| p.is_nan());
         for (j, &p) in oracle.p.iter().enumerate() {
             let x = found(j);
             row.drift.probability(x, p);
-            nan |= p.is_nan();
-            row.not_finite += usize::from(x.is_finite() != p.is_finite());
+            row.not_finite += usize::from(if nan { p.is_nan() && x.is_finite() } else { !x.is_finite() });
         }
         if row.drift.metrics().argmax != 0.0 && !nan {
             let (best, picked) = (row.drift.reference_argmax(), row.drift.computed_argmax());
@@ -51,6 +84,9 @@ impl PRow {
         row
     }
 }
+
+/// Rows of P beside the oracle's, and a map of the first head.
+pub type Extracted = (Vec<PRow>, Option<HeatMap>);
 
 /// How P is extracted.
 #[derive(Clone, Copy)]
@@ -66,11 +102,12 @@ pub struct Extraction<'a> {
 }
 
 impl Extraction<'_> {
-    /// Extracts P and compares it with the oracle's: the rows `all`, or a sample of them.
+    /// Extracts P and compares it with the oracle's: the rows `all`, or a sample of them. Returns also the map of the
+    /// first head, if there are keys.
     ///
     /// # Errors
     /// Options that the engine refuses, and failures of the device or of memory.
-    pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Vec<PRow>, Error> {
+    pub fn compare(&self, problem: &Problem, inputs: Inputs<'_>, all: &[RowId]) -> Result<Extracted, Error> {
         let spec = *problem.spec();
         let cost = all.len().saturating_mul(problem.keys()).saturating_mul(problem.keys());
         // Rows can be sampled if the keys that they attend do not depend on their place among the queries.
@@ -112,13 +149,13 @@ impl Extraction<'_> {
     }
 
     /// Extracts and compares `rows`.
-    fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Vec<PRow>, Error> {
+    fn extract(&self, problem: &Problem, inputs: Inputs<'_>, rows: &[RowId]) -> Result<Extracted, Error> {
         let Extraction { engine, options, executed, widest } = *self;
         let spec = *problem.spec();
         let (total, past) = (problem.keys(), problem.past());
         let new = total - past;
         if total == 0 || rows.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
         let columns = if total <= 8192 { 512 } else { 256 }.min(total).min(widest.unwrap_or(usize::MAX));
         // All keys of the problem. A packed sequence has some of them.
@@ -177,17 +214,37 @@ impl Extraction<'_> {
         }
         bar.finish_and_clear();
         let u_out = spec.dtype.unit_roundoff();
-        Ok(for_rows(
+        let first = problem.sequence(&inputs.lengths, 0);
+        let mut map = HeatMap::new(first.queries, first.keys);
+        let width = map.cells.first().map_or(0, Vec::len);
+        let compared = for_rows(
             rows,
             || Oracle::new(problem, inputs, &executed),
             |oracle, row| {
                 oracle.row(row);
                 let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
                 let key0 = problem.sequence(&inputs.lengths, row.sequence).key0;
-                PRow::of(oracle, |j| f64::from(stored[i * total + key0 + j]), u_out)
+                let found = |j: usize| f64::from(stored[i * total + key0 + j]);
+                let mut cells = Vec::new();
+                if (row.sequence, row.head) == (0, 0) {
+                    cells = vec![0.0; width];
+                    for (j, p) in oracle.p.iter().enumerate() {
+                        let cell = &mut cells[j * width / oracle.p.len()];
+                        *cell = larger(*cell, (found(j) - p).abs());
+                    }
+                }
+                (PRow::of(oracle, found, u_out), cells)
             },
             |_| {},
-        ))
+        );
+        let mut p = Vec::with_capacity(compared.len());
+        for ((row, cells), id) in compared.into_iter().zip(rows) {
+            if !cells.is_empty() {
+                map.absorb(id.query, &cells);
+            }
+            p.push(row);
+        }
+        Ok((p, Some(map)))
     }
 }
 

@@ -1,58 +1,95 @@
-//! `elsa verify`: the answer against the f64 oracle.
+//! `elsa verify`: an answer against exact attention.
 //!
-//! The answer `Y` is compared row by row with [`elsa_core::attention::reference`]. The executed probabilities `P`
-//! are extracted by running the same plan options on the same queries and keys with one-hot values: with columns
-//! `j0..j1` of the identity as values, the output is `P[:, j0..j1]`. It has the type of the problem, so the
-//! metrics of `P` include the rounding to f16 or bf16.
+//! The answer `Y` is compared row by row with [`elsa_core::attention::reference`], attention in f64. It is computed by a
+//! run, or read from a file that something else wrote. The executed probabilities `P` of a run are extracted by
+//! running the same plan options on the same queries and keys with one-hot values: with columns `j0..j1` of the identity
+//! as values, the output is `P[:, j0..j1]`. It has the type of the problem, so the metrics of `P` include the rounding to
+//! f16 or bf16.
 //!
 //! The six metrics are those of ELSA section C.2 as [`elsa_core::drift`] defines them. Each is reported as median,
 //! 95th and 99th percentile over rows, and in total. An attended NaN makes them NaN.
 //!
-//! An answer fails where rounding cannot explain it. The measure is the worst case of
-//! [`elsa_core::attention::bound::rounding`], and nothing here tunes it. Failures are:
-//! - a component of `Y` that lies further from the oracle than the worst case;
-//! - a component that is finite where the oracle's is not, or the reverse;
-//! - a row whose most likely key differs although the oracle's two keys lie further apart than their errors allow.
+//! # Verdicts
 //!
-//! Actual errors lie far below the worst case. So more components beyond the likely case of the same module than
-//! its model expects are a warning, and for the built-in scenarios a failure: their numbers are random and
-//! independent, as the model assumes. Tensors from files may repeat tokens, and with them roundings.
+//! The measure is the worst case of [`elsa_core::attention::bound::rounding`], and nothing here tunes it.
+//!
+//! **FAIL**: rounding cannot explain the answer.
+//! 1. A component of `Y` lies further from the oracle than the worst case.
+//! 2. A component is finite where the oracle's is not, or the reverse. Two exceptions are right: an attended infinity whose
+//!    weight f32 may lose gives an infinity or NaN, and what the output's type cannot hold is infinite there.
+//! 3. A row's most likely key differs although the oracle's two keys lie further apart than their errors allow.
+//! 4. The tensors are those of a scenario, and more components lie beyond the likely case than its model expects:
+//!    their numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and with
+//!    them roundings, so that there it is a warning.
+//!
+//! **NO CLAIM**: nothing fails, but that says nothing.
+//! 1. In a row the bound is not below the terms that are added up: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. An answer
+//!    of zeros would be within it.
+//! 2. A component is not finite where f32 cannot represent the way to it: scores, or sums of weighted values, that
+//!    leave its range.
+//! 3. The answer comes from a file, so its arithmetic is assumed, and more components lie beyond the likely case than the
+//!    model expects. That is what reduced precision looks like where its errors average out, and also repeated tokens.
+//!
+//! **PASS**: everything else.
+//!
+//! The bound is measured against the terms and not against `|y|`, because that is what rounding errors are relative to. Where
+//! values cancel, an answer may be smaller than its bound although every digit that the terms allow is right; the
+//! sentence then says in how many rows.
 
+mod audit;
 mod extract;
 mod judge;
 mod print;
+mod verdict;
 
-pub use judge::{Metric, Verdict};
-
-use crate::args::values::one_of;
-use crate::args::{EngineArgs, ProblemArgs};
-use crate::error::Error;
+use crate::args::values::{one_of, positive};
+use crate::args::{EngineArgs, FILE, ProblemArgs};
+use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
+use crate::tensor::{Accept, Source, Tensor};
 use clap::{Arg, Args};
-use elsa_core::attention::{Inputs, Problem};
-use judge::judge;
+use elsa_core::attention::{Operand, Problem};
+use elsa_core::dtype::DType;
+use judge::{Case, Request, Subject, judge};
 use print::print;
+use std::io::Write;
+use verdict::{Summary, Verdict};
 
 /// The text below the flags, the scenarios apart. The formula is that of [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\
-The answer is compared with attention in f64. Verification fails (exit status 4) when
-- a component of Y lies further from the oracle than the worst case of rounding:
+The answer is compared with attention in f64. The first word is the verdict:
+  PASS      rounding explains every difference, and its bound is smaller than the terms that are added up
+  FAIL      (exit status 4) rounding cannot explain a number; NaN or infinity where exact attention has none, or the
+            reverse; another key is attended most; in a scenario, more numbers beyond the likely case than chance allows
+  NO CLAIM  (exit status 6) nothing fails, but the bound is as large as sum p |v|, so that zeros would be within it, or
+            numbers left the range of FP32; with --y also: errors beyond the likely case, as TF32 and 16-bit arithmetic
+            make them
+Where values cancel, an answer may be smaller than its bound: bounds count against sum p |v|, and the verdict says so.
+Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):
+  max |dP|        the largest error of a single probability
+  |dP| / |P|      the error of all probabilities of a row together, relative to their norm
+  Jensen-Shannon  how far the two distributions differ as distributions: 0 if they are equal, 0.69 if they share nothing
+  argmax differs  share of rows that attend another key most
+  max |dY|        the largest error of a single number of the output
+  |dY| / |Y|      the error of a row of the output, relative to its norm
+The bound of a component, nothing in which is fitted:
   |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(A+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
   with u = 2^-24, g(k) = k u / (1 - k u), A the additions on the path of a weight, E_j = exp(delta_j) - 1,
   delta_j = g(d+6) |scale| sum |q||k_j| + u [5 (|mask_j| + |bias_j|) + 2 (|ln p_j| + 6) + 8 (1 + softcap)],
   and where chains of c products are summed in f16, with e = c 2^-11 / (1 - c 2^-11), delta_j has in addition
   e (1 + g(d+6)) |scale| sum |q||k_j| + |scale| d 2^-25;
   F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of an f16 or bf16 output,
-  t = 2^-126, and 2^-25 (2^-134) more for an f16 (bf16) output, whose least number is twice that;
-- a component is finite where the oracle's is not, or the reverse;
-- the most likely key differs from the oracle's, and the two lie further apart than their errors allow;
-- in a scenario, more components lie beyond the likely case than its model expects. The likely case is the same
-  analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). For tensors from files this is a
-  warning, because repeated tokens repeat their roundings.
-Nothing in either bound is fitted. P is the output of the kernel for one-hot values, over a sample of rows if all
-would take too long. NaN is null in JSON.";
+  t = 2^-126, and 2^-25 (2^-134) more for an f16 (bf16) output, whose least number is twice that.
+The likely case is the same analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). Theorem 1 of
+ELSA stands beside the bound as it is printed, relative to |Y|: it leaves out the rounding of scores and the cancellation of
+values, so that a right answer may violate it.
+P is the output of the kernel for one-hot values, over a sample of rows if all would take too long. NaN is null in JSON,
+where every case is an object and a summary of all is the last one.
+Examples:
+  elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy     judges what PyTorch has computed
+  elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time";
 
 /// A flag without which the command verifies built-in tensors.
 fn required(flag: Arg) -> Arg {
@@ -61,63 +98,123 @@ fn required(flag: Arg) -> Arg {
 
 /// `elsa verify`.
 #[derive(Args, Debug)]
-#[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
+#[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
     elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
     /// The problem.
     #[command(flatten)]
     pub problem: ProblemArgs,
+    /// Judge this output, which something else has computed from the same inputs; nothing is run. Its arithmetic is
+    /// assumed to be FP32 in any order. Type of the inputs or f32, axes of the output
+    #[arg(long, value_name = FILE, conflicts_with_all = ["scenario", "backend", "fallback", "device", "threads",
+        "budget", "block", "half_scores"])]
+    pub y: Option<Source>,
     /// Built-in tensors instead of files
     #[arg(long, conflicts_with_all = ["q", "k", "v", "mask", "bias", "bias_table", "bias_index", "windows",
         "picture", "shift", "kv_lens", "past_k", "past_v", "cu_seqlens_q",
         "cu_seqlens_k", "layout", "heads", "kv_heads", "scale", "causal", "window", "softcap"],
         value_parser = one_of(Scenario::ALL))]
     pub scenario: Option<Scenario>,
+    /// Compare R rows, drawn at random, in place of all, and recompute some of them in double-double. P is left out
+    #[arg(long, value_name = "R", allow_negative_numbers = true, value_parser = positive)]
+    pub audit: Option<usize>,
+    /// What --audit draws its rows with [default: of the system]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
+    pub seed: Option<u64>,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// Print one JSON object for each case
+    /// Print one JSON object for each case, and a summary
     #[arg(long)]
     pub json: bool,
+}
+
+/// A seed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// Wrong requests, failing devices, and answers that rounding does not explain.
+/// Wrong requests, failing devices, answers that rounding does not explain, and answers about which nothing can be said.
 pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
-    let engine = args.engine.engine()?;
-    let options = args.engine.plan_options();
-    let mut failed = Vec::new();
-    let mut show = |name: &str, problem: &Problem, inputs: Inputs<'_>| -> Result<(), Error> {
-        let verdict = judge(&engine, &options, name, problem, inputs, args.scenario.is_some())?;
+    if args.seed.is_some() && args.audit.is_none() {
+        let (found, allowed) = ("given without --audit".into(), "with --audit".into());
+        return Err(Error::Argument { argument: "seed", found, allowed });
+    }
+    let audit = args.audit.map(|rows| (rows, args.seed.unwrap_or_else(audit::seed)));
+    let mut verdicts = Vec::new();
+    let mut show = |case: &Case| -> Result<(), Error> {
         let mut out = std::io::stdout().lock();
         if args.json {
-            report::json(&mut out, &verdict)?;
+            report::json(&mut out, case)?;
         } else {
-            print(&mut out, &verdict)?;
+            print(&mut out, case)?;
         }
-        if !verdict.passed {
-            failed.push(format!(
-                "{name}: {} components of Y beyond the worst case, {} beyond the likely case, {} not finite, \
-                 {} argmax unexplained",
-                verdict.beyond, verdict.unlikely, verdict.not_finite, verdict.argmax_unexplained
-            ));
-        }
+        verdicts.push((case.case.clone(), case.verdict));
         Ok(())
     };
-    match args.scenario {
-        Some(scenario) => {
-            for case in scenario.cases()? {
-                show(case.name, &case.problem, case.inputs())?;
-            }
+    let request = |name| Request { name, random: args.scenario.is_some(), audit };
+    let options = args.engine.plan_options();
+    if let Some(scenario) = args.scenario {
+        let engine = args.engine.engine()?;
+        let subject = Subject::Run { engine: &engine, options: &options };
+        for case in scenario.cases()? {
+            show(&judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
         }
-        None => {
-            let job = Job::load(&args.problem, [false, false])?;
-            show("given", &job.problem, job.inputs()?)?;
-            job.unchanged()?;
-        }
+    } else if let Some(source) = &args.y {
+        let job = Job::load(&args.problem, [false, false])?;
+        let answer = answer(source, &job)?;
+        let output = answer.elements().ok_or_else(|| wrong(&answer, &job.problem, &[]))?;
+        let subject = Subject::File { name: source.to_string(), output };
+        show(&judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        job.unchanged()?;
+        answer.unchanged()?;
+    } else {
+        let engine = args.engine.engine()?;
+        let job = Job::load(&args.problem, [false, false])?;
+        let subject = Subject::Run { engine: &engine, options: &options };
+        show(&judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        job.unchanged()?;
     }
-    if failed.is_empty() { Ok(()) } else { Err(Error::Verification(failed.join("; "))) }
+    let summary = Summary::of(&verdicts);
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        report::json(&mut out, &summary)?;
+    } else {
+        writeln!(out, "{summary}")?;
+    }
+    match summary.verdict {
+        Verdict::Pass => Ok(()),
+        Verdict::Fail => Err(Error::Verification(summary.to_string())),
+        Verdict::NoClaim => Err(Error::NoClaim(summary.to_string())),
+    }
+}
+
+/// Reads the answer at `source` to the problem of `job`.
+fn answer(source: &Source, job: &Job) -> Result<Tensor, Error> {
+    let tensor = Tensor::load("y", source, Accept::Float)?;
+    let shape = &job.shapes[Operand::Output];
+    let dtype = job.problem.spec().dtype;
+    let found = tensor.elements().map(|elements| elements.dtype());
+    if tensor.shape() != shape || !found.is_some_and(|found| found == dtype || found == DType::F32) {
+        return Err(wrong(&tensor, &job.problem, shape));
+    }
+    if let Some(notice) = tensor.notice() {
+        say(&crate::error::one_line(&notice));
+    }
+    Ok(tensor)
+}
+
+/// The error of an answer that cannot be one to `problem`, whose output has the axes `shape`.
+fn wrong(tensor: &Tensor, problem: &Problem, shape: &[usize]) -> Error {
+    let dtype = problem.spec().dtype;
+    let types = if dtype == DType::F32 { String::new() } else { " or f32".to_owned() };
+    Error::Argument {
+        argument: "y",
+        found: format!("{} {:?}", tensor.dtype().name(), tensor.shape()),
+        allowed: format!("{dtype}{types} {shape:?}, as the output of q and v"),
+    }
 }

@@ -1,0 +1,175 @@
+//! Rows that are drawn at random and recomputed: in f64 as every compared row is, and a handful in double-double.
+//!
+//! Double-double judges the oracle: where its f64 differs from 30 digits by far less than the bounds that it hands out, the
+//! errors that it reports are those of the answer.
+
+use crate::oracle::{Oracle, key, value};
+use crate::random::Random;
+use crate::rows::{RowId, for_rows, sample};
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::{Inputs, Problem, reference};
+use elsa_core::double::Double;
+use elsa_core::drift::larger;
+use serde::Serialize;
+
+/// Rows that are recomputed in double-double.
+const PRECISE: usize = 8;
+
+/// An audit.
+#[derive(Clone, Debug, Serialize)]
+pub struct Audit {
+    /// The seed that the rows were drawn with.
+    pub seed: u64,
+    /// Rows that were recomputed in double-double.
+    pub precise_rows: usize,
+    /// The oracle's own error in them: the greatest difference between f64 and double-double, relative to
+    /// `Σ p_j |v_j|` in the maximum norm of a row.
+    pub oracle_error: f64,
+}
+
+/// `count` different rows of `all` in their order, or all if there are no more, drawn by `seed`.
+#[must_use]
+pub fn draw(all: &[RowId], count: usize, seed: u64) -> Vec<RowId> {
+    let mut random = Random::new(seed);
+    let mut places: Vec<usize> = (0..all.len()).collect();
+    let count = count.min(all.len());
+    for i in 0..count {
+        // In (0, 1], so the last place is never passed.
+        let left = (all.len() - i) as f64;
+        places.swap(i, i + ((1.0 - random.uniform()) * left) as usize);
+    }
+    places.truncate(count);
+    places.sort_unstable();
+    places.into_iter().map(|at| all[at]).collect()
+}
+
+/// A seed from the system.
+#[must_use]
+pub fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    // JSON readers keep 53 bits.
+    RandomState::new().hash_one(0) >> 11
+}
+
+/// Recomputes a handful of `rows` in double-double.
+#[must_use]
+pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u64) -> Audit {
+    let some = sample(rows, PRECISE);
+    let some = &some[..some.len().min(PRECISE)];
+    // Its bounds are not read.
+    let executed = Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 0, half_chain: 0 };
+    let errors = for_rows(
+        some,
+        || Oracle::new(problem, inputs, &executed),
+        |oracle, row| {
+            oracle.row(row);
+            let exact = precise(problem, inputs, row);
+            let finite = oracle.y.iter().zip(&exact).filter(|(y, _)| y.is_finite());
+            let error = finite.map(|(y, exact)| (exact.clone() - Double::from(*y)).to_f64().abs());
+            let error = error.fold(0.0, larger);
+            let terms = oracle.terms.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
+            if error == 0.0 { 0.0 } else { error / terms }
+        },
+        |_| {},
+    );
+    Audit {
+        seed,
+        precise_rows: some.len(),
+        oracle_error: errors.into_iter().fold(0.0, larger),
+    }
+}
+
+/// A row of attention in double-double, after the definition.
+fn precise(problem: &Problem, inputs: Inputs<'_>, row: RowId) -> Vec<Double> {
+    let RowId { sequence, head, query } = row;
+    let spec = problem.spec();
+    let s = problem.sequence(&inputs.lengths, sequence);
+    let kv_head = problem.kv_head(head);
+    let q0 = spec.query.row(s.batch, head, s.query0 + query);
+    let scale = Double::from(f64::from(problem.scale()));
+    let mut scores: Vec<(usize, Double)> = Vec::new();
+    for j in 0..s.keys {
+        let Some(bias) = reference::bias(problem, &inputs, sequence, head, query, j) else { continue };
+        let (k, at) = key(problem, &inputs, &s, kv_head, j);
+        let mut score = Double::default();
+        for c in 0..problem.head_dim() {
+            score = score
+                + Double::product(f64::from(inputs.query.get(q0 + c)), f64::from(k.get(at + c)));
+        }
+        score = score * scale;
+        if let Some(cap) = spec.softcap.filter(|cap| *cap > 0.0) {
+            let cap = Double::from(f64::from(cap));
+            score = cap * (score / cap).tanh();
+        }
+        scores.push((j, score + Double::from(bias)));
+    }
+    let max = scores.iter().map(|(_, score)| score.to_f64()).fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = Double::default();
+    let mut y = vec![Double::default(); problem.value_dim()];
+    for (j, score) in scores {
+        let weight = (score - Double::from(max)).exp();
+        sum = sum + weight;
+        let (v, at) = value(problem, &inputs, &s, kv_head, j);
+        for (c, y) in y.iter_mut().enumerate() {
+            *y = *y + weight * Double::from(f64::from(v.get(at + c)));
+        }
+    }
+    if sum.to_f64() != 0.0 {
+        y.iter_mut().for_each(|y| *y = *y / sum);
+    }
+    y
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+    use crate::shape::Shape;
+    use elsa_core::attention::Alignment;
+    use elsa_core::dtype::DType;
+
+    #[test]
+    fn rows_are_drawn_once_and_by_their_seed() {
+        let all: Vec<RowId> = (0..50).map(|query| RowId { sequence: 0, head: 1, query }).collect();
+        let drawn = draw(&all, 7, 3);
+        assert_eq!((drawn.len(), &drawn), (7, &draw(&all, 7, 3)));
+        assert!(drawn.windows(2).all(|two| two[0].query < two[1].query));
+        assert_ne!(drawn, draw(&all, 7, 4));
+        assert_eq!(draw(&all, 99, 3), all);
+        // Every row can be drawn.
+        let mut seen = [false; 50];
+        (0..400).for_each(|seed| seen[draw(&all, 1, seed)[0].query] = true);
+        assert!(seen.iter().all(|seen| *seen));
+    }
+
+    #[test]
+    fn the_oracle_agrees_with_thirty_digits() {
+        for case in Scenario::Stress.cases().unwrap() {
+            let inputs = case.inputs();
+            let all = crate::rows::rows(&case.problem, &inputs);
+            let audit = precisely(&case.problem, inputs, &draw(&all, 2, 1), 1);
+            // f64 on scores of up to some hundreds: not exact, and far below any bound of f32.
+            assert!(audit.precise_rows == 2 && audit.oracle_error < 1e-12, "{}: {audit:?}", case.name);
+            assert!(case.name == "masked" || audit.oracle_error > 0.0, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn two_keys_by_hand() {
+        let mut spec = Shape::plain(1, 1, 2, 2, 4).spec(DType::F32).unwrap();
+        spec.causal = Some(Alignment::BottomRight);
+        spec.scale = Some(1.0);
+        let problem = spec.check().unwrap();
+        let (q, k) = ([1.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+        let v = [0.0f32, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0];
+        use elsa_core::dtype::Elements::F32;
+        let inputs = Inputs::new(F32(&q), F32(&k), F32(&v));
+        let row = |query| precise(&problem, inputs, RowId { sequence: 0, head: 0, query });
+        assert!(row(0).iter().all(|y| y.to_f64() == 0.0));
+        // exp(1) / (1 + exp(1)).
+        let e = Double::from(1.0).exp();
+        let by_hand = e / (Double::from(1.0) + e);
+        let y = row(1);
+        assert!((y[0] - by_hand).to_f64().abs() < 1e-30 && (y[1] - by_hand - by_hand).to_f64().abs() < 1e-30);
+    }
+}

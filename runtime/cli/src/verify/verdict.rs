@@ -1,0 +1,228 @@
+//! Verdicts in words: PASS, FAIL or NO CLAIM, and why.
+
+use super::judge::Case;
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// What is said about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Rounding explains every difference from exact attention, and its bound says something.
+    Pass,
+    /// Rounding does not explain the answer: it is wrong.
+    Fail,
+    /// Nothing can be said: rounding may change the answer by as much as the answer.
+    NoClaim,
+}
+
+impl Verdict {
+    /// `PASS`, `FAIL` or `NO CLAIM`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Pass => "PASS",
+            Verdict::Fail => "FAIL",
+            Verdict::NoClaim => "NO CLAIM",
+        }
+    }
+
+    /// The verdict on a case, from its numbers.
+    #[must_use]
+    pub fn of(case: &Case) -> Verdict {
+        let surprised = case.unlikely > case.unlikely_allowed;
+        if case.beyond > 0 || case.not_finite > 0 || case.argmax_unexplained > 0 || (case.random && surprised)
+        {
+            Verdict::Fail
+        } else if case.rows_without_claim > 0 || (case.assumed.is_some() && surprised) {
+            Verdict::NoClaim
+        } else {
+            Verdict::Pass
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Verdict {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// Why the verdict on a case is what it is, in one sentence.
+#[must_use]
+pub fn why(case: &Case) -> String {
+    let Case { subject, components: all, beyond, not_finite, unlikely, .. } = case;
+    match case.verdict {
+        Verdict::Fail => {
+            let worst = case.worst_component.as_ref().map_or_else(String::new, |w| {
+                let [sequence, head, query, component] = w.at;
+                format!(
+                    "; the worst is component {component} of sequence {sequence}, head {head}, query {query}: \
+                     {:e} in place of {:e}, which may be off by {:.1e}",
+                    w.found, w.exact, w.allowed
+                )
+            });
+            if *not_finite > 0 {
+                format!(
+                    "the answer of {subject} is wrong: {not_finite} numbers of it or of its probabilities are \
+                     NaN or infinite where exact attention is not, or the reverse{worst}"
+                )
+            } else if *beyond > 0 {
+                format!(
+                    "the answer of {subject} is wrong: {beyond} of {all} numbers differ from exact attention by \
+                     more than rounding can{worst}"
+                )
+            } else if case.argmax_unexplained > 0 {
+                format!(
+                    "the answer of {subject} is wrong: {} rows attend another key most than exact attention does, \
+                     by more than rounding can explain",
+                    case.argmax_unexplained
+                )
+            } else {
+                format!(
+                    "the answer of {subject} is suspect: {unlikely} of {all} numbers are further off than random \
+                     roundings get, although the numbers are random"
+                )
+            }
+        }
+        Verdict::NoClaim if case.rows_without_claim > 0 => {
+            let range = if case.beyond_range > 0 {
+                format!("{} numbers left the range of the arithmetic", case.beyond_range)
+            } else {
+                format!("scores reach {:.0e}, and their rounding alone may change the answer", case.score)
+            };
+            format!(
+                "nothing is said about {} of {} rows of {subject}: {range}; smaller queries, keys or scale would \
+                 allow a verdict",
+                case.rows_without_claim, case.rows
+            )
+        }
+        Verdict::NoClaim => format!(
+            "nothing is said about {subject}: no number is further off than FP32 can be at worst, but {unlikely} of \
+             {all} are further off than its roundings get by chance; TF32 or 16-bit arithmetic looks like this, and \
+             so do tokens that repeat",
+        ),
+        Verdict::Pass => {
+            let cancels = match case.rows_cancelling {
+                0 => String::new(),
+                n => format!(
+                    "; in {n} rows values cancel so far that the answer is smaller than its bound, so that there the \
+                     bound counts against the terms, not the answer"
+                ),
+            };
+            let drawn = match &case.audit {
+                Some(audit) => format!(" of {} rows drawn with seed {}", case.rows, audit.seed),
+                None => String::new(),
+            };
+            format!(
+                "every number{drawn} of {subject} is as close to exact attention as rounding allows: off by at most \
+                 {:.1e} of the terms that are added up, {:.1e} being proven{cancels}",
+                case.error_over_terms, case.bound_over_terms
+            )
+        }
+    }
+}
+
+/// All cases in one line, which `--json` prints last.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// `summary`.
+    pub what: &'static str,
+    /// FAIL where a case fails, else NO CLAIM where one has none, else PASS.
+    pub verdict: Verdict,
+    /// Cases.
+    pub cases: usize,
+    /// Cases that pass.
+    pub passed: usize,
+    /// Names of the cases that fail.
+    pub failed: Vec<String>,
+    /// Names of the cases without a claim.
+    pub no_claim: Vec<String>,
+}
+
+impl Summary {
+    /// Of verdicts by name.
+    #[must_use]
+    pub fn of(verdicts: &[(String, Verdict)]) -> Summary {
+        let with = |verdict| {
+            verdicts.iter().filter(move |(_, found)| *found == verdict).map(|(name, _)| name.clone())
+        };
+        let (failed, no_claim): (Vec<_>, Vec<_>) =
+            (with(Verdict::Fail).collect(), with(Verdict::NoClaim).collect());
+        let verdict = match (failed.is_empty(), no_claim.is_empty()) {
+            (false, _) => Verdict::Fail,
+            (true, false) => Verdict::NoClaim,
+            (true, true) => Verdict::Pass,
+        };
+        let passed = with(Verdict::Pass).count();
+        Summary { what: "summary", verdict, cases: verdicts.len(), passed, failed, no_claim }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of {} cases pass", self.verdict, self.passed, self.cases)?;
+        if !self.failed.is_empty() {
+            write!(f, "; wrong: {}", self.failed.join(", "))?;
+        }
+        if !self.no_claim.is_empty() {
+            write!(f, "; without a claim: {}", self.no_claim.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::judge::tests::case;
+    use super::*;
+
+    #[test]
+    fn verdicts_follow_from_the_numbers() {
+        let of = |change: &dyn Fn(&mut Case)| {
+            let mut case = case();
+            change(&mut case);
+            case.verdict = Verdict::of(&case);
+            (case.verdict, why(&case))
+        };
+        let (pass, text) = of(&|_| ());
+        assert!(pass == Verdict::Pass && text.contains("as close to exact attention"), "{text}");
+        let changes: [(&dyn Fn(&mut Case), Verdict, &str); 9] = [
+            (&|c| c.beyond = 3, Verdict::Fail, "3 of 1440 numbers differ"),
+            (&|c| c.not_finite = 1, Verdict::Fail, "NaN or infinite"),
+            (&|c| c.argmax_unexplained = 2, Verdict::Fail, "2 rows attend another key"),
+            (&|c| (c.random, c.unlikely) = (true, 2), Verdict::Fail, "suspect"),
+            (&|c| c.unlikely = 2, Verdict::Pass, "as close"),
+            (&|c| (c.assumed, c.unlikely) = (Some("FP32"), 2), Verdict::NoClaim, "TF32"),
+            (&|c| c.rows_without_claim = 4, Verdict::NoClaim, "4 of 60 rows"),
+            (&|c| (c.rows_without_claim, c.beyond) = (4, 1), Verdict::Fail, "1 of 1440"),
+            (&|c| c.rows_cancelling = 5, Verdict::Pass, "in 5 rows values cancel"),
+        ];
+        for (change, verdict, words) in changes {
+            let (found, text) = of(change);
+            assert!(found == verdict && text.contains(words), "{found} {text}");
+            assert!(!text.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn the_worst_case_decides_for_all() {
+        use Verdict::{Fail, NoClaim, Pass};
+        let of = |verdicts: &[Verdict]| {
+            let named: Vec<_> =
+                verdicts.iter().enumerate().map(|(i, verdict)| (format!("c{i}"), *verdict)).collect();
+            Summary::of(&named).to_string()
+        };
+        assert_eq!(of(&[Pass, Pass]), "PASS: 2 of 2 cases pass");
+        assert_eq!(of(&[Pass, NoClaim]), "NO CLAIM: 1 of 2 cases pass; without a claim: c1");
+        assert_eq!(
+            of(&[Fail, Pass, NoClaim, Fail]),
+            "FAIL: 1 of 4 cases pass; wrong: c0, c3; without a claim: c2"
+        );
+    }
+}
