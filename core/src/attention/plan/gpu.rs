@@ -28,6 +28,7 @@
 
 use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
+use crate::attention::certificate::Executed;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -67,18 +68,18 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Additions on the longest path of a weight into `S` or `W` over `keys` keys, in tiles of `tile` keys. `in_memory`
-    /// says whether memory holds `W` in f32.
-    fn additions(self, tile: usize, keys: usize, in_memory: bool) -> usize {
+    /// Additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in tiles
+    /// of `tile` keys. `in_memory` says whether memory holds `W` in f32.
+    fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
                 let w = chained(keys, if in_memory { flush } else { usize::MAX });
                 let lanes = tile / columns.max(1);
-                w.max(dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1))
+                [dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1), w]
             }
             // A lane adds up fewer weights than its group multiplies values.
             Summation::Groups { groups, flush } => {
-                chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups))
+                [chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups)); 2]
             }
         }
     }
@@ -228,8 +229,29 @@ impl GpuChoice {
         let merges = stack::depth(self.splits);
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
         let in_memory = self.flushes || self.divided() || states;
-        let split = summation.additions(tile, self.chunk.min(self.keys), in_memory);
-        LongestPath { merges, additions: split + merges }
+        let [s, w] = summation.additions(tile, self.chunk.min(self.keys), in_memory);
+        LongestPath { merges, into_s: s + merges, into_w: w + merges }
+    }
+
+    /// The structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
+    #[must_use]
+    pub fn executed(&self) -> Executed {
+        let GpuKernelSpec { name, keys, chain, exp2_relative, half_chain, .. } = self.kernel;
+        let (path, block) = (self.longest_path(false), keys.max(1));
+        Executed {
+            kernel: name,
+            block,
+            segment_blocks: self.chunk / block,
+            merge_depth: path.merges,
+            additions: path.additions(),
+            into_s: path.into_s,
+            into_w: path.into_w,
+            chain,
+            chain_depth: 0,
+            fused: true,
+            exp2_relative,
+            half_chain,
+        }
     }
 }
 

@@ -6,8 +6,7 @@
 use crate::oracle::{Oracle, key, value};
 use crate::random::Random;
 use crate::rows::{RowId, for_rows, sample};
-use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::{Inputs, Problem, reference};
+use elsa_core::attention::{Inputs, Problem, reference, scalar};
 use elsa_core::double::Double;
 use elsa_core::drift::larger;
 use serde::Serialize;
@@ -57,7 +56,7 @@ pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u6
     let some = sample(rows, PRECISE);
     let some = &some[..some.len().min(PRECISE)];
     // Its bounds are not read.
-    let executed = Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 0, half_chain: 0 };
+    let executed = scalar::executed(problem);
     let errors = for_rows(
         some,
         || Oracle::new(problem, inputs, &executed),

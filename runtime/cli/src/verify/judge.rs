@@ -12,7 +12,7 @@ use crate::{machine, progress};
 use elsa_core::attention::certificate::{Certificate, Executed};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::drift::{Drift, Metrics, larger, percentile};
-use elsa_core::dtype::Elements;
+use elsa_core::dtype::{DType, Elements};
 use elsa_runtime::{Engine, PlanOptions};
 use serde::{Serialize, Serializer};
 
@@ -198,10 +198,25 @@ pub enum Subject<'a> {
 /// The arithmetic that is assumed of an answer that something else computed.
 const ASSUMED: &str = "FP32 in any order";
 
-/// The structure of [`ASSUMED`]: any order of the additions, no product that escapes its rounding.
+/// The structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order; products that
+/// are rounded before they are added; and an exponential that is off by four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
+    // Each weight may be divided by the sum before it meets its value, which is one rounding more.
     let additions = problem.keys();
-    Executed { block: additions.max(1), segment_blocks: 1, merge_depth: 0, additions, half_chain: 0 }
+    Executed {
+        kernel: ASSUMED,
+        block: additions.max(1),
+        segment_blocks: 1,
+        merge_depth: 0,
+        additions,
+        into_s: additions,
+        into_w: additions,
+        chain: problem.head_dim(),
+        chain_depth: 0,
+        fused: false,
+        exp2_relative: 8.0 * DType::F32.unit_roundoff(),
+        half_chain: 0,
+    }
 }
 
 /// What is asked about a case.
@@ -458,15 +473,15 @@ pub(super) mod tests {
     use super::*;
     use crate::random::Random;
     use crate::shape::Shape;
-    use elsa_core::dtype::DType;
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
     /// A case that passes, with a number of its own in every field.
     pub fn case() -> Case {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
-        let executed =
-            Executed { block: 64, segment_blocks: 8, merge_depth: 3, additions: 73, half_chain: 0 };
+        let shape = Shape::plain(1, 1, 1, 1, 16);
+        let executed = any_order(&shape.problem(DType::F16).unwrap());
+        let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 3, additions: 73, ..executed };
         Case {
             what: "verify",
             verdict: Verdict::Pass,

@@ -75,11 +75,12 @@ Metrics, over rows and in total (P are the probabilities, Y is the output, d is 
   max |dY|        the largest error of a single number of the output
   |dY| / |Y|      the error of a row of the output, relative to its norm
 The bound of a component, nothing in which is fitted:
-  |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(A+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
-  with u = 2^-24, g(k) = k u / (1 - k u), A the additions on the path of a weight, E_j = exp(delta_j) - 1,
-  delta_j = g(d+6) |scale| sum |q||k_j| + u [5 (|mask_j| + |bias_j|) + 2 (|ln p_j| + 6) + 8 (1 + softcap)],
-  and where chains of c products are summed in f16, with e = c 2^-11 / (1 - c 2^-11), delta_j has in addition
-  e (1 + g(d+6)) |scale| sum |q||k_j| + |scale| d 2^-25;
+  |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(B+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
+  with u = 2^-24, g(k) = k u / (1 - k u), A and B the additions on the path of a weight into their sum and into that of the
+  values, E_j = exp(delta_j) (1 + x) - 1 with x the error of the kernel's exponential,
+  delta_j = g(K) |scale| sum |q||k_j| + u [5 (|mask_j| + |bias_j|) + 2 (|ln p_j| + 6)] + tangent of the soft cap,
+  K the roundings of a product on its way into a score; where chains of c products are summed in f16, with
+  e = c 2^-11 / (1 - c 2^-11), delta_j has in addition e (1 + g(K)) |scale| sum |q||k_j| + |scale| d 2^-25;
   F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of an f16 or bf16 output,
   t = 2^-126, and 2^-25 (2^-134) more for an f16 (bf16) output, whose least number is twice that.
 The likely case is the same analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). Theorem 1 of

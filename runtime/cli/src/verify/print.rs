@@ -1,7 +1,7 @@
 //! A case as text.
 
 use super::judge::{Case, Metric, Printed};
-use elsa_core::attention::bound::rounding::UNLIKELY;
+use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
 
