@@ -22,6 +22,7 @@
 pub mod args;
 pub mod bench;
 pub mod board;
+mod chart;
 pub mod command;
 pub mod error;
 mod files;

@@ -284,8 +284,9 @@ impl Comparison {
             explained.worst += bounds.worst * bounds.worst;
             explained.likely += bounds.likely * bounds.likely;
             // A component that does not compare with its bound is beyond it.
-            explained.beyond += usize::from(!(error <= bounds.worst));
-            explained.unlikely += usize::from(!(error <= bounds.likely));
+            let within = |bound: f64| error <= bound;
+            explained.beyond += usize::from(!within(bounds.worst));
+            explained.unlikely += usize::from(!within(bounds.likely));
             sizes.error = larger(sizes.error, error);
             sizes.bound = larger(sizes.bound, bounds.worst);
             sizes.terms = larger(sizes.terms, oracle.terms[c]);

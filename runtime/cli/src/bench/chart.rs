@@ -1,218 +1,11 @@
-//! Curves as SVG: scales, ticks and paths. What is no number is left out.
+//! Latencies, ratios and what a board reports meanwhile, as curves.
 
 use super::args::ELSA;
+use crate::chart::{Chart, Point, Raw, chart};
 use elsa_core::telemetry::record::{Cell, Trace};
 
-/// Size of a picture in its own units, which are the pixels of a small screen.
-pub const SIZE: (f64, f64) = (344.0, 230.0);
-/// Colours of curves.
-pub const COLORS: usize = 8;
-/// The curve that has the last colour, which is the faint one.
+/// The curve that is the faint one.
 const NOISE: &str = "noise";
-/// Space for labels: left, top, right and bottom of the curves.
-const SPACE: (f64, f64, f64, f64) = (46.0, 10.0, 10.0, 34.0);
-
-/// A mark of an axis.
-#[derive(Debug, PartialEq)]
-pub struct Tick {
-    /// Where it is, along the axis.
-    pub at: f64,
-    /// Its number.
-    pub label: String,
-}
-
-/// A point that was measured.
-#[derive(Debug, PartialEq)]
-pub struct Dot {
-    /// From the left.
-    pub x: f64,
-    /// From above.
-    pub y: f64,
-    /// What it says when it is pointed at.
-    pub tip: String,
-}
-
-/// A curve.
-#[derive(Debug, PartialEq)]
-pub struct Curve {
-    /// Its name in the legend.
-    pub name: String,
-    /// The number of its colour.
-    pub color: usize,
-    /// The line.
-    pub line: String,
-    /// The area between low and high values; empty without.
-    pub band: String,
-    /// Its points.
-    pub dots: Vec<Dot>,
-}
-
-/// A picture.
-#[derive(Debug, PartialEq)]
-pub struct Chart {
-    /// What it shows.
-    pub title: String,
-    /// What the axes are.
-    pub x_name: &'static str,
-    /// What the other axis is.
-    pub y_name: &'static str,
-    /// Marks of the axes.
-    pub x_ticks: Vec<Tick>,
-    /// Marks of the other axis.
-    pub y_ticks: Vec<Tick>,
-    /// The curves.
-    pub curves: Vec<Curve>,
-    /// Left, top, right and bottom of the curves.
-    pub frame: [f64; 4],
-}
-
-/// How numbers become places.
-#[derive(Clone, Copy, Debug)]
-struct Scale {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    begin: f64,
-    end: f64,
-}
-
-impl Scale {
-    /// From the numbers that it has to hold. None without two different ones, and where one is not positive on a
-    /// logarithmic scale.
-    fn of(numbers: impl Iterator<Item = f64>, logarithmic: bool, begin: f64, end: f64) -> Option<Scale> {
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for x in numbers.filter(|x| x.is_finite()) {
-            (low, high) = (low.min(x), high.max(x));
-        }
-        if low > high || (logarithmic && low <= 0.0) {
-            return None;
-        }
-        if logarithmic {
-            (low, high) = if low == high { (low / 1.5, high * 1.5) } else { (low / 1.05, high * 1.05) };
-        } else {
-            let margin = if low == high { low.abs().max(1.0) * 0.1 } else { (high - low) * 0.05 };
-            (low, high) = (low - margin, high + margin);
-        }
-        Some(Scale { low, high, logarithmic, begin, end })
-    }
-
-    fn at(&self, x: f64) -> f64 {
-        let of = |x: f64| if self.logarithmic { x.ln() } else { x };
-        let share = (of(x) - of(self.low)) / (of(self.high) - of(self.low));
-        ((self.begin + share * (self.end - self.begin)) * 10.0).round() / 10.0
-    }
-
-    /// At most `most` marks at round numbers.
-    fn ticks(&self, most: usize) -> Vec<Tick> {
-        let tick = |x: f64| Tick { at: self.at(x), label: short(x) };
-        if self.logarithmic {
-            // 1, 2 and 5, or powers of ten, or a few of them.
-            let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
-            for steps in [&[1.0, 2.0, 5.0][..], &[1.0]] {
-                let all: Vec<f64> = decades
-                    .clone()
-                    .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
-                    .filter(|x| (self.low..=self.high).contains(x))
-                    .collect();
-                if all.len() <= most {
-                    return all.into_iter().map(tick).collect();
-                }
-            }
-        }
-        let raw = (self.high - self.low) / most as f64;
-        let power = 10f64.powf(raw.log10().floor());
-        let step =
-            [1.0, 2.0, 5.0, 10.0].into_iter().map(|x| x * power).find(|step| *step >= raw).unwrap_or(raw);
-        let (first, last) = ((self.low / step).ceil() as i64, (self.high / step).floor() as i64);
-        (first..=last).take(most + 1).map(|i| tick(i as f64 * step)).collect()
-    }
-}
-
-/// A number in few letters.
-fn short(x: f64) -> String {
-    let text = format!("{x:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    match text {
-        "0" | "-0" if x != 0.0 => format!("{x:.0e}"),
-        "-0" => "0".to_owned(),
-        text => text.to_owned(),
-    }
-}
-
-/// A point before it has a scale.
-struct Point {
-    x: f64,
-    y: f64,
-    /// Low and high values.
-    band: Option<(f64, f64)>,
-    tip: String,
-}
-
-/// A curve before it has a scale.
-struct Raw {
-    name: String,
-    points: Vec<Point>,
-}
-
-/// The picture of some curves; none where no curve has two points.
-fn chart(
-    title: String,
-    (x_name, y_name): (&'static str, &'static str),
-    (x_log, y_log): (bool, bool),
-    mut raw: Vec<Raw>,
-    dots: bool,
-) -> Option<Chart> {
-    for curve in &mut raw {
-        curve.points.retain(|point| point.x.is_finite() && point.y.is_finite());
-        curve.points.sort_by(|a, b| a.x.total_cmp(&b.x));
-    }
-    raw.retain(|curve| !curve.points.is_empty());
-    if !raw.iter().any(|curve| curve.points.len() > 1) {
-        return None;
-    }
-    let (left, top) = (SPACE.0, SPACE.1);
-    let (right, bottom) = (SIZE.0 - SPACE.2, SIZE.1 - SPACE.3);
-    let points = || raw.iter().flat_map(|curve| &curve.points);
-    let x = Scale::of(points().map(|point| point.x), x_log, left, right)?;
-    let all =
-        points().flat_map(|Point { y, band, .. }| [*y, band.map_or(*y, |b| b.0), band.map_or(*y, |b| b.1)]);
-    let y = Scale::of(all, y_log, bottom, top)?;
-    let path = |places: &mut dyn Iterator<Item = (f64, f64)>| {
-        let words: Vec<String> = places
-            .enumerate()
-            .map(|(i, (a, b))| format!("{}{} {}", if i == 0 { "M" } else { "L" }, x.at(a), y.at(b)))
-            .collect();
-        words.join("")
-    };
-    let curves = raw
-        .iter()
-        .enumerate()
-        .map(|(place, curve)| {
-            let banded = || curve.points.iter().filter_map(|point| Some((point.x, point.band?)));
-            let band = if banded().count() > 1 {
-                let above = banded().map(|(x, band)| (x, band.1));
-                let below: Vec<_> = banded().map(|(x, band)| (x, band.0)).collect();
-                path(&mut above.chain(below.into_iter().rev())) + "Z"
-            } else {
-                String::new()
-            };
-            Curve {
-                name: curve.name.clone(),
-                color: if curve.name == NOISE { COLORS - 1 } else { place % (COLORS - 1) },
-                line: path(&mut curve.points.iter().map(|point| (point.x, point.y))),
-                band,
-                dots: curve
-                    .points
-                    .iter()
-                    .filter(|_| dots)
-                    .map(|point| Dot { x: x.at(point.x), y: y.at(point.y), tip: point.tip.clone() })
-                    .collect(),
-            }
-        })
-        .collect();
-    let (x_ticks, y_ticks) = (x.ticks(6), y.ticks(8));
-    Some(Chart { title, x_name, y_name, x_ticks, y_ticks, curves, frame: [left, top, right, bottom] })
-}
 
 /// What a shape says beside its sizes; `plain` of one that says nothing.
 fn form(cell: &Cell) -> String {
@@ -223,7 +16,7 @@ fn form(cell: &Cell) -> String {
 fn add(curves: &mut Vec<Raw>, name: String, point: Point) {
     match curves.iter_mut().find(|curve| curve.name == name) {
         Some(curve) => curve.points.push(point),
-        None => curves.push(Raw { name, points: vec![point] }),
+        None => curves.push(Raw { faint: name == NOISE, name, points: vec![point] }),
     }
 }
 
@@ -295,6 +88,7 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
     ];
     let raw = |curves: &[(&'static str, Of)]| -> Vec<Raw> {
         let of = |(name, of): &(&'static str, Of)| Raw {
+            faint: false,
             name: (*name).to_owned(),
             points: traces
                 .iter()
@@ -312,6 +106,7 @@ pub fn of_traces(traces: &[Trace]) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chart::Dot;
     use elsa_core::telemetry::record::text;
 
     fn cell(n: u64, ms: f64) -> Cell {
@@ -364,20 +159,5 @@ mod tests {
         let labels: Vec<&str> = charts[0].y_ticks.iter().map(|tick| tick.label.as_str()).collect();
         assert!(labels.contains(&"4") && labels.contains(&"5"), "{labels:?}");
         assert_eq!(of_traces(&[]), []);
-    }
-
-    #[test]
-    fn marks_are_few_and_round() {
-        for (low, high) in [(0.01, 30.0), (64.0, 900.0), (1e-9, 1e9), (3.0, 3.0), (0.99, 1.01)] {
-            for logarithmic in [false, true] {
-                let scale = Scale::of([low, high].into_iter(), logarithmic, 0.0, 100.0).unwrap();
-                let ticks = scale.ticks(7);
-                assert!(ticks.len() <= 8, "{low} {high} {ticks:?}");
-                assert!(ticks.iter().all(|tick| (0.0..=100.0).contains(&tick.at)), "{ticks:?}");
-            }
-        }
-        assert_eq!([1.0, 0.5, 0.05, 200.0, 1e-6].map(short), ["1", "0.5", "0.05", "200", "1e-6"]);
-        assert!(Scale::of([0.0, 1.0].into_iter(), true, 0.0, 1.0).is_none());
-        assert!(Scale::of([f64::NAN].into_iter(), false, 0.0, 1.0).is_none());
     }
 }

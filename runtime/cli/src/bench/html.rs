@@ -3,7 +3,8 @@
 //! The template escapes every text, because the names of boards, kernels and processes come from the machine. Curves are
 //! SVG in colours of the style sheet, so that they follow the reader's choice of light or dark.
 
-use super::chart::{COLORS, Chart, SIZE, of_cells, of_traces};
+use super::chart::{of_cells, of_traces};
+use crate::chart::{Chart, SIZE};
 use crate::error::Error;
 use askama::Template;
 use elsa_core::telemetry::record::{Cell, End, Start, Trace};
@@ -37,7 +38,6 @@ struct Page<'a> {
     rows: Vec<Row>,
     width: f64,
     height: f64,
-    colors: [usize; COLORS],
 }
 
 /// The page of a run; without an `end`, of one whose records break off.
@@ -67,7 +67,6 @@ pub fn page(start: &Start, cells: &[Cell], traces: &[Trace], end: Option<&End>) 
         rows: cells.iter().map(row).collect(),
         width: SIZE.0,
         height: SIZE.1,
-        colors: std::array::from_fn(|color| color),
     };
     page.render().map_err(|e| Error::Print(std::io::Error::other(e)))
 }

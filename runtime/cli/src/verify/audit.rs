@@ -64,18 +64,14 @@ pub fn precisely(problem: &Problem, inputs: Inputs<'_>, rows: &[RowId], seed: u6
             oracle.row(row);
             let exact = precise(problem, inputs, row);
             let finite = oracle.y.iter().zip(&exact).filter(|(y, _)| y.is_finite());
-            let error = finite.map(|(y, exact)| (exact.clone() - Double::from(*y)).to_f64().abs());
+            let error = finite.map(|(y, exact)| (*exact - Double::from(*y)).to_f64().abs());
             let error = error.fold(0.0, larger);
             let terms = oracle.terms.iter().copied().filter(|x| x.is_finite()).fold(0.0, f64::max);
             if error == 0.0 { 0.0 } else { error / terms }
         },
         |_| {},
     );
-    Audit {
-        seed,
-        precise_rows: some.len(),
-        oracle_error: errors.into_iter().fold(0.0, larger),
-    }
+    Audit { seed, precise_rows: some.len(), oracle_error: errors.into_iter().fold(0.0, larger) }
 }
 
 /// A row of attention in double-double, after the definition.
@@ -92,8 +88,7 @@ fn precise(problem: &Problem, inputs: Inputs<'_>, row: RowId) -> Vec<Double> {
         let (k, at) = key(problem, &inputs, &s, kv_head, j);
         let mut score = Double::default();
         for c in 0..problem.head_dim() {
-            score = score
-                + Double::product(f64::from(inputs.query.get(q0 + c)), f64::from(k.get(at + c)));
+            score = score + Double::product(f64::from(inputs.query.get(q0 + c)), f64::from(k.get(at + c)));
         }
         score = score * scale;
         if let Some(cap) = spec.softcap.filter(|cap| *cap > 0.0) {
@@ -159,7 +154,8 @@ mod tests {
         spec.causal = Some(Alignment::BottomRight);
         spec.scale = Some(1.0);
         let problem = spec.check().unwrap();
-        let (q, k) = ([1.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+        let (q, k) =
+            ([1.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0f32, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
         let v = [0.0f32, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0];
         use elsa_core::dtype::Elements::F32;
         let inputs = Inputs::new(F32(&q), F32(&k), F32(&v));

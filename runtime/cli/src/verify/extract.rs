@@ -21,7 +21,7 @@ const EXTRACTION: usize = 3 << 35;
 const SAMPLE: usize = 64;
 
 /// Cells of a heat map on either axis, at most.
-const CELLS: usize = 64;
+const CELLS: usize = 48;
 
 /// `|δP|` of the first head of the first sequence. A cell is the greatest of the queries and keys that it stands for.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -37,7 +37,9 @@
 //! sentence then says in how many rows.
 
 mod audit;
+mod depth;
 mod extract;
+mod html;
 mod judge;
 mod print;
 mod verdict;
@@ -48,6 +50,7 @@ use crate::error::{Error, say};
 use crate::job::Job;
 use crate::report;
 use crate::scenario::{self, Scenario};
+use crate::target::Target;
 use crate::tensor::{Accept, Source, Tensor};
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};
@@ -55,6 +58,7 @@ use elsa_core::dtype::DType;
 use judge::{Case, Request, Subject, judge};
 use print::print;
 use std::io::Write;
+use std::path::PathBuf;
 use verdict::{Summary, Verdict};
 
 /// The text below the flags, the scenarios apart. The formula is that of [`elsa_core::attention::bound::rounding`].
@@ -90,17 +94,19 @@ P is the output of the kernel for one-hot values, over a sample of rows if all w
 where every case is an object and a summary of all is the last one.
 Examples:
   elsa verify --q q.npy --k k.npy --v v.npy --y torch.npy     judges what PyTorch has computed
-  elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time";
+  elsa verify --scenario long --audit 32 --seed 7             32 of 256 rows, the same each time
+  elsa verify --scenario regular --html regular.html          with a histogram of errors and a heat map of |dP|
+  elsa verify --depth-curve --html depth.html                 how bound and error grow with the number of keys";
 
 /// A flag without which the command verifies built-in tensors.
 fn required(flag: Arg) -> Arg {
-    flag.required_unless_present("scenario")
+    flag.required_unless_present_any(["scenario", "depth_curve"])
 }
 
 /// `elsa verify`.
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa verify --q <FILE> --k <FILE> --v <FILE> [--y <FILE>] [OPTIONS]\n       \
-    elsa verify --scenario <SCENARIO> [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
+    elsa verify --scenario <SCENARIO> [OPTIONS]\n       elsa verify --depth-curve [OPTIONS]", after_help = format!("{HELP}\n\n{}", scenario::HELP),
     mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
 pub struct VerifyArgs {
     /// The problem.
@@ -123,6 +129,16 @@ pub struct VerifyArgs {
     /// What --audit draws its rows with [default: of the system]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = seed)]
     pub seed: Option<u64>,
+    /// How bound and error grow up to KEYS keys (256 to 1048576), for a sequential fold, the plan's two levels, and a
+    /// balanced tree
+    #[arg(long, value_name = "KEYS", num_args = 0..=1, require_equals = true, default_missing_value = "1048576",
+        conflicts_with_all = ["q", "k", "v", "y", "scenario", "audit", "seed", "mask", "bias", "bias_table", "bias_index",
+        "windows", "picture", "shift", "kv_lens", "past_k", "past_v", "cu_seqlens_q", "cu_seqlens_k", "layout", "heads",
+        "kv_heads", "scale", "causal", "window", "softcap", "half_scores"], value_parser = longest)]
+    pub depth_curve: Option<usize>,
+    /// Write verdict, metrics, bounds and pictures as one page that needs nothing but itself
+    #[arg(long, value_name = "FILE.html")]
+    pub html: Option<PathBuf>,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -136,6 +152,31 @@ fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "allowed: a whole number not below 0".into())
 }
 
+/// The longest length of a curve.
+fn longest(text: &str) -> Result<usize, String> {
+    let (low, high) = (1 << depth::LENGTHS.start(), 1 << depth::LENGTHS.end());
+    let keys = text.parse().ok().filter(|keys| (low..=high).contains(keys));
+    keys.ok_or_else(|| format!("allowed: a whole number from {low} to {high}"))
+}
+
+/// Measures and shows how bound and error grow.
+fn depth_curve(args: &VerifyArgs, longest: usize, page: Option<Target>) -> Result<(), Error> {
+    let engine = args.engine.engine()?;
+    let steps = depth::measure(&engine, &args.engine.plan_options(), longest)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        steps.iter().try_for_each(|step| report::json(&mut out, step))?;
+    } else {
+        depth::print(&mut out, &steps)?;
+    }
+    if let Some(page) = page {
+        page.write(html::depth(&steps)?.as_bytes())?;
+    }
+    let wrong = steps.iter().filter(|step| step.beyond > 0);
+    let wrong: Vec<String> = wrong.map(|step| format!("{} at {} keys", step.schedule, step.keys)).collect();
+    if wrong.is_empty() { Ok(()) } else { Err(Error::Verification(wrong.join(", "))) }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -145,16 +186,24 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let (found, allowed) = ("given without --audit".into(), "with --audit".into());
         return Err(Error::Argument { argument: "seed", found, allowed });
     }
+    let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
+    if let Some(longest) = args.depth_curve {
+        return depth_curve(args, longest, page);
+    }
     let audit = args.audit.map(|rows| (rows, args.seed.unwrap_or_else(audit::seed)));
     let mut verdicts = Vec::new();
-    let mut show = |case: &Case| -> Result<(), Error> {
+    let mut shown = Vec::new();
+    let mut show = |case: Case| -> Result<(), Error> {
         let mut out = std::io::stdout().lock();
         if args.json {
-            report::json(&mut out, case)?;
+            report::json(&mut out, &case)?;
         } else {
-            print(&mut out, case)?;
+            print(&mut out, &case)?;
         }
         verdicts.push((case.case.clone(), case.verdict));
+        if args.html.is_some() {
+            shown.push(case);
+        }
         Ok(())
     };
     let request = |name| Request { name, random: args.scenario.is_some(), audit };
@@ -163,21 +212,21 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         let engine = args.engine.engine()?;
         let subject = Subject::Run { engine: &engine, options: &options };
         for case in scenario.cases()? {
-            show(&judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
+            show(judge(&subject, &case.problem, case.inputs(), request(case.name))?)?;
         }
     } else if let Some(source) = &args.y {
         let job = Job::load(&args.problem, [false, false])?;
         let answer = answer(source, &job)?;
         let output = answer.elements().ok_or_else(|| wrong(&answer, &job.problem, &[]))?;
         let subject = Subject::File { name: source.to_string(), output };
-        show(&judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
         job.unchanged()?;
         answer.unchanged()?;
     } else {
         let engine = args.engine.engine()?;
         let job = Job::load(&args.problem, [false, false])?;
         let subject = Subject::Run { engine: &engine, options: &options };
-        show(&judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
+        show(judge(&subject, &job.problem, job.inputs()?, request("given"))?)?;
         job.unchanged()?;
     }
     let summary = Summary::of(&verdicts);
@@ -186,6 +235,9 @@ pub fn verify(args: &VerifyArgs) -> Result<(), Error> {
         report::json(&mut out, &summary)?;
     } else {
         writeln!(out, "{summary}")?;
+    }
+    if let Some(page) = page {
+        page.write(html::page(&summary, &shown)?.as_bytes())?;
     }
     match summary.verdict {
         Verdict::Pass => Ok(()),

@@ -192,7 +192,8 @@ mod tests {
         };
         let (pass, text) = of(&|_| ());
         assert!(pass == Verdict::Pass && text.contains("as close to exact attention"), "{text}");
-        let changes: [(&dyn Fn(&mut Case), Verdict, &str); 9] = [
+        type Change<'a> = (&'a dyn Fn(&mut Case), Verdict, &'a str);
+        let changes: [Change<'_>; 9] = [
             (&|c| c.beyond = 3, Verdict::Fail, "3 of 1440 numbers differ"),
             (&|c| c.not_finite = 1, Verdict::Fail, "NaN or infinite"),
             (&|c| c.argmax_unexplained = 2, Verdict::Fail, "2 rows attend another key"),

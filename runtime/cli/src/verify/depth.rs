@@ -1,0 +1,407 @@
+//! How bound and error grow with the number of keys, for three orders of the additions: `elsa verify --depth-curve`.
+//!
+//! | schedule | order | additions into a sum of `n` weights |
+//! |---|---|---|
+//! | fold | one key after the other, as a recurrence computes | `n − 1` |
+//! | two-level | blocks, segments and the merge tree of a plan, by the engine | a segment's and `log2` of the segments |
+//! | tree | neighbours, then pairs of neighbours | `log2 n` |
+//!
+//! Fold and tree are [`Scan::Sequential`] and [`Scan::Tree`] over the states of single keys, in real f32 arithmetic. All three
+//! compute the same rows. Bound and error are relative to `Σ p_j |v_j|`, in the maximum norm of a row, the largest of all
+//! rows.
+//!
+//! A bound has a part that does not depend on the order: the rounding of scores, the error of the exponential, and the
+//! division. It is what the bound would be without additions, and it is the constant that the published depth leaves out. The
+//! other part is the additions times about two roundings, for both sums.
+//!
+//! Two sets of tensors show what the additions do. In the *random* one they have random signs, and errors grow with the root
+//! of their number where they grow at all. In the *repeated* one every key has the same score and the same value 4/3, whose
+//! last bits are cut off the same way by every addition of a fold: errors grow with the number of additions, as the bound
+//! does. The tree adds equal numbers there, which is exact.
+
+use crate::chart::{Chart, Point as Dot, Raw, chart};
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::oracle::{Comparison, Oracle};
+use crate::progress;
+use crate::random::Random;
+use crate::rows::{for_rows, output_row, rows};
+use crate::shape::Shape;
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::{Inputs, Outputs, Problem};
+use elsa_core::drift::larger;
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::scan::{Form, Scan, elsa_depth};
+use elsa_core::state::State;
+use elsa_runtime::{Engine, PlanOptions};
+use serde::Serialize;
+use std::io::Write;
+use std::ops::RangeInclusive;
+
+/// Head size of queries, keys and values.
+const D: usize = 16;
+
+/// Query rows.
+const ROWS: usize = 4;
+
+/// Lengths, as exponents of two.
+pub const LENGTHS: RangeInclusive<u32> = 8..=20;
+
+/// The state of some keys.
+type Keys = State<[f32; D]>;
+
+/// An order of the additions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Schedule {
+    Fold,
+    TwoLevel,
+    Tree,
+}
+
+impl Schedule {
+    const ALL: [Schedule; 3] = [Schedule::Fold, Schedule::TwoLevel, Schedule::Tree];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Schedule::Fold => "fold",
+            Schedule::TwoLevel => "two-level",
+            Schedule::Tree => "tree",
+        }
+    }
+
+    /// The scan over single keys; none of a plan.
+    const fn scan(self) -> Option<Scan> {
+        match self {
+            Schedule::Fold => Some(Scan::Sequential),
+            Schedule::TwoLevel => None,
+            Schedule::Tree => Some(Scan::Tree),
+        }
+    }
+}
+
+/// What is known of a schedule at a length, which `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// `depth`.
+    pub what: &'static str,
+    /// `fold`, `two-level` or `tree`.
+    pub schedule: &'static str,
+    /// What computed.
+    pub kernel: &'static str,
+    /// Keys.
+    pub keys: usize,
+    /// The theoretical depth: `L(n, B)` of ELSA for a plan with blocks of `B` keys, `n − 1` and `log2 n` for the others.
+    pub theory: usize,
+    /// Additions on the longest path of a weight, the merges included.
+    pub additions: usize,
+    /// Merges of states on the longest path.
+    pub merges: usize,
+    /// The worst-case bound.
+    pub bound: f64,
+    /// The part of it that does not depend on the order of additions.
+    pub constant: f64,
+    /// The measured error where numbers are random.
+    pub random: f64,
+    /// The measured error where tokens repeat.
+    pub repeated: f64,
+    /// Components beyond the bound.
+    pub beyond: usize,
+}
+
+/// The tensors of one length.
+struct Tensors {
+    problem: Problem,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+}
+
+impl Tensors {
+    fn new(keys: usize, repeated: bool) -> Result<Tensors, Error> {
+        let problem = Shape::plain(1, 1, ROWS, keys, D).problem(DType::F32)?;
+        let spec = problem.spec();
+        let mut random = Random::new(15);
+        let q = random.normals("q", DType::F32, spec.query.extent(), 1.0)?;
+        let mut k = random.normals("k", DType::F32, spec.key.extent(), 1.0)?;
+        let mut v = random.normals("v", DType::F32, spec.value.extent(), 1.0)?;
+        if let (Buffer::F32(k), Buffer::F32(v)) = (&mut k, &mut v) {
+            if repeated {
+                k.fill(0.0);
+                v.fill(4.0 / 3.0);
+            } else {
+                // Not around zero, so that sums grow.
+                v.iter_mut().for_each(|v| *v += 1.0);
+            }
+        }
+        Ok(Tensors { problem, q, k, v })
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs::new(self.q.elements(), self.k.elements(), self.v.elements())
+    }
+}
+
+/// The answer of `schedule`, and the structure that it executed.
+fn answer(
+    tensors: &Tensors,
+    schedule: Schedule,
+    engine: &Engine,
+    options: &PlanOptions,
+) -> Result<(Buffer, Executed), Error> {
+    let problem = &tensors.problem;
+    let mut output = Buffer::zeros("out", DType::F32, problem.spec().output.extent())?;
+    let Some(scan) = schedule.scan() else {
+        let plan = engine.plan(problem, options)?;
+        let mut workspace = plan.workspace()?;
+        let outputs = Outputs::new(output.elements_mut());
+        let report = plan.bind(tensors.inputs(), outputs, &mut workspace)?.run()?;
+        return Ok((output, plan.certificate_of(report.backend).executed));
+    };
+    let keys = problem.keys();
+    let additions = scan.depth(Form::Reduction, keys).unwrap_or(keys);
+    let executed = Executed {
+        kernel: scan.name(),
+        block: 1,
+        segment_blocks: 1,
+        merge_depth: additions,
+        additions,
+        into_s: additions,
+        into_w: additions,
+        chain: D,
+        chain_depth: 0,
+        fused: false,
+        // exp2f of libm is off by less than a unit in the last place.
+        exp2_relative: 2.0 * DType::F32.unit_roundoff(),
+        half_chain: 0,
+    };
+    let (Buffer::F32(q), Buffer::F32(k), Buffer::F32(v)) = (&tensors.q, &tensors.k, &tensors.v) else {
+        return Ok((output, executed));
+    };
+    let base_2 = problem.scale() * std::f32::consts::LOG2_E;
+    for query in 0..ROWS {
+        let q = &q[query * D..][..D];
+        let mut states: Vec<Keys> = Vec::new();
+        let bytes = keys.saturating_mul(size_of::<Keys>());
+        states.try_reserve_exact(keys).map_err(|_| Error::Memory { argument: "depth-curve", bytes })?;
+        let lines = k.as_chunks::<D>().0.iter().zip(v.as_chunks::<D>().0);
+        states.extend(lines.map(|(k, v)| {
+            let dot = q.iter().zip(k).fold(0.0, |sum, (a, b)| sum + a * b);
+            Keys::of(dot * base_2, v)
+        }));
+        let mut whole =
+            scan.reduce(&mut states, &mut []).map_err(|fault| Error::Print(std::io::Error::other(fault)))?;
+        whole.finish();
+        let mut elements = output.elements_mut();
+        for (c, y) in whole.w.into_iter().enumerate() {
+            elements.set(query * D + c, y);
+        }
+    }
+    Ok((output, executed))
+}
+
+/// What all rows of an answer say.
+#[derive(Clone, Copy, Debug, Default)]
+struct Compared {
+    /// Greatest error relative to the terms.
+    error: f64,
+    /// Greatest bound, likewise.
+    bound: f64,
+    /// Components beyond the bound.
+    beyond: usize,
+}
+
+/// Compares an answer with the oracle's and with the bounds of `executed`.
+fn compare(tensors: &Tensors, executed: Executed, found: Elements<'_>) -> Compared {
+    let (problem, inputs) = (&tensors.problem, tensors.inputs());
+    let all = rows(problem, &inputs);
+    let judged = for_rows(
+        &all,
+        || Oracle::new(problem, inputs, &executed),
+        |oracle, row| {
+            oracle.row(row);
+            let at = output_row(problem, &inputs, row);
+            let Comparison { explained, sizes, .. } =
+                Comparison::of(oracle, |c| f64::from(found.get(at + c)));
+            Compared {
+                error: sizes.relative(sizes.error),
+                bound: sizes.relative(sizes.bound),
+                beyond: explained.beyond + explained.not_finite,
+            }
+        },
+        |_| {},
+    );
+    judged.into_iter().fold(Compared::default(), |all, row| Compared {
+        error: larger(all.error, row.error),
+        bound: larger(all.bound, row.bound),
+        beyond: all.beyond + row.beyond,
+    })
+}
+
+/// Measures every schedule at every power of two up to `longest` keys.
+///
+/// # Errors
+/// Options that the engine refuses, failures of the device or of memory.
+pub fn measure(engine: &Engine, options: &PlanOptions, longest: usize) -> Result<Vec<Step>, Error> {
+    let lengths: Vec<usize> = LENGTHS.map(|power| 1 << power).filter(|n| *n <= longest).collect();
+    // The work is that of the longest twice, at about a tenth of a microsecond a key for each row and oracle.
+    let seconds = lengths.iter().sum::<usize>() as f64 * 2e-6;
+    let bar = progress::bar((lengths.len() * Schedule::ALL.len()) as u64, seconds);
+    let mut steps = Vec::new();
+    for keys in lengths {
+        let sets = [Tensors::new(keys, false)?, Tensors::new(keys, true)?];
+        for schedule in Schedule::ALL {
+            let (output, executed) = answer(&sets[0], schedule, engine, options)?;
+            let random = compare(&sets[0], executed, output.elements());
+            let still = Executed { additions: 0, into_s: 0, into_w: 0, ..executed };
+            let constant = compare(&sets[0], still, output.elements()).bound;
+            let (output, executed) = answer(&sets[1], schedule, engine, options)?;
+            let repeated = compare(&sets[1], executed, output.elements());
+            let depth = |scan: Scan| scan.depth(Form::Reduction, keys);
+            steps.push(Step {
+                what: "depth",
+                schedule: schedule.name(),
+                kernel: executed.kernel,
+                keys,
+                theory: schedule.scan().and_then(depth).unwrap_or_else(|| elsa_depth(keys, executed.block)),
+                additions: executed.additions,
+                merges: executed.merge_depth,
+                bound: random.bound,
+                constant,
+                random: random.error,
+                repeated: repeated.error,
+                beyond: random.beyond + repeated.beyond,
+            });
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    // In the order of schedules, each by length.
+    let place = |name| Schedule::ALL.into_iter().position(|schedule| schedule.name() == name);
+    steps.sort_by_key(|step| (place(step.schedule), step.keys));
+    Ok(steps)
+}
+
+/// Writes the steps as a table, and what they show.
+///
+/// # Errors
+/// A failing writer.
+pub fn print(out: &mut impl Write, steps: &[Step]) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:<10}{:>9}{:>9}{:>11}{:>8}{:>11}{:>11}{:>11}{:>11}",
+        "schedule", "keys", "theory", "additions", "merges", "bound", "constant", "random", "repeated"
+    )?;
+    for step in steps {
+        let Step { schedule, keys, theory, additions, merges, bound, constant, random, repeated, .. } = step;
+        writeln!(
+            out,
+            "{schedule:<10}{keys:>9}{theory:>9}{additions:>11}{merges:>8}{bound:>11.2e}{constant:>11.2e}\
+             {random:>11.2e}{repeated:>11.2e}"
+        )?;
+    }
+    writeln!(out, "{}", EXPLAINED.trim_end())?;
+    for line in grown(steps) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// What the columns are.
+pub const EXPLAINED: &str = "\
+theory: L(n, B) of ELSA for the plan's two-level schedule, n - 1 for the fold, log2 n for the tree. bound and errors are
+relative to sum p |v|. constant: the part of the bound that no order of additions changes, from rounding of scores, the
+exponential and the division; the rest is about 2 roundings of 2^-24 for each addition. random: measured on random
+tensors. repeated: measured on equal tokens, whose roundings all have the same sign in a fold and are exact in a tree.
+";
+
+/// How each schedule has grown from its first length to its last.
+#[must_use]
+pub fn grown(steps: &[Step]) -> Vec<String> {
+    let of = |schedule: Schedule| {
+        let mut its = steps.iter().filter(|step| step.schedule == schedule.name());
+        let first = its.next()?;
+        let last = its.next_back()?;
+        let excess = |step: &Step| step.bound - step.constant;
+        Some(format!(
+            "{}: {} to {} keys, additions {} to {}, bound without its constant times {:.1}, error of repeated tokens {:.1e} \
+             to {:.1e}",
+            schedule.name(),
+            first.keys,
+            last.keys,
+            first.additions,
+            last.additions,
+            excess(last) / excess(first),
+            first.repeated,
+            last.repeated
+        ))
+    };
+    Schedule::ALL.into_iter().filter_map(of).collect()
+}
+
+/// Curves of the steps: bound and errors against the number of keys.
+#[must_use]
+pub fn charts(steps: &[Step]) -> Vec<Chart> {
+    /// A quantity of a step.
+    type Of = fn(&Step) -> f64;
+    let pictures: [(&str, &'static str, Of); 4] = [
+        ("Worst-case bound", "of sum p |v|", |step| step.bound),
+        ("Additions on the longest path", "additions", |step| step.additions as f64),
+        ("Error where tokens repeat", "of sum p |v|", |step| step.repeated),
+        ("Error where numbers are random", "of sum p |v|", |step| step.random),
+    ];
+    let curves = |of: Of| {
+        let curve = |schedule: Schedule| Raw {
+            name: schedule.name().to_owned(),
+            faint: false,
+            points: steps
+                .iter()
+                // An exact answer has no place on a logarithmic scale.
+                .filter(|step| step.schedule == schedule.name() && of(step) > 0.0)
+                .map(|step| Dot {
+                    x: step.keys as f64,
+                    y: of(step),
+                    band: None,
+                    tip: format!("{} keys: {:.2e}", step.keys, of(step)),
+                })
+                .collect(),
+        };
+        Schedule::ALL.map(curve).into()
+    };
+    let picture = |(title, unit, of): (&str, &'static str, Of)| {
+        chart(title.to_owned(), ("keys", unit), (true, true), curves(of), true)
+    };
+    pictures.into_iter().filter_map(picture).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_runtime::EngineOptions;
+
+    #[test]
+    fn the_fold_grows_with_the_keys_and_the_tree_with_their_logarithm() {
+        let engine = Engine::new(&EngineOptions::default()).unwrap();
+        let steps = measure(&engine, &PlanOptions::default(), 1 << 13).unwrap();
+        assert_eq!(steps.len(), 3 * 6);
+        assert!(steps.iter().all(|step| step.beyond == 0 && step.random > 0.0), "{steps:?}");
+        let of = |name: &str| -> Vec<&Step> { steps.iter().filter(|step| step.schedule == name).collect() };
+        let (fold, tree, plan) = (of("fold"), of("tree"), of("two-level"));
+        for (i, power) in (8..=13u32).enumerate() {
+            let keys = 1usize << power;
+            assert_eq!((fold[i].keys, fold[i].additions, fold[i].theory), (keys, keys - 1, keys - 1));
+            assert_eq!((tree[i].additions, tree[i].merges), (power as usize, power as usize));
+            assert!(plan[i].additions < fold[i].additions && plan[i].merges <= tree[i].merges);
+            // The error of equal tokens: of every addition the same in a fold, none in a tree.
+            assert!(tree[i].repeated < 2e-7, "{:?}", tree[i]);
+        }
+        let excess = |step: &Step| step.bound - step.constant;
+        // 32 times as many keys.
+        let growth = |steps: &[&Step]| excess(steps[5]) / excess(steps[0]);
+        assert!((30.0..34.0).contains(&growth(&fold)), "{}", growth(&fold));
+        assert!((1.4..1.8).contains(&growth(&tree)), "{}", growth(&tree));
+        let errors = fold[5].repeated / fold[0].repeated;
+        assert!((20.0..50.0).contains(&errors), "{errors}");
+        assert!(fold[5].repeated > 50.0 * tree[5].repeated, "{:?}", fold[5]);
+        assert!(charts(&steps).len() >= 3 && grown(&steps).len() == 3);
+    }
+}
