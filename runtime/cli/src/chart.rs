@@ -134,6 +134,7 @@ fn short(x: f64) -> String {
     match text {
         "0" | "-0" if x != 0.0 => format!("{x:.0e}"),
         "-0" => "0".to_owned(),
+        _ if x.abs() >= 1e5 => format!("{x:e}"),
         text => text.to_owned(),
     }
 }
@@ -238,7 +239,7 @@ mod tests {
                 assert!(ticks.iter().all(|tick| (0.0..=100.0).contains(&tick.at)), "{ticks:?}");
             }
         }
-        assert_eq!([1.0, 0.5, 0.05, 200.0, 1e-6].map(short), ["1", "0.5", "0.05", "200", "1e-6"]);
+        assert_eq!([1.0, 0.5, 0.05, 200.0, 1e-6, 1e6].map(short), ["1", "0.5", "0.05", "200", "1e-6", "1e6"]);
         assert!(Scale::of([0.0, 1.0].into_iter(), true, 0.0, 1.0).is_none());
         assert!(Scale::of([f64::NAN].into_iter(), false, 0.0, 1.0).is_none());
     }

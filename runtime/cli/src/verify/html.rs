@@ -206,7 +206,8 @@ fn histogram(rows: &[[f64; 2]]) -> Option<Picture> {
 
 /// The map of `|δP|`: the more of its colour a cell shows, the nearer it is to the greatest.
 fn map(heat: &HeatMap) -> Option<Picture> {
-    let [left, top, right, bottom] = FRAME;
+    // Room for the last number of keys.
+    let [left, top, right, bottom] = [FRAME[0], FRAME[1], FRAME[2] - 10.0, FRAME[3]];
     let (rows, columns) = (heat.cells.len(), heat.cells.first()?.len());
     let most = heat.most();
     let [queries, keys] = heat.of;
@@ -238,7 +239,7 @@ fn map(heat: &HeatMap) -> Option<Picture> {
         y_ticks: ticks(queries, top, bottom),
         bars: Vec::new(),
         shades,
-        frame: FRAME,
+        frame: [left, top, right, bottom],
         legend: vec![(0, format!("{most:.1e}, and less where it fades; the greatest of each cell"))],
     })
 }

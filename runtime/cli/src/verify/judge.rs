@@ -6,7 +6,7 @@ use super::verdict::{Verdict, why};
 use crate::args::warn_without_half_scores;
 use crate::error::Error;
 use crate::memory::Buffer;
-use crate::oracle::{Comparison, Oracle, Sizes, Total};
+use crate::oracle::{Comparison, Oracle, Sizes, Total, key, value};
 use crate::rows::{RowId, for_rows, output_row, rows};
 use crate::{machine, progress};
 use elsa_core::attention::certificate::{Certificate, Executed};
@@ -15,6 +15,8 @@ use elsa_core::drift::{Drift, Metrics, larger, percentile};
 use elsa_core::dtype::{DType, Elements};
 use elsa_runtime::{Engine, PlanOptions};
 use serde::{Serialize, Serializer};
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// One of the six metrics.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -152,7 +154,8 @@ pub struct Case {
     pub certificate: Option<Certificate>,
     /// Rows that were drawn in place of all.
     pub audit: Option<Audit>,
-    /// Whether the tensors are random, so that the likely case must hold.
+    /// Whether the likely case must hold: the tensors are random, or something else computed the answer, the likely case
+    /// does not hold, and no two tokens are equal.
     pub random: bool,
     /// Whether the verdict is PASS.
     pub passed: bool,
@@ -299,6 +302,7 @@ pub fn judge(
             let executed = any_order(problem);
             (case.subject, case.assumed, case.kernel) = (name.clone(), Some(ASSUMED), "");
             case.compare(problem, inputs, &executed, &looked, *output);
+            case.random |= case.surprises() && tokens_differ(problem, inputs);
             if let Some((_, seed)) = audit {
                 case.audit = Some(audit::precisely(problem, inputs, &looked, seed));
             }
@@ -347,6 +351,12 @@ struct Judged {
 }
 
 impl Case {
+    /// Whether more components lie beyond the likely case than its model expects.
+    #[must_use]
+    pub fn surprises(&self) -> bool {
+        self.unlikely > self.unlikely_allowed
+    }
+
     /// Compares `rows` of the answer `found` with the oracle's.
     fn compare(
         &mut self,
@@ -437,6 +447,27 @@ impl Case {
         self.pictures.heat = heat;
         Ok(())
     }
+}
+
+/// Whether the keys of each head differ from each other, and the values, so that no rounding repeats because a token does.
+fn tokens_differ(problem: &Problem, inputs: Inputs<'_>) -> bool {
+    let mut seen = HashSet::new();
+    (0..problem.sequences()).all(|sequence| {
+        let s = problem.sequence(&inputs.lengths, sequence);
+        (0..problem.kv_heads()).all(|head| {
+            [(key as fn(_, _, _, _, _) -> _, problem.head_dim()), (value, problem.value_dim())]
+                .into_iter()
+                .all(|(line, width)| {
+                    seen.clear();
+                    (0..s.keys).all(|j| {
+                        let (elements, at) = line(problem, &inputs, &s, head, j);
+                        let mut hasher = DefaultHasher::new();
+                        (0..width).for_each(|c| elements.get(at + c).to_bits().hash(&mut hasher));
+                        seen.insert(hasher.finish())
+                    })
+                })
+        })
+    })
 }
 
 /// Compares a row, whose components `found` reads, with the oracle's.

@@ -20,15 +20,15 @@
 //! 3. A row's most likely key differs although the oracle's two keys lie further apart than their errors allow.
 //! 4. The tensors are those of a scenario, and more components lie beyond the likely case than its model expects:
 //!    their numbers are random and independent, as the model assumes. Tensors from files may repeat tokens, and with
-//!    them roundings, so that there it is a warning.
+//!    them roundings, so that there it is a warning. It is a failure, too, of an answer from a file if no two tokens are
+//!    equal: its arithmetic is assumed, and reduced precision looks like this where its errors average out.
 //!
 //! **NO CLAIM**: nothing fails, but that says nothing.
 //! 1. In a row the bound is not below the terms that are added up: `max_c worst_c ≥ max_c Σ p_j |v_jc|`. An answer
 //!    of zeros would be within it.
 //! 2. A component is not finite where f32 cannot represent the way to it: scores, or sums of weighted values, that
 //!    leave its range.
-//! 3. The answer comes from a file, so its arithmetic is assumed, and more components lie beyond the likely case than the
-//!    model expects. That is what reduced precision looks like where its errors average out, and also repeated tokens.
+//! 3. As number 4 of the failures, of an answer from a file, but tokens repeat.
 //!
 //! **PASS**: everything else.
 //!
@@ -66,10 +66,10 @@ const HELP: &str = "\
 The answer is compared with attention in f64. The first word is the verdict:
   PASS      rounding explains every difference, and its bound is smaller than the terms that are added up
   FAIL      (exit status 4) rounding cannot explain a number; NaN or infinity where exact attention has none, or the
-            reverse; another key is attended most; in a scenario, more numbers beyond the likely case than chance allows
+            reverse; another key is attended most; in a scenario, and with --y if no tokens repeat, more numbers beyond
+            the likely case than chance allows, as TF32 and 16-bit arithmetic make them
   NO CLAIM  (exit status 6) nothing fails, but the bound is as large as sum p |v|, so that zeros would be within it, or
-            numbers left the range of FP32; with --y also: errors beyond the likely case, as TF32 and 16-bit arithmetic
-            make them
+            numbers left the range of FP32; with --y also: beyond the likely case where tokens repeat
 Where values cancel, an answer may be smaller than its bound: bounds count against sum p |v|, and the verdict says so.
 Metrics, over rows and in total (P are the probabilities, Y is the output, d is the difference from exact attention):
   max |dP|        the largest error of a single probability

@@ -29,7 +29,7 @@ impl Verdict {
     /// The verdict on a case, from its numbers.
     #[must_use]
     pub fn of(case: &Case) -> Verdict {
-        let surprised = case.unlikely > case.unlikely_allowed;
+        let surprised = case.surprises();
         if case.beyond > 0 || case.not_finite > 0 || case.argmax_unexplained > 0 || (case.random && surprised)
         {
             Verdict::Fail
@@ -83,6 +83,11 @@ pub fn why(case: &Case) -> String {
                      by more than rounding can explain",
                     case.argmax_unexplained
                 )
+            } else if case.assumed.is_some() {
+                format!(
+                    "the answer of {subject} is not that of FP32: {unlikely} of {all} numbers are further off than its \
+                     roundings get by chance, and no tokens repeat; TF32 or 16-bit arithmetic looks like this"
+                )
             } else {
                 format!(
                     "the answer of {subject} is suspect: {unlikely} of {all} numbers are further off than random \
@@ -104,8 +109,8 @@ pub fn why(case: &Case) -> String {
         }
         Verdict::NoClaim => format!(
             "nothing is said about {subject}: no number is further off than FP32 can be at worst, but {unlikely} of \
-             {all} are further off than its roundings get by chance; TF32 or 16-bit arithmetic looks like this, and \
-             so do tokens that repeat",
+             {all} are further off than its roundings get by chance; tokens that repeat look like this, and so does \
+             TF32 or 16-bit arithmetic",
         ),
         Verdict::Pass => {
             let cancels = match case.rows_cancelling {
@@ -193,13 +198,18 @@ mod tests {
         let (pass, text) = of(&|_| ());
         assert!(pass == Verdict::Pass && text.contains("as close to exact attention"), "{text}");
         type Change<'a> = (&'a dyn Fn(&mut Case), Verdict, &'a str);
-        let changes: [Change<'_>; 9] = [
+        let changes: [Change<'_>; 10] = [
             (&|c| c.beyond = 3, Verdict::Fail, "3 of 1440 numbers differ"),
             (&|c| c.not_finite = 1, Verdict::Fail, "NaN or infinite"),
             (&|c| c.argmax_unexplained = 2, Verdict::Fail, "2 rows attend another key"),
             (&|c| (c.random, c.unlikely) = (true, 2), Verdict::Fail, "suspect"),
             (&|c| c.unlikely = 2, Verdict::Pass, "as close"),
-            (&|c| (c.assumed, c.unlikely) = (Some("FP32"), 2), Verdict::NoClaim, "TF32"),
+            (&|c| (c.assumed, c.unlikely) = (Some("FP32"), 2), Verdict::NoClaim, "tokens that repeat"),
+            (
+                &|c| (c.assumed, c.unlikely, c.random) = (Some("FP32"), 2, true),
+                Verdict::Fail,
+                "not that of FP32",
+            ),
             (&|c| c.rows_without_claim = 4, Verdict::NoClaim, "4 of 60 rows"),
             (&|c| (c.rows_without_claim, c.beyond) = (4, 1), Verdict::Fail, "1 of 1440"),
             (&|c| c.rows_cancelling = 5, Verdict::Pass, "in 5 rows values cancel"),

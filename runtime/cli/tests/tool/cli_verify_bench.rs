@@ -19,7 +19,7 @@ fn given_tensors_are_verified() {
     desk.i64("lens.npy", &[90, 0]);
     let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy --causal --kv-lens @lens.npy --json");
     let all = lines(text.as_bytes());
-    assert_eq!(all.len(), 1);
+    assert_eq!((all.len(), &all[1]["verdict"]), (2, &"PASS".into()));
     let v = &all[0];
     assert_eq!((v["what"].as_str(), v["passed"].as_bool()), (Some("verify"), Some(true)));
     assert_eq!((v["rows"].as_u64(), v["p_rows"].as_u64()), (Some(240), Some(240)));
@@ -45,7 +45,7 @@ fn given_tensors_are_verified() {
     assert_eq!(v["certificate"]["executed"]["merge_depth"], 0);
     assert_eq!(v["certificate"]["executed"]["additions"], 63 + 1);
     let text = desk.ok("verify --q @q.npy --k @k.npy --v @v.npy");
-    for words in ["|dY| / |Y|", "Jensen-Shannon", "merge depth", "certificate", "verified"] {
+    for words in ["|dY| / |Y|", "Jensen-Shannon", "merge depth", "rigorous bound", "PASS given: "] {
         assert!(text.contains(words), "{words} is missing in {text}");
     }
     assert_eq!(desk.list(), ["k.npy", "lens.npy", "q.npy", "v.npy"]);
@@ -76,6 +76,8 @@ fn the_stress_scenario_is_verified() {
     let output = elsa(&["verify", "--scenario", "stress", "--json"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all = lines(&output.stdout);
+    let (summary, all) = all.split_last().unwrap();
+    assert_eq!((&summary["verdict"], &summary["cases"]), (&"PASS".into(), &6.into()));
     let names: Vec<&str> = all.iter().map(|v| v["case"].as_str().unwrap()).collect();
     assert_eq!(names, ["overflow", "dominant", "cancelling", "masked", "causal", "windowed"]);
     assert!(all.iter().all(|v| v["passed"] == true && v["argmax"]["total"] == 0.0));

@@ -8,6 +8,7 @@ mod cli_memory;
 mod cli_run;
 mod cli_types;
 mod cli_usage;
+mod cli_verify;
 mod cli_verify_bench;
 mod cli_windows;
 mod common;

@@ -1,0 +1,284 @@
+//! Verdicts of `elsa verify`: every one with its exit status, answers of others, audits, curves and pages.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Desk, Sizes, attention, elsa, noise};
+use serde_json::Value;
+
+const FILES: &str = "--q @q.npy --k @k.npy --v @v.npy";
+
+/// The case and the summary that a call prints, and its exit status.
+fn judged(desk: &Desk, line: &str) -> (Value, Value, Option<i32>) {
+    let output = desk.call(&format!("verify {line} --json"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{line}: {text} {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!((&lines[0]["what"], &lines[1]["what"]), (&"verify".into(), &"summary".into()));
+    assert_eq!(lines[0]["verdict"], lines[1]["verdict"]);
+    (lines[0].clone(), lines[1].clone(), output.status.code())
+}
+
+const SIZES: Sizes = Sizes { b: 1, h: 2, hk: 2, nq: 12, nk: 40, d: 16, dv: 8 };
+
+/// Files of tensors with entries up to `size`.
+fn tensors(size: f32) -> (Desk, [Vec<f32>; 3]) {
+    let desk = Desk::new();
+    let n = SIZES;
+    let data: [Vec<f32>; 3] = [(1, n.q(), size), (2, n.k(), size), (3, n.v(), 1.0)]
+        .map(|(seed, shape, size)| noise(seed, shape.iter().product()).iter().map(|x| x * size).collect());
+    for ((name, shape), data) in [("q.npy", n.q()), ("k.npy", n.k()), ("v.npy", n.v())].iter().zip(&data) {
+        desk.f32(name, shape, data);
+    }
+    (desk, data)
+}
+
+/// The exact answer, rounded to f32.
+fn exact([q, k, v]: &[Vec<f32>; 3]) -> Vec<f32> {
+    let scale = f64::from((SIZES.d as f32).sqrt().recip());
+    let answer = attention(SIZES, scale, [q, k, v], |_, _, _, _, s| s);
+    answer.y.into_iter().map(|y| y as f32).collect()
+}
+
+#[test]
+fn answers_of_others_are_judged() {
+    let (desk, data) = tensors(2.0);
+    let y = exact(&data);
+    let mut wrong = y.clone();
+    wrong[77] *= 1.001;
+    let mut poisoned = y.clone();
+    poisoned[5] = f32::NAN;
+    let swapped: Vec<f32> = y.chunks(8).rev().flatten().copied().collect();
+    for (name, answer) in [("y", &y), ("wrong", &wrong), ("nan", &poisoned), ("swapped", &swapped)] {
+        desk.f32(&format!("{name}.npy"), &SIZES.out(), answer);
+    }
+    let of = |name: &str| judged(&desk, &format!("{FILES} --y @{name}.npy"));
+    let (case, summary, status) = of("y");
+    assert_eq!(
+        (status, case["verdict"].as_str(), case["passed"].as_bool()),
+        (Some(0), Some("PASS"), Some(true))
+    );
+    assert_eq!((summary["cases"].as_u64(), summary["passed"].as_u64()), (Some(1), Some(1)));
+    assert!(case["subject"].as_str().unwrap().ends_with("y.npy") && case["backend"].is_null());
+    assert_eq!(case["assumed"], "FP32 in any order");
+    // No run, so no probabilities and no certificate.
+    assert!(case["p_max_abs"].is_null() && case["certificate"].is_null() && case["printed"].is_null());
+    for (name, field, count) in [("wrong", "beyond", 1), ("nan", "not_finite", 1), ("swapped", "beyond", 100)]
+    {
+        let (case, summary, status) = of(name);
+        assert_eq!((status, case["verdict"].as_str()), (Some(4), Some("FAIL")), "{case}");
+        assert!(case[field].as_u64().unwrap() >= count, "{case}");
+        assert_eq!(summary["failed"], serde_json::json!(["given"]));
+    }
+    // The place of the fault: element 77 of rows of 8.
+    assert_eq!(of("wrong").0["worst_component"]["at"], serde_json::json!([0, 0, 9, 5]));
+    let text = String::from_utf8(desk.call(&format!("verify {FILES} --y @wrong.npy")).stdout).unwrap();
+    assert!(text.starts_with("FAIL given: ") && text.ends_with("wrong: given\n"), "{text}");
+    assert!(text.contains("component 5 of sequence 0, head 0, query 9"), "{text}");
+}
+
+#[test]
+fn reduced_precision_is_not_taken_for_fp32() {
+    let (desk, data) = tensors(2.0);
+    // As tensor cores round inputs: 10 bits.
+    let rounded = data.map(|x| {
+        x.iter().map(|x| f32::from_bits(x.to_bits().wrapping_add(0x1000) & 0xffff_e000)).collect::<Vec<f32>>()
+    });
+    desk.f32("y.npy", &SIZES.out(), &exact(&rounded));
+    let (case, _, status) = judged(&desk, &format!("{FILES} --y @y.npy"));
+    assert_eq!((status, case["verdict"].as_str()), (Some(4), Some("FAIL")), "{case}");
+    assert!(case["beyond"].as_u64().unwrap() > 20, "{case}");
+}
+
+#[test]
+fn what_cannot_be_an_answer_is_refused() {
+    let (desk, data) = tensors(1.0);
+    let y = exact(&data);
+    desk.f32("y.npy", &SIZES.out(), &y);
+    desk.f32("flat.npy", &[12 * 2, 8], &y);
+    desk.f32("bnhd.npy", &[1, 12, 2, 8], &y);
+    desk.npy("half.npy", "<f2", &SIZES.out(), &[0; 2 * 192]);
+    desk.i64("whole.npy", &[0; 4]);
+    for (line, argument) in [
+        (format!("{FILES} --y @flat.npy"), "--y: f32 [24, 8]; allowed: f32 [1, 2, 12, 8]"),
+        (format!("{FILES} --y @bnhd.npy"), "--y: f32 [1, 12, 2, 8]; allowed: "),
+        (format!("{FILES} --y @half.npy"), "--y: f16 [1, 2, 12, 8]; allowed: f32 [1, 2, 12, 8]"),
+        (format!("{FILES} --y @whole.npy"), "--y: "),
+        (format!("{FILES} --y @none.npy"), "--y: "),
+        (format!("{FILES} --y @y.npy --backend scalar"), "--y: given with --backend"),
+        ("--scenario stress --y @y.npy".into(), "--scenario: given with --y"),
+        (format!("{FILES} --audit 0"), "--audit: '0'; allowed: "),
+        (format!("{FILES} --seed 3"), "--seed: given without --audit"),
+        (format!("{FILES} --html @none/page.html"), "--html: "),
+        ("--depth-curve=255".into(), "--depth-curve: '255'; allowed: "),
+        ("--depth-curve --scenario long".into(), "--depth-curve: given with --scenario"),
+        (format!("{FILES} --depth-curve"), "--depth-curve: given with --q"),
+    ] {
+        let output = desk.call(&format!("verify {line}"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{line}: {said}");
+        assert!(
+            said.starts_with(&format!("elsa: {argument}")) && said.contains("allowed: "),
+            "{line}: {said}"
+        );
+        assert!(output.stdout.is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn an_audit_finds_a_fault_in_the_rows_that_it_draws() {
+    let (desk, data) = tensors(1.0);
+    let mut y = exact(&data);
+    // Row 9 of the second head.
+    y[(12 + 9) * 8 + 2] += 0.01;
+    desk.f32("y.npy", &SIZES.out(), &y);
+    let of = |seed: u32| judged(&desk, &format!("{FILES} --y @y.npy --audit 6 --seed {seed}"));
+    let (mut found, mut missed) = (0, 0);
+    for seed in 0..24 {
+        let (case, _, status) = of(seed);
+        assert_eq!((case["rows"].as_u64(), case["rows_of"].as_u64()), (Some(6), Some(24)));
+        assert_eq!(case["audit"]["seed"].as_u64(), Some(u64::from(seed)));
+        let error = case["audit"]["oracle_error"].as_f64().unwrap();
+        assert!(error > 0.0 && error < 1e-14, "{error:e}");
+        match (status, case["verdict"].as_str().unwrap()) {
+            (Some(4), "FAIL") => {
+                found += 1;
+                assert_eq!(case["worst_component"]["at"], serde_json::json!([0, 1, 9, 2]));
+            }
+            (Some(0), "PASS") => missed += 1,
+            other => panic!("{other:?}: {case}"),
+        }
+    }
+    // A row in four is drawn.
+    assert!(found >= 1 && missed >= 6, "{found} {missed}");
+    // All rows: found for certain. The same seed draws the same rows, another the system's.
+    assert_eq!(judged(&desk, &format!("{FILES} --y @y.npy --audit 99 --seed 1")).2, Some(4));
+    assert_eq!(of(5).0["worst_component"], of(5).0["worst_component"]);
+    let seeds =
+        [0, 1].map(|_| judged(&desk, &format!("{FILES} --audit 3")).0["audit"]["seed"].as_u64().unwrap());
+    assert_ne!(seeds[0], seeds[1]);
+}
+
+#[test]
+fn poison_in_its_place_is_right() {
+    let (desk, _) = tensors(1.0);
+    let n = SIZES;
+    let ok = |line: &str| {
+        let (case, _, status) = judged(&desk, line);
+        assert_eq!((status, case["verdict"].as_str()), (Some(0), Some("PASS")), "{case}");
+        case
+    };
+    // A NaN key, which rows from the diagonal on attend.
+    let mut k = noise(2, n.k().iter().product());
+    k[(30 * 16) + 3] = f32::NAN;
+    desk.f32("nan.npy", &n.k(), &k);
+    let causal = ok("--q @q.npy --k @nan.npy --v @v.npy --causal");
+    assert!(causal["y_rel_l2"]["total"].is_null(), "{causal}");
+    // A value that is NaN.
+    let mut v = noise(3, n.v().iter().product());
+    v[17] = f32::NAN;
+    desk.f32("nan-v.npy", &n.v(), &v);
+    ok("--q @q.npy --k @k.npy --v @nan-v.npy");
+    // An infinite value whose weight is zero in f32, or vanishes in f64 too.
+    let mut v = noise(3, n.v().iter().product());
+    v[0] = f32::INFINITY;
+    desk.f32("inf-v.npy", &n.v(), &v);
+    for low in [-100.0f32, -300.0, -1e9] {
+        let mut mask = vec![0.0f32; 12 * 40];
+        mask.chunks_mut(40).for_each(|row| row[0] = low);
+        desk.f32("mask.npy", &[12, 40], &mask);
+        ok("--q @q.npy --k @k.npy --v @inf-v.npy --mask @mask.npy");
+    }
+    ok("--q @q.npy --k @k.npy --v @inf-v.npy");
+}
+
+#[test]
+fn a_verdict_beyond_the_range_is_no_claim() {
+    let (desk, _) = tensors(1.0);
+    // Weighted sums overflow: 40 keys of up to 2^8 each times 1e38.
+    let v: Vec<f32> = noise(3, SIZES.v().iter().product()).iter().map(|x| x.abs() * 3e38).collect();
+    desk.f32("v.npy", &SIZES.v(), &v);
+    let (case, summary, status) = judged(&desk, FILES);
+    assert_eq!((status, case["verdict"].as_str()), (Some(6), Some("NO CLAIM")), "{case}");
+    assert!(case["beyond_range"].as_u64().unwrap() > 0, "{case}");
+    assert_eq!(summary["no_claim"], serde_json::json!(["given"]));
+    let output = desk.call(&format!("verify {FILES}"));
+    let (text, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(text.starts_with("NO CLAIM given: nothing is said about"), "{text}");
+    assert!(said.starts_with("elsa: no claim: ") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn both_theorems_stand_side_by_side() {
+    // Values that cancel: the printed theorem, relative to |Y|, is violated, and the rigorous bound holds.
+    let desk = Desk::new();
+    let keys = 64;
+    let k = noise(2, keys * 16);
+    let k: Vec<f32> = k.chunks(32).flat_map(|pair| [&pair[..16], &pair[..16]].concat()).collect();
+    let v: Vec<f32> = (0..keys * 8).map(|i| if i / 8 % 2 == 0 { 1000.0 } else { -999.999 }).collect();
+    desk.f32("q.npy", &[4, 16], &noise(1, 4 * 16));
+    desk.f32("k.npy", &[keys, 16], &k);
+    desk.f32("v.npy", &[keys, 8], &v);
+    let (case, _, status) = judged(&desk, FILES);
+    assert_eq!((status, case["beyond"].as_u64()), (Some(0), Some(0)), "{case}");
+    assert!(case["printed"]["rows_beyond"].as_u64().unwrap() > 0, "{case}");
+    assert!(case["printed"]["used"].as_f64().unwrap() > 1.0 && case["bound_used"].as_f64().unwrap() < 1.0);
+    assert!(case["rows_cancelling"].as_u64().unwrap() > 0, "{case}");
+    let text = desk.ok(&format!("verify {FILES}"));
+    assert!(text.contains("ELSA theorem 1 as printed") && text.contains("rigorous bound"), "{text}");
+}
+
+#[test]
+fn curves_show_the_order_of_additions() {
+    let desk = Desk::new();
+    let text = desk.ok("verify --depth-curve=2048 --json --html @page.html");
+    let steps: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(steps.len(), 12);
+    let of = |schedule: &str, keys: usize, field: &str| {
+        let step = steps.iter().find(|step| step["schedule"] == schedule && step["keys"] == keys).unwrap();
+        step[field].as_f64().unwrap()
+    };
+    let grown = |schedule: &str, field: &str| of(schedule, 2048, field) / of(schedule, 256, field);
+    assert!((7.9..8.1).contains(&grown("fold", "additions")) && grown("fold", "bound") > 5.0);
+    assert!((1.3..1.4).contains(&grown("tree", "additions")) && grown("tree", "bound") < 1.3);
+    assert!(grown("two-level", "bound") < 1.5 && grown("fold", "repeated") > 5.0);
+    for schedule in ["fold", "two-level", "tree"] {
+        assert!(of(schedule, 2048, "random") < of(schedule, 2048, "bound"));
+        assert!(of(schedule, 2048, "constant") < of(schedule, 2048, "bound"));
+    }
+    let page = std::fs::read_to_string(desk.path("page.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("two-level") && !page.contains("NaN"), "{page}");
+}
+
+#[test]
+fn the_help_explains_verdicts_and_metrics() {
+    let output = elsa(&["verify", "--help"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "PASS",
+        "FAIL",
+        "NO CLAIM",
+        "exit status 4",
+        "exit status 6",
+        "max |dP|",
+        "|dP| / |P|",
+        "Jensen-Shannon",
+        "argmax differs",
+        "max |dY|",
+        "|dY| / |Y|",
+        "--y",
+        "--audit",
+        "--seed",
+        "--depth-curve",
+        "--html",
+    ] {
+        assert!(text.contains(words), "{words}");
+    }
+    // A page with pictures of a case.
+    let (desk, _) = tensors(1.0);
+    desk.ok(&format!("verify {FILES} --html @page.html"));
+    let page = std::fs::read_to_string(desk.path("page.html")).unwrap();
+    for words in
+        ["PASS", "class=\"bar k0\"", "class=\"shade k0\"", "Jensen-Shannon", "ELSA theorem 1 as printed"]
+    {
+        assert!(page.contains(words), "{words}");
+    }
+}
