@@ -24,6 +24,8 @@ pub struct Oracle<'a> {
     /// Bounds of the error of each component.
     pub bounds: Vec<Bounds>,
     components: Vec<Component>,
+    /// Logarithm of the probability of every key; `−∞` for keys that are not attended.
+    ln_p: Vec<f64>,
 }
 
 impl<'a> Oracle<'a> {
@@ -39,6 +41,7 @@ impl<'a> Oracle<'a> {
             y: vec![0.0; problem.value_dim()],
             bounds: Vec::new(),
             components: Vec::new(),
+            ln_p: Vec::new(),
         }
     }
 
@@ -83,26 +86,30 @@ impl<'a> Oracle<'a> {
         self.delta.clear();
         self.delta.resize(self.p.len(), 0.0);
         self.components.clear();
-        self.components.extend(self.y.iter().map(|&y| Component::new(y)));
+        let arithmetic = self.arithmetic;
+        self.components.extend(self.y.iter().map(|&y| Component::new(&arithmetic, y)));
+        let mut attended = Vec::with_capacity(self.p.len());
+        self.ln_p.clear();
+        let ln_p = &mut self.ln_p;
+        reference::log_probabilities(problem, &inputs, sequence, head, query, &found, |_, x| {
+            ln_p.push(x.unwrap_or(f64::NEG_INFINITY));
+            attended.push(x.is_some());
+        });
 
         let s = problem.sequence(&inputs.lengths, sequence);
         let kv_head = problem.kv_head(head);
-        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
-        let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
-        let mut bounds = Row::new(self.arithmetic);
+        let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
+        let mut bounds = Row::new(arithmetic, &self.ln_p);
         for j in 0..self.p.len() {
-            let p = self.p[j];
-            // The probability of an attended key may underflow in f64.
-            if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
+            if !attended[j] {
                 continue;
             }
             let (k, at) = self.key(&s, kv_head, j);
-            let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
+            let score = arithmetic.score(&q, |c| k.get(at + c));
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
-            let key = self.arithmetic.key(p, magnitude * scale, bias);
+            let key = bounds.absorb(j, &score, bias);
             self.delta[j] = key.delta;
-            bounds.absorb(&key);
             let (v, at) = self.value(&s, kv_head, j);
             for (c, component) in self.components.iter_mut().enumerate() {
                 component.absorb(&key, f64::from(v.get(at + c)));

@@ -77,7 +77,7 @@ pub fn print(out: &mut impl Write, v: &Verdict) -> Result<()> {
 mod tests {
     use super::super::Metric;
     use super::*;
-    use elsa_core::attention::certificate::Executed;
+    use elsa_core::attention::certificate::{Executed, Order};
     use elsa_core::dtype::DType;
 
     fn verdict() -> Verdict {
@@ -95,6 +95,7 @@ mod tests {
             fused: true,
             exp2_relative: 1.7e-7,
             half_chain: 0,
+            order: Order::ANY,
         };
         Verdict {
             what: "verify",
