@@ -52,6 +52,32 @@ pub struct Executed {
     pub exp2_relative: f64,
     /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,
+    /// In which order sums are added up.
+    pub order: Order,
+}
+
+/// In which order a run adds up its sums, where that is known. Bounds of an answer that was computed follow the partial
+/// sums of this order; a number of zero has them count for any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Sums over which the dims of a score are dealt out in turn. With one, chains follow one another.
+    pub lanes: usize,
+    /// Consecutive keys whose weighted values are one chain.
+    pub values: usize,
+    /// Consecutive keys whose weights are one chain.
+    pub weights: usize,
+    /// Consecutive keys whose chains are added one after the other. What they sum to meets in the balanced tree.
+    pub segment: usize,
+    /// Consecutive keys whose largest score moves the reference of their segment at once.
+    pub references: usize,
+    /// Whether weights are divided by their sum before they meet the values.
+    pub normalizes: bool,
+}
+
+impl Order {
+    /// Any order.
+    pub const ANY: Order =
+        Order { lanes: 0, values: 0, weights: 0, segment: 0, references: 0, normalizes: false };
 }
 
 /// The published bound for a run, beside the structure that was executed.
@@ -155,6 +181,7 @@ mod tests {
         fused: true,
         exp2_relative: 1.7e-7,
         half_chain: 0,
+        order: Order::ANY,
     };
 
     #[test]

@@ -118,6 +118,28 @@ pub fn probabilities_in(
     }
 }
 
+/// Calls `visit(j, ln p_j)` with the logarithm of the probability of every key `j` of the sequence, in order, including
+/// the past, or `None` for keys that the row does not attend. It reaches where a probability underflows. `row` must be
+/// the result of [`row()`] or [`statistics`] for the same row.
+///
+/// # Panics
+/// Panics if `sequence`, `head` or `i` is out of bounds.
+pub fn log_probabilities(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    sequence: usize,
+    head: usize,
+    i: usize,
+    row: &Row,
+    visit: impl FnMut(usize, Option<f64>),
+) {
+    match problem.spec().dtype {
+        DType::F32 => Scores::<f32>::new(problem, inputs, sequence, head, i).visit_logs(row, visit),
+        DType::F16 => Scores::<f16>::new(problem, inputs, sequence, head, i).visit_logs(row, visit),
+        DType::Bf16 => Scores::<bf16>::new(problem, inputs, sequence, head, i).visit_logs(row, visit),
+    }
+}
+
 /// Whether query `i` of a sequence attends key `j`, by length, causality, window and mask.
 ///
 /// # Panics
@@ -481,6 +503,14 @@ impl<'a, T: Element> Scores<'a, T> {
             }
         }
         Row { max, sum, lse: max + libm::log(sum) }
+    }
+
+    fn visit_logs(&self, row: &Row, mut visit: impl FnMut(usize, Option<f64>)) {
+        let log_sum = libm::log(row.sum);
+        for j in 0..self.geometry.keys {
+            // The difference from the largest score is exact where it matters.
+            visit(j, self.score(j).map(|s| if s == row.max { -log_sum } else { s - row.max - log_sum }));
+        }
     }
 
     fn visit(&self, row: &Row, keys: Range<usize>, mut visit: impl FnMut(usize, f64)) {

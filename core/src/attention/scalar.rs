@@ -6,7 +6,7 @@
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
 use super::added::Added;
-use super::certificate::Executed;
+use super::certificate::{Executed, Order};
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;
@@ -55,6 +55,14 @@ pub fn executed(problem: &Problem) -> Executed {
         fused: false,
         exp2_relative: EXP2_RELATIVE,
         half_chain: 0,
+        order: Order {
+            lanes: 1,
+            values: SEGMENT,
+            weights: SEGMENT,
+            segment: SEGMENT,
+            references: 1,
+            normalizes: false,
+        },
     }
 }
 

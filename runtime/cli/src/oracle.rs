@@ -9,13 +9,7 @@ use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Problem, Sequence};
 use elsa_core::drift::{Drift, Metrics, RowDrift, larger};
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::state::{HEADROOM, WEIGHT_FLOOR};
-
-/// A weight of a smaller probability may be lost in f32: it lies below the floor relative to its row's reference.
-const LOST: f64 = {
-    let exponent = WEIGHT_FLOOR as i64 + HEADROOM as i64 + 1;
-    f64::from_bits(((1023 + exponent) as u64) << 52)
-};
+use elsa_core::state::HEADROOM;
 
 /// Scores and queries beyond this may overflow f32 on the way.
 const SCORES: f64 = 1.1e38;
@@ -42,10 +36,9 @@ pub struct Oracle<'a> {
     pub score: f64,
     /// Whether a run may leave the range of its arithmetic in this row, and then answer with an infinity or NaN.
     pub beyond_range: bool,
-    /// Whether the component has an attended value that is infinite and a weight that f32 may lose: a run then answers
-    /// with an infinity or, as zero times infinity, with NaN.
-    infinite: Vec<bool>,
     components: Vec<Component>,
+    /// Logarithm of the probability of every key; `−∞` for keys that are not attended.
+    ln_p: Vec<f64>,
 }
 
 /// Key `j` of a sequence: the elements that hold it, and the index of its first.
@@ -96,8 +89,8 @@ impl<'a> Oracle<'a> {
             terms: vec![0.0; width],
             score: 0.0,
             beyond_range: false,
-            infinite: vec![false; width],
             components: Vec::new(),
+            ln_p: Vec::new(),
         }
     }
 
@@ -124,47 +117,53 @@ impl<'a> Oracle<'a> {
         self.delta.clear();
         self.delta.resize(self.p.len(), 0.0);
         self.components.clear();
-        self.components.extend(self.y.iter().map(|&y| Component::new(y)));
+        let arithmetic = self.arithmetic;
+        self.components.extend(self.y.iter().map(|&y| Component::new(&arithmetic, y)));
         self.terms.fill(0.0);
-        self.infinite.fill(false);
+        let mut attended = Vec::with_capacity(self.p.len());
+        self.ln_p.clear();
+        let ln_p = &mut self.ln_p;
+        reference::log_probabilities(problem, &inputs, sequence, head, query, &found, |_, x| {
+            ln_p.push(x.unwrap_or(f64::NEG_INFINITY));
+            attended.push(x.is_some());
+        });
 
         let s = problem.sequence(&inputs.lengths, sequence);
         let kv_head = problem.kv_head(head);
-        let (d, scale) = (problem.head_dim(), f64::from(problem.scale()).abs());
         let q0 = spec.query.row(s.batch, head, s.query0 + query);
-        let q: Vec<f64> = (0..d).map(|c| f64::from(inputs.query.get(q0 + c)).abs()).collect();
-        let mut bounds = Row::new(self.arithmetic);
-        let (mut product, mut largest) = (0.0, 0.0);
+        let q: Vec<f32> = (0..problem.head_dim()).map(|c| inputs.query.get(q0 + c)).collect();
+        let mut bounds = Row::new(arithmetic, &self.ln_p);
+        let mut largest = 0.0;
+        self.score = 0.0;
         for j in 0..self.p.len() {
-            let p = self.p[j];
-            // The probability of an attended key may underflow in f64.
-            if p == 0.0 && !reference::attends(problem, &inputs, sequence, head, query, j) {
+            if !attended[j] {
                 continue;
             }
             let (k, at) = key(problem, &inputs, &s, kv_head, j);
-            let magnitude: f64 = q.iter().enumerate().map(|(c, q)| q * f64::from(k.get(at + c)).abs()).sum();
-            product = f64::max(product, magnitude);
+            let score = arithmetic.score(&q, |c| k.get(at + c));
+            self.score = f64::max(self.score, score.magnitude);
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
-            let key = self.arithmetic.key(p, magnitude * scale, bias);
+            let key = bounds.absorb(j, &score, bias);
             self.delta[j] = key.delta;
-            bounds.absorb(&key);
             let (v, at) = value(problem, &inputs, &s, kv_head, j);
             for (c, component) in self.components.iter_mut().enumerate() {
                 let v = f64::from(v.get(at + c));
                 component.absorb(&key, v);
-                self.terms[c] += p * v.abs();
-                self.infinite[c] |= v.is_infinite() && p < LOST;
+                // A weight of zero keeps an infinite value from the terms, not from the answer.
+                self.terms[c] += if key.p == 0.0 { 0.0 } else { key.p * v.abs() };
                 largest = f64::max(largest, if v.is_finite() { v.abs() } else { 0.0 });
             }
         }
         self.bounds.clear();
         self.bounds.extend(self.components.iter().map(|component| bounds.bounds(component)));
-        self.score = product * scale;
-        let query = q.iter().copied().fold(0.0, f64::max) * scale;
+        let scale = f64::from(problem.scale()).abs();
+        let query = q.iter().map(|q| f64::from(*q).abs()).fold(0.0, f64::max) * scale;
         let weight = f64::from(HEADROOM).exp2();
-        self.beyond_range = query.max(product * scale) >= SCORES
+        // Sums in f16 hold products before the scale.
+        let half = if scale < 1.0 { self.score / scale } else { self.score };
+        self.beyond_range = query.max(self.score) >= SCORES
             || self.p.len() as f64 * weight * largest >= f64::from(f32::MAX)
-            || (self.arithmetic.executed.half_chain > 0 && product * scale.max(1.0) >= HALF);
+            || (arithmetic.executed.half_chain > 0 && half >= HALF);
     }
 
     /// Whether `x` stands for component `c` of a row where one of the two is not finite.
@@ -184,7 +183,7 @@ impl<'a> Oracle<'a> {
             let far = y.abs() + self.bounds[c].worst > most;
             return far && x.is_infinite() && x.is_sign_positive() == y.is_sign_positive();
         }
-        x == y || (x.is_nan() && y.is_nan()) || self.infinite[c]
+        self.bounds[c].admit(y, x)
     }
 }
 

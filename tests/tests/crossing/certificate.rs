@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_core::attention::certificate::{Certificate, Executed};
+use elsa_core::attention::certificate::{Certificate, Executed, Order};
 use elsa_core::dtype::DType;
 
 #[test]
@@ -22,6 +22,7 @@ fn json_is_what_the_certificate_holds() {
         fused: true,
         exp2_relative: 1.7e-7,
         half_chain: 16,
+        order: Order::ANY,
     };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for keys in [0, 1, 64, 900, 65_536] {

@@ -14,10 +14,13 @@ use super::problem::Problem;
 use crate::dtype::DType;
 use crate::state::{HEADROOM, WEIGHT_FLOOR};
 
+mod partials;
 pub mod prior;
 pub mod rounding;
+mod score;
 
 pub use prior::{Norms, Prior};
+pub use score::Score;
 
 /// Fraction of components that may exceed a likely bound if its model holds.
 pub const UNLIKELY: f64 = 1e-9;
@@ -66,8 +69,10 @@ pub struct Arithmetic {
     pub head_dim: usize,
     /// Soft cap of the scores; zero if absent.
     pub softcap: f64,
-    /// `|scale|`, the factor from sums of products to scores.
+    /// The factor from sums of products to scores.
     pub scale: f64,
+    /// The factor of queries, with which scores come out in base-2 units, or as arguments of the soft cap's tangent.
+    pub factor: f32,
     /// Element type of inputs and output.
     pub dtype: DType,
     /// The plan's structure and its kernel's constants.
@@ -82,16 +87,27 @@ impl Arithmetic {
         Arithmetic {
             head_dim: problem.head_dim(),
             softcap: spec.softcap.map_or(0.0, f64::from),
-            scale: libm::fabs(f64::from(problem.scale())),
+            scale: f64::from(problem.scale()),
+            factor: problem.score_factors().0,
             dtype: spec.dtype,
             executed,
         }
     }
 
-    /// The largest number of roundings of a product on its way into a score.
-    fn score_roundings(&self) -> f64 {
+    /// The largest number of roundings of a product, its own included, on its way into the sum of a score.
+    fn product_roundings(&self) -> usize {
         let Executed { chain, chain_depth, .. } = self.executed;
-        chain.saturating_add(chain_depth).min(self.head_dim) as f64 + SCALING
+        chain.saturating_add(chain_depth).min(self.head_dim)
+    }
+
+    /// The natural-log units of one unit in which scores are computed.
+    fn unit(&self) -> f64 {
+        if self.softcap > 0.0 { self.softcap } else { core::f64::consts::LN_2 }
+    }
+
+    /// Roundings of a weighted value beside the additions.
+    fn value_roundings(&self) -> usize {
+        1 + usize::from(self.executed.order.normalizes)
     }
 
     /// Largest relative error of the hyperbolic tangent of a soft cap; zero without one.

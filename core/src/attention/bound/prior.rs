@@ -38,7 +38,7 @@
 //! one half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. The results are widened by
 //! [`OUTWARD`].
 
-use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, U, gamma};
+use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, SCALING, U, gamma};
 use crate::dtype::DType;
 
 /// Norms of the inputs of a call, or of a part of it. They may be larger than the exact ones, never smaller.
@@ -133,7 +133,7 @@ impl Arithmetic {
         let tangent = self.tangent();
         let distance = (2.0 * (capped + bias) + ABOVE).min(LOWEST);
 
-        let steps = self.score_roundings();
+        let steps = self.product_roundings() as f64 + SCALING;
         let (halves, lost_in_halves) = self.in_halves();
         let underflow = f64::from(f32::MIN_POSITIVE) * (libm::sqrt(d) * key + 2.0 * d);
         let dots = gamma(steps) + halves * (1.0 + gamma(steps));
@@ -141,7 +141,8 @@ impl Arithmetic {
             dots * largest + tangent * capped + gamma(ADDED) * bias + gamma(1.0) * distance * (1.0 + 4.0 * U);
         let delta = (delta + lost_in_halves + underflow) * OUTWARD;
 
-        let (into_s, into_w) = (gamma(e.into_s as f64), gamma(e.into_w as f64 + 1.0));
+        let w_roundings = (e.into_w + self.value_roundings()) as f64;
+        let (into_s, into_w) = (gamma(e.into_s as f64), gamma(w_roundings));
         let (last, tiny_output) = self.output();
         let tiny = f64::from(f32::MIN_POSITIVE) + n * libm::exp2(-148.0) + tiny_output;
         let average = (1.0 + (1.0 + into_w) / (1.0 - into_s) * (1.0 + last)) * OUTWARD;
@@ -169,7 +170,7 @@ impl Arithmetic {
             + ADDED * bias * bias
             + distance * distance
             + (lost_in_halves / U) * (lost_in_halves / U);
-        let squares = 4.0 * score + (e.into_w as f64 + 1.0) + (e.into_s as f64 + 2.0);
+        let squares = 4.0 * score + w_roundings + (e.into_s as f64 + 2.0);
         let systematic = 2.0 * (e.exp2_relative + tangent * capped + underflow);
         let likely =
             (LAMBDA * U * libm::sqrt(squares) + systematic) / (1.0 - changed) * (1.0 + last) + self.rounded();
@@ -180,12 +181,13 @@ impl Arithmetic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::certificate::Executed;
+    use crate::attention::certificate::{Executed, Order};
 
     const PLAIN: Arithmetic = Arithmetic {
         head_dim: 64,
         softcap: 0.0,
         scale: 0.125,
+        factor: 0.125,
         dtype: DType::F32,
         executed: Executed {
             kernel: "some",
@@ -200,6 +202,7 @@ mod tests {
             fused: true,
             exp2_relative: 2.5 * U,
             half_chain: 0,
+            order: Order::ANY,
         },
     };
     const NORMS: Norms = Norms { query: 8.0, key: 9.0, bias: 0.0 };

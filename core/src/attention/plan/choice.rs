@@ -1,7 +1,7 @@
 //! The options of the CPU chooser, its result, and the errors of both choosers.
 
 use super::kernel::KernelSpec;
-use crate::attention::certificate::Executed;
+use crate::attention::certificate::{Executed, Order};
 use crate::attention::schedule::Tiling;
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
@@ -306,6 +306,30 @@ impl CpuChoice {
             fused,
             exp2_relative,
             half_chain: 0,
+            order: self.order(),
+        }
+    }
+
+    /// In which order sums are added up.
+    const fn order(&self) -> Order {
+        let (block, lanes, [_, keys, _]) = (self.block, self.kernel.weight_sums, self.extent);
+        match self.method {
+            Method::Elsa => Order {
+                lanes,
+                values: block,
+                weights: if lanes == 1 { block } else { 0 },
+                segment: self.segment,
+                references: block,
+                normalizes: false,
+            },
+            Method::Math => Order {
+                lanes,
+                values: block,
+                weights: if lanes == 1 { keys } else { 0 },
+                segment: keys,
+                references: keys,
+                normalizes: true,
+            },
         }
     }
 

@@ -28,7 +28,7 @@
 
 use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
-use crate::attention::certificate::Executed;
+use crate::attention::certificate::{Executed, Order};
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -213,6 +213,8 @@ pub struct GpuChoice {
     flushes: bool,
     /// Number of keys of the longest sequence.
     keys: usize,
+    /// Whether a window keeps rows from attending the first keys.
+    cut: bool,
 }
 
 impl GpuChoice {
@@ -251,6 +253,30 @@ impl GpuChoice {
             fused: true,
             exp2_relative,
             half_chain,
+            order: self.order(),
+        }
+    }
+
+    /// In which order sums are added up. Where a window cuts keys off to the left, chains begin anywhere.
+    const fn order(&self) -> Order {
+        let GpuKernelSpec { summation, half_chain, keys: tile, .. } = self.kernel;
+        let Summation::Tiles { flush, .. } = summation else {
+            return Order { segment: self.chunk, ..Order::ANY };
+        };
+        let known = !self.cut;
+        Order {
+            lanes: if half_chain == 0 { 1 } else { 0 },
+            values: if !known {
+                0
+            } else if self.flushes || self.divided() {
+                flush
+            } else {
+                self.chunk
+            },
+            weights: 0,
+            segment: self.chunk,
+            references: tile,
+            normalizes: false,
         }
     }
 }
@@ -389,6 +415,7 @@ pub fn choose_gpu<'a>(
         sequences,
         flushes: !sixteen_bit,
         keys,
+        cut: s.window.left.is_some(),
     };
     if !packed {
         let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);

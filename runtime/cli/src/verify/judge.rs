@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 use crate::oracle::{Comparison, Oracle, Sizes, Total, key, value};
 use crate::rows::{RowId, for_rows, output_row, rows};
 use crate::{machine, progress};
-use elsa_core::attention::certificate::{Certificate, Executed};
+use elsa_core::attention::certificate::{Certificate, Executed, Order};
 use elsa_core::attention::{Inputs, Outputs, Problem};
 use elsa_core::drift::{Drift, Metrics, larger, percentile};
 use elsa_core::dtype::{DType, Elements};
@@ -202,13 +202,12 @@ pub enum Subject<'a> {
 const ASSUMED: &str = "FP32 in any order";
 
 /// The structure and the constants of [`ASSUMED`]: sums in one chain, which is the longest path of any order; products that
-/// are rounded before they are added; and an exponential that is off by four units in the last place.
+/// are rounded before they are added; weights that may be divided by their sum before they meet the values; and an exponential that is off by four units in the last place.
 fn any_order(problem: &Problem) -> Executed {
-    // Each weight may be divided by the sum before it meets its value, which is one rounding more.
-    let additions = problem.keys();
+    let additions = problem.keys().saturating_sub(1);
     Executed {
         kernel: ASSUMED,
-        block: additions.max(1),
+        block: problem.keys().max(1),
         segment_blocks: 1,
         merge_depth: 0,
         additions,
@@ -219,6 +218,7 @@ fn any_order(problem: &Problem) -> Executed {
         fused: false,
         exp2_relative: 8.0 * DType::F32.unit_roundoff(),
         half_chain: 0,
+        order: Order { normalizes: true, ..Order::ANY },
     }
 }
 

@@ -78,15 +78,13 @@ Metrics, over rows and in total (P are the probabilities, Y is the output, d is 
   argmax differs  share of rows that attend another key most
   max |dY|        the largest error of a single number of the output
   |dY| / |Y|      the error of a row of the output, relative to its norm
-The bound of a component, nothing in which is fitted:
-  |dY| <= (1 + h) [sum p_j F_j |v_j - y| + (g(A) + g(B+1)) sum p_j (1 + E_j) |v_j|] / (1 - D) + h |y| + t
-  with u = 2^-24, g(k) = k u / (1 - k u), A and B the additions on the path of a weight into their sum and into that of the
-  values, E_j = exp(delta_j) (1 + x) - 1 with x the error of the kernel's exponential,
-  delta_j = g(K) |scale| sum |q||k_j| + u [5 (|mask_j| + |bias_j|) + 2 (|ln p_j| + 6)] + tangent of the soft cap,
-  K the roundings of a product on its way into a score; where chains of c products are summed in f16, with
-  e = c 2^-11 / (1 - c 2^-11), delta_j has in addition e (1 + g(K)) |scale| sum |q||k_j| + |scale| d 2^-25;
-  F_j = (1 + E_j)(1 + g(A)) - 1, D = sum p_j F_j, h = g(3) + roundoff of an f16 or bf16 output,
-  t = 2^-126, and 2^-25 (2^-134) more for an f16 (bf16) output, whose least number is twice that.
+The bound of a component, nothing in which is fitted (core/BOUNDS.md derives it); u = 2^-24, g(k) = k u / (1 - k u):
+  |dY| <= (1 + h) N / (1 - D) + h |y| + t, and never more than the largest |v_j - y|, as an average stays one
+  N = sum p_j E_j |v_j - y| + u sum |W_r| + |y| u sum S_r + second order, with the partial sums W_r of the weighted values
+      and S_r of the weights in the order of the run; where no order is known, each counts its longest path
+  E_j = exp(delta_j) (1 + x) - 1 with x the error of the kernel's exponential, and delta_j the error of the score: of its
+      partial sums, soft cap, mask and bias, and of its distance from the largest score
+  D = sum p_j E_j and the roundings of the weights' sum; h = g(3) + roundoff of an f16 or bf16 output; t is underflow
 The likely case is the same analysis with errors of random sign (Azuma-Hoeffding, one component in 10^9). Theorem 1 of
 ELSA stands beside the bound as it is printed, relative to |Y|: it leaves out the rounding of scores and the cancellation of
 values, so that a right answer may violate it.

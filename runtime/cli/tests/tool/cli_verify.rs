@@ -110,7 +110,7 @@ fn what_cannot_be_an_answer_is_refused() {
         (format!("{FILES} --html @none/page.html"), "--html: "),
         ("--depth-curve=255".into(), "--depth-curve: '255'; allowed: "),
         ("--depth-curve --scenario long".into(), "--depth-curve: given with --scenario"),
-        (format!("{FILES} --depth-curve"), "--depth-curve: given with --q"),
+        (format!("{FILES} --depth-curve"), "--q: given with --depth-curve"),
     ] {
         let output = desk.call(&format!("verify {line}"));
         let said = String::from_utf8(output.stderr).unwrap();
@@ -188,6 +188,33 @@ fn poison_in_its_place_is_right() {
         ok("--q @q.npy --k @k.npy --v @inf-v.npy --mask @mask.npy");
     }
     ok("--q @q.npy --k @k.npy --v @inf-v.npy");
+}
+
+#[test]
+fn large_scores_are_judged_by_what_their_rounding_can_do() {
+    // One key wins each row by far more than its score may be off: proven, however large the numbers are.
+    for size in [1e3, 1e4, 1e15] {
+        let (desk, data) = tensors(size);
+        let (case, _, status) = judged(&desk, FILES);
+        assert_eq!((status, case["verdict"].as_str()), (Some(0), Some("PASS")), "{size:e}: {case}");
+        let number = |field: &str| case[field].as_f64().unwrap();
+        assert!(number("bound_over_terms") < 1e-4 && number("bound_used") < 0.5, "{size:e}: {case}");
+        // A wrong answer is not let through.
+        let mut y = exact(&data);
+        y[3] *= 1.001;
+        desk.f32("y.npy", &SIZES.out(), &y);
+        assert_eq!(judged(&desk, &format!("{FILES} --y @y.npy")).2, Some(4), "{size:e}");
+    }
+    // Keys that are nearly equal: rounding decides which of them wins, and nothing can be said.
+    let (desk, _) = tensors(1e3);
+    let same = noise(4, 16);
+    let k = noise(2, SIZES.k().iter().product());
+    let k: Vec<f32> = k.iter().enumerate().map(|(i, x)| 1e4 * same[i % 16] + 1e-3 * x).collect();
+    desk.f32("k.npy", &SIZES.k(), &k);
+    let (case, _, status) = judged(&desk, FILES);
+    assert_eq!((status, case["verdict"].as_str()), (Some(6), Some("NO CLAIM")), "{case}");
+    assert!(case["rows_without_claim"].as_u64().unwrap() > 0 && case["beyond"] == 0, "{case}");
+    assert!(case["why"].as_str().unwrap().contains("scores reach"), "{case}");
 }
 
 #[test]

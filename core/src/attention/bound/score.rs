@@ -1,0 +1,114 @@
+//! The score of a query and a key, followed through its partial sums.
+
+use super::partials::Roundings;
+use super::{Arithmetic, U, gamma};
+use crate::dtype::DType;
+use crate::scan::ceil_log2;
+
+/// Roundings of f64 that following a product costs, and more.
+const F64_DUST: f64 = 1e-15;
+
+/// Largest number of lanes whose chains are followed.
+const MOST_LANES: usize = 16;
+
+/// How far the score of a key may be off, in natural-log units, before anything is added to it and without the distance
+/// from its reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// `Σ_c |scale q_c k_c|`.
+    pub magnitude: f64,
+    /// The largest error.
+    pub worst: f64,
+    /// The squares of the coefficients of its roundings, in units of `u²`.
+    pub squares: f64,
+    /// How far the rounding of the factor and of the query's products with it moves the score. It is known, and a part
+    /// of `worst`.
+    pub shift: f64,
+    /// What else is not of random sign.
+    pub systematic: f64,
+}
+
+impl Arithmetic {
+    /// Follows the score of a query with a key, `[d]` each.
+    #[must_use]
+    pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
+        let e = &self.executed;
+        let unit = self.unit();
+        let lanes = e.order.lanes;
+        let followed = lanes > 0 && lanes <= MOST_LANES;
+        let (lanes, chain) = (lanes.clamp(1, MOST_LANES), e.chain.max(1));
+        let whole = query.len() / lanes * lanes;
+        let (mut products, mut sums) = (Roundings::default(), Roundings::default());
+        let (mut magnitude, mut shift, mut keys) = (0.0, 0.0, 0.0);
+        let (mut chains, mut total) = ([0.0; MOST_LANES], None);
+        for (c, q) in query.iter().enumerate() {
+            let (q, k) = (*q, f64::from(key(c)));
+            let exact = f64::from(q) * k * self.scale;
+            let x = f64::from(q * self.factor) * k * unit;
+            keys += k.abs();
+            magnitude += exact.abs();
+            shift += x - exact;
+            products.count(x);
+            if !followed {
+                continue;
+            }
+            if c >= whole {
+                // What is left of whole vectors: a product and an addition.
+                sums.count(x);
+                join(&mut total, x, &mut sums);
+                continue;
+            }
+            let (lane, step) = (c % lanes, c / lanes % chain);
+            chains[lane] += x;
+            if e.fused || step > 0 {
+                sums.count(chains[lane]);
+            }
+            if lane + 1 == lanes && (step + 1 == chain || c + 1 == whole) {
+                let chains = &mut chains[..lanes];
+                sums.count_any(ceil_log2(lanes), chains.iter().map(|x| x.abs()).sum());
+                join(&mut total, chains.iter().sum(), &mut sums);
+                chains.fill(0.0);
+            }
+        }
+        let steps = self.product_roundings();
+        if !followed {
+            sums = Roundings::default();
+            sums.count_any(steps, magnitude);
+        }
+        if !e.fused {
+            sums.worst += products.worst;
+            sums.squares += products.squares;
+        }
+        let k = steps as f64 + 2.0;
+        let second = k * U * gamma(k) * magnitude;
+        let (relative, subnormal) = self.in_halves();
+        let halves = relative * (1.0 + gamma(k)) * magnitude + subnormal;
+        // Products of halves take their factor after they are summed.
+        let known = e.half_chain == 0;
+        let shift = if known { shift } else { 0.0 };
+        let factor = if known { query.len() as f64 * F64_DUST } else { gamma(2.0) } * magnitude;
+        let underflow = f64::from(f32::MIN_POSITIVE) * unit * (keys + 2.0 * query.len() as f64);
+        let worst = U * sums.worst + shift.abs() + factor + second + halves + underflow;
+        let ratio = DType::F16.unit_roundoff() / U;
+        let of_halves = e.half_chain as f64 * (ratio * magnitude) * (ratio * magnitude)
+            + (subnormal / U) * (subnormal / U);
+        Score {
+            magnitude,
+            worst: if worst.is_nan() { f64::INFINITY } else { worst },
+            squares: sums.squares + of_halves,
+            shift,
+            systematic: factor + underflow,
+        }
+    }
+}
+
+/// Adds a chain's sum to those before it. To none it is not added.
+fn join(total: &mut Option<f64>, x: f64, sums: &mut Roundings) {
+    *total = Some(match *total {
+        Some(total) => {
+            sums.count(total + x);
+            total + x
+        }
+        None => x,
+    });
+}
