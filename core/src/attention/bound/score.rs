@@ -29,7 +29,8 @@ pub struct Score {
 }
 
 impl Arithmetic {
-    /// Follows the score of a query with a key, `[d]` each.
+    /// Follows the score of a query with a key, `[d]` each. A rounding is at most `u` times the power of two below what
+    /// it rounds: [`binade`].
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
@@ -38,39 +39,45 @@ impl Arithmetic {
         let followed = lanes > 0 && lanes <= MOST_LANES;
         let (lanes, chain) = (lanes.clamp(1, MOST_LANES), e.chain.max(1));
         let whole = query.len() / lanes * lanes;
+        let steps = self.product_roundings();
+        let k = steps as f64 + 2.0;
+        let drift = gamma(k);
         let (mut products, mut sums) = (Roundings::default(), Roundings::default());
+        // In the units in which scores are computed.
         let (mut magnitude, mut shift, mut keys) = (0.0, 0.0, 0.0);
         let (mut chains, mut total) = ([0.0; MOST_LANES], None);
         for (c, q) in query.iter().enumerate() {
-            let (q, k) = (*q, f64::from(key(c)));
-            let exact = f64::from(q) * k * self.scale;
-            let x = f64::from(q * self.factor) * k * unit;
-            keys += k.abs();
-            magnitude += exact.abs();
+            let (q, y) = (*q, f64::from(key(c)));
+            let exact = f64::from(q) * y * self.scale / unit;
+            let x = f64::from(q * self.factor) * y;
+            keys += y.abs();
+            magnitude += x.abs().max(exact.abs());
             shift += x - exact;
-            products.count(x);
+            products.count(binade(x, 0.0));
             if !followed {
                 continue;
             }
+            // Partial sums are off by what was rounded before.
+            let off = drift * magnitude;
             if c >= whole {
                 // What is left of whole vectors: a product and an addition.
-                sums.count(x);
-                join(&mut total, x, &mut sums);
+                sums.count(binade(x, 0.0));
+                join(&mut total, x, off, &mut sums);
                 continue;
             }
             let (lane, step) = (c % lanes, c / lanes % chain);
             chains[lane] += x;
             if e.fused || step > 0 {
-                sums.count(chains[lane]);
+                sums.count(binade(chains[lane], off));
             }
             if lane + 1 == lanes && (step + 1 == chain || c + 1 == whole) {
                 let chains = &mut chains[..lanes];
-                sums.count_any(ceil_log2(lanes), chains.iter().map(|x| x.abs()).sum());
-                join(&mut total, chains.iter().sum(), &mut sums);
+                let all: f64 = chains.iter().map(|x| x.abs()).sum();
+                sums.count_any(ceil_log2(lanes), all + off);
+                join(&mut total, chains.iter().sum(), off, &mut sums);
                 chains.fill(0.0);
             }
         }
-        let steps = self.product_roundings();
         if !followed {
             sums = Roundings::default();
             sums.count_any(steps, magnitude);
@@ -79,34 +86,42 @@ impl Arithmetic {
             sums.worst += products.worst;
             sums.squares += products.squares;
         }
-        let k = steps as f64 + 2.0;
-        let second = k * U * gamma(k) * magnitude;
+        let magnitude = unit * magnitude;
+        let second = k * U * drift * magnitude;
         let (relative, subnormal) = self.in_halves();
-        let halves = relative * (1.0 + gamma(k)) * magnitude + subnormal;
+        let halves = relative * (1.0 + drift) * magnitude + subnormal;
         // Products of halves take their factor after they are summed.
         let known = e.half_chain == 0;
-        let shift = if known { shift } else { 0.0 };
+        let shift = if known { unit * shift } else { 0.0 };
         let factor = if known { query.len() as f64 * F64_DUST } else { gamma(2.0) } * magnitude;
         let underflow = f64::from(f32::MIN_POSITIVE) * unit * (keys + 2.0 * query.len() as f64);
-        let worst = U * sums.worst + shift.abs() + factor + second + halves + underflow;
+        let worst = U * unit * sums.worst + shift.abs() + factor + second + halves + underflow;
         let ratio = DType::F16.unit_roundoff() / U;
         let of_halves = e.half_chain as f64 * (ratio * magnitude) * (ratio * magnitude)
             + (subnormal / U) * (subnormal / U);
         Score {
             magnitude,
             worst: if worst.is_nan() { f64::INFINITY } else { worst },
-            squares: sums.squares + of_halves,
+            squares: unit * unit * sums.squares + of_halves,
             shift,
             systematic: factor + underflow,
         }
     }
 }
 
-/// Adds a chain's sum to those before it. To none it is not added.
-fn join(total: &mut Option<f64>, x: f64, sums: &mut Roundings) {
+/// The largest power of two that is at most `|x| + off`: a number of at most that magnitude is rounded by at most `u`
+/// times as much. Zero of zero.
+#[inline]
+fn binade(x: f64, off: f64) -> f64 {
+    let most = x.abs() + off;
+    if most.is_finite() { f64::from_bits(most.to_bits() & f64::INFINITY.to_bits()) } else { most }
+}
+
+/// Adds a chain's sum, which is off by at most `off`, to those before it. To none it is not added.
+fn join(total: &mut Option<f64>, x: f64, off: f64, sums: &mut Roundings) {
     *total = Some(match *total {
         Some(total) => {
-            sums.count(total + x);
+            sums.count(binade(total + x, off));
             total + x
         }
         None => x,

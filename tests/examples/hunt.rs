@@ -1,0 +1,112 @@
+//! Hunts for a violation of an error bound, over every back end of the machine.
+//!
+//! `cargo run --release -p elsa-tests --example hunt -- [--seconds N] [--rows N] [--seed N]`
+//!
+//! Every problem is made to be hard, every row of every answer is judged against the bound from the exact answer and the
+//! bound from norms. It ends after `--seconds` (60 by default), or after `--rows` rows over all back ends. A line for
+//! each back end tells what was found. A violation is a failure.
+//!
+//! With `--tightness` it prints instead how many times the error the bounds are, on Gaussian rows of head size 64.
+
+#![forbid(unsafe_code)]
+
+use elsa_tests::bounds::{Found, hunters};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Most keys of most problems.
+const KEYS: usize = 100;
+/// From one line of progress to the next.
+const PACE: Duration = Duration::from_secs(10);
+
+/// The number after `flag`.
+fn number(flag: &str) -> Result<Option<u64>, String> {
+    let mut arguments = std::env::args().skip_while(|x| x != flag);
+    if arguments.next().is_none() {
+        return Ok(None);
+    }
+    let text = arguments.next().unwrap_or_default();
+    text.parse().map(Some).map_err(|_| format!("{flag}: {text:?}; allowed: a whole number"))
+}
+
+/// The percentiles 1, 50 and 99.
+fn spread(mut all: Vec<f64>) -> String {
+    all.sort_by(f64::total_cmp);
+    let at = |percent: usize| all.get((all.len() * percent / 100).min(all.len().saturating_sub(1)));
+    let text = |x: Option<&f64>| x.map_or("none".into(), |x| format!("{x:8.1}"));
+    [1, 50, 99].map(|percent| text(at(percent))).join(" ")
+}
+
+/// Prints how many times the error the bounds are.
+fn tightness() {
+    println!(
+        "{:24} {:>6} {:>16} {:>26} {:>26}",
+        "back end", "keys", "bound", "largest: p1, p50, p99", "norm: p1, p50, p99"
+    );
+    for hunter in hunters() {
+        for (keys, queries, problems) in [(1024, 64, 4), (65_536, 20, 1)] {
+            let all: Vec<_> =
+                (0..problems).flat_map(|seed| hunter.tightness(seed, queries, keys, 64)).collect();
+            for (i, bound) in ["worst", "likely", "prior", "likely prior"].into_iter().enumerate() {
+                let of = |pick: fn(&elsa_tests::bounds::Tightness) -> [f64; 4]| {
+                    spread(all.iter().map(|x| pick(x)[i]).collect())
+                };
+                println!("{:24} {keys:>6} {bound:>16} {} {}", hunter.name, of(|x| x.largest), of(|x| x.norm));
+            }
+        }
+    }
+}
+
+fn main() -> Result<ExitCode, String> {
+    if std::env::args().any(|x| x == "--tightness") {
+        tightness();
+        return Ok(ExitCode::SUCCESS);
+    }
+    let [seconds, rows, seed] = [number("--seconds")?, number("--rows")?, number("--seed")?];
+    // Rows alone decide where they are all that is given.
+    let seconds = seconds.unwrap_or(if rows.is_some() { u64::MAX } else { 60 });
+    let rows = rows.unwrap_or(u64::MAX);
+    let hunters = hunters();
+    let mut all: Vec<Found> = hunters.iter().map(|_| Found::default()).collect();
+    let (start, mut shown) = (Instant::now(), Instant::now());
+    let sum = |all: &[Found], of: fn(&Found) -> u64| all.iter().map(of).sum::<u64>();
+    let mut seed = seed.unwrap_or(0);
+    while start.elapsed().as_secs() < seconds && sum(&all, |x| x.rows) < rows {
+        for (hunter, found) in hunters.iter().zip(&mut all) {
+            hunter.hunt(seed, KEYS, found);
+        }
+        seed += 1;
+        if shown.elapsed() >= PACE {
+            shown = Instant::now();
+            let (rows, bad) = (sum(&all, |x| x.rows), sum(&all, |x| x.violations));
+            eprintln!("{:4} s  {rows} rows, {bad} violations", start.elapsed().as_secs());
+        }
+    }
+    println!(
+        "{:24} {:>10} {:>11} {:>10} {:>8} {:>9} {:>9} {:>9}  closest to worst; to prior",
+        "back end", "rows", "components", "violations", "unlikely", "of worst", "of likely", "of prior"
+    );
+    let mut total = Found::default();
+    all.iter().for_each(|found| total.merge(found));
+    let names = hunters.iter().map(|hunter| hunter.name.as_str()).chain(["all"]);
+    for (name, x) in names.zip(all.iter().chain([&total])) {
+        println!(
+            "{name:24} {:>10} {:>11} {:>10} {:>8} {:>9.2e} {:>9.2e} {:>9.2e}  {}; {}",
+            x.rows,
+            x.components,
+            x.violations,
+            x.unlikely,
+            x.worst,
+            x.likely,
+            x.prior,
+            x.closest[0],
+            x.closest[1]
+        );
+    }
+    println!(
+        "{} seeds; the bound from norms claims something in {} of {} rows",
+        seed, total.claimed, total.rows
+    );
+    total.which.iter().for_each(|which| println!("violation: {which}"));
+    Ok(if total.violations == 0 && total.rows > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,262 @@
+//! Problems whose answers rounding moves far, from a seed.
+
+use crate::cases::Data;
+use crate::random::Random;
+use elsa_core::attention::{Alignment, Inputs, MaskElements, MaskKind, MaskView, Problem, Spec, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
+
+/// What makes the scores of a problem hard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hard {
+    /// Nothing: entries from a bell curve.
+    Gaussian,
+    /// Scores of large magnitude that are nearly equal.
+    Tied,
+    /// A large vector that all keys share.
+    Offset,
+    /// One key of a row outweighs all others.
+    OneHot,
+    /// Scores at the ends of the exponential: ±88 and beyond.
+    Ends,
+    /// Terms of a score that cancel.
+    Cancelling,
+    /// Entries around the least normal numbers.
+    Denormal,
+    /// Entries over many orders of magnitude.
+    Wide,
+    /// The same few keys over and over.
+    Repeated,
+    /// Scores that grow with the key, so that every block moves the reference.
+    Rising,
+}
+
+/// All of them.
+pub const HARD: [Hard; 10] = [
+    Hard::Gaussian,
+    Hard::Tied,
+    Hard::Offset,
+    Hard::OneHot,
+    Hard::Ends,
+    Hard::Cancelling,
+    Hard::Denormal,
+    Hard::Wide,
+    Hard::Repeated,
+    Hard::Rising,
+];
+
+/// A problem with its data.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// The problem.
+    pub problem: Problem,
+    /// What makes it hard.
+    pub hard: Hard,
+    query: Data,
+    key: Data,
+    value: Data,
+    mask: Option<Data>,
+}
+
+impl Drawn {
+    /// The tensors of a call.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs<'_> {
+        let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
+        inputs.mask = self.mask.as_ref().map(|mask| MaskElements::Additive(mask.elements()));
+        inputs
+    }
+
+    /// Room for its answer.
+    #[must_use]
+    pub fn output(&self) -> Data {
+        let spec = self.problem.spec();
+        Data::filled(spec.dtype, spec.output.extent(), 0.0)
+    }
+
+    /// One head of Gaussian queries, keys and values with head size `d`, in f32.
+    ///
+    /// # Panics
+    /// If the problem is refused.
+    #[must_use]
+    pub fn gaussian(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
+        let mut r = Random::new(seed);
+        let of = |rows: usize| {
+            View::dense("x", Layout::Bhnd, &[1, 1, rows, d], None).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let spec = Spec::new(DType::F32, of(queries), of(keys), of(keys), of(queries));
+        let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
+        let [query, key, value] =
+            [queries, keys, keys].map(|rows| Data::F32((0..rows * d).map(|_| r.normal()).collect()));
+        Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
+    }
+
+    /// The problem of a seed; most have fewer than `keys` keys.
+    ///
+    /// # Panics
+    /// If the problem is refused.
+    #[must_use]
+    pub fn new(seed: u64, keys: usize) -> Drawn {
+        let mut r = Random::new(seed);
+        let hard = HARD[r.below(HARD.len())];
+        let dtype = [DType::F32, DType::F32, DType::F32, DType::F16, DType::Bf16][r.below(5)];
+        let heads = 1 + r.below(3);
+        let queries = [1, 2, 3, 8, 17, 48, 64][r.below(7)];
+        // A few are long, so that chains, segments and the merge tree are.
+        let most = if r.below(40) == 0 { 20 * keys } else { keys };
+        let keys = 1 + r.below(most.max(1));
+        let d = [1, 3, 4, 8, 8, 16, 20, 64, 67, 130][r.below(10)];
+        let dv = [1, 4, 4, 5, 8, 13][r.below(6)];
+        let of = |rows: usize, dim: usize| {
+            View::dense("x", Layout::Bhnd, &[1, heads, rows, dim], None).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let mut spec = Spec::new(dtype, of(queries, d), of(keys, d), of(keys, dv), of(queries, dv));
+        spec.scale = [None, None, Some(1.0), Some(-0.3), Some(0.01)][r.below(5)];
+        spec.softcap = [None, None, None, Some(0.5), Some(30.0), Some(1000.0)][r.below(6)];
+        spec.causal = [None, None, Some(Alignment::BottomRight), Some(Alignment::TopLeft)][r.below(4)];
+        if r.below(6) == 0 {
+            spec.window = Window { left: Some(r.below(keys)), right: Some(r.below(keys)) };
+        }
+        let mask = (r.below(4) == 0).then(|| mask_of(&mut r, queries, keys));
+        spec.mask = mask
+            .is_some()
+            .then(|| MaskView::dense(MaskKind::Additive(DType::F32), &[queries, keys]))
+            .map(|view| view.unwrap_or_else(|e| panic!("{e}")));
+        let problem = spec.check().unwrap_or_else(|e| panic!("{e}"));
+        let [query, key] = scores_of(&mut r, hard, &problem, [heads * queries, heads * keys]);
+        let value = values_of(&mut r, heads * keys, dv);
+        let as_data = |x: &[f32]| data_of(dtype, x);
+        let [query, key, value] = [as_data(&query), as_data(&key), as_data(&value)];
+        Drawn { problem, hard, query, key, value, mask: mask.map(Data::F32) }
+    }
+}
+
+/// Elements as the type has them, none of them infinite.
+fn data_of(dtype: DType, x: &[f32]) -> Data {
+    let most = match dtype {
+        DType::F32 => f32::MAX,
+        DType::F16 => 60_000.0,
+        DType::Bf16 => 3e38,
+    };
+    let mut data = Data::filled(dtype, x.len(), 0.0);
+    x.iter().enumerate().for_each(|(i, x)| data.set(i, x.clamp(-most, most)));
+    data
+}
+
+/// A mask of small and large numbers, some of which take keys out.
+fn mask_of(r: &mut Random, queries: usize, keys: usize) -> Vec<f32> {
+    let scale = [0.1, 3.0, 50.0, 1e4][r.below(4)];
+    let out = [f32::NEG_INFINITY, f32::MIN, -1e9, -100.0][r.below(4)];
+    let dense = r.below(4);
+    (0..queries * keys).map(|_| if r.below(8) < dense { out } else { scale * r.normal() }).collect()
+}
+
+/// Queries and keys, `[rows, d]`.
+fn scores_of(r: &mut Random, hard: Hard, problem: &Problem, rows: [usize; 2]) -> [Vec<f32>; 2] {
+    let d = problem.head_dim();
+    let scale = problem.scale().abs().max(1e-3);
+    let gain = [0.1, 1.0, 1.0, 4.0, 30.0][r.below(5)];
+    let mut q: Vec<f32> = (0..rows[0] * d).map(|_| gain * r.normal()).collect();
+    let mut k: Vec<f32> = (0..rows[1] * d).map(|_| r.normal()).collect();
+    match hard {
+        Hard::Gaussian => {}
+        Hard::Tied => {
+            // Every key is the same, but for the last bits.
+            let large = [30.0f32, 1e3, 1e4][r.below(3)];
+            let tied: Vec<f32> = (0..d).map(|_| large * r.normal()).collect();
+            let spread = [1e-7, 1e-6, 1e-4][r.below(3)];
+            for (i, k) in k.iter_mut().enumerate() {
+                *k = tied[i % d] * (1.0 + spread * *k);
+            }
+        }
+        Hard::Offset => {
+            let offset = [10.0f32, 1e3, 1e5][r.below(3)];
+            k.iter_mut().for_each(|k| *k += offset);
+        }
+        Hard::OneHot => {
+            let hot = r.below(rows[1]);
+            let by = [5.0f32, 100.0, 1e6][r.below(3)];
+            k[hot * d..(hot + 1) * d].iter_mut().for_each(|k| *k *= by);
+        }
+        Hard::Ends => {
+            let ends = [0.0f32, 1e-3, 87.0, 87.3, 87.5, 88.0, 88.7, 90.0, 103.0, 104.0, 150.0, 300.0];
+            for row in q.chunks_mut(d) {
+                row.fill(0.0);
+                row[0] = 1.0;
+            }
+            for row in k.chunks_mut(d) {
+                let sign = if r.below(2) == 0 { -1.0 } else { 1.0 };
+                row[0] = sign * ends[r.below(ends.len())] / scale + 1e-3 * r.normal();
+            }
+        }
+        Hard::Cancelling => {
+            let large = [1e2f32, 1e4, 1e6][r.below(3)];
+            for row in k.chunks_mut(d) {
+                for pair in row.chunks_mut(2) {
+                    if let [a, b] = pair {
+                        *a = large * (1.0 + 0.5 * *a);
+                        *b = -*a + r.normal();
+                    }
+                }
+            }
+            for row in q.chunks_mut(d) {
+                for pair in row.chunks_mut(2) {
+                    if let [a, b] = pair {
+                        *b = *a;
+                    }
+                }
+            }
+        }
+        Hard::Denormal => {
+            let (a, b) = [(1e-38f32, 1e-2f32), (1e-40, 1e36), (1e-20, 1e-20), (1e-44, 1.0)][r.below(4)];
+            q.iter_mut().for_each(|q| *q *= a);
+            k.iter_mut().for_each(|k| *k *= b);
+        }
+        Hard::Wide => {
+            for x in q.iter_mut().chain(k.iter_mut()) {
+                *x *= 10f32.powf(12.0 * (r.unit() as f32 - 0.7));
+            }
+        }
+        Hard::Repeated => {
+            let kinds = 1 + r.below(3);
+            for i in kinds * d..k.len() {
+                k[i] = k[i - kinds * d];
+            }
+        }
+        Hard::Rising => {
+            let step = [0.01f32, 0.3, 9.0][r.below(3)];
+            for row in q.chunks_mut(d) {
+                row[0] = 1.0;
+            }
+            for (j, row) in k.chunks_mut(d).enumerate() {
+                row[0] = step * j as f32 / scale;
+            }
+        }
+    }
+    [q, k]
+}
+
+/// Values, `[keys, dv]`.
+fn values_of(r: &mut Random, keys: usize, dv: usize) -> Vec<f32> {
+    let mut v: Vec<f32> = (0..keys * dv).map(|_| r.normal()).collect();
+    match r.below(8) {
+        0 => {
+            // Neighbours cancel.
+            for i in dv..v.len() {
+                if i / dv % 2 == 1 {
+                    v[i] = -v[i - dv];
+                }
+            }
+        }
+        1 => v.iter_mut().for_each(|v| *v += 1e4),
+        2 => v.iter_mut().for_each(|v| *v *= 10f32.powf(20.0 * (r.unit() as f32 - 0.5))),
+        3 => v.iter_mut().for_each(|v| *v *= 1e-39),
+        4 => v.iter_mut().for_each(|v| *v = v.signum()),
+        5 => {
+            let half = v.len() / 2;
+            v[half..].iter_mut().for_each(|v| *v *= 1e6);
+        }
+        _ => {}
+    }
+    v
+}

@@ -1,0 +1,203 @@
+//! Back ends whose answers are judged, and what is found.
+
+use super::draw::Drawn;
+use super::judge::{Judge, Judged};
+use crate::cases::Data;
+use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::{Outputs, scalar};
+use elsa_core::dtype::DType;
+use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
+
+/// One way to compute an answer.
+#[derive(Debug)]
+pub struct Hunter {
+    /// Its name.
+    pub name: String,
+    /// The engine; none for the scalar fallback of `elsa_core`.
+    engine: Option<Engine>,
+    options: PlanOptions,
+}
+
+/// Every way to compute an answer on this machine.
+///
+/// # Panics
+/// If an engine that is present cannot be made.
+#[must_use]
+pub fn hunters() -> Vec<Hunter> {
+    let mut all = vec![Hunter { name: "core".into(), engine: None, options: PlanOptions::default() }];
+    for present in crate::present() {
+        let backend = Some(present.backend);
+        let options =
+            EngineOptions { backend, threads: Some(1), fallback: Fallback::Fail, ..EngineOptions::default() };
+        let gpu = present.backend == Backend::Cuda;
+        let methods: &[(Method, bool, usize)] = if gpu {
+            &[(Method::Elsa, false, 64), (Method::Elsa, true, 64)]
+        } else {
+            &[(Method::Elsa, false, 64), (Method::Elsa, false, 128), (Method::Math, false, 64)]
+        };
+        for &(method, half_scores, block) in methods {
+            let engine = Engine::new(&options).unwrap_or_else(|e| panic!("{e}"));
+            let name = present.backend.name();
+            all.push(Hunter {
+                name: format!("{name} {method:?} {block}{}", if half_scores { " half" } else { "" }),
+                engine: Some(engine),
+                options: PlanOptions { method, half_scores, block, ..PlanOptions::default() },
+            });
+        }
+    }
+    all
+}
+
+impl Hunter {
+    /// Answers a problem, and tells what was executed; `None` if the back end does not support it.
+    ///
+    /// # Panics
+    /// If a call fails that the plan supports.
+    #[must_use]
+    pub fn answer(&self, drawn: &Drawn) -> Option<(Data, Executed)> {
+        let mut output = drawn.output();
+        let problem = &drawn.problem;
+        let Some(engine) = &self.engine else {
+            let mut scratch = vec![f32::NAN; scalar::scratch_len(problem)?];
+            let mut outputs = Outputs::new(output.elements_mut());
+            let done = scalar::run(problem, &drawn.inputs(), &mut outputs, &mut scratch);
+            done.unwrap_or_else(|e| panic!("{e}"));
+            return Some((output, scalar::executed(problem)));
+        };
+        let plan = engine.plan(problem, &self.options).ok()?;
+        let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
+        let bound = plan.bind(drawn.inputs(), Outputs::new(output.elements_mut()), &mut workspace);
+        let report = bound.unwrap_or_else(|e| panic!("{e}")).run().unwrap_or_else(|e| panic!("{e}"));
+        let executed = plan.certificate_of(report.backend).executed;
+        Some((output, executed))
+    }
+
+    /// Answers the problem of a seed, of at most about `keys` keys, and judges every row.
+    pub fn hunt(&self, seed: u64, keys: usize, found: &mut Found) {
+        let drawn = Drawn::new(seed, keys);
+        let Some((answer, executed)) = self.answer(&drawn) else { return };
+        let mut judge = Judge::new(&drawn, executed);
+        let spec = drawn.problem.spec();
+        let (queries, single) = (spec.query.tokens(), spec.dtype == DType::F32);
+        for head in 0..drawn.problem.heads() {
+            for query in 0..queries {
+                if judge.row(head, query, &answer) {
+                    let what =
+                        || format!("{}: seed {seed}, {:?}, head {head}, row {query}", self.name, drawn.hard);
+                    found.row(&judge.judged, single, what);
+                }
+            }
+        }
+    }
+}
+
+/// How many times the error of a row its bounds are, in the largest component and in the Euclidean norm: the worst case,
+/// the likely case, the bound from norms and its likely case.
+#[derive(Clone, Copy, Debug)]
+pub struct Tightness {
+    /// By the largest component of error and bound.
+    pub largest: [f64; 4],
+    /// By their Euclidean norms.
+    pub norm: [f64; 4],
+}
+
+impl Hunter {
+    /// The tightness of every row of a Gaussian problem; none if the back end does not support it.
+    #[must_use]
+    pub fn tightness(&self, seed: u64, queries: usize, keys: usize, d: usize) -> Vec<Tightness> {
+        let drawn = Drawn::gaussian(seed, queries, keys, d);
+        let Some((answer, executed)) = self.answer(&drawn) else { return Vec::new() };
+        let mut judge = Judge::new(&drawn, executed);
+        let mut all = Vec::new();
+        for query in 0..queries {
+            if !judge.row(0, query, &answer) {
+                continue;
+            }
+            let of = |x: &Judged| [x.bounds.worst, x.bounds.likely, x.prior, x.likely_prior, x.error];
+            let (mut most, mut squares) = ([0.0f64; 5], [0.0f64; 5]);
+            for x in judge.judged.iter().map(of) {
+                for i in 0..5 {
+                    most[i] = most[i].max(x[i]);
+                    squares[i] += x[i] * x[i];
+                }
+            }
+            let over = |x: [f64; 5]| core::array::from_fn(|i| x[i] / x[4]);
+            all.push(Tightness { largest: over(most), norm: over(squares.map(f64::sqrt)) });
+        }
+        all
+    }
+}
+
+/// What a hunt has found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Rows that were judged.
+    pub rows: u64,
+    /// Components of these.
+    pub components: u64,
+    /// Components beyond the worst case, or beyond the bound from norms.
+    pub violations: u64,
+    /// Components beyond the likely case.
+    pub unlikely: u64,
+    /// Rows in which the bound from norms says something.
+    pub claimed: u64,
+    /// Largest share of the worst case that an error uses, of f32 answers: others round their output last, and that
+    /// rounding is nearly all of their bound.
+    pub worst: f64,
+    /// Largest share of the likely case, likewise.
+    pub likely: f64,
+    /// Largest share of the bound from norms, likewise.
+    pub prior: f64,
+    /// The first few violations.
+    pub which: Vec<String>,
+    /// The row of the largest share of the worst case, and of the bound from norms.
+    pub closest: [String; 2],
+}
+
+impl Found {
+    /// Takes in what another hunt has found.
+    pub fn merge(&mut self, other: &Found) {
+        self.rows += other.rows;
+        self.components += other.components;
+        self.violations += other.violations;
+        self.unlikely += other.unlikely;
+        self.claimed += other.claimed;
+        if other.worst > self.worst {
+            self.worst = other.worst;
+            self.closest[0].clone_from(&other.closest[0]);
+        }
+        if other.prior > self.prior {
+            self.prior = other.prior;
+            self.closest[1].clone_from(&other.closest[1]);
+        }
+        self.likely = self.likely.max(other.likely);
+        self.which.extend(other.which.iter().take(20).cloned());
+    }
+
+    /// Takes in the components of a row.
+    fn row(&mut self, judged: &[Judged], single: bool, what: impl Fn() -> String) {
+        self.rows += 1;
+        self.claimed += u64::from(judged.iter().all(|x| x.claims));
+        for x in judged {
+            self.components += 1;
+            // A component that does not compare with its bound violates it.
+            if !(x.error <= x.bounds.worst) || !(x.error <= x.prior) {
+                self.violations += 1;
+                if self.which.len() < 20 {
+                    self.which.push(format!("{}: {x:?}", what()));
+                }
+            }
+            self.unlikely += u64::from(!(x.error <= x.bounds.likely));
+            let share = |bound: f64| if x.error == 0.0 || !single { 0.0 } else { x.error / bound };
+            if share(x.bounds.worst) > self.worst {
+                self.worst = share(x.bounds.worst);
+                self.closest[0] = what();
+            }
+            if share(x.prior) > self.prior {
+                self.prior = share(x.prior);
+                self.closest[1] = what();
+            }
+            self.likely = self.likely.max(share(x.bounds.likely));
+        }
+    }
+}
