@@ -96,6 +96,15 @@ impl<'a> Oracle<'a> {
 
     /// Computes the answer of a row, its bounds and what they rest on.
     pub fn row(&mut self, row: RowId) {
+        self.compute(row, true);
+    }
+
+    /// Computes `p` and `delta` of a row alone, and its answer. The bounds of its components are left without meaning.
+    pub fn probabilities(&mut self, row: RowId) {
+        self.compute(row, false);
+    }
+
+    fn compute(&mut self, row: RowId, values: bool) {
         let (problem, inputs) = (self.problem, self.inputs);
         let spec = problem.spec();
         let RowId { sequence, head, query } = row;
@@ -145,6 +154,9 @@ impl<'a> Oracle<'a> {
             let bias = reference::bias_magnitude(problem, &inputs, sequence, head, query, j);
             let key = bounds.absorb(j, &score, bias);
             self.delta[j] = key.delta;
+            if !values {
+                continue;
+            }
             let (v, at) = value(problem, &inputs, &s, kv_head, j);
             for (c, component) in self.components.iter_mut().enumerate() {
                 let v = f64::from(v.get(at + c));

@@ -221,7 +221,7 @@ impl Extraction<'_> {
             rows,
             || Oracle::new(problem, inputs, &executed),
             |oracle, row| {
-                oracle.row(row);
+                oracle.probabilities(row);
                 let i = index.get(&(row.sequence, row.head, row.query)).copied().unwrap_or(0);
                 let key0 = problem.sequence(&inputs.lengths, row.sequence).key0;
                 let found = |j: usize| f64::from(stored[i * total + key0 + j]);

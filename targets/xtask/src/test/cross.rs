@@ -127,10 +127,11 @@ fn emulate(tree: &Tree, ran: &mut Ran, board: &Board, dist: &Path) {
     let info = elsa("info --json", 30).and_then(|text| deploy::lines(&text));
     ran.note("elsa info, emulated", info.as_ref().map(|_| "done".to_owned()).map_err(Clone::clone));
     let verified = elsa("verify --scenario stress --json", 240).and_then(|text| deploy::lines(&text));
-    let cases = |lines: &Vec<serde_json::Value>| match lines.len() {
-        0 => Err("no case".to_owned()),
-        n => Ok(format!("{n} cases")),
-    };
+    let cases =
+        |lines: &Vec<serde_json::Value>| match lines.iter().filter(|line| line["what"] == "verify").count() {
+            0 => Err("no case".to_owned()),
+            n => Ok(format!("{n} cases")),
+        };
     ran.note("elsa verify, emulated", verified.as_ref().map_err(Clone::clone).and_then(cases));
     let measured = elsa(SHORT_GRID, 240).and_then(|text| deploy::rows(&text));
     let all = |lines: &Vec<serde_json::Value>| {
