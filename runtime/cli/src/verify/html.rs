@@ -4,11 +4,11 @@
 //! and a map of `|δP|` over queries and keys. The template escapes every text, and colours come from the style sheet, so
 //! that they follow the reader's choice of light or dark.
 
+use super::case::{Case, Metric, Verdict};
 use super::depth::{self, Step};
 use super::extract::HeatMap;
-use super::judge::{Case, Metric};
 use super::print::metrics;
-use super::verdict::{Summary, Verdict};
+use super::verdict::Summary;
 use crate::chart::{Chart, SIZE, SPACE, Scale, Tick};
 use crate::error::Error;
 use askama::Template;
@@ -246,7 +246,7 @@ fn map(heat: &HeatMap) -> Option<Picture> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::tests::case;
+    use super::super::case::tests::case;
     use super::*;
 
     #[test]

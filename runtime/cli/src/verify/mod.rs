@@ -37,6 +37,7 @@
 //! sentence then says in how many rows.
 
 mod audit;
+mod case;
 mod depth;
 mod extract;
 mod html;
@@ -52,14 +53,15 @@ use crate::report;
 use crate::scenario::{self, Scenario};
 use crate::target::Target;
 use crate::tensor::{Accept, Source, Tensor};
+use case::{Case, Verdict};
 use clap::{Arg, Args};
 use elsa_core::attention::{Operand, Problem};
 use elsa_core::dtype::DType;
-use judge::{Case, Request, Subject, judge};
+use judge::{Request, Subject, judge};
 use print::print;
 use std::io::Write;
 use std::path::PathBuf;
-use verdict::{Summary, Verdict};
+use verdict::Summary;
 
 /// The text below the flags, the scenarios apart. The formula is that of [`elsa_core::attention::bound::rounding`].
 const HELP: &str = "\

@@ -1,6 +1,6 @@
 //! A case as text.
 
-use super::judge::{Case, Metric, Printed};
+use super::case::{Case, Metric, Printed};
 use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
@@ -105,7 +105,7 @@ fn bounds(out: &mut impl Write, v: &Case) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::tests::case;
+    use super::super::case::tests::case;
     use super::*;
 
     fn text(case: &Case) -> String {

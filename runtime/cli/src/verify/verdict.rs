@@ -1,55 +1,19 @@
 //! Verdicts in words: PASS, FAIL or NO CLAIM, and why.
 
-use super::judge::Case;
-use serde::{Serialize, Serializer};
+use super::case::{Case, Verdict};
+use serde::Serialize;
 use std::fmt;
 
-/// What is said about an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Rounding explains every difference from exact attention, and its bound says something.
-    Pass,
-    /// Rounding does not explain the answer: it is wrong.
-    Fail,
-    /// Nothing can be said: rounding may change the answer by as much as the answer.
-    NoClaim,
-}
-
-impl Verdict {
-    /// `PASS`, `FAIL` or `NO CLAIM`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Pass => "PASS",
-            Verdict::Fail => "FAIL",
-            Verdict::NoClaim => "NO CLAIM",
-        }
-    }
-
-    /// The verdict on a case, from its numbers.
-    #[must_use]
-    pub fn of(case: &Case) -> Verdict {
-        let surprised = case.surprises();
-        if case.beyond > 0 || case.not_finite > 0 || case.argmax_unexplained > 0 || (case.random && surprised)
-        {
-            Verdict::Fail
-        } else if case.rows_without_claim > 0 || (case.assumed.is_some() && surprised) {
-            Verdict::NoClaim
-        } else {
-            Verdict::Pass
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Serialize for Verdict {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
+/// The verdict on a case, from its numbers.
+#[must_use]
+pub fn decide(case: &Case) -> Verdict {
+    let surprised = case.surprises();
+    if case.beyond > 0 || case.not_finite > 0 || case.argmax_unexplained > 0 || (case.random && surprised) {
+        Verdict::Fail
+    } else if case.rows_without_claim > 0 || (case.assumed.is_some() && surprised) {
+        Verdict::NoClaim
+    } else {
+        Verdict::Pass
     }
 }
 
@@ -184,7 +148,7 @@ impl fmt::Display for Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judge::tests::case;
+    use super::super::case::tests::case;
     use super::*;
 
     #[test]
@@ -192,7 +156,7 @@ mod tests {
         let of = |change: &dyn Fn(&mut Case)| {
             let mut case = case();
             change(&mut case);
-            case.verdict = Verdict::of(&case);
+            case.verdict = decide(&case);
             (case.verdict, why(&case))
         };
         let (pass, text) = of(&|_| ());
