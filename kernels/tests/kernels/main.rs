@@ -7,3 +7,4 @@ mod gpu;
 mod mask;
 mod registry;
 mod subnormal;
+mod tangent;

@@ -20,6 +20,7 @@
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
 //! | `miri` | the tests of `core` and `kernels`, the unit tests of `runtime` and some whole calls, under Miri | `cargo +nightly miri test -p elsa-core` |
+//! | `bounds` | every back end hunts for a minute for an error beyond its bound | `cargo xtask hunt --seconds 60` |
 //! | `fuzz` | every target of `tests/fuzz/src/bin` for some seconds | `cargo xtask test --only fuzz` |
 //! | `cross` | the folders for boards: built, examined, linked against by zig and GCC, run by emulation | `cargo xtask build --target jetson-tx2` |
 //! | `deploy` | deploys over ssh to this machine; tries what must be refused | `cargo xtask deploy --target host USER@localhost` |
@@ -34,7 +35,7 @@
 //!
 //! Variables. `ELSA_REQUIRE` names the instruction set that the tests must run (`avx512`, `avx2`,
 //! `neon` or `scalar`); a stage sets it unless it is set. `ELSA_ONLY` names the one back end that tests go over. `PROPTEST_CASES` is lowered where a case is slow.
-//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 5), `ELSA_ROBOT_FRAMES` the length of the
+//! `ELSA_FUZZ_SECONDS` is the time of each fuzz target (default 5), `ELSA_HUNT_SECONDS` that of the stage `bounds` (60), `ELSA_ROBOT_FRAMES` the length of the
 //! robot's long runs. Under emulation, programs that a test starts need the runner that cargo itself uses,
 //! `CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER`, in front.
 //!
@@ -44,6 +45,7 @@
 //! |---|---|
 //! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
+//! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`; `--tightness` measures the bounds |
 //! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
 //!
 //! For boards: `build` makes the folder `target/dist/NAME` and checks what is in it, `deploy` brings it to a board
@@ -115,6 +117,12 @@ enum Command {
         /// The file to write; target/fingerprint.txt unless it is given.
         file: Option<PathBuf>,
     },
+    /// Hunt for an error beyond its bound, over all back ends of this machine.
+    Hunt {
+        /// What the hunt takes: `--seconds N`, `--rows N`, `--seed N`, `--tightness`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Measure this library beside PyTorch, ONNX Runtime and sgemm, after installing them privately.
     Peers {
         /// Draw GFLOP/s and the ratio to the best peer against the number of tokens, as SVG, into this folder.
@@ -176,6 +184,7 @@ fn main() -> ExitCode {
         Command::Fingerprint { file } => {
             fingerprint::run(&tree, &file.unwrap_or_else(|| tree.target.join("fingerprint.txt")))
         }
+        Command::Hunt { arguments } => test::bounds::hunt(&tree, &arguments),
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
         Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { check: false } => ptx::write(&tree),

@@ -1,10 +1,11 @@
-//! Prints the bits of the answers of [`vectors`] and of the stream of [`telemetry`] in hexadecimal, one line per row.
+//! Prints the bits of the answers of [`vectors`], of the error bounds of [`bounds`] and of the stream of [`telemetry`] in hexadecimal, one line per row.
 //!
 //! Built for a host it writes to standard output; built for a Cortex-M4F it writes through semihosting and
 //! ends the emulator with a status, so that a fault or a hang is not mistaken for an answer. `cargo xtask
 //! test --only bare-metal` runs both and compares them bit by bit.
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
+mod bounds;
 mod telemetry;
 mod vectors;
 
@@ -20,6 +21,10 @@ fn print(mut line: impl FnMut(core::fmt::Arguments<'_>)) {
     let mut words = 0usize;
     vectors::run(|case, what, row| {
         line(format_args!("{case} {what} {:08x}", Bits(row, f32::to_bits)));
+        words += row.len();
+    });
+    bounds::run(|case, what, row| {
+        line(format_args!("{case} {what} {:08x}", Bits(row, |word| word)));
         words += row.len();
     });
     telemetry::run(|case, what, row| {

@@ -91,6 +91,66 @@ impl Drawn {
         Drawn { problem, hard: Hard::Gaussian, query, key, value, mask: None }
     }
 
+    /// The same with keys in pairs of equal ones, whose values are opposite but for a millionth.
+    ///
+    /// # Panics
+    /// If the problem is refused.
+    #[must_use]
+    pub fn cancelling(seed: u64, queries: usize, keys: usize, d: usize) -> Drawn {
+        let mut drawn = Drawn::gaussian(seed, queries, keys, d);
+        for i in d..keys * d {
+            if i / d % 2 == 1 {
+                let (key, value) = (drawn.key.get(i - d), drawn.value.get(i - d));
+                drawn.key.set(i, key);
+                drawn.value.set(i, -value * (1.0 + 1e-6 * (i % 3) as f32));
+            }
+        }
+        drawn
+    }
+
+    /// A problem of at most 16 queries and 255 keys whose elements are given bit by bit; `None` if they are too few. What
+    /// is not finite counts as one.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Option<Drawn> {
+        let (head, rest) = bytes.split_first_chunk::<8>()?;
+        let [queries, keys, d, dv, kind, cap, scale, masked] = *head;
+        let (queries, keys) = (1 + usize::from(queries % 16), usize::from(keys.max(1)));
+        let (d, dv) = (1 + usize::from(d % 20), 1 + usize::from(dv % 5));
+        let dtype = [DType::F32, DType::F16, DType::Bf16][usize::from(kind % 3)];
+        let of = |rows: usize, dim: usize| View::dense("x", Layout::Bhnd, &[1, 1, rows, dim], None).ok();
+        let mut spec = Spec::new(dtype, of(queries, d)?, of(keys, d)?, of(keys, dv)?, of(queries, dv)?);
+        spec.softcap = (cap % 4 == 0).then_some(f32::from(cap) / 4.0 + 0.5);
+        spec.scale = (scale % 4 == 0).then_some(f32::from(scale) / 64.0 + 0.01);
+        spec.causal = (kind >= 128).then_some(Alignment::BottomRight);
+        spec.mask = (masked % 4 == 0)
+            .then(|| MaskView::dense(MaskKind::Additive(DType::F32), &[queries, keys]))
+            .transpose()
+            .ok()?;
+        let problem = spec.check().ok()?;
+        let (words, _) = rest.as_chunks::<4>();
+        // Fewer bytes than elements repeat.
+        let mut words = words.iter().map(|word| f32::from_le_bytes(*word)).cycle();
+        let mut take = |n: usize| {
+            let x: Vec<f32> = words.by_ref().take(n).collect();
+            (x.len() == n).then_some(x)
+        };
+        let finite = |x: Vec<f32>, most: f32| -> Vec<f32> {
+            x.into_iter().map(|x| if x.abs() <= most { x } else { 1.0 }).collect()
+        };
+        let [query, key] = [take(queries * d)?, take(keys * d)?].map(|x| data_of(dtype, &finite(x, 1e18)));
+        let value = data_of(dtype, &finite(take(keys * dv)?, 1e30));
+        let mask = match spec.mask {
+            Some(_) => Some(Data::F32(
+                take(queries * keys)?
+                    .into_iter()
+                    .map(|x| if x.is_nan() || x > 1e9 { 0.0 } else { x })
+                    .collect(),
+            )),
+            None => None,
+        };
+        Some(Drawn { problem, hard: Hard::Wide, query, key, value, mask })
+    }
+
     /// The problem of a seed; most have fewer than `keys` keys.
     ///
     /// # Panics

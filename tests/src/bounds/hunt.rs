@@ -74,16 +74,20 @@ impl Hunter {
 
     /// Answers the problem of a seed, of at most about `keys` keys, and judges every row.
     pub fn hunt(&self, seed: u64, keys: usize, found: &mut Found) {
-        let drawn = Drawn::new(seed, keys);
-        let Some((answer, executed)) = self.answer(&drawn) else { return };
-        let mut judge = Judge::new(&drawn, executed);
+        self.judge(&Drawn::new(seed, keys), &format!("seed {seed}"), found);
+    }
+
+    /// Answers a problem, which has a name, and judges every row.
+    pub fn judge(&self, drawn: &Drawn, which: &str, found: &mut Found) {
+        let Some((answer, executed)) = self.answer(drawn) else { return };
+        let mut judge = Judge::new(drawn, executed);
         let spec = drawn.problem.spec();
         let (queries, single) = (spec.query.tokens(), spec.dtype == DType::F32);
         for head in 0..drawn.problem.heads() {
             for query in 0..queries {
                 if judge.row(head, query, &answer) {
                     let what =
-                        || format!("{}: seed {seed}, {:?}, head {head}, row {query}", self.name, drawn.hard);
+                        || format!("{}: {which}, {:?}, head {head}, row {query}", self.name, drawn.hard);
                     found.row(&judge.judged, single, what);
                 }
             }

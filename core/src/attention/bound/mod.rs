@@ -62,6 +62,15 @@ pub fn gamma(k: f64) -> f64 {
     if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
 }
 
+/// Largest relative error of the hyperbolic tangent of a soft cap, beside an exponential that is off by `exp2_relative`.
+///
+/// Kernels take `(1 − e) / (1 + e)` or `1 − 2 / (1 + 1/e)` with `e = exp(−2 |x|)` beyond 0.6, where the error of `e` reaches
+/// the result multiplied by at most 0.7, and a polynomial below.
+#[must_use]
+pub fn tangent(exp2_relative: f64) -> f64 {
+    0.7 * exp2_relative + 6.0 * U
+}
+
 /// The arithmetic of a run, as far as its error depends on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arithmetic {
@@ -112,7 +121,7 @@ impl Arithmetic {
 
     /// Largest relative error of the hyperbolic tangent of a soft cap; zero without one.
     fn tangent(&self) -> f64 {
-        if self.softcap > 0.0 { 0.7 * self.executed.exp2_relative + 6.0 * U } else { 0.0 }
+        if self.softcap > 0.0 { tangent(self.executed.exp2_relative) } else { 0.0 }
     }
 
     /// What sums in f16 add to the error of a score: relative to `Σ |q_c k_c|`, and absolute in natural-log units.

@@ -205,3 +205,14 @@ fn subnormal_outputs_lose_half_of_their_least_number() {
     assert!(near(tiny(DType::F16), normal + libm::exp2(-25.0)));
     assert!(near(tiny(DType::Bf16), normal + libm::exp2(-134.0)));
 }
+
+#[test]
+fn the_tangent_of_the_fallback_is_within_what_is_counted() {
+    let allowed = super::super::tangent(2.0 * U);
+    for i in 1..20_000 {
+        let x = i as f32 / 2000.0;
+        let exact = libm::tanh(f64::from(x));
+        let error = libm::fabs(f64::from(libm::tanhf(x)) - exact) / exact;
+        assert!(error <= allowed, "{x}: {error:e}");
+    }
+}

@@ -380,3 +380,38 @@ fn blocks_that_an_sm_holds() {
     let unknown = GpuProfile { shared_per_sm: 0, ..H200 };
     assert_eq!(GpuResources { registers: 32, ..k }.resident(&unknown), 2);
 }
+
+/// What a run is bounded by is its kernel's: each kernel's constants arrive, and no other's.
+#[test]
+fn executed_has_the_constants_of_the_kernel() {
+    let mut own = KERNELS;
+    for (n, kernel) in own.iter_mut().enumerate() {
+        kernel.exp2_relative = 1e-7 * (n + 1) as f64;
+        kernel.chain = 100 + n;
+    }
+    for (dtype, queries, d) in
+        [(DType::F32, 1, 64), (DType::F32, 4096, 64), (DType::F16, 4096, 64), (DType::F32, 300, 128)]
+    {
+        let problem = problem(dtype, 1, 8, queries, 4096, [d, d]).check().unwrap();
+        let choice = choose_gpu(&problem, &H200, &own, &GpuOptions::default()).unwrap();
+        let (executed, kernel) = (choice.executed(), own[choice.candidate]);
+        assert_eq!((executed.kernel, executed.chain), (kernel.name, kernel.chain));
+        assert_eq!(executed.exp2_relative, kernel.exp2_relative);
+        assert_eq!((executed.half_chain, executed.fused), (kernel.half_chain, true));
+        let path = choice.longest_path(false);
+        assert_eq!((executed.into_s, executed.into_w), (path.into_s, path.into_w));
+        assert_eq!(executed.order.segment, choice.chunk);
+    }
+    // A window that cuts keys off to the left leaves it open where chains begin.
+    let mut spec = problem(DType::F32, 1, 8, 4096, 4096, [64, 64]);
+    let values = |spec: Spec| {
+        choose_gpu(&spec.check().unwrap(), &H200, &own, &GpuOptions::default())
+            .unwrap()
+            .executed()
+            .order
+            .values
+    };
+    assert!(values(spec) > 0);
+    spec.window.left = Some(100);
+    assert_eq!(values(spec), 0);
+}

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: the stages, run one after the other and counted.
 
 mod absent;
+pub mod bounds;
 mod capi;
 mod cargo;
 mod cross;

@@ -1,6 +1,6 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{capi, cross, deploy, examples, fuzz, house, release, sanitizers, vision, workspace};
+use super::{bounds, capi, cross, deploy, examples, fuzz, house, release, sanitizers, vision, workspace};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 29] = [
+pub const STAGES: [Stage; 30] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -78,6 +78,12 @@ pub const STAGES: [Stage; 29] = [
         about: "core, kernels, runtime and whole calls under Miri",
         fast: false,
         run: workspace::miri,
+    },
+    Stage {
+        name: "bounds",
+        about: "a minute's hunt for a violation of an error bound",
+        fast: false,
+        run: bounds::bounds,
     },
     Stage { name: "fuzz", about: "fuzz targets, briefly", fast: false, run: fuzz::fuzz },
     Stage {

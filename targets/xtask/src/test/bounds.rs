@@ -1,0 +1,38 @@
+//! The hunt for a violation of an error bound, over the back ends of this machine: `tests/examples/hunt.rs`.
+
+use crate::ran::Ran;
+use crate::shell::{Run, Tree};
+use std::time::Duration;
+
+/// Builds the hunt; the command that runs it follows.
+fn program(tree: &Tree) -> Result<Run, String> {
+    let build = Run::new(tree, "cargo build --release -p elsa-tests --example hunt");
+    let out = build.arg("--target-dir").arg(&tree.target).run();
+    if !out.ok {
+        return Err(format!("the hunt does not build: {}", out.how));
+    }
+    Ok(Run::new(tree, "").arg(tree.target.join("release/examples/hunt")))
+}
+
+/// `cargo xtask hunt`.
+pub fn hunt(tree: &Tree, arguments: &[String]) -> Result<(), String> {
+    let run = arguments.iter().fold(program(tree)?, |run, argument| run.arg(argument));
+    let out = run.run();
+    if out.ok { Ok(()) } else { Err(format!("the hunt: {}", out.how)) }
+}
+
+/// The stage `bounds`.
+pub fn bounds(tree: &Tree) -> Ran {
+    Ran::of("rows", |ran| {
+        let seconds = std::env::var("ELSA_HUNT_SECONDS").ok().and_then(|x| x.parse().ok()).unwrap_or(60u64);
+        let run =
+            program(tree)?.args(&format!("--seconds {seconds}")).limit(Duration::from_secs(seconds + 120));
+        let out = run.run();
+        // The last line of the table sums up: all, rows, components, violations.
+        let all = out.stdout.lines().find(|line| line.starts_with("all "));
+        let count =
+            |at: usize| all.and_then(|line| line.split_whitespace().nth(at)?.parse().ok()).unwrap_or(0);
+        ran.add("the hunt for a violation", out.ok, count(1), count(3));
+        Ok(())
+    })
+}

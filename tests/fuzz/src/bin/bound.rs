@@ -1,0 +1,21 @@
+//! Fuzz target: no error exceeds its bound, whatever the bytes of the tensors are.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use elsa_tests::bounds::{Drawn, Found, Hunter, hunters};
+use libfuzzer_sys::fuzz_target;
+
+thread_local! {
+    static HUNTERS: Vec<Hunter> = hunters();
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some(drawn) = Drawn::of_bytes(bytes) else { return };
+    HUNTERS.with(|hunters| {
+        for hunter in hunters {
+            let mut found = Found::default();
+            hunter.judge(&drawn, "bytes", &mut found);
+            assert!(found.which.is_empty(), "{:#?}", found.which);
+        }
+    });
+});
