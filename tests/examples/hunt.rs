@@ -10,7 +10,10 @@
 
 #![forbid(unsafe_code)]
 
-use elsa_tests::bounds::{Found, hunters};
+use elsa_core::attention::bound::{Arithmetic, Norms};
+use elsa_core::attention::scalar;
+use elsa_tests::bounds::{Drawn, Found, hunters};
+use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -37,8 +40,16 @@ fn spread(mut all: Vec<f64>) -> String {
     [1, 50, 99].map(|percent| text(at(percent))).join(" ")
 }
 
-/// Prints how many times the error the bounds are.
+/// Prints how long the bound from norms takes, and how many times the error the bounds are.
 fn tightness() {
+    let problem = Drawn::gaussian(0, 1, 1024, 64).problem;
+    let arithmetic = Arithmetic::of(&problem, scalar::executed(&problem));
+    let (start, times) = (Instant::now(), 1_000_000);
+    for i in 0..times {
+        let query = black_box(8.0 + 1e-6 * f64::from(i));
+        black_box(arithmetic.prior(1024, &Norms { query, key: 9.0, bias: 0.0 }));
+    }
+    println!("the bound from norms takes {:.0} ns", start.elapsed().as_nanos() as f64 / f64::from(times));
     println!(
         "{:24} {:>6} {:>16} {:>26} {:>26}",
         "back end", "keys", "bound", "largest: p1, p50, p99", "norm: p1, p50, p99"

@@ -185,13 +185,14 @@ impl Found {
         for x in judged {
             self.components += 1;
             // A component that does not compare with its bound violates it.
-            if !(x.error <= x.bounds.worst) || !(x.error <= x.prior) {
+            let within = |bound: f64| x.error <= bound;
+            if !within(x.bounds.worst) || !within(x.prior) {
                 self.violations += 1;
                 if self.which.len() < 20 {
                     self.which.push(format!("{}: {x:?}", what()));
                 }
             }
-            self.unlikely += u64::from(!(x.error <= x.bounds.likely));
+            self.unlikely += u64::from(!within(x.bounds.likely));
             let share = |bound: f64| if x.error == 0.0 || !single { 0.0 } else { x.error / bound };
             if share(x.bounds.worst) > self.worst {
                 self.worst = share(x.bounds.worst);

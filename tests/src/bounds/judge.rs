@@ -111,7 +111,7 @@ impl<'a> Judge<'a> {
             let k0 = spec.key.row(0, kv_head, j);
             self.key.iter_mut().enumerate().for_each(|(c, k)| *k = inputs.key.get(k0 + c));
             let score = arithmetic.score(&q, |c| self.key[c]);
-            if !(score.magnitude < 1e37) {
+            if score.magnitude.is_nan() || score.magnitude >= 1e37 {
                 return false;
             }
             let bias = reference::bias_magnitude(problem, &inputs, 0, head, query, j);
