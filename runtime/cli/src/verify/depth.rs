@@ -412,6 +412,7 @@ mod tests {
         // 16 times as many keys: the fold's bound grows with them, the tree's by a rounding of each sum for each doubling.
         let growth = (fold[4].bound - fold[4].constant) / (fold[0].bound - fold[0].constant);
         assert!((13.0..19.0).contains(&growth), "{growth}");
+        assert!(fold[4].constant < 2.0 * fold[0].constant && fold[0].constant < fold[0].bound / 4.0);
         let step = (tree[4].bound - tree[0].bound) / 4.0 / DType::F32.unit_roundoff();
         assert!((0.5..2.5).contains(&step), "{step}");
         let errors = fold[4].repeated / fold[0].repeated;

@@ -294,14 +294,26 @@ mod tests {
     use elsa_core::view::View;
     use elsa_runtime::EngineOptions;
 
-    /// Judges the answer of a run whose tensors are `random` or might be given, once `change` has changed it.
+    /// As [`judged_of`], of tokens that all differ.
     fn judged(dtype: DType, random: bool, change: impl Fn(f32) -> f32) -> Case {
+        judged_of(dtype, random, false, change)
+    }
+
+    /// Judges the answer of a run whose tensors are `random` or might be given, once `change` has changed it, as that of a
+    /// file. With `repeated`, the first two keys of each head are the same, and their values.
+    fn judged_of(dtype: DType, random: bool, repeated: bool, change: impl Fn(f32) -> f32) -> Case {
         let problem = Shape::plain(1, 2, 40, 300, 32).problem(dtype).unwrap();
         let mut numbers = Random::new(5);
         let mut normals = |name, view: &View| numbers.normals(name, dtype, view.extent(), 1.0).unwrap();
         let spec = problem.spec();
-        let [q, k, v] =
+        let [q, mut k, mut v] =
             [("q", &spec.query), ("k", &spec.key), ("v", &spec.value)].map(|(n, x)| normals(n, x));
+        for tensor in [&mut k, &mut v].into_iter().filter(|_| repeated) {
+            for at in (0..2).flat_map(|head| head * 300 * 32..head * 300 * 32 + 32) {
+                let x = tensor.elements().get(at);
+                tensor.elements_mut().set(at + 32, x);
+            }
+        }
         let inputs = Inputs::new(q.elements(), k.elements(), v.elements());
         let engine = Engine::new(&EngineOptions::default()).unwrap();
         let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
@@ -331,6 +343,21 @@ mod tests {
                     wrong.why
                 );
             }
+        }
+    }
+
+    #[test]
+    fn what_chance_does_not_explain_is_no_fp32_unless_tokens_repeat() {
+        // Between what roundings add up to by chance and what they can.
+        let off = |y: f32| y + 1.5e-5;
+        for (repeated, verdict, words) in
+            [(false, Verdict::Fail, "not that of FP32"), (true, Verdict::NoClaim, "tokens that repeat")]
+        {
+            let right = judged_of(DType::F32, false, repeated, |y| y);
+            assert!(right.passed, "{}", right.why);
+            let case = judged_of(DType::F32, false, repeated, off);
+            assert!(case.beyond == 0 && case.surprises(), "{}", case.why);
+            assert!(case.verdict == verdict && case.why.contains(words), "{}: {}", case.verdict, case.why);
         }
     }
 
