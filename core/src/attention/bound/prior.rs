@@ -41,6 +41,9 @@
 use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, SCALING, U, gamma};
 use crate::dtype::DType;
 
+/// The largest f16 number.
+const HALF_LARGEST: f64 = 65_504.0;
+
 /// Norms of the inputs of a call, or of a part of it. They may be larger than the exact ones, never smaller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
@@ -129,6 +132,10 @@ impl Arithmetic {
             return Prior::NOTHING;
         }
         let e = &self.executed;
+        // Beyond the range of f16 its sums are infinite.
+        if e.half_chain > 0 && query * key > HALF_LARGEST {
+            return Prior::NOTHING;
+        }
         let capped = if self.softcap > 0.0 { largest.min(self.softcap) } else { largest };
         let tangent = self.tangent();
         let distance = (2.0 * (capped + bias) + ABOVE).min(LOWEST);
@@ -216,6 +223,58 @@ mod tests {
         assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
         assert!(found.claims() && found.likely < found.relative, "{found:?}");
         assert!(found.absolute(2.0) > 2.0 * found.relative);
+    }
+
+    #[test]
+    fn every_constant_widens_the_bound() {
+        type Change<'a> = (&'a str, &'a dyn Fn(&mut Executed));
+        let plain = PLAIN.prior(1024, &NORMS);
+        let wider: [Change<'_>; 7] = [
+            ("the exponential", &|e| e.exp2_relative *= 2.0),
+            ("shorter chains that are joined", &|e| (e.chain, e.chain_depth) = (32, 40)),
+            ("additions into S", &|e| e.into_s *= 2),
+            ("additions into W", &|e| e.into_w *= 2),
+            ("chains in f16", &|e| e.half_chain = 16),
+            ("weights that are divided first", &|e| e.order.normalizes = true),
+            ("products that round apart", &|e| e.fused = false),
+        ];
+        for (what, change) in wider {
+            let mut arithmetic = Arithmetic { head_dim: 128, ..PLAIN };
+            change(&mut arithmetic.executed);
+            let found = arithmetic.prior(1024, &NORMS);
+            // A product that rounds apart takes the place of an addition on the longest path.
+            assert!(found.relative > plain.relative || what.starts_with("products"), "{what}: {found:?}");
+            assert!(found.likely > plain.likely, "{what}: {found:?}");
+        }
+        let of = |arithmetic: Arithmetic, norms: Norms| arithmetic.prior(1024, &norms).relative;
+        for dtype in [DType::F16, DType::Bf16] {
+            assert!(of(Arithmetic { dtype, ..PLAIN }, NORMS) > plain.relative + 0.9 * dtype.unit_roundoff());
+        }
+        assert!(of(Arithmetic { scale: -0.25, ..PLAIN }, NORMS) > plain.relative);
+        assert!(of(PLAIN, Norms { query: 9.0, ..NORMS }) > plain.relative);
+        assert!(of(PLAIN, Norms { key: 10.0, ..NORMS }) > plain.relative);
+        assert!(of(PLAIN, Norms { bias: 1.0, ..NORMS }) > plain.relative);
+        assert!(of(Arithmetic { softcap: 50.0, factor: 0.0025, ..PLAIN }, NORMS) > plain.relative);
+    }
+
+    #[test]
+    fn nothing_is_claimed_beyond_what_it_covers() {
+        // Scores that may be off by more than a half.
+        let far = PLAIN.prior(1024, &Norms { query: 1e4, key: 1e4, bias: 0.0 });
+        assert!(!far.claims() && far.relative == f64::INFINITY && far.likely == f64::INFINITY, "{far:?}");
+        // The answer is an average of values all the same.
+        assert!((2.0..2.01).contains(&far.absolute(1.0)), "{far:?}");
+        assert_eq!(far.absolute(0.0), far.tiny);
+        // Values whose sums may overflow.
+        assert_eq!(PLAIN.prior(1024, &NORMS).absolute(1e36), f64::INFINITY);
+        // Sums in f16 that may overflow.
+        let mut halves = PLAIN;
+        halves.executed.half_chain = 16;
+        assert!(!halves.prior(1024, &Norms { query: 1e3, key: 1e2, bias: 0.0 }).claims());
+        // More additions than the arithmetic can count.
+        let mut long = PLAIN;
+        long.executed.into_w = 1 << 24;
+        assert!(!long.prior(1024, &NORMS).claims());
     }
 
     #[test]
