@@ -124,6 +124,7 @@ fn what_cannot_be_an_answer_is_refused() {
 }
 
 #[test]
+#[cfg_attr(target_arch = "aarch64", ignore = "many calls of the tool take long in an emulator")]
 fn an_audit_finds_a_fault_in_the_rows_that_it_draws() {
     let (desk, data) = tensors(1.0);
     let mut y = exact(&data);
@@ -254,6 +255,7 @@ fn both_theorems_stand_side_by_side() {
 }
 
 #[test]
+#[cfg_attr(target_arch = "aarch64", ignore = "f64 is slow in an emulator")]
 fn curves_show_the_order_of_additions() {
     let desk = Desk::new();
     let text = desk.ok("verify --depth-curve=2048 --json --html @page.html");
