@@ -16,9 +16,9 @@
 //! δ = γ_K R + τ C + γ_5 b + u x + (half-precision chains) + (underflow)
 //! ```
 //!
-//! with `K = min(d, chain + chain_depth) +` [`super::SCALING`] roundings of a product, `C = min(R, X)` the largest capped score
+//! with `K = min(d, chain + chain_depth) + SCALING` roundings of a product, `C = min(R, X)` the largest capped score
 //! and `τ` the error of the tangent, `b` the largest magnitude of what is added to a score, and
-//! `x = min(2 (C + b) + `[`ABOVE`]`, `[`LOWEST`]`)` the largest distance from the reference at which a weight counts.
+//! `x = min(2 (C + b) + ABOVE, LOWEST)` the largest distance from the reference at which a weight counts.
 //! The exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
 //! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
 //!
@@ -36,7 +36,7 @@
 //!
 //! Every quantity is a sum, product or quotient of numbers that are not negative, but for `1 − B`, and `B` is at most
 //! one half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. The results are widened by
-//! [`OUTWARD`].
+//! `OUTWARD`.
 
 use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, SCALING, U, gamma};
 use crate::dtype::DType;

@@ -18,7 +18,7 @@
 //! and with the kernel's declared error `η` of the exponential its weight is off by a factor within `1 ± E_j`,
 //! `E_j = exp(δ_j)(1 + η) − 1`.
 //!
-//! **Sums.** [`Followed`] knows the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value
+//! **Sums.** `Followed` knows the partial sums `W_r` and `S_r` of the run. With the roundings `k` of a weighted value
 //! and `l` of a weight on the longest path
 //!
 //! ```text

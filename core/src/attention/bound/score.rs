@@ -30,7 +30,7 @@ pub struct Score {
 
 impl Arithmetic {
     /// Follows the score of a query with a key, `[d]` each. A rounding is at most `u` times the power of two below what
-    /// it rounds: [`binade`].
+    /// it rounds.
     #[must_use]
     pub fn score(&self, query: &[f32], key: impl Fn(usize) -> f32) -> Score {
         let e = &self.executed;
