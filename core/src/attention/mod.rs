@@ -43,6 +43,7 @@ pub mod bound;
 pub mod certificate;
 mod data;
 mod mask;
+pub mod measured;
 mod memory;
 mod operands;
 pub mod plan;

@@ -29,7 +29,7 @@ fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseE
     for set in InstructionSet::ALL {
         for (method, block) in [Method::Elsa, Method::Math].into_iter().zip(BLOCK_SIZES) {
             for all_workers in [false, true] {
-                let options = Options { method, block, budget, workers, all_workers };
+                let options = Options { method, block, budget, workers, all_workers, ..Options::default() };
                 let kernels = registry::attention_of(set).map(|kernel| &kernel.spec);
                 match choose(problem, &device, kernels, &options) {
                     Ok(choice) => {

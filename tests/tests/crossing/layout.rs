@@ -80,7 +80,7 @@ fn parts_lie_apart_and_are_large_enough() {
             let problem = case.problem();
             for method in [Method::Elsa, Method::Math] {
                 for (block, workers) in [(64, 1), (128, 3), (256, 7)] {
-                    let options = Options { method, block, workers, all_workers: true, budget: None };
+                    let options = Options { method, block, workers, all_workers: true, ..Options::default() };
                     match choose(&problem, &device, [&kernel.spec], &options) {
                         // Math has room for the tiles of one sequence, not for those of each that is packed.
                         Ok(choice) => {

@@ -3,7 +3,7 @@
 use super::context::{Context, Shared, tiles_per_task};
 use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
-use super::{math, stage, walk};
+use super::{math, measure, stage, walk};
 use crate::attention::tensors::HostTensors;
 use crate::cpu::pool::Pool;
 use crate::error::{BindError, RunError};
@@ -107,6 +107,12 @@ impl<'a> CpuCall<'a> {
                 walk::attend(context, &shared.task(number), worker);
             }),
             Method::Math => math::run(&shared, self.workers, pool),
-        }
+        }?;
+        if context.choice.certify { measure::run(&shared, self.workers, pool) } else { Ok(()) }
+    }
+
+    /// The memory in which the call works.
+    pub fn workspace(&self) -> &CpuWorkspace {
+        self.workspace
     }
 }

@@ -29,6 +29,7 @@ impl CpuPlan {
             budget: options.budget,
             workers: engine.threads(),
             all_workers: options.all_workers,
+            certify: options.certify,
         };
         let kernels = || registry::attention_of(engine.cpu());
         let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
