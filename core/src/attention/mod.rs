@@ -41,6 +41,7 @@ mod added;
 mod bias;
 pub mod bound;
 pub mod certificate;
+pub mod certified;
 mod data;
 mod mask;
 pub mod measured;

@@ -1,5 +1,6 @@
 //! The plan: everything that is decided once per shape.
 
+use super::certify::Ran;
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::plan::GpuPlan;
 use super::cuda::workspace::{GpuWorkspace, Staging};
@@ -62,7 +63,11 @@ pub struct Plan {
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.
 #[derive(Debug)]
-pub struct Workspace(pub(super) Memory);
+pub struct Workspace {
+    pub(super) memory: Memory,
+    /// The last run, if it can be certified.
+    pub(super) ran: Option<Ran>,
+}
 
 /// The memory of a workspace.
 #[derive(Debug)]
@@ -77,6 +82,10 @@ pub(super) enum Memory {
 }
 
 impl Workspace {
+    fn of(memory: Memory) -> Workspace {
+        Workspace { memory, ran: None }
+    }
+
     /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may
     /// use it, one at a time.
     ///
@@ -106,7 +115,7 @@ impl Workspace {
         }
         let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
         let cpu = CpuWorkspace::of(on_cpu)?;
-        Ok(Workspace(match (gpu, cpu) {
+        Ok(Workspace::of(match (gpu, cpu) {
             (Some(gpu), standby) => Memory::Gpu { gpu, standby },
             (None, Some(cpu)) => Memory::Cpu(cpu),
             // A plan computes on one of them.
@@ -120,7 +129,7 @@ impl Workspace {
     /// # Errors
     /// Returns the first error that the device reports.
     pub fn close(self) -> Result<(), DeviceError> {
-        match self.0 {
+        match self.memory {
             Memory::Gpu { gpu: Ok(workspace), .. } => workspace.close(),
             Memory::Gpu { gpu: Err(_), .. } | Memory::Cpu(_) => Ok(()),
         }
@@ -148,7 +157,11 @@ impl Engine {
                 Method::Elsa => GpuPlan::new(
                     device,
                     problem,
-                    GpuOptions { budget: options.budget, half_scores: options.half_scores },
+                    GpuOptions {
+                        budget: options.budget,
+                        half_scores: options.half_scores,
+                        certify: options.certify,
+                    },
                 ),
                 Method::Math => Err(ChooseError::Math.into()),
             };
@@ -308,7 +321,7 @@ impl Plan {
         }
         // SAFETY: *lent*.
         let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
-        Ok(Workspace(Memory::Cpu(workspace)))
+        Ok(Workspace::of(Memory::Cpu(workspace)))
     }
 
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, or
@@ -334,6 +347,6 @@ impl Plan {
         let standby = CpuWorkspace::of(standby.iter().map(|cpu| (cpu, &self.problem)))?;
         // SAFETY: *lent*.
         let gpu = unsafe { plan.workspace_on_device(memory, bytes)? };
-        Ok(Workspace(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
+        Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
     }
 }

@@ -112,7 +112,7 @@ impl<'a> CpuCall<'a> {
     }
 
     /// The memory in which the call works.
-    pub fn workspace(&self) -> &CpuWorkspace {
+    pub fn workspace(&mut self) -> &mut CpuWorkspace {
         self.workspace
     }
 }
