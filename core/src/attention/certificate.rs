@@ -20,9 +20,14 @@ use crate::dtype::DType;
 use crate::scan::elsa_depth;
 use core::fmt;
 
-/// The structure of the computation that a run executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The structure and the arithmetic of the computation that a run executed: what its error bounds depend on.
+///
+/// It is a function of the plan and of the kernel's entry in the table of kernels, so that no kernel runs with the bound of
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Executed {
+    /// Name of the kernel.
+    pub kernel: &'static str,
     /// Number of keys in a block, `B` of the published depth.
     pub block: usize,
     /// Number of blocks that fold into one state before states merge.
@@ -32,6 +37,19 @@ pub struct Executed {
     /// Largest number of additions between the weight of a key and either sum, `S` or `W`, including those of the
     /// merges.
     pub additions: usize,
+    /// Largest number of additions between the weight of a key and the sum `S`.
+    pub into_s: usize,
+    /// Largest number of additions between a weighted value and the sum `W`. Its product with the weight rounds once
+    /// more, or together with the first of these additions.
+    pub into_w: usize,
+    /// Longest chain of multiply-adds in a score.
+    pub chain: usize,
+    /// Largest number of additions that join the chain of a product with the others of its score.
+    pub chain_depth: usize,
+    /// Whether a multiply-add rounds once (fused).
+    pub fused: bool,
+    /// Largest relative error of a weight against `2^x`.
+    pub exp2_relative: f64,
     /// Longest chain of products in a score that is summed in f16; zero if scores are summed in f32.
     pub half_chain: usize,
 }
@@ -93,7 +111,8 @@ impl Certificate {
     /// # Errors
     /// Returns an error if `out` does.
     pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let Executed { block, segment_blocks, merge_depth, additions, half_chain } = self.executed;
+        let e = &self.executed;
+        let Executed { block, segment_blocks, merge_depth, additions, half_chain, .. } = *e;
         write!(out, r#"{{"claim":"published","source":"ELSA Theorem 1","rigorous":false,"#)?;
         write!(
             out,
@@ -105,7 +124,10 @@ impl Certificate {
         write!(out, r#""published_bound":{:e},"#, self.published_bound)?;
         write!(out, r#""output_rounding":{:e},"#, self.output_rounding)?;
         write!(out, r#""executed":{{"block":{block},"segment_blocks":{segment_blocks},"#)?;
-        write!(out, r#""merge_depth":{merge_depth},"additions":{additions},"half_chain":{half_chain}}},"#)?;
+        write!(out, r#""merge_depth":{merge_depth},"additions":{additions},"half_chain":{half_chain},"#)?;
+        write!(out, r#""kernel":"{}","into_s":{},"into_w":{},"#, e.kernel, e.into_s, e.into_w)?;
+        write!(out, r#""chain":{},"chain_depth":{},"fused":{},"#, e.chain, e.chain_depth, e.fused)?;
+        write!(out, r#""exp2_relative":{:e}}},"#, e.exp2_relative)?;
         write!(out, r#""covers_additions":{}}}"#, self.covers_additions())
     }
 }
@@ -120,8 +142,20 @@ impl fmt::Display for Certificate {
 mod tests {
     use super::*;
 
-    const EXECUTED: Executed =
-        Executed { block: 128, segment_blocks: 4, merge_depth: 7, additions: 519, half_chain: 0 };
+    const EXECUTED: Executed = Executed {
+        kernel: "some",
+        block: 128,
+        segment_blocks: 4,
+        merge_depth: 7,
+        additions: 519,
+        into_s: 519,
+        into_w: 519,
+        chain: 64,
+        chain_depth: 0,
+        fused: true,
+        exp2_relative: 1.7e-7,
+        half_chain: 0,
+    };
 
     #[test]
     fn published_values_by_hand() {

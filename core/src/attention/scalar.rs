@@ -6,12 +6,14 @@
 //! arithmetic inside a segment is simpler than in the kernels: keys are absorbed one by one.
 
 use super::added::Added;
+use super::certificate::Executed;
 use super::data::{Inputs, Outputs};
 use super::problem::Problem;
 use super::schedule::BLOCKS_PER_SEGMENT;
 use super::sequence::Sequence;
 use crate::argument::ArgumentError;
-use crate::scan::stack::MergeStack;
+use crate::dtype::DType;
+use crate::scan::stack::{self, MergeStack};
 use crate::state::{NaturalState, State};
 
 /// Keys of a segment, which fold into one state.
@@ -25,6 +27,35 @@ const CHAIN: usize = 64;
 pub fn scratch_len(problem: &Problem) -> Option<usize> {
     let levels = MergeStack::capacity(problem.keys().div_ceil(SEGMENT));
     levels.checked_mul(problem.value_dim())?.checked_add(problem.head_dim())
+}
+
+/// Name of the arithmetic, as kernels have one.
+const NAME: &str = "attention_f32_q1k1__scalar_exp2_libm";
+/// Largest relative error of a weight: `exp2f` is off by less than a unit in the last place, and the rounding of the
+/// distance from the reference is counted apart.
+const EXP2_RELATIVE: f64 = 2.0 * DType::F32.unit_roundoff();
+
+/// The structure and the arithmetic that [`run`] executes, for its certificate and the error bounds.
+#[must_use]
+pub fn executed(problem: &Problem) -> Executed {
+    let keys = problem.keys();
+    let merge_depth = stack::depth(keys.div_ceil(SEGMENT));
+    let additions = keys.min(SEGMENT).saturating_sub(1) + merge_depth;
+    let d = problem.head_dim();
+    Executed {
+        kernel: NAME,
+        block: SEGMENT / BLOCKS_PER_SEGMENT,
+        segment_blocks: BLOCKS_PER_SEGMENT,
+        merge_depth,
+        additions,
+        into_s: additions,
+        into_w: additions,
+        chain: d.min(CHAIN),
+        chain_depth: d.div_ceil(CHAIN).saturating_sub(1),
+        fused: false,
+        exp2_relative: EXP2_RELATIVE,
+        half_chain: 0,
+    }
 }
 
 /// Computes the whole problem. Everything is checked before anything is written.

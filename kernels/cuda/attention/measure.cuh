@@ -94,7 +94,7 @@ template <bool B16> INLINE void norms(const Piece& piece, int dtype, float& squa
         }
       },
       [&](int i, int team) LAMBDA {
-        for (int mask = 1; mask < team; mask *= 2) sums[i] += shuffle_xor(sums[i], mask);
+        NO_UNROLL for (int mask = 1; mask < team; mask *= 2) sums[i] += shuffle_xor(sums[i], mask);
         raise(squares, magnitude(sums[i]));
         sums[i] = 0.f;
       });
@@ -133,23 +133,25 @@ struct Found {
   f4 values[QUADS];
 };
 
-// A piece of the keys of a sequence, or of its values: those of the past, then the new ones.
-template <bool B16, class Each>
-INLINE void for_keys(const Measure& m, const Tensor& past, const Tensor& fresh, const Sequence& s, int head, int piece, int dim,
-                     bool vec4, Each each) {
-  const int size = B16 ? 2 : 4;
-  const Range keys = keys_of(s);
-  const int start = keys.start + piece * ROWS, end = min_of(start + ROWS, keys.end);
-  const int middle = max_of(start, min_of(end, s.past));
-  if (start < middle) {
-    const Address first = past.data + row_offset(past, s.batch, head, start) * size;
-    each(Piece{first, past.token * size, middle - start, dim, vec4});
-  }
-  if (middle < end) {
-    const Address first = fresh.data + row_offset(fresh, s.batch, head, s.key0 + middle - s.past) * size;
-    each(Piece{first, fresh.token * size, end - middle, dim, vec4});
-  }
+// Rows of a tensor from a token on.
+INLINE Piece rows_of(const Tensor& t, int batch, int head, int token, int rows, int dim, bool vec4, int size) {
+  return Piece{t.data + row_offset(t, batch, head, token) * size, t.token * size, rows, dim, vec4};
 }
+
+// The sequence of that index.
+INLINE Sequence sequence_of(const Call& call, int index) {
+  if (call.sequences == 0) {
+    Sequence s = call.sequence;
+    s.batch = index;
+    return s;
+  }
+  const Address from = call.sequences + (long long)index * sizeof(Sequence);
+  return Sequence{load_i32(from),      load_i32(from + 4),  load_i32(from + 8),  load_i32(from + 12), load_i32(from + 16),
+                  load_i32(from + 20), load_i32(from + 24), load_i32(from + 28), load_i32(from + 32), load_i32(from + 36)};
+}
+
+// What is measured in rows.
+enum { QUERIES, KEYS, VALUES };
 
 // Measures one piece of all those of the call.
 template <bool B16> INLINE void take(const Measure& m, long long item, Found& found) {
@@ -157,36 +159,45 @@ template <bool B16> INLINE void take(const Measure& m, long long item, Found& fo
   const int size = B16 ? 2 : 4;
   const long long queries = (long long)call.sequence_count * call.heads * m.query_pieces;
   const long long keys = (long long)call.sequence_count * m.kv_heads * m.key_pieces;
-  const long long masks = (m.mask_elements + ELEMENTS - 1) / ELEMENTS;
-  if (item < queries) {
-    const int piece = (int)(item % m.query_pieces), pair = (int)(item / m.query_pieces);
-    const Sequence s = sequence_of(call, pair / call.heads);
-    const int first = piece * ROWS, rows = min_of(s.queries - first, ROWS);
-    if (rows <= 0) return;
-    const Address row = query_row(call, s, pair % call.heads, first, size);
-    norms<B16>(Piece{row, call.query.token * size, rows, call.head_dim, (call.flags & QUERY_VEC4) != 0}, call.dtype,
-               found.at[AT_QUERY], found.at[AT_QUERY + 1]);
+  if (item >= queries + 2 * keys) {
+    item -= queries + 2 * keys;
+    const long long masks = (m.mask_elements + ELEMENTS - 1) / ELEMENTS;
+    if (item < masks) addends(m.mask, m.mask_elements, m.mask_dtype, item, found.at[AT_MASK]);
+    else addends(m.bias, m.bias_elements, m.bias_dtype, item - masks, found.at[AT_BIAS]);
     return;
   }
-  item -= queries;
-  if (item < 2 * keys) {
-    const bool values = item >= keys;
-    if (values) item -= keys;
-    const int piece = (int)(item % m.key_pieces), pair = (int)(item / m.key_pieces);
-    const Sequence s = sequence_of(call, pair / m.kv_heads);
-    const int head = pair % m.kv_heads;
-    if (values) {
-      for_keys<B16>(m, call.past_value, call.value, s, head, piece, call.value_dim, (call.flags & VALUE_VEC4) != 0,
-                    [&](const Piece& p) LAMBDA { channels<B16>(p, call.dtype, found.values); });
+  const int what = item < queries ? QUERIES : item < queries + keys ? KEYS : VALUES;
+  item -= what == QUERIES ? 0 : what == KEYS ? queries : queries + keys;
+  const int pieces = what == QUERIES ? m.query_pieces : m.key_pieces;
+  const int heads = what == QUERIES ? call.heads : m.kv_heads;
+  const int pair = (int)(item / pieces), first = (int)(item - (long long)pair * pieces) * ROWS;
+  const int index = pair / heads, head = pair - index * heads;
+  const Sequence s = sequence_of(call, index);
+  const Range range = what == QUERIES ? Range{0, s.queries} : keys_of(s);
+  const int start = range.start + first, end = min_of(start + ROWS, range.end);
+  // Keys of the past come before the new ones.
+  const int middle = what == QUERIES ? start : max_of(start, min_of(end, s.past));
+  const int token = what == QUERIES ? s.query0 : s.key0 - s.past;
+  const Tensor& past = what == VALUES ? call.past_value : call.past_key;
+  const Tensor& fresh = what == QUERIES ? call.query : what == KEYS ? call.key : call.value;
+  const int dim = what == VALUES ? call.value_dim : call.head_dim;
+  const bool vec4 = (call.flags & (what == QUERIES ? QUERY_VEC4 : what == KEYS ? KEY_VEC4 : VALUE_VEC4)) != 0;
+  NO_UNROLL for (int part = 0; part < 2; part++) {
+    const int from = part == 0 ? start : middle, to = part == 0 ? middle : end;
+    if (from >= to) continue;
+    const Tensor& t = part == 0 ? past : fresh;
+    const Piece piece = rows_of(t, s.batch, head, part == 0 ? from : token + from, to - from, dim, vec4, size);
+    if (what == VALUES) {
+      channels<B16>(piece, call.dtype, found.values);
     } else {
-      for_keys<B16>(m, call.past_key, call.key, s, head, piece, call.head_dim, (call.flags & KEY_VEC4) != 0,
-                    [&](const Piece& p) LAMBDA { norms<B16>(p, call.dtype, found.at[AT_KEY], found.at[AT_KEY + 1]); });
+      float squares = 0.f, largest = 0.f;
+      norms<B16>(piece, call.dtype, squares, largest);
+      raise(found.at[AT_QUERY], what == QUERIES ? squares : 0.f);
+      raise(found.at[AT_QUERY + 1], what == QUERIES ? largest : 0.f);
+      raise(found.at[AT_KEY], what == KEYS ? squares : 0.f);
+      raise(found.at[AT_KEY + 1], what == KEYS ? largest : 0.f);
     }
-    return;
   }
-  item -= 2 * keys;
-  if (item < masks) addends(m.mask, m.mask_elements, m.mask_dtype, item, found.at[AT_MASK]);
-  else addends(m.bias, m.bias_elements, m.bias_dtype, item - masks, found.at[AT_BIAS]);
 }
 
 // Writes the record of the block.
@@ -195,14 +206,14 @@ INLINE void join(const Measure& m, Found& found) {
   const int lane = thread_index() & 31, warp = thread_index() >> 5;
   const SharedBytes own = memory + warp * (CHANNELS + COLUMNS) * 4;
   UNROLL for (int i = 0; i < CHANNELS; i++) {
-    for (int mask = 1; mask < 32; mask *= 2) raise(found.at[i], shuffle_xor(found.at[i], mask));
+    NO_UNROLL for (int mask = 1; mask < 32; mask *= 2) raise(found.at[i], shuffle_xor(found.at[i], mask));
     if (lane == 0) store_shared_f(own + i * 4, found.at[i]);
   }
   const int team = team_of(m.call.value_dim);
   UNROLL for (int q = 0; q < QUADS; q++) {
     UNROLL for (int e = 0; e < 4; e++) {
       float x = found.values[q][e];
-      for (int mask = team; mask < 32; mask *= 2) raise(x, shuffle_xor(x, mask));
+      NO_UNROLL for (int mask = team; mask < 32; mask *= 2) raise(x, shuffle_xor(x, mask));
       found.values[q][e] = x;
     }
     if (lane < team) store_shared(own + (CHANNELS + (lane + q * 32) * 4) * 4, found.values[q]);

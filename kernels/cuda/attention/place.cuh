@@ -11,26 +11,6 @@ struct Share {
   int head, split, row_block;
 };
 
-// The sequence of that index.
-INLINE Sequence sequence_of(const Call& call, int index) {
-  Sequence s = call.sequence;
-  s.batch = index;
-  if (call.sequences != 0) {
-    const Address from = call.sequences + (long long)index * sizeof(Sequence);
-    s.batch = load_i32(from + 0);
-    s.query0 = load_i32(from + 4);
-    s.queries = load_i32(from + 8);
-    s.key0 = load_i32(from + 12);
-    s.keys = load_i32(from + 16);
-    s.past = load_i32(from + 20);
-    s.reach = load_i32(from + 24);
-    s.left = load_i32(from + 28);
-    s.right = load_i32(from + 32);
-    s.offset = load_i32(from + 36);
-  }
-  return s;
-}
-
 INLINE Share share_of(const Call& call, int block) {
   Share x;
   const int of_rows = quotient_of(block, call.by_row_blocks), of_splits = quotient_of(of_rows, call.by_splits);
@@ -38,7 +18,21 @@ INLINE Share share_of(const Call& call, int block) {
   x.row_block = block - of_rows * call.row_blocks;
   x.split = of_rows - of_splits * call.splits;
   x.head = of_splits - index * call.heads;
-  x.sequence = sequence_of(call, index);
+  x.sequence = call.sequence;
+  x.sequence.batch = index;
+  if (call.sequences != 0) {
+    const Address from = call.sequences + (long long)index * sizeof(Sequence);
+    x.sequence.batch = load_i32(from + 0);
+    x.sequence.query0 = load_i32(from + 4);
+    x.sequence.queries = load_i32(from + 8);
+    x.sequence.key0 = load_i32(from + 12);
+    x.sequence.keys = load_i32(from + 16);
+    x.sequence.past = load_i32(from + 20);
+    x.sequence.reach = load_i32(from + 24);
+    x.sequence.left = load_i32(from + 28);
+    x.sequence.right = load_i32(from + 32);
+    x.sequence.offset = load_i32(from + 36);
+  }
   return x;
 }
 

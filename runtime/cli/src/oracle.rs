@@ -2,7 +2,8 @@
 //! [`elsa_core::attention::bound::rounding`].
 
 use crate::rows::RowId;
-use elsa_core::attention::bound::rounding::{Arithmetic, Bounds, Component, Row, UNLIKELY};
+use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
+use elsa_core::attention::bound::{Arithmetic, UNLIKELY};
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Problem, Sequence};
@@ -29,18 +30,10 @@ impl<'a> Oracle<'a> {
     /// The oracle of a problem, with the bounds for runs that execute `executed`.
     #[must_use]
     pub fn new(problem: &'a Problem, inputs: Inputs<'a>, executed: &Executed) -> Oracle<'a> {
-        let spec = problem.spec();
         Oracle {
             problem,
             inputs,
-            arithmetic: Arithmetic {
-                head_dim: problem.head_dim(),
-                softcap: spec.softcap.map_or(0.0, f64::from),
-                additions: executed.additions,
-                dtype: spec.dtype,
-                half_chain: executed.half_chain,
-                scale: f64::from(problem.scale()),
-            },
+            arithmetic: Arithmetic::of(problem, *executed),
             p: Vec::new(),
             delta: Vec::new(),
             y: vec![0.0; problem.value_dim()],
@@ -250,12 +243,9 @@ fn ratio(a: f64, b: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::random::Random;
-    use elsa_core::attention::Spec;
+    use elsa_core::attention::{Spec, scalar};
     use elsa_core::dtype::DType;
     use elsa_core::view::{Layout, View};
-
-    const EXECUTED: Executed =
-        Executed { block: 64, segment_blocks: 1, merge_depth: 0, additions: 20, half_chain: 0 };
 
     fn with_problem(test: impl Fn(&Problem, Inputs<'_>)) {
         let view = View::dense("q", Layout::Bhnd, &[2, 3, 20, 8], None).unwrap();
@@ -268,7 +258,7 @@ mod tests {
     #[test]
     fn what_lies_beyond_the_bound_is_noticed() {
         with_problem(|problem, inputs| {
-            let mut oracle = Oracle::new(problem, inputs, &EXECUTED);
+            let mut oracle = Oracle::new(problem, inputs, &scalar::executed(problem));
             oracle.row(RowId { sequence: 1, head: 2, query: 7 });
             let judge = |found: &dyn Fn(usize) -> f64| Comparison::of(&oracle, found).explained;
             assert!(judge(&|c| oracle.y[c]).holds());

@@ -16,8 +16,8 @@ use elsa_core::attention::plan::Span;
 pub(super) enum Records {
     /// One, in the memory of the CPU's workspace.
     Cpu(Span),
-    /// In the memory of the GPU's workspace: how many, and f32 values from one to the next.
-    Gpu { count: usize, stride: usize },
+    /// In the memory of the GPU's workspace: offset in bytes, how many, and f32 values from one to the next.
+    Gpu { at: usize, count: usize, stride: usize },
 }
 
 /// The last run in a workspace, if its plan certifies.
@@ -52,9 +52,9 @@ impl Plan {
                 Some(Records::Cpu(cpu.layout.measured))
             }
             Backend::Cuda => {
-                let choice = &self.execution.gpu()?.choice;
-                let (count, stride) = (choice.records, choice.record_stride());
-                (count > 0).then_some(Records::Gpu { count, stride })
+                let gpu = self.execution.gpu()?;
+                let (count, stride) = (gpu.choice.records, gpu.choice.record_stride());
+                (count > 0).then_some(Records::Gpu { at: gpu.layout.records.start, count, stride })
             }
         }
     }
@@ -73,8 +73,8 @@ impl Ran {
     pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
         let record = match (self.records, worked) {
             (Records::Cpu(span), Worked::Cpu(workspace)) => workspace.record(span),
-            (Records::Gpu { count, stride }, Worked::Gpu(workspace)) => {
-                Some(workspace.fetch_records(count, stride)?)
+            (Records::Gpu { at, count, stride }, Worked::Gpu(workspace)) => {
+                Some(workspace.fetch_records(at, count, stride)?)
             }
             _ => None,
         };

@@ -9,7 +9,20 @@ use elsa_core::dtype::DType;
 fn json_is_what_the_certificate_holds() {
     // The parser may be off by the last digit of an f64.
     let same = |json: &serde_json::Value, want: f64| (json.as_f64().unwrap() - want).abs() <= 4e-16 * want;
-    let executed = Executed { block: 64, segment_blocks: 8, merge_depth: 7, additions: 519, half_chain: 16 };
+    let executed = Executed {
+        kernel: "some_kernel",
+        block: 64,
+        segment_blocks: 8,
+        merge_depth: 7,
+        additions: 519,
+        into_s: 500,
+        into_w: 519,
+        chain: 32,
+        chain_depth: 3,
+        fused: true,
+        exp2_relative: 1.7e-7,
+        half_chain: 16,
+    };
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for keys in [0, 1, 64, 900, 65_536] {
             let c = Certificate::new(dtype, keys, executed);
@@ -31,6 +44,17 @@ fn json_is_what_the_certificate_holds() {
             assert_eq!(json["executed"]["merge_depth"], 7);
             assert_eq!(json["executed"]["additions"], 519);
             assert_eq!(json["executed"]["half_chain"], 16);
+            assert_eq!(json["executed"]["kernel"], "some_kernel");
+            assert_eq!(
+                (&json["executed"]["into_s"], &json["executed"]["into_w"]),
+                (&500.into(), &519.into())
+            );
+            assert_eq!(
+                (&json["executed"]["chain"], &json["executed"]["chain_depth"]),
+                (&32.into(), &3.into())
+            );
+            assert_eq!(json["executed"]["fused"], true);
+            assert!(same(&json["executed"]["exp2_relative"], 1.7e-7));
             assert_eq!(json["covers_additions"], false);
         }
     }

@@ -50,7 +50,7 @@ fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseE
         let gpu = device.gpu.unwrap();
         if let Ok(choice) = choose_gpu(problem, &gpu, kernels(), &GpuOptions { budget, half_scores }) {
             let _ = [false, true].map(|states| GpuWorkspaceLayout::of(&choice, states));
-            assert!(choice.longest_path(true).additions >= choice.longest_path(false).merges);
+            assert!(choice.longest_path(true).additions() >= choice.longest_path(false).merges);
         }
     }
     let _ = scalar::scratch_len(problem);

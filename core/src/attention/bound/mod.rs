@@ -1,9 +1,126 @@
 //! Error bounds of a run.
 //!
-//! [`rounding`] bounds how far rounding can move an answer, covering the dot product, the exponential, the
-//! accumulation and the merge tree as they are executed. It needs the probabilities and the answer of the f64
-//! oracle, so it judges an answer afterwards and serves verification.
+//! | module | from | when |
+//! |---|---|---|
+//! | [`prior`] | the plan and norms of the inputs | beforehand, for the certificate of a run |
+//! | [`rounding`] | the probabilities and the answer of the f64 oracle | afterwards, for verification |
 //!
-//! It is not the certificate of a run. The published claim, and what that omits, is in [`super::certificate`].
+//! Both cover the dot product, the exponential, the accumulation and the merge tree as they are executed, and both take
+//! every constant from [`Executed`], which is a function of the plan and of the table of kernels. `core/BOUNDS.md` derives
+//! them.
 
+use super::certificate::Executed;
+use super::problem::Problem;
+use crate::dtype::DType;
+use crate::state::{HEADROOM, WEIGHT_FLOOR};
+
+pub mod prior;
 pub mod rounding;
+
+pub use prior::{Norms, Prior};
+
+/// Fraction of components that may exceed a likely bound if its model holds.
+pub const UNLIKELY: f64 = 1e-9;
+
+/// `2 exp(−λ²/2) ≤ UNLIKELY`.
+const LAMBDA: f64 = 6.55;
+
+/// Unit roundoff of f32, in which scores and sums are computed.
+const U: f64 = DType::F32.unit_roundoff();
+
+/// Roundings of a score beside those of its dot product: the factor to base-2 units, the product of the query with it,
+/// those of the cap, and the addition of mask and bias.
+const SCALING: f64 = 5.0;
+
+/// Roundings of mask and bias on their way into a score.
+const ADDED: f64 = 5.0;
+
+/// The most that a sum of f16 values loses where it is subnormal.
+const HALF_SUBNORMAL: f64 = DType::F16.subnormal_roundoff();
+
+/// Upper bound of the distance of a score above its reference, in natural-log units.
+const ABOVE: f64 = 6.0;
+const _: () = assert!((HEADROOM as f64 + 0.5) * core::f64::consts::LN_2 < ABOVE);
+
+/// Upper bound of the distance of a score below its reference at which its weight is not lost, in natural-log units.
+const LOWEST: f64 = 88.0;
+const _: () = assert!(-WEIGHT_FLOOR as f64 * core::f64::consts::LN_2 < LOWEST);
+
+/// A probability below this may be lost, `2^(WEIGHT_FLOOR + HEADROOM + 1)`.
+const LOST: f64 = f64::from_bits(((1024 + WEIGHT_FLOOR as i64 + HEADROOM as i64) as u64) << 52);
+
+/// Makes up for the roundings of the bounds themselves: fewer than a thousand operations in f64.
+const OUTWARD: f64 = 1.0 + 1e-12;
+
+/// `γ_k = k u / (1 − k u)`; infinite if `k u` is 1 or more.
+#[must_use]
+pub fn gamma(k: f64) -> f64 {
+    let x = k * U;
+    if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY }
+}
+
+/// The arithmetic of a run, as far as its error depends on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arithmetic {
+    /// Head size `d`, the number of terms of a score.
+    pub head_dim: usize,
+    /// Soft cap of the scores; zero if absent.
+    pub softcap: f64,
+    /// `|scale|`, the factor from sums of products to scores.
+    pub scale: f64,
+    /// Element type of inputs and output.
+    pub dtype: DType,
+    /// The plan's structure and its kernel's constants.
+    pub executed: Executed,
+}
+
+impl Arithmetic {
+    /// The arithmetic of a run of `problem` that executes `executed`.
+    #[must_use]
+    pub fn of(problem: &Problem, executed: Executed) -> Arithmetic {
+        let spec = problem.spec();
+        Arithmetic {
+            head_dim: problem.head_dim(),
+            softcap: spec.softcap.map_or(0.0, f64::from),
+            scale: libm::fabs(f64::from(problem.scale())),
+            dtype: spec.dtype,
+            executed,
+        }
+    }
+
+    /// The largest number of roundings of a product on its way into a score.
+    fn score_roundings(&self) -> f64 {
+        let Executed { chain, chain_depth, .. } = self.executed;
+        chain.saturating_add(chain_depth).min(self.head_dim) as f64 + SCALING
+    }
+
+    /// Largest relative error of the hyperbolic tangent of a soft cap; zero without one.
+    fn tangent(&self) -> f64 {
+        if self.softcap > 0.0 { 0.7 * self.executed.exp2_relative + 6.0 * U } else { 0.0 }
+    }
+
+    /// What sums in f16 add to the error of a score: relative to `Σ |q_c k_c|`, and absolute in natural-log units.
+    fn in_halves(&self) -> (f64, f64) {
+        if self.executed.half_chain == 0 {
+            return (0.0, 0.0);
+        }
+        let x = self.executed.half_chain as f64 * DType::F16.unit_roundoff();
+        let relative = if x < 1.0 { x / (1.0 - x) } else { f64::INFINITY };
+        (relative, libm::fabs(self.scale) * self.head_dim as f64 * HALF_SUBNORMAL)
+    }
+
+    /// The rounding to a 16-bit output type: relative, and half of the smallest positive number.
+    fn rounded(&self) -> f64 {
+        match self.dtype {
+            DType::F32 => 0.0,
+            DType::F16 | DType::Bf16 => self.dtype.unit_roundoff(),
+        }
+    }
+
+    /// What division and output round, relative and absolute.
+    fn output(&self) -> (f64, f64) {
+        let rounded = self.rounded();
+        let lost = if rounded > 0.0 { self.dtype.subnormal_roundoff() } else { 0.0 };
+        (gamma(3.0) + rounded * (1.0 + gamma(3.0)), lost)
+    }
+}

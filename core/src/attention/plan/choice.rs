@@ -1,6 +1,7 @@
 //! The options of the CPU chooser, its result, and the errors of both choosers.
 
 use super::kernel::KernelSpec;
+use crate::attention::certificate::Executed;
 use crate::attention::schedule::Tiling;
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
@@ -123,9 +124,19 @@ impl core::error::Error for ChooseError {}
 pub struct LongestPath {
     /// Number of merges of states on it, the tree over segments or splits.
     pub merges: usize,
-    /// Largest number of additions between the weight of a key and either sum, `S` or `W`, including the merges. An
-    /// addition to zero is exact and does not count.
-    pub additions: usize,
+    /// Largest number of additions between the weight of a key and the sum `S`, including the merges. An addition to
+    /// zero is exact and does not count.
+    pub into_s: usize,
+    /// The same between a weighted value and the sum `W`.
+    pub into_w: usize,
+}
+
+impl LongestPath {
+    /// The larger of the additions into `S` and into `W`.
+    #[must_use]
+    pub fn additions(&self) -> usize {
+        self.into_s.max(self.into_w)
+    }
 }
 
 /// The workers that `work` is worth, from one to `most`, where each takes at least `per_worker` of it.
@@ -256,21 +267,49 @@ impl CpuChoice {
     /// The merges and additions on the longest path.
     ///
     /// A block's weighted values are one chain, whose result is added to those of the blocks before it: of its segment,
-    /// or with [`Method::Math`] of all keys. Blocks, segments and merges treat `S` alike, except that method math sums
-    /// all weights of a row at once.
+    /// or with [`Method::Math`] of all keys. The weights of a block are dealt out to the kernel's sums, and segments
+    /// and merges treat `S` and `W` alike; method math sums all weights of a row at once.
     #[must_use]
     pub fn longest_path(&self) -> LongestPath {
         let [_, keys, _] = self.extent;
+        let sums = self.kernel.weight_sums;
         match self.method {
             Method::Elsa => {
                 let merges = stack::depth(self.segments);
-                let segment = chained(keys.min(self.segment), self.block);
-                LongestPath { merges, additions: segment + merges }
+                let keys = keys.min(self.segment);
+                let blocks = keys.div_ceil(self.block.max(1)).saturating_sub(1);
+                let into_s = dealt(keys.min(self.block), sums) + blocks + merges;
+                LongestPath { merges, into_s, into_w: chained(keys, self.block) + merges }
             }
             Method::Math => {
-                let additions = chained(keys, self.block).max(dealt(keys, self.kernel.weight_sums));
-                LongestPath { merges: 0, additions }
+                LongestPath { merges: 0, into_s: dealt(keys, sums), into_w: chained(keys, self.block) }
             }
+        }
+    }
+
+    /// The structure and the arithmetic that a run executes, for its certificate and the error bounds.
+    #[must_use]
+    pub fn executed(&self) -> Executed {
+        let KernelSpec { name, chain, weight_sums: lanes, fused, exp2_relative, .. } = self.kernel;
+        let path = self.longest_path();
+        // A kernel of one row deals out the dims as it deals out the weights. What is left of whole vectors is added
+        // dim by dim.
+        let (whole, rest) = (self.head_dim / lanes.max(1), self.head_dim % lanes.max(1));
+        let cuts = whole.div_ceil(chain.max(1)).saturating_sub(1);
+        let tree = if whole > 0 { ceil_log2(lanes) } else { 0 };
+        Executed {
+            kernel: name,
+            block: self.block,
+            segment_blocks: self.segment / self.block.max(1),
+            merge_depth: path.merges,
+            additions: path.additions(),
+            into_s: path.into_s,
+            into_w: path.into_w,
+            chain: whole.clamp(1, chain.max(1)),
+            chain_depth: cuts + tree + rest,
+            fused,
+            exp2_relative,
+            half_chain: 0,
         }
     }
 

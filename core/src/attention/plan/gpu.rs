@@ -28,6 +28,8 @@
 
 use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
+use crate::attention::certificate::Executed;
+use crate::attention::measured::MEASURED;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -67,18 +69,18 @@ pub enum Summation {
 }
 
 impl Summation {
-    /// Additions on the longest path of a weight into `S` or `W` over `keys` keys, in tiles of `tile` keys. `in_memory`
-    /// says whether memory holds `W` in f32.
-    fn additions(self, tile: usize, keys: usize, in_memory: bool) -> usize {
+    /// Additions on the longest path of a weight into `S`, and of a weighted value into `W`, over `keys` keys, in tiles
+    /// of `tile` keys. `in_memory` says whether memory holds `W` in f32.
+    fn additions(self, tile: usize, keys: usize, in_memory: bool) -> [usize; 2] {
         match self {
             Summation::Tiles { columns, flush } => {
                 let w = chained(keys, if in_memory { flush } else { usize::MAX });
                 let lanes = tile / columns.max(1);
-                w.max(dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1))
+                [dealt(keys.min(tile), lanes) + keys.div_ceil(tile.max(1)).saturating_sub(1), w]
             }
             // A lane adds up fewer weights than its group multiplies values.
             Summation::Groups { groups, flush } => {
-                chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups))
+                [chained(keys.div_ceil(groups.max(1)), flush) + ceil_log2(keys.min(groups)); 2]
             }
         }
     }
@@ -159,6 +161,8 @@ const PARTIAL_BYTES: usize = 16 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
+/// Blocks per SM that measure the tensors of a call.
+const MEASURING_BLOCKS: usize = 2;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
@@ -186,6 +190,8 @@ pub struct GpuOptions {
     pub budget: Option<usize>,
     /// Whether chains of f16 products may be summed in f16.
     pub half_scores: bool,
+    /// Whether a run measures its tensors for a certificate.
+    pub certify: bool,
 }
 
 /// The result of the GPU chooser: everything that is decided before pointers are known.
@@ -208,6 +214,8 @@ pub struct GpuChoice {
     pub rows: usize,
     /// Number of entries of the table of sequences; zero if one entry serves every sequence.
     pub sequences: usize,
+    /// Number of records of what a run measures of its tensors, one a block; zero if it does not.
+    pub records: usize,
     /// Whether the output is f32, so that a kernel that writes it itself can add to it ([`Summation::Tiles`]).
     flushes: bool,
     /// Number of keys of the longest sequence.
@@ -215,6 +223,12 @@ pub struct GpuChoice {
 }
 
 impl GpuChoice {
+    /// Numbers from one record to the next: [`MEASURED`], and a multiple of four for the channels of values.
+    #[must_use]
+    pub const fn record_stride(&self) -> usize {
+        MEASURED + self.partial_dim
+    }
+
     /// Whether the keys are divided: the attention kernel writes partial states, and another kernel merges them.
     #[must_use]
     pub const fn divided(&self) -> bool {
@@ -228,8 +242,29 @@ impl GpuChoice {
         let merges = stack::depth(self.splits);
         let GpuKernelSpec { keys: tile, summation, .. } = self.kernel;
         let in_memory = self.flushes || self.divided() || states;
-        let split = summation.additions(tile, self.chunk.min(self.keys), in_memory);
-        LongestPath { merges, additions: split + merges }
+        let [s, w] = summation.additions(tile, self.chunk.min(self.keys), in_memory);
+        LongestPath { merges, into_s: s + merges, into_w: w + merges }
+    }
+
+    /// The structure and the arithmetic that a run without states executes, for its certificate and the error bounds.
+    #[must_use]
+    pub fn executed(&self) -> Executed {
+        let GpuKernelSpec { name, keys, chain, exp2_relative, half_chain, .. } = self.kernel;
+        let (path, block) = (self.longest_path(false), keys.max(1));
+        Executed {
+            kernel: name,
+            block,
+            segment_blocks: self.chunk / block,
+            merge_depth: path.merges,
+            additions: path.additions(),
+            into_s: path.into_s,
+            into_w: path.into_w,
+            chain,
+            chain_depth: 0,
+            fused: true,
+            exp2_relative,
+            half_chain,
+        }
     }
 }
 
@@ -251,6 +286,8 @@ pub struct GpuWorkspaceLayout {
     pub partial_w: ByteSpan,
     /// The table of sequences.
     pub sequences: ByteSpan,
+    /// Records of what was measured, f32 `[block][record]`.
+    pub records: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
@@ -270,10 +307,12 @@ impl GpuWorkspaceLayout {
         let partial_ms = take(partials.checked_mul(8)?)?;
         let partial_w = take(partials.checked_mul(4)?.checked_mul(choice.partial_dim)?)?;
         let sequences = take(choice.sequences.checked_mul(SEQUENCE_BYTES)?)?;
+        let records = take(choice.records.checked_mul(4)?.checked_mul(choice.record_stride())?)?;
         (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
             partial_ms,
             partial_w,
             sequences,
+            records,
             bytes: at,
         })
     }
@@ -365,6 +404,7 @@ pub fn choose_gpu<'a>(
         partial_dim,
         rows: problem.rows(),
         sequences,
+        records: if options.certify { MEASURING_BLOCKS * device.sms.max(1) } else { 0 },
         flushes: !sixteen_bit,
         keys,
     };

@@ -195,14 +195,11 @@ impl Extraction<'_> {
 mod tests {
     use super::*;
     use crate::shape::Shape;
+    use elsa_core::attention::scalar;
     use elsa_core::dtype::{DType, Elements};
 
     fn oracle_with<'a>(problem: &'a Problem, inputs: Inputs<'a>, p: &[f64], delta: f64) -> Oracle<'a> {
-        let mut oracle = Oracle::new(
-            problem,
-            inputs,
-            &Executed { block: 1, segment_blocks: 1, merge_depth: 0, additions: 1, half_chain: 0 },
-        );
+        let mut oracle = Oracle::new(problem, inputs, &scalar::executed(problem));
         oracle.p = p.to_vec();
         oracle.delta = vec![delta; p.len()];
         oracle

@@ -1,7 +1,7 @@
 //! Verdicts as text.
 
 use super::judge::Verdict;
-use elsa_core::attention::bound::rounding::UNLIKELY;
+use elsa_core::attention::bound::UNLIKELY;
 use elsa_core::attention::certificate::Certificate;
 use std::io::{Result, Write};
 
@@ -82,8 +82,20 @@ mod tests {
 
     fn verdict() -> Verdict {
         let metric = |x: f64| Metric { median: x, p95: 2.0 * x, p99: 3.0 * x, total: 4.0 * x };
-        let executed =
-            Executed { block: 64, segment_blocks: 8, merge_depth: 3, additions: 73, half_chain: 0 };
+        let executed = Executed {
+            kernel: "kernel",
+            block: 64,
+            segment_blocks: 8,
+            merge_depth: 3,
+            additions: 73,
+            into_s: 73,
+            into_w: 73,
+            chain: 64,
+            chain_depth: 0,
+            fused: true,
+            exp2_relative: 1.7e-7,
+            half_chain: 0,
+        };
         Verdict {
             what: "verify",
             case: "given".into(),

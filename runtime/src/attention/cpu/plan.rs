@@ -4,7 +4,7 @@ use crate::attention::options::PlanOptions;
 use crate::cpu::memory::Memory;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{ChooseError, CpuChoice, LongestPath, Options, Span, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{ChooseError, CpuChoice, Options, Span, WorkspaceLayout, choose};
 use elsa_core::attention::{Problem, Sequence};
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
@@ -38,11 +38,9 @@ impl CpuPlan {
         Ok(CpuPlan { kernel, choice, layout })
     }
 
-    /// The structure that a run executes, for its certificate.
+    /// The structure and the arithmetic that a run executes, for its certificate and its error bounds.
     pub fn executed(&self) -> Executed {
-        let CpuChoice { block, segment, .. } = self.choice;
-        let LongestPath { merges, additions } = self.choice.longest_path();
-        Executed { block, segment_blocks: segment / block, merge_depth: merges, additions, half_chain: 0 }
+        self.choice.executed()
     }
 
     /// Creates a workspace in the caller's memory.

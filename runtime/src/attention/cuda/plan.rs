@@ -25,6 +25,7 @@ pub struct Functions {
     pub attention: Function,
     pub merge: Option<Function>,
     pub present: Option<Function>,
+    pub measure: Option<Function>,
 }
 
 /// The kernel that writes the present tensors.
@@ -34,6 +35,15 @@ pub struct Functions {
 pub fn presenting() -> Result<&'static GpuKernel, DeviceError> {
     let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionPresent { .. }));
     found.ok_or(DeviceError::NoKernel { role: "the present" })
+}
+
+/// The kernel that measures the tensors of a call.
+///
+/// # Errors
+/// Returns an error if this build has no such kernel.
+pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
+    let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionMeasure { .. }));
+    found.ok_or(DeviceError::NoKernel { role: "measuring" })
 }
 
 /// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
@@ -86,20 +96,16 @@ impl GpuPlan {
             true => Some(self.gpu.function(context, presenting()?)?),
             false => None,
         };
-        Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present })
+        let measure = match self.choice.records > 0 {
+            true => Some(self.gpu.function(context, measuring()?)?),
+            false => None,
+        };
+        Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present, measure })
     }
 
-    /// The structure that a run without states executes, for its certificate.
+    /// The structure and the arithmetic that a run without states executes, for its certificate and its error bounds.
     pub fn executed(&self) -> Executed {
-        let path = self.choice.longest_path(false);
-        let block = self.choice.kernel.keys.max(1);
-        Executed {
-            block,
-            segment_blocks: self.choice.chunk / block,
-            merge_depth: path.merges,
-            additions: path.additions,
-            half_chain: self.choice.kernel.half_chain,
-        }
+        self.choice.executed()
     }
 
     /// Size of a workspace in bytes with room for calls that output states, or no output: partial states of undivided keys follow
@@ -131,14 +137,12 @@ impl GpuPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::attention::bound::rounding::covers_exp2;
 
     #[test]
-    fn kernels_are_within_what_the_bound_counts() {
+    fn kernels_compute_and_merge() {
         let mut attention = 0;
         for spec in GPU_KERNELS.iter().filter_map(GpuKernel::attention) {
             attention += 1;
-            assert!(covers_exp2(spec.exp2_relative), "{}", spec.name);
             let warps = spec.resources.threads.is_multiple_of(32);
             assert!(spec.rows > 0 && spec.keys > 0 && warps, "{}", spec.name);
         }

@@ -1,0 +1,230 @@
+//! How far rounding can move an answer, from the plan and norms of the inputs alone.
+//!
+//! For a row with scores `s_j`, probabilities `p_j` and the exact answer `y_c = Σ p_j v_jc`, [`Arithmetic::prior`] bounds
+//! the answer `ŷ` of a run:
+//!
+//! ```text
+//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + lost · max_j |v_jc| + tiny
+//! ```
+//!
+//! `u = 2^-24` and `γ_k = k u / (1 − k u)`; `core/BOUNDS.md` derives every term.
+//!
+//! **Scores.** `R = |scale| ‖q‖ ‖k‖` is at least `Σ_c |scale q_c k_c|`, and so at least every partial sum of a score. A
+//! score in natural-log units is off by at most
+//!
+//! ```text
+//! δ = γ_K R + τ C + γ_5 b + u x + (half-precision chains) + (underflow)
+//! ```
+//!
+//! with `K = min(d, chain + chain_depth) +` [`super::SCALING`] roundings of a product, `C = min(R, X)` the largest capped score
+//! and `τ` the error of the tangent, `b` the largest magnitude of what is added to a score, and
+//! `x = min(2 (C + b) + `[`ABOVE`]`, `[`LOWEST`]`)` the largest distance from the reference at which a weight counts.
+//! The exponential is off by a factor of `1 ± η`, the kernel's declared constant. So a weight is off by a factor within
+//! `1 ± E`, `E = exp(δ)(1 + η) − 1`.
+//!
+//! **Sums.** `ŷ = Σ p_j a_j v_j / Σ p_j b_j`, where `|b_j − 1| ≤ B = (1 + E)(1 + γ_s) − 1` with the additions `s` into `S`,
+//! and `|a_j − b_j| ≤ (1 + E)(γ_s + γ_w)` with the roundings `w` into `W`. With `h` for the division and the output type
+//!
+//! ```text
+//! relative = (1 + h) [ 2 B + (1 + E)(γ_s + γ_w) ] / (1 − B) + h
+//! ```
+//!
+//! because `Σ p_j |v_j − y| ≤ 2 Σ p_j |v_j|`.
+//!
+//! **The likely case** counts roundings as independent with mean zero, as in [`super::rounding`], and the exponential at
+//! its worst.
+//!
+//! Every quantity is a sum, product or quotient of numbers that are not negative, but for `1 − B`, and `B` is at most
+//! one half: fewer than a thousand operations in f64, each off by a factor within `1 ± 2^-52`. The results are widened by
+//! [`OUTWARD`].
+
+use super::{ABOVE, ADDED, Arithmetic, LAMBDA, LOST, LOWEST, OUTWARD, U, gamma};
+use crate::dtype::DType;
+
+/// Norms of the inputs of a call, or of a part of it. They may be larger than the exact ones, never smaller.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norms {
+    /// Largest Euclidean norm of a query row.
+    pub query: f64,
+    /// Largest Euclidean norm of a key row.
+    pub key: f64,
+    /// Largest magnitude of what is added to a score: the sum of the magnitudes of mask and bias, over elements that are
+    /// finite. Zero without.
+    pub bias: f64,
+}
+
+/// The error bound of a call, from its plan and norms of its inputs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prior {
+    /// Largest error of a component, relative to `Σ_j p_j |v_j|`. Infinite if the norms are too large for any claim, or not
+    /// finite.
+    pub relative: f64,
+    /// The same with roundings of random sign: exceeded by at most a fraction [`super::UNLIKELY`] of components if that
+    /// model holds. At most `relative`.
+    pub likely: f64,
+    /// Largest error from weights that are lost, relative to the largest magnitude of a value.
+    pub lost: f64,
+    /// Largest error from what underflows.
+    pub tiny: f64,
+    /// `|ŷ − y|` is at most this times the largest magnitude of a value, plus `tiny`, whatever the scores: both are
+    /// averages of values.
+    pub average: f64,
+    /// Largest magnitude of values of which no sum overflows.
+    pub range: f64,
+}
+
+impl Prior {
+    /// No claim.
+    const NOTHING: Prior = Prior {
+        relative: f64::INFINITY,
+        likely: f64::INFINITY,
+        lost: f64::INFINITY,
+        tiny: f64::INFINITY,
+        average: f64::INFINITY,
+        range: 0.0,
+    };
+
+    /// The largest error of a component whose values have at most the magnitude `value`; infinite if that is NaN or too
+    /// large.
+    #[must_use]
+    pub fn absolute(&self, value: f64) -> f64 {
+        self.of(self.relative, value)
+    }
+
+    /// The likely error of such a component.
+    #[must_use]
+    pub fn likely_absolute(&self, value: f64) -> f64 {
+        self.of(self.likely, value)
+    }
+
+    fn of(&self, relative: f64, value: f64) -> f64 {
+        if !(value >= 0.0 && value <= self.range) {
+            return f64::INFINITY;
+        }
+        if value == 0.0 {
+            return self.tiny;
+        }
+        let sum = (relative + self.lost).min(self.average);
+        (sum * value + self.tiny) * OUTWARD
+    }
+
+    /// Whether the bound says something: a component is known to less than the magnitude of the values.
+    #[must_use]
+    pub fn claims(&self) -> bool {
+        self.relative + self.lost < 1.0
+    }
+}
+
+impl Arithmetic {
+    /// Bounds the error of a call in which a row attends at most `keys` keys. NaN and infinite norms yield infinite bounds.
+    #[must_use]
+    pub fn prior(&self, keys: usize, norms: &Norms) -> Prior {
+        let Norms { query, key, bias } = *norms;
+        let usable = |x: f64| x >= 0.0 && x <= f64::from(f32::MAX);
+        let (d, n) = (self.head_dim as f64, keys as f64);
+        let largest = libm::fabs(self.scale) * query * key;
+        // In base-2 units, with room for what rounding adds.
+        let scores = 2.0 * (largest + bias);
+        if !(usable(query) && usable(key) && usable(bias) && usable(scores) && usable(2.0 * query * key)) {
+            return Prior::NOTHING;
+        }
+        let e = &self.executed;
+        let capped = if self.softcap > 0.0 { largest.min(self.softcap) } else { largest };
+        let tangent = self.tangent();
+        let distance = (2.0 * (capped + bias) + ABOVE).min(LOWEST);
+
+        let steps = self.score_roundings();
+        let (halves, lost_in_halves) = self.in_halves();
+        let underflow = f64::from(f32::MIN_POSITIVE) * (libm::sqrt(d) * key + 2.0 * d);
+        let dots = gamma(steps) + halves * (1.0 + gamma(steps));
+        let delta =
+            dots * largest + tangent * capped + gamma(ADDED) * bias + gamma(1.0) * distance * (1.0 + 4.0 * U);
+        let delta = (delta + lost_in_halves + underflow) * OUTWARD;
+
+        let (into_s, into_w) = (gamma(e.into_s as f64), gamma(e.into_w as f64 + 1.0));
+        let (last, tiny_output) = self.output();
+        let tiny = f64::from(f32::MIN_POSITIVE) + n * libm::exp2(-148.0) + tiny_output;
+        let average = (1.0 + (1.0 + into_w) / (1.0 - into_s) * (1.0 + last)) * OUTWARD;
+        let range = f64::from(f32::MAX) / (1024.0 * (n + 1.0));
+        let sums_hold = into_w < 0.5 && into_s < 0.5;
+        if !sums_hold {
+            return Prior::NOTHING;
+        }
+        let nothing =
+            Prior { lost: 0.0, tiny, average, range, relative: f64::INFINITY, likely: f64::INFINITY };
+        let weight = libm::expm1(delta) * (1.0 + e.exp2_relative) + e.exp2_relative;
+        let changed = weight + into_s + weight * into_s;
+        // Half of the weights off by themselves is no claim.
+        if changed.is_nan() || changed > 0.5 {
+            return nothing;
+        }
+        let lost = 8.0 * n * LOST;
+        let sums = (2.0 * changed + (1.0 + weight) * (into_s + into_w)) / (1.0 - changed);
+        let relative = ((1.0 + last) * sums + last) * OUTWARD;
+
+        let halves =
+            e.half_chain as f64 * (DType::F16.unit_roundoff() / U) * (DType::F16.unit_roundoff() / U);
+        let products = if e.fused { 0.0 } else { 1.0 };
+        let score = (steps + products + halves) * largest * largest
+            + ADDED * bias * bias
+            + distance * distance
+            + (lost_in_halves / U) * (lost_in_halves / U);
+        let squares = 4.0 * score + (e.into_w as f64 + 1.0) + (e.into_s as f64 + 2.0);
+        let systematic = 2.0 * (e.exp2_relative + tangent * capped + underflow);
+        let likely =
+            (LAMBDA * U * libm::sqrt(squares) + systematic) / (1.0 - changed) * (1.0 + last) + self.rounded();
+        Prior { relative, likely: (likely * OUTWARD).min(relative), lost, ..nothing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::certificate::Executed;
+
+    const PLAIN: Arithmetic = Arithmetic {
+        head_dim: 64,
+        softcap: 0.0,
+        scale: 0.125,
+        dtype: DType::F32,
+        executed: Executed {
+            kernel: "some",
+            block: 64,
+            segment_blocks: 8,
+            merge_depth: 1,
+            additions: 72,
+            into_s: 71,
+            into_w: 72,
+            chain: 64,
+            chain_depth: 0,
+            fused: true,
+            exp2_relative: 2.5 * U,
+            half_chain: 0,
+        },
+    };
+    const NORMS: Norms = Norms { query: 8.0, key: 9.0, bias: 0.0 };
+
+    #[test]
+    fn by_hand() {
+        let found = PLAIN.prior(1024, &NORMS);
+        // R = 9: 69 R, the distance of 24, the exponential; then the sums and the division.
+        let weight = 69.0 * 9.0 + 24.0 + 2.5;
+        let by_hand = 2.0 * (weight + 71.0) + (71.0 + 73.0) + 3.0;
+        assert!((found.relative / U / by_hand - 1.0).abs() < 1e-3, "{found:?} {by_hand}");
+        assert!(found.claims() && found.likely < found.relative, "{found:?}");
+        assert!(found.absolute(2.0) > 2.0 * found.relative);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_never_claimed() {
+        for bad in [f64::NAN, f64::INFINITY, -1.0, 1e39] {
+            for norms in
+                [Norms { query: bad, ..NORMS }, Norms { key: bad, ..NORMS }, Norms { bias: bad, ..NORMS }]
+            {
+                let found = PLAIN.prior(1024, &norms);
+                assert!(!found.claims() && found.absolute(1.0) == f64::INFINITY, "{norms:?}: {found:?}");
+            }
+            assert_eq!(PLAIN.prior(1024, &NORMS).absolute(bad), f64::INFINITY, "{bad}");
+        }
+    }
+}
