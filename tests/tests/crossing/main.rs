@@ -3,6 +3,7 @@
 
 mod append;
 mod certificate;
+mod certified;
 mod chunks;
 mod conformance;
 mod cuda_conformance;
