@@ -70,11 +70,9 @@ fn main() -> Result<(), Failure> {
         let (few, many) = (view(queries)?, view(keys)?);
         let x: Vec<f32> = (0..many.count()).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 500.0).collect();
         let problem = Spec::new(DType::F32, few, many, many, few).check()?;
-        let inputs = || {
-            Inputs::new(Elements::F32(&x[..few.count()]), Elements::F32(&x), Elements::F32(&x))
-        };
-        let [plain, certifying] =
-            [false, true].map(|certify| engine.plan(&problem, &PlanOptions { certify, ..PlanOptions::default() }));
+        let inputs = || Inputs::new(Elements::F32(&x[..few.count()]), Elements::F32(&x), Elements::F32(&x));
+        let [plain, certifying] = [false, true]
+            .map(|certify| engine.plan(&problem, &PlanOptions { certify, ..PlanOptions::default() }));
         let (plain, certifying) = (plain?, certifying?);
         let (mut a, mut b) = (plain.workspace()?, certifying.workspace()?);
         let mut outputs = [vec![0.0f32; few.count()], vec![0.0f32; few.count()]];

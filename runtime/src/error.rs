@@ -382,7 +382,9 @@ pub enum RunError {
 #[non_exhaustive]
 pub enum CertifyError {
     /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
-    #[error("certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify")]
+    #[error(
+        "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
+    )]
     NoRun,
     /// The GPU failed.
     #[error("backend: cuda: {0}")]

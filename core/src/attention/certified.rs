@@ -91,7 +91,11 @@ impl<'a> Certified<'a> {
         if !self.prior.claims() {
             return Err(NoClaim::Unbounded);
         }
-        if self.prior.absolute(self.measured.value).is_finite() { Ok(&self.prior) } else { Err(NoClaim::Values) }
+        if self.prior.absolute(self.measured.value).is_finite() {
+            Ok(&self.prior)
+        } else {
+            Err(NoClaim::Values)
+        }
     }
 
     /// The largest magnitude of each channel of the attended values.

@@ -72,7 +72,9 @@ impl GpuKernel {
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
             Role::Attention(spec) => Some(spec),
-            Role::AttentionMerge { .. } | Role::AttentionMeasure { .. } | Role::AttentionPresent { .. } => None,
+            Role::AttentionMerge { .. } | Role::AttentionMeasure { .. } | Role::AttentionPresent { .. } => {
+                None
+            }
         }
     }
 }

@@ -178,9 +178,10 @@ fn hard_cases_are_measured_and_bounded() {
                 claims += 1;
                 let view = &case.spec.output;
                 let [batch, heads, tokens, dim] = view.shape();
-                for at in (0..batch).flat_map(|b| (0..heads).map(move |h| (b, h))).flat_map(|(b, h)| {
-                    (0..tokens).map(move |t| view.row(b, h, t))
-                }) {
+                for at in (0..batch)
+                    .flat_map(|b| (0..heads).map(move |h| (b, h)))
+                    .flat_map(|(b, h)| (0..tokens).map(move |t| view.row(b, h, t)))
+                {
                     for (x, value) in channels.iter().enumerate().take(dim) {
                         let error = (f64::from(buffers.output.get(at + x)) - answer.y[at + x]).abs();
                         let value = f64::from(*value);
@@ -202,7 +203,12 @@ fn hard_cases_are_measured_and_bounded() {
             engine.backend()
         );
         failures.dedup_by_key(|failure| failure.split(": element").next().unwrap_or_default().to_owned());
-        assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures[..failures.len().min(9)].join("\n"));
+        assert!(
+            failures.is_empty(),
+            "{} failures\n{}",
+            failures.len(),
+            failures[..failures.len().min(9)].join("\n")
+        );
         assert!(claims > cases.len() / 2);
     }
 }

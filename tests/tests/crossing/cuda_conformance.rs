@@ -145,8 +145,14 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-const HALF_SCORES: PlanOptions =
-    PlanOptions { half_scores: true, method: Method::Elsa, block: 64, budget: None, all_workers: false, certify: false };
+const HALF_SCORES: PlanOptions = PlanOptions {
+    half_scores: true,
+    method: Method::Elsa,
+    block: 64,
+    budget: None,
+    all_workers: false,
+    certify: false,
+};
 
 /// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.
 #[test]

@@ -40,7 +40,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { method: Method::Elsa, block: 64, budget: None, workers: 1, all_workers: false, certify: false }
+        Options {
+            method: Method::Elsa,
+            block: 64,
+            budget: None,
+            workers: 1,
+            all_workers: false,
+            certify: false,
+        }
     }
 }
 

@@ -89,8 +89,9 @@ pub static KERNELS: &[GpuKernel] = &[
     rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 197),
     helper!("merge_f32_s4__sm62", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 165),
-    kernel!("measure__sm62", Role::AttentionMeasure {
-        resources: GpuResources { threads: 256, shared: 8448, registers: 124 },
-    }),
+    kernel!(
+        "measure__sm62",
+        Role::AttentionMeasure { resources: GpuResources { threads: 256, shared: 8448, registers: 124 } }
+    ),
     helper!("present__sm62", AttentionPresent {}, 54),
 ];

@@ -68,7 +68,8 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
     // SAFETY: the same clauses.
     unsafe { rows(c, task, Operand::Query, to.add(MEASURED_QUERY)) };
     let tiles = c.choice.tiling(sequence.queries).count();
-    let (group, groups) = (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
+    let (group, groups) =
+        (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
     let heads = c.problem.heads() / c.problem.kv_heads();
     let kv_head = c.problem.kv_head(task.head);
     let (any, _) = sequence.ranges(0..sequence.queries);

@@ -97,8 +97,7 @@ impl Launch {
             Some(_) => Some(marshal::measure(plan, problem, at, &call, &sequences, records)),
             None => None,
         };
-        let measuring =
-            Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
+        let measuring = Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
         let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;

@@ -78,7 +78,13 @@ impl GpuPlan {
         })?;
         // SAFETY: *lent*; the context can use the bytes, as the driver says.
         let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
-        Ok(GpuWorkspace::new(&self.gpu, &context, scratch, self.layout.sequences.len, self.layout.records.len)?)
+        Ok(GpuWorkspace::new(
+            &self.gpu,
+            &context,
+            scratch,
+            self.layout.sequences.len,
+            self.layout.records.len,
+        )?)
     }
 }
 
@@ -286,7 +292,10 @@ impl GpuWorkspace {
         }
         let (found, needed) = (self.scratch.bytes(), plan.layout.bytes);
         let records = self.records.len() * size_of::<f32>();
-        if found < needed || self.table.bytes() < plan.layout.sequences.len || records < plan.layout.records.len {
+        if found < needed
+            || self.table.bytes() < plan.layout.sequences.len
+            || records < plan.layout.records.len
+        {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
         }
