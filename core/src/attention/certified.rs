@@ -164,3 +164,79 @@ impl fmt::Display for Certified<'_> {
         self.write_json(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::certificate::Executed;
+    use crate::attention::measured::MEASURED;
+    use crate::attention::problem::Spec;
+    use crate::dtype::DType;
+    use crate::view::{Layout, View};
+
+    const EXECUTED: Executed = Executed {
+        kernel: "some_kernel",
+        block: 64,
+        segment_blocks: 8,
+        merge_depth: 1,
+        additions: 70,
+        into_s: 70,
+        into_w: 70,
+        chain: 64,
+        chain_depth: 0,
+        fused: true,
+        exp2_relative: 1.7e-7,
+        half_chain: 0,
+    };
+
+    /// The certificate of a record, in which all magnitudes are one but for one of them.
+    fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
+        let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
+        let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
+        let mut record = [1.0; MEASURED];
+        record[place] = x;
+        let measured = Measured::of(&problem, &record, channels);
+        Certified::new(&problem, Certificate::new(DType::F32, 900, EXECUTED), measured, channels)
+    }
+
+    #[test]
+    fn a_claim_has_numbers_for_every_channel() {
+        let channels = [1.0, 0.0, 4.0];
+        let certified = with(0, 1.0, &channels);
+        let prior = *certified.claim().unwrap();
+        assert!(prior.relative > 1e-7 && prior.relative < 1e-4 && prior.likely <= prior.relative);
+        let [one, none, four] = [0, 1, 2].map(|channel| certified.absolute(channel).unwrap());
+        assert!(one >= prior.relative && four >= 3.99 * one && none < 1e-30, "{one:e} {none:e} {four:e}");
+        assert_eq!((certified.largest_absolute(), certified.absolute(3)), (Some(four), None));
+        assert_eq!(certified.channels(), channels);
+        // A larger norm demands a larger bound.
+        let [longer, further] = [(0, 1e2), (4, 1e2)].map(|(place, x)| with(place, x, &channels).prior);
+        assert!(longer.relative > prior.relative);
+        assert!(further.relative > prior.relative);
+    }
+
+    #[test]
+    fn nothing_is_claimed_where_nothing_is_known() {
+        let channels = [1.0; 3];
+        let not_finite = |certified: Certified<'_>| match certified.claim() {
+            Err(NoClaim::NotFinite { name, .. }) => name,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(not_finite(with(1, f32::NAN, &channels)), "q_nan");
+        assert_eq!(not_finite(with(3, f32::INFINITY, &channels)), "k_infinite");
+        assert_eq!(not_finite(with(4, f32::INFINITY, &channels)), "mask_infinite");
+        assert_eq!(not_finite(with(7, f32::NAN, &channels)), "out_nan");
+        assert_eq!(not_finite(with(0, 1.0, &[1.0, f32::NAN])), "v_nan");
+        assert_eq!(with(4, 1e30, &channels).claim(), Err(NoClaim::Unbounded));
+        assert_eq!(with(0, 1.0, &[f32::MAX]).claim(), Err(NoClaim::Values));
+        for certified in [with(1, f32::NAN, &channels), with(4, 1e30, &channels), with(0, 1.0, &[f32::MAX])] {
+            assert_eq!((certified.absolute(0), certified.largest_absolute()), (None, None));
+            let mut line: heapless::String<2048> = heapless::String::new();
+            certified.write_json(&mut line).unwrap();
+            assert!(line.starts_with(r#"{"claim":"none","#) && line.contains(r#""why":""#), "{line}");
+            for number in ["\"bound\"", "\"likely\"", "\"absolute\"", "NaN", "inf,"] {
+                assert!(!line.contains(number), "{line}");
+            }
+        }
+    }
+}

@@ -200,3 +200,99 @@ impl Measured {
         (capped + self.added) * WIDER
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::problem::Spec;
+    use crate::dtype::DType;
+    use crate::view::{Layout, View};
+
+    fn problem(dim: usize, softcap: Option<f32>) -> Problem {
+        let view = View::dense("x", Layout::Bhnd, &[3, dim], None).unwrap();
+        Spec { scale: Some(0.5), softcap, ..Spec::new(DType::F32, view, view, view, view) }.check().unwrap()
+    }
+
+    fn measured(record: [f32; MEASURED], channels: &[f32]) -> Measured {
+        Measured::of(&problem(4, None), &record, channels)
+    }
+
+    #[test]
+    fn norms_are_upper_bounds() {
+        for dim in [1, 4, 64, 256, 100_000] {
+            for x in [1.0f32, 3e-3, 1e10] {
+                // Every square, product and sum rounded down as far as the dot product may be.
+                let exact = f64::from(x) * libm::sqrt(dim as f64);
+                let gamma = (dim as f64 + 4.0) / 16_777_216.0;
+                let computed = exact * exact * (1.0 - gamma / (1.0 - gamma));
+                let down = f32::from_bits((computed as f32).to_bits() - 1);
+                assert!(f64::from(down) <= computed);
+                let found = norm([down, x], dim);
+                assert!(
+                    found >= exact * (1.0 - 1e-7) && found <= exact * (1.0 + 1e-15),
+                    "{dim} {x}: {found:e}"
+                );
+                let found = norm([(computed * (1.0 + 1e-7)) as f32, 2.0 * x], dim);
+                assert!(
+                    found >= exact && found <= exact * (1.0 + 2.0 * gamma + 1e-6),
+                    "{dim} {x}: {found:e}"
+                );
+            }
+        }
+        // Squares that overflow, and squares that underflow.
+        assert!(norm([f32::INFINITY, 1e30], 4) >= 2e30 && norm([f32::INFINITY, 1e30], 4) < 2.1e30);
+        assert!(norm([0.0, 1e-30], 4) >= 2e-30 && norm([0.0, 1e-30], 4) < 2.1e-30);
+        let (fallen, exact) = (norm([0.0, 1e-20], 64), 8.0 * f64::from(1e-20f32));
+        assert!(fallen >= exact && fallen < 1.1 * exact, "{fallen:e}");
+        assert_eq!(norm([0.0, 0.0], 64), 0.0);
+        assert!(norm([f32::NAN, f32::NAN], 4).is_nan() && norm([f32::NAN, f32::INFINITY], 4).is_infinite());
+        assert!(norm([1.0, 1.0], usize::MAX).is_finite());
+    }
+
+    #[test]
+    fn flags_name_what_is_not_finite() {
+        let clean = measured([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 0.0, 1.0], &[1.0, 2.5, 0.0, 0.0]);
+        assert_eq!((clean.flags, clean.value, clean.added), (Flags::default(), 2.5, 5.0));
+        assert_eq!(clean.flags.not_finite(), None);
+        for (place, x, flag) in [
+            (1, f32::NAN, "q_nan"),
+            (1, f32::INFINITY, "q_infinite"),
+            (3, f32::NAN, "k_nan"),
+            (3, f32::INFINITY, "k_infinite"),
+            (4, f32::NAN, "mask_nan"),
+            (5, f32::INFINITY, "mask_infinite"),
+            (7, f32::NAN, "out_nan"),
+            (7, f32::INFINITY, "out_infinite"),
+        ] {
+            let mut record = [1.0; MEASURED];
+            record[place] = x;
+            let found = measured(record, &[1.0; 4]);
+            assert_eq!(found.flags.not_finite().map(|(_, name)| name), Some(flag));
+        }
+        assert_eq!(
+            measured([1.0; MEASURED], &[1.0, f32::NAN]).flags.not_finite().map(|f| f.1),
+            Some("v_nan")
+        );
+        let flags = Flags::QUERY_NAN.with(Flags::UNDERFLOW, true).with(Flags::FALLBACK, false);
+        let mut text: heapless::String<64> = heapless::String::new();
+        fmt::Write::write_fmt(&mut text, format_args!("{flags}")).unwrap();
+        assert_eq!((&*text, flags.bits()), ("q_nan, underflow", 1 + 1024));
+        assert!(flags.contains(Flags::UNDERFLOW) && !flags.contains(Flags::FALLBACK));
+    }
+
+    #[test]
+    fn scores_that_may_lie_far_apart_are_flagged() {
+        // |scale| · 8 · k: a range of twice that, against 117 ln 2.
+        let flagged = |key: f32, softcap, added| {
+            let record = [64.0, 8.0, key * key, key, added, 0.0, 0.0, 0.0];
+            Measured::of(&problem(1, softcap), &record, &[1.0]).flags.contains(Flags::UNDERFLOW)
+        };
+        assert_eq!([10.0, 10.2].map(|key| flagged(key, None, 0.0)), [false, true]);
+        assert_eq!([30.0, 41.0].map(|cap| flagged(1e4, Some(cap), 0.0)), [false, true]);
+        assert_eq!([0.5, 2.0].map(|added| flagged(10.0, None, added)), [false, true]);
+        assert!(flagged(f32::INFINITY, None, 0.0) && flagged(f32::NAN, None, 0.0));
+        // Finite elements of a mask count as at most its limit.
+        let most = measured([1.0, 1.0, 1.0, 1.0, f32::MAX, f32::MAX, 0.0, 0.0], &[1.0]);
+        assert_eq!(most.added, 2.0 * f64::from(MASK_LIMIT));
+    }
+}

@@ -5,5 +5,6 @@ mod exponential;
 #[cfg(not(miri))]
 mod gpu;
 mod mask;
+mod measure;
 mod registry;
 mod subnormal;

@@ -8,9 +8,10 @@ use elsa_core::attention::certified::Certified;
 use elsa_core::attention::measured::Flags;
 use elsa_core::attention::{MASK_LIMIT, MaskKind};
 use elsa_core::drift::larger;
+use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions};
-use elsa_tests::cases::{Case, Data, MaskData, some_hard_cases};
+use elsa_runtime::{Backend, CertifyError, Engine, EngineOptions, Method, Plan, PlanOptions, Workspace};
+use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_tests::present;
 
 fn engines(threads: usize) -> Vec<Engine> {
@@ -141,12 +142,13 @@ fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(
 #[test]
 fn hard_cases_are_measured_and_bounded() {
     let cases = some_hard_cases();
-    let answers: Vec<_> = cases.iter().map(Case::naive).collect();
-    for engine in engines(3) {
+    // Each back end takes a third of them, another one than its neighbour.
+    for (turn, engine) in engines(3).into_iter().enumerate() {
         let gpu = engine.backend() == Backend::Cuda;
+        let cases: Vec<_> = cases.iter().skip(turn % 3).step_by(if gpu { 6 } else { 3 }).collect();
         let (mut claims, mut elements, mut tightest, mut failures) = (0, 0, f64::INFINITY, Vec::new());
-        for (case, answer) in cases.iter().zip(&answers) {
-            let problem = case.problem();
+        for &case in &cases {
+            let (problem, answer) = (case.problem(), case.naive());
             for method in [Method::Elsa, Method::Math] {
                 if method == Method::Math && (case.spec.packed.is_some() || gpu) {
                     continue;
@@ -210,5 +212,127 @@ fn hard_cases_are_measured_and_bounded() {
             failures[..failures.len().min(9)].join("\n")
         );
         assert!(claims > cases.len() / 2);
+    }
+}
+
+/// The certificate of a run of `case`, by plain numbers: norms, what is added, the bound; and the channels.
+fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
+    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
+    let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+    bound.run().unwrap();
+    let c = bound.certified().unwrap();
+    ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
+}
+
+/// One element that is the largest of its kind changes what the certificate says, wherever it lies.
+#[test]
+fn the_largest_element_of_each_tensor_matters() {
+    let p = Params {
+        mask: Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![37, 91], density: 1.0 }),
+        past: Some(20),
+        heads: 4,
+        kv_heads: 2,
+        batch: 2,
+        ..Params::plain(37, 71, 24, 20)
+    };
+    let case = p.build("a tensor of each kind");
+    let (s, past) = (case.spec, case.past.clone().unwrap());
+    for engine in engines(3) {
+        let (plain, channels) = certify(&engine, &case);
+        let changed = |name: &str, changed: &Case, place: usize| {
+            let (numbers, _) = certify(&engine, changed);
+            for (i, (a, b)) in plain.iter().zip(numbers).enumerate() {
+                let moved = i == place || (i == 3 && place != 2);
+                assert!(if moved { b > *a } else { i == 3 || b == *a }, "{} {name} {i}", engine.backend());
+            }
+        };
+        for (b, h, t) in [(0, 0, 0), (1, 3, 36), (1, 2, 17)] {
+            let mut other = case.clone();
+            other.q.set(s.query.row(b, h, t) + 23, 900.0);
+            changed("q", &other, 0);
+        }
+        for (b, h, t) in [(0, 0, 0), (1, 1, 70), (0, 1, 33)] {
+            let mut other = case.clone();
+            other.k.set(s.key.row(b, h, t) + 5, -900.0);
+            changed("k", &other, 1);
+            let mut other = case.clone();
+            other.v.set(s.value.row(b, h, t) + 19, -900.0);
+            let (_, now) = certify(&engine, &other);
+            assert_eq!((&now[..19], now[19]), (&channels[..19], 900.0), "{} v", engine.backend());
+        }
+        let (keys, values) = (s.past_key.unwrap(), s.past_value.unwrap());
+        for (b, h, t) in [(0, 0, 0), (1, 1, 19)] {
+            let (mut k, mut v) = past.clone();
+            k.set(keys.row(b, h, t), 900.0);
+            v.set(values.row(b, h, t), 800.0);
+            let other = Case { past: Some((k, v)), ..case.clone() };
+            assert!(certify(&engine, &other).0[1] >= 900.0 && certify(&engine, &other).1[0] == 800.0);
+        }
+        for at in [0, 37 * 91 - 1, 1000] {
+            let mut other = case.clone();
+            if let Some(MaskData::Additive(mask)) = &mut other.mask {
+                mask.set(at, -77.0);
+            }
+            changed("mask", &other, 2);
+        }
+    }
+}
+
+/// Without the option there is no certificate, and the workspace is that of any plan; a certificate is that of the last
+/// run, and of none that failed or warmed up.
+#[test]
+fn a_certificate_is_that_of_the_last_run() {
+    let case = Params::plain(70, 90, 16, 16).build("plain");
+    let larger = Params { heads: 2, kv_heads: 2, ..Params::plain(80, 90, 16, 16) }.build("larger");
+    for engine in engines(2) {
+        let plain = PlanOptions { certify: false, ..CERTIFY };
+        let [without, with, of_larger] = [(&case, plain), (&case, CERTIFY), (&larger, CERTIFY)]
+            .map(|(case, options)| engine.plan(&case.problem(), &options).unwrap());
+        assert_eq!(PlanOptions::default(), PlanOptions { all_workers: false, ..plain });
+        assert!(with.workspace_bytes() > without.workspace_bytes());
+        let mut own = without.workspace().unwrap();
+        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+        let mut buffers = case.buffers();
+        without.bind(case.inputs(), buffers.outputs(), &mut own).unwrap().run().unwrap();
+        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+
+        let mut shared = Workspace::shared(&[&with, &of_larger, &without]).unwrap();
+        with.warm(&mut shared).unwrap();
+        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+        let run = |plan: &Plan, case: &Case, shared: &mut Workspace| {
+            let mut buffers = case.buffers();
+            plan.bind(case.inputs(), buffers.outputs(), shared).unwrap().run().unwrap();
+        };
+        run(&with, &case, &mut shared);
+        let first = shared.certified().unwrap().measured;
+        run(&of_larger, &larger, &mut shared);
+        let second = shared.certified().unwrap().measured;
+        assert_ne!(first, second);
+        run(&with, &case, &mut shared);
+        assert_eq!(shared.certified().unwrap().measured, first);
+        // Asked again, it says the same.
+        assert_eq!(shared.certified().unwrap().measured, first);
+        run(&without, &case, &mut shared);
+        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+    }
+}
+
+/// The number of workers changes nothing that is measured, nor does a second run.
+#[test]
+fn what_is_measured_depends_on_the_tensors_alone() {
+    let case = Params { heads: 3, kv_heads: 1, ..Params::plain(300, 170, 40, 24) }.build("several tiles");
+    for present in present() {
+        let all: Vec<_> = [1, 2, 5]
+            .map(|threads| {
+                let options = EngineOptions {
+                    backend: Some(present.backend),
+                    threads: Some(threads),
+                    ..EngineOptions::default()
+                };
+                certify(&Engine::new(&options).unwrap(), &case)
+            })
+            .into();
+        assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
     }
 }
