@@ -184,8 +184,8 @@ impl Measured {
         };
         // A weight is 2^(s − m), with m within HEADROOM + 1 of the largest score of its row.
         let floor = f64::from(-WEIGHT_FLOOR - HEADROOM - 1.0) * core::f64::consts::LN_2;
-        let apart = !(2.0 * measured.largest_score(problem) < floor);
-        measured.flags = measured.flags.with(Flags::UNDERFLOW, apart);
+        let near = 2.0 * measured.largest_score(problem) < floor;
+        measured.flags = measured.flags.with(Flags::UNDERFLOW, !near);
         measured
     }
 

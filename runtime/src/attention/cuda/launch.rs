@@ -93,10 +93,8 @@ impl Launch {
         let call = marshal::attention(plan, problem, at, partials, sequences);
         let presents = marshal::presents(problem, at);
         let records = workspace.scratch.address() + plan.layout.records.start as u64;
-        let measure = match functions.measure {
-            Some(_) => Some(marshal::measure(plan, problem, at, &call, &sequences, records)),
-            None => None,
-        };
+        let measure = functions.measure.is_some();
+        let measure = measure.then(|| marshal::measure(plan, problem, at, &call, &sequences, records));
         let measuring = Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
