@@ -2,8 +2,6 @@
 
 use super::cpu::plan::CpuWorkspace;
 use super::cuda::workspace::GpuWorkspace;
-use super::plan::{Memory, Plan, Workspace};
-use crate::backend::Backend;
 use crate::error::CertifyError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
@@ -35,32 +33,17 @@ pub(super) enum Worked<'w> {
     Gpu(&'w mut GpuWorkspace),
 }
 
-impl Plan {
-    /// What a workspace remembers of a run of this plan on `backend`; `None` if the plan does not certify. States pass through
-    /// memory, which makes no path of additions longer, so that one certificate serves runs with and without them.
-    pub(super) fn ran(&self, backend: Backend, fallback: bool) -> Option<Ran> {
-        let records = self.records(backend)?;
-        let certificate = self.certificate_of(backend);
-        Some(Ran { problem: self.problem, certificate, records, fallback })
-    }
-
-    /// Where runs on `backend` keep their records.
-    fn records(&self, backend: Backend) -> Option<Records> {
-        match backend {
-            Backend::Cpu(_) => {
-                let cpu = self.execution.cpu().filter(|cpu| cpu.choice.certify)?;
-                Some(Records::Cpu(cpu.layout.measured))
-            }
-            Backend::Cuda => {
-                let gpu = self.execution.gpu()?;
-                let (count, stride) = (gpu.choice.records, gpu.choice.record_stride());
-                (count > 0).then_some(Records::Gpu { at: gpu.layout.records.start, count, stride })
-            }
-        }
-    }
-}
-
 impl Ran {
+    /// A run of `problem` that executed what `certificate` says.
+    pub fn new(problem: &Problem, certificate: Certificate, records: Records, fallback: bool) -> Ran {
+        Ran { problem: *problem, certificate, records, fallback }
+    }
+
+    /// Where its records are.
+    pub fn records(&self) -> Records {
+        self.records
+    }
+
     /// Whether a GPU ran.
     pub fn on_gpu(&self) -> bool {
         matches!(self.records, Records::Gpu { .. })
@@ -84,24 +67,5 @@ impl Ran {
         let mut measured = Measured::of(&self.problem, first, channels);
         measured.flags = measured.flags.with(Flags::FALLBACK, self.fallback);
         Ok(Certified::new(&self.problem, self.certificate, measured, channels))
-    }
-}
-
-impl Workspace {
-    /// The certificate of the last run in this workspace: how wrong its answer may be, from the plan's arithmetic and from
-    /// what the run measured of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
-    /// nothing.
-    ///
-    /// # Errors
-    /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
-    /// failed, if there was none, or if the GPU fails.
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        let worked = match (&mut self.memory, ran.records) {
-            (Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. }, Records::Cpu(_)) => Worked::Cpu(cpu),
-            (Memory::Gpu { gpu: Ok(gpu), .. }, Records::Gpu { .. }) => Worked::Gpu(gpu),
-            _ => return Err(CertifyError::NoRun),
-        };
-        ran.certified(worked)
     }
 }

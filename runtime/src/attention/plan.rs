@@ -1,15 +1,16 @@
 //! The plan: everything that is decided once per shape.
 
-use super::certify::Ran;
+use super::certify::{Ran, Records, Worked};
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::plan::GpuPlan;
 use super::cuda::workspace::{GpuWorkspace, Staging};
 use super::options::PlanOptions;
 use crate::backend::Backend;
 use crate::engine::{Engine, Fallback};
-use crate::error::{DeviceError, PlanError};
+use crate::error::{CertifyError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
+use elsa_core::attention::certified::Certified;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, GpuChoice, GpuOptions, Method};
 use elsa_kernels::registry;
 use std::sync::Arc;
@@ -348,5 +349,49 @@ impl Plan {
         // SAFETY: *lent*.
         let gpu = unsafe { plan.workspace_on_device(memory, bytes)? };
         Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
+    }
+}
+
+impl Plan {
+    /// What a workspace remembers of a run of this plan on `backend`; `None` if the plan does not certify. States pass through
+    /// memory, which makes no path of additions longer, so that one certificate serves runs with and without them.
+    pub(super) fn ran(&self, backend: Backend, fallback: bool) -> Option<Ran> {
+        let records = self.records(backend)?;
+        let certificate = self.certificate_of(backend);
+        Some(Ran::new(&self.problem, certificate, records, fallback))
+    }
+
+    /// Where runs on `backend` keep their records.
+    fn records(&self, backend: Backend) -> Option<Records> {
+        match backend {
+            Backend::Cpu(_) => {
+                let cpu = self.execution.cpu().filter(|cpu| cpu.choice.certify)?;
+                Some(Records::Cpu(cpu.layout.measured))
+            }
+            Backend::Cuda => {
+                let gpu = self.execution.gpu()?;
+                let (count, stride) = (gpu.choice.records, gpu.choice.record_stride());
+                (count > 0).then_some(Records::Gpu { at: gpu.layout.records.start, count, stride })
+            }
+        }
+    }
+}
+
+impl Workspace {
+    /// The certificate of the last run in this workspace: how wrong its answer may be, from the plan's arithmetic and from
+    /// what the run measured of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
+    /// nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
+    /// failed, if there was none, or if the GPU fails.
+    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
+        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
+        let worked = match (&mut self.memory, ran.records()) {
+            (Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. }, Records::Cpu(_)) => Worked::Cpu(cpu),
+            (Memory::Gpu { gpu: Ok(gpu), .. }, Records::Gpu { .. }) => Worked::Gpu(gpu),
+            _ => return Err(CertifyError::NoRun),
+        };
+        ran.certified(worked)
     }
 }

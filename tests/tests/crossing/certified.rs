@@ -190,7 +190,8 @@ fn hard_cases_are_measured_and_bounded() {
                         let most = prior.relative * answer.spread[at + x] + prior.lost * value + prior.tiny;
                         elements += 1;
                         tightest = tightest.min(most / error);
-                        if !(error <= most) || !(error <= prior.absolute(value)) {
+                        let within = error <= most && error <= prior.absolute(value);
+                        if !within {
                             failures.push(format!(
                                 "{} {method:?} {case:?}: element {at} + {x} is off by {error:e}, beyond {most:e}",
                                 engine.backend()
