@@ -13,6 +13,7 @@ use elsa_core::view::View;
 use elsa_runtime::{Backend, CertifyError, Engine, EngineOptions, Method, Plan, PlanOptions, Workspace};
 use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
 use elsa_tests::present;
+use elsa_tests::standin::{child, folder, is_child, said};
 
 fn engines(threads: usize) -> Vec<Engine> {
     let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
@@ -336,4 +337,61 @@ fn what_is_measured_depends_on_the_tensors_alone() {
             .into();
         assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
     }
+}
+
+/// What a child does: a call that a GPU certifies unless it fails.
+#[test]
+#[ignore = "run by another test in a child"]
+fn a_run_that_may_fail() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let options =
+        EngineOptions { backend: Some(Backend::Cuda), threads: Some(2), ..EngineOptions::default() };
+    let engine = Engine::new(&options).unwrap();
+    let case = Params::plain(70, 90, 24, 24).build("faults");
+    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
+    for _ in 0..2 {
+        let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+        let report = bound.run().unwrap();
+        match bound.certified() {
+            Ok(found) => {
+                assert_eq!(report.fallback.is_some(), found.measured.flags.contains(Flags::FALLBACK));
+                check_measured(&case, &found, report.backend == Backend::Cuda).unwrap();
+                println!("certified: {} [{}]", report.backend == Backend::Cuda, found.measured.flags);
+            }
+            Err(e) => println!("certified: {e}"),
+        }
+        case.naive().check_all(&buffers, 600).unwrap();
+    }
+}
+
+/// The CPU certifies what it computes in place of a GPU, whichever step failed; a record that cannot be fetched is an error.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn faults_of_a_gpu_are_certified_or_told() {
+    let (gpu, cpu) = ("true []", "false [fallback]");
+    for (fault, want) in [
+        ("", [gpu, gpu]),
+        // The attention, then the kernel that measures, beside it.
+        ("cuLaunchKernel:1:1", [cpu, gpu]),
+        ("cuLaunchKernel:2:1", [cpu, gpu]),
+        ("cuLaunchKernel:2:700", [cpu, gpu]),
+        ("cuEventRecord:1+:1", [cpu, cpu]),
+        ("cuStreamWaitEvent:1+:1", [cpu, cpu]),
+    ] {
+        let out = child("certified::a_run_that_may_fail", &folder(), &[("ELSA_STANDIN_FAIL", fault)]);
+        assert!(out.status.success(), "{fault}: {}", String::from_utf8_lossy(&out.stdout));
+        assert_eq!(said(&out, "certified"), want, "{fault}");
+    }
+    // Inputs, output, then the record: the third copy from the device is that of the second run.
+    let out = child(
+        "certified::a_run_that_may_fail",
+        &folder(),
+        &[("ELSA_STANDIN_FAIL", "cuMemcpyDtoHAsync_v2:2:1")],
+    );
+    let told = said(&out, "certified");
+    assert!(told[0].starts_with("backend: cuda: cuMemcpyDtoHAsync_v2") && told[1] == gpu, "{told:?}");
 }
