@@ -129,6 +129,9 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
+    // Its answers are those of `certified`.
+    let certify = PlanOptions { certify: true, ..PlanOptions::default() };
+    engine.plan(&Params::plain(5, 7, 8, 8).build("certified").problem(), &certify).unwrap();
     let loaded = engine.loaded_kernels();
     // A small device never divides the keys into many parts.
     let small = engine.device().unwrap().profile.sms < 16;
