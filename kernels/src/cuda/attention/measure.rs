@@ -13,6 +13,14 @@ pub const PIECE_ROWS: usize = 64;
 pub struct MeasureArgs {
     /// The call, of which tensors, sequences and sizes are read.
     pub call: AttentionArgs,
+    /// What is measured besides.
+    pub measuring: Measuring,
+}
+
+/// What the kernel that measures takes besides the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measuring {
     /// The records, f32 `[block][record]`.
     pub records: u64,
     /// The elements of the mask.
@@ -39,7 +47,7 @@ pub struct MeasureArgs {
 
 // The sizes and offsets that the device twin asserts too.
 const _: () = {
-    assert!(core::mem::offset_of!(MeasureArgs, records) == size_of::<AttentionArgs>());
-    assert!(core::mem::offset_of!(MeasureArgs, mask_dtype) == size_of::<AttentionArgs>() + 40);
+    assert!(core::mem::offset_of!(MeasureArgs, measuring) == size_of::<AttentionArgs>());
+    assert!(core::mem::offset_of!(Measuring, mask_dtype) == 40);
     assert!(size_of::<MeasureArgs>() == size_of::<AttentionArgs>() + 64);
 };

@@ -6,7 +6,7 @@ mod measure;
 mod table;
 
 pub use args::*;
-pub use measure::{MeasureArgs, PIECE_ROWS};
+pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 

@@ -23,7 +23,9 @@ use crate::cuda::driver::{Entered, Function, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::plan::GpuWorkspaceLayout;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
-use elsa_kernels::cuda::attention::{AttentionArgs, MeasureArgs, PresentArgs, Sequence, merge_blocks};
+use elsa_kernels::cuda::attention::{
+    AttentionArgs, MeasureArgs, Measuring, PresentArgs, Sequence, merge_blocks,
+};
 
 /// Threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
@@ -63,7 +65,7 @@ pub struct Launch {
     functions: Functions,
     call: AttentionArgs,
     presents: [Option<PresentArgs>; 2],
-    measure: Option<MeasureArgs>,
+    measure: Option<Measuring>,
     attention: Grid,
     merge: Grid,
     present: Grid,
@@ -94,7 +96,7 @@ impl Launch {
         let presents = marshal::presents(problem, at);
         let records = workspace.scratch.address() + plan.layout.records.start as u64;
         let measure = functions.measure.is_some();
-        let measure = measure.then(|| marshal::measure(plan, problem, at, &call, &sequences, records));
+        let measure = measure.then(|| marshal::measure(plan, problem, at, &sequences, records));
         let measuring = Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
@@ -160,8 +162,9 @@ impl Launch {
         unsafe { self.attend(entered, stream)? };
         let own = beside.stream.raw();
         beside.inputs.precede(entered, own)?;
+        let parameter = MeasureArgs { call: self.call, measuring: *measure };
         // SAFETY: the clauses of this function; the kernel takes a `MeasureArgs`.
-        unsafe { self.measuring.launch(entered, own, function, measure)? };
+        unsafe { self.measuring.launch(entered, own, function, &parameter)? };
         let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
         if joined.is_err() {
             // The run's stream does not wait for the kernel, so this call does.

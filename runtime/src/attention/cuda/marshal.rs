@@ -5,7 +5,7 @@ use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::cuda::attention::{
-    self as args, Addend, AttentionArgs, MeasureArgs, PIECE_ROWS, PresentArgs, Sequence,
+    self as args, Addend, AttentionArgs, Measuring, PIECE_ROWS, PresentArgs, Sequence,
 };
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
@@ -253,15 +253,14 @@ pub fn attention(
     filled
 }
 
-/// The parameter of the kernel that measures the tensors of `call`, whose records begin at `records`.
+/// What the kernel that measures takes besides the call; its records begin at `records`.
 pub fn measure(
     plan: &GpuPlan,
     problem: &Problem,
     at: &Operands<u64>,
-    call: &AttentionArgs,
     sequences: &Sequences,
     records: u64,
-) -> MeasureArgs {
+) -> Measuring {
     let s = problem.spec();
     let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.elements as i64);
     let mask = s.mask.and_then(|mask| match mask.kind() {
@@ -270,8 +269,7 @@ pub fn measure(
     });
     let bias = s.bias.map(|bias| bias.dtype());
     let pieces = |rows: usize| int(rows.div_ceil(PIECE_ROWS).max(1));
-    MeasureArgs {
-        call: *call,
+    Measuring {
         records,
         mask: at[Operand::Mask],
         bias: at[Operand::Bias],
