@@ -377,6 +377,20 @@ pub enum RunError {
     Device(Arc<DeviceError>),
 }
 
+/// Why there is no certificate of a run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertifyError {
+    /// The last run in the workspace was of a plan that does not certify, failed, or did not take place.
+    #[error(
+        "certificate: no run of a plan that certifies; allowed: after a run of a plan with the option certify"
+    )]
+    NoRun,
+    /// The GPU failed.
+    #[error("backend: cuda: {0}")]
+    Device(#[from] DeviceError),
+}
+
 /// Why a plan could not be warmed up.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

@@ -49,7 +49,7 @@ pub use cuda::driver::RawStream;
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
-pub use error::{BindError, DeviceError, EngineError, PlanError, RunError, WarmError};
+pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
 
 pub use elsa_core::attention::plan::Method;

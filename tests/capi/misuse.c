@@ -69,9 +69,11 @@ static void handles(void) {
     elsa_engine_info on;
     elsa_plan_info chosen;
     elsa_certificate known;
+    elsa_certified certified;
     elsa_engine_info_init(&on);
     elsa_plan_info_init(&chosen);
     elsa_certificate_init(&known);
+    elsa_certified_init(&certified);
     STALE(elsa_engine, engine, elsa_engine_describe(engine, &on));
     STALE(elsa_engine, engine, elsa_engine_load_kernels(engine));
     STALE(elsa_engine, engine, elsa_engine_destroy(engine));
@@ -85,6 +87,7 @@ static void handles(void) {
     STALE(elsa_plan, plan, elsa_partial(plan, workspace, NULL, &good.in, &good.to, NULL));
     STALE(elsa_plan, plan, elsa_run_device(plan, workspace, &good.in, &good.to, NULL, NULL));
     STALE(elsa_plan, plan, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
+    STALE(elsa_workspace, workspace, elsa_workspace_certified(workspace, &certified, NULL, 0));
     STALE(elsa_workspace, workspace, elsa_workspace_destroy(workspace));
     STALE(elsa_workspace, workspace, elsa_run(plan, workspace, &good.in, &good.to, NULL));
     STALE(elsa_workspace, workspace, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
@@ -123,6 +126,8 @@ static void pointers(void) {
     ARGUMENT(elsa_plan_describe(plan, (elsa_plan_info *)ODD), "info");
     ARGUMENT(elsa_plan_certificate(plan, ELSA_BACKEND_AUTO, NULL), "certificate");
     ARGUMENT(elsa_plan_certificate(plan, ELSA_BACKEND_AUTO, (elsa_certificate *)ODD), "certificate");
+    ARGUMENT(elsa_workspace_certified(workspace, NULL, NULL, 0), "value");
+    ARGUMENT(elsa_workspace_certified(workspace, (elsa_certified *)ODD, NULL, 0), "value");
     ARGUMENT(elsa_workspace_create(plan, NULL), "workspace");
     ARGUMENT(elsa_workspace_create(plan, (elsa_workspace *)ODD), "workspace");
     ARGUMENT(elsa_workspace_create_in(plan, NULL, 1 << 20, (elsa_workspace *)GOOD), ": null");
@@ -208,6 +213,8 @@ static void numbers(void) {
     elsa_plan_options how;
     elsa_problem p = good.problem;
     elsa_certificate known;
+    elsa_certified certified;
+    double numbers[2] = {-1, -1};
     uint32_t *present = (uint32_t *)GOOD;
     elsa_engine_options_init(&options);
     elsa_plan_options_init(&how);
@@ -252,6 +259,13 @@ static void numbers(void) {
     ARGUMENT(elsa_plan_create(engine, &p, NULL, (elsa_plan *)GOOD), "past_k");
     ARGUMENT(elsa_plan_certificate(plan, 99, &known), "backend");
     CHECK(known.keys == 0);
+    elsa_certified_init(&certified);
+    ARGUMENT(elsa_workspace_certified(workspace, &certified, NULL, 1), "absolute");
+    ARGUMENT(elsa_workspace_certified(workspace, &certified, (double *)ODD, 2), "absolute");
+    /* The plan does not certify. */
+    CHECK(elsa_workspace_certified(workspace, &certified, numbers, 2) == ELSA_STATUS_UNSUPPORTED);
+    CHECK(strstr(elsa_last_error(), "certify") != NULL);
+    CHECK(certified.keys == 0 && certified.claims == 0 && numbers[0] == -1 && numbers[1] == -1);
 }
 
 /* The last error of a thread is its own, and stays when a call succeeds. */

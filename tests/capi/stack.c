@@ -70,6 +70,7 @@ static void create_plan(void) {
     elsa_problem_init(&problem);
     elsa_plan_options_init(&options);
     options.method = now->method;
+    options.certify = 1;
     problem.dtype = now->dtype;
     problem.causal = now->causal;
     problem.softcap = now->softcap ? 20.0f : 0.0f;
@@ -104,6 +105,8 @@ static void create_plan(void) {
 static void run(void) {
     static elsa_report report;
     static elsa_bound bound;
+    static elsa_certified certified;
+    static double absolute[sizeof q / sizeof *q];
     elsa_inputs_init(&in);
     elsa_outputs_init(&to);
     in.q.data = q;
@@ -143,6 +146,8 @@ static void run(void) {
     OK(elsa_bind(plan, room, &in, &to, &bound));
     OK(elsa_bound_run(bound, &report));
     OK(elsa_bound_destroy(bound));
+    elsa_certified_init(&certified);
+    OK(elsa_workspace_certified(room, &certified, absolute, now->dim));
     in.q.bytes = 1;
     CHECK(elsa_run(plan, room, &in, &to, &report) == ELSA_STATUS_ARGUMENT);
 }

@@ -69,6 +69,12 @@ static elsa_status certificate(void *value) {
     return elsa_plan_certificate(plain.plan, ELSA_BACKEND_AUTO, (elsa_certificate *)value);
 }
 
+#ifndef OLDER
+static elsa_status certified(void *value) {
+    return elsa_workspace_certified(plain.room, (elsa_certified *)value, NULL, 0);
+}
+#endif
+
 static elsa_status report(void *value) {
     return elsa_run(plain.plan, plain.room, &plain.in, &plain.to, (elsa_report *)value);
 }
@@ -176,6 +182,8 @@ int main(void) {
     elsa_report done;
 #ifndef OLDER
     elsa_chunk place;
+    elsa_certified proved;
+    elsa_plan certifying;
 #endif
     fill_all();
     elsa_engine_options_init(&options);
@@ -206,6 +214,16 @@ int main(void) {
     is_written(plan_info, &chosen, sizeof chosen);
     is_written(certificate, &bound, sizeof bound);
     is_written(report, &done, sizeof done);
+#ifndef OLDER
+    how.certify = 1;
+    OK(elsa_plan_create(engine, &plain.problem, &how, &certifying));
+    OK(elsa_workspace_destroy(plain.room));
+    OK(elsa_workspace_create(certifying, &plain.room));
+    OK(elsa_run(certifying, plain.room, &plain.in, &plain.to, NULL));
+    OK(elsa_plan_destroy(certifying));
+    elsa_certified_init(&proved);
+    is_written(certified, &proved, sizeof proved);
+#endif
 #ifndef NEWER
     OK(elsa_run(plain.plan, plain.room, &plain.in, &plain.to, &done));
     CHECK(done.backend == ELSA_BACKEND_SCALAR && done.fallback == 0 && done.workers == 1 && done.kernel[0] != 0);

@@ -72,6 +72,34 @@ void packed_qkv(const elsa::engine &engine) {
         // What the plan does not need is left alone.
         for (std::size_t i = 0; i < 5; i++) CHECK(memory[shift + bytes + i] == 0xff);
     }
+    // How wrong the answer may be, and how wrong it is.
+    elsa::plan_options how;
+    how.certify = 1;
+    elsa::result<elsa::plan<float>> certifying = engine.plan(p, how);
+    CHECK(certifying.ok());
+    elsa::result<elsa::workspace> measuring = certifying->workspace();
+    CHECK(measuring.ok() && measuring->certified().status().code() == ELSA_STATUS_UNSUPPORTED);
+    CHECK(certifying->run(*measuring, in, to).ok() && std::memcmp(first.data(), out.data(), out.size() * 4) == 0);
+    std::vector<double> absolute(dim + 1, -1.0);
+    const elsa::result<elsa_certified> certified = measuring->certified(absolute.data(), absolute.size());
+    CHECK(certified.ok());
+    const elsa_certified &c = certified.value();
+    CHECK(c.claims == 1 && c.flags == 0 && c.reason[0] == 0 && std::strcmp(c.kernel, report.kernel) == 0);
+    CHECK(c.channels == dim && c.keys == tokens && c.added == 0 && c.query_norm > 0 && c.key_norm > 0 && c.value > 0);
+    CHECK(c.bound > 0 && c.bound < 1e-3 && c.likely <= c.bound && c.absolute >= c.bound * c.value);
+    for (std::size_t i = 0; i < dim; i++) CHECK(absolute[i] > 0 && absolute[i] <= c.absolute);
+    CHECK(absolute[dim] == -1.0 && distance(p, want, reader(out)) <= c.absolute);
+    // What is not finite is told apart, and nothing is claimed of it.
+    std::vector<float> poisoned = x;
+    poisoned[2 * heads * dim + row] = NAN;
+    in.q = {poisoned.data(), reach};
+    in.k = {poisoned.data() + heads * dim, reach};
+    in.v = {poisoned.data() + 2 * heads * dim, reach};
+    CHECK(certifying->run(*measuring, in, to).ok());
+    const elsa::result<elsa_certified> unknown = measuring->certified(absolute.data(), 1);
+    CHECK(unknown.ok() && unknown.value().claims == 0 && (unknown.value().flags & ELSA_CERTIFIED_V_NAN) != 0);
+    CHECK(std::isnan(unknown.value().bound) && std::isnan(unknown.value().absolute) && std::isnan(absolute[0]));
+    CHECK(std::strstr(unknown.value().reason, "v_nan") != nullptr);
     const elsa::result<elsa_certificate> certificate = plan->certificate();
     CHECK(certificate.ok() && certificate.value().keys == tokens && certificate.value().published_bound > 0);
 }

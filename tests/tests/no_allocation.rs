@@ -38,9 +38,10 @@ fn run_and_bind_allocate_nothing() {
                     continue;
                 }
                 let problem = case.problem();
-                let plan = engine
-                    .plan(&problem, &PlanOptions { method, all_workers: true, ..Default::default() })
-                    .unwrap();
+                // Half of the plans certify.
+                let certify = runs % 4 == 0;
+                let options = PlanOptions { method, all_workers: true, certify, ..Default::default() };
+                let plan = engine.plan(&problem, &options).unwrap();
                 let region = Region::new(GLOBAL);
                 let mut workspace = plan.workspace().unwrap();
                 // The workspace of a GPU lies in its memory.
@@ -55,6 +56,7 @@ fn run_and_bind_allocate_nothing() {
                 let mut bound = plan.bind(inputs, outputs, &mut workspace).unwrap();
                 bound.run().unwrap();
                 bound.run().unwrap();
+                assert_eq!(bound.certified().is_ok(), certify, "{case:?}");
                 let change = region.change();
                 assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
                 // A run that does nothing allocates nothing.

@@ -16,7 +16,8 @@ macro_rules! attention {
         use super::{$isa, $lanes, PRIMITIVES};
         use elsa_core::attention::plan::{KernelSpec, KeyLayout};
         use $crate::attention::{
-            Block, Entries, Kernel, MaskTile, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors, combine, mask, values,
+            Block, Entries, Kernel, MaskTile, Measure, MeasuredRows, OneRow, Seen, SideTile, Sums, Tile, TileOps, Vectors,
+            combine, mask, measure, values,
         };
         use $crate::lanes::Lanes;
         use $crate::{memory, product};
@@ -50,6 +51,7 @@ macro_rules! attention {
             bias,
             add,
             divide,
+            measure: Measure { norms, channels, addends },
         };
 
         /// The kernel for few queries, one row at a time.
@@ -84,6 +86,9 @@ macro_rules! attention {
             fn lift(block: &Block, value_dim: usize, to: *mut f32) = values::lift::<$lanes>;
             fn add(a: *const f32, b: *const f32, n: usize, dst: *mut f32) = combine::add::<$lanes>;
             fn divide(tile: &SideTile, width: usize, dst: *mut f32, seen: &mut Seen) = combine::divide::<$lanes>;
+            fn norms(rows: &MeasuredRows, to: *mut f32) = measure::norms::<$lanes>;
+            fn channels(rows: &MeasuredRows, to: *mut f32) = measure::channels::<$lanes>;
+            fn addends(rows: &MeasuredRows, to: *mut f32) = measure::addends::<$lanes>;
         }
         }
     };

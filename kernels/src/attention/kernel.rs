@@ -5,6 +5,7 @@
 
 use super::combine::SideTile;
 use super::mask::{MaskTile, Seen};
+use super::measure::Measure;
 use crate::primitives::Primitives;
 use elsa_core::attention::plan::KernelSpec;
 
@@ -190,6 +191,8 @@ pub struct Kernel {
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
     /// [`super::combine::divide`], with its clauses and presence.
     pub divide: unsafe fn(&SideTile, usize, *mut f32, &mut Seen),
+    /// How large the elements of tensors are.
+    pub measure: Measure,
 }
 
 impl Kernel {

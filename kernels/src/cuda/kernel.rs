@@ -42,6 +42,12 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
+    /// How large the elements of the tensors of a call are: a record for each block, of any number of blocks; takes
+    /// [`MeasureArgs`](super::attention::MeasureArgs).
+    AttentionMeasure {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
         /// What a block takes of an SM.
@@ -55,7 +61,9 @@ impl GpuKernel {
     pub const fn resources(&self) -> GpuResources {
         match &self.role {
             Role::Attention(spec) => spec.resources,
-            Role::AttentionMerge { resources, .. } | Role::AttentionPresent { resources } => *resources,
+            Role::AttentionMerge { resources, .. }
+            | Role::AttentionMeasure { resources }
+            | Role::AttentionPresent { resources } => *resources,
         }
     }
 
@@ -64,7 +72,9 @@ impl GpuKernel {
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
             Role::Attention(spec) => Some(spec),
-            Role::AttentionMerge { .. } | Role::AttentionPresent { .. } => None,
+            Role::AttentionMerge { .. } | Role::AttentionMeasure { .. } | Role::AttentionPresent { .. } => {
+                None
+            }
         }
     }
 }

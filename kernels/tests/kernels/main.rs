@@ -5,6 +5,7 @@ mod exponential;
 #[cfg(not(miri))]
 mod gpu;
 mod mask;
+mod measure;
 mod registry;
 mod subnormal;
 mod tangent;

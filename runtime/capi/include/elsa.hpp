@@ -673,6 +673,15 @@ class workspace : public detail::owner<elsa_workspace, elsa_workspace_destroy> {
 public:
     using owner::owner;
     workspace() = default;
+
+    // How wrong the answer of the last run may be, if its plan has the option certify. absolute receives an upper bound of
+    // the error of every element of each channel, count numbers at most; see elsa_workspace_certified.
+    result<elsa_certified> certified(double *absolute = nullptr, std::size_t count = 0) const {
+        elsa_certified value;
+        elsa_certified_init(&value);
+        const elsa_status code = elsa_workspace_certified(get(), &value, absolute, count);
+        return detail::made<elsa_certified>(code, value);
+    }
 };
 
 // A plan with the tensors of a frame.

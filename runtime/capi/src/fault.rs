@@ -5,7 +5,8 @@ use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{
-    BindError, DeviceError, EngineError, PlanError, RunError, WarmError, in_default_float_environment,
+    BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError,
+    in_default_float_environment,
 };
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -133,6 +134,16 @@ impl From<WarmError> for Fault {
             WarmError::Run(e) => e.into(),
             e => Fault::new(ELSA_STATUS_DEVICE, &e),
         }
+    }
+}
+
+impl From<CertifyError> for Fault {
+    fn from(e: CertifyError) -> Fault {
+        let status = match &e {
+            CertifyError::Device(e) => device(e),
+            _ => ELSA_STATUS_UNSUPPORTED,
+        };
+        Fault::new(status, &e)
     }
 }
 

@@ -46,13 +46,14 @@ macro_rules! growing {
 growing! {
     elsa_engine_options, offset_of!(elsa_engine_options, spin_us);
     elsa_engine_info, offset_of!(elsa_engine_info, device_memory);
-    elsa_plan_options, size_of::<elsa_plan_options>();
+    elsa_plan_options, offset_of!(elsa_plan_options, certify);
     elsa_plan_info, offset_of!(elsa_plan_info, state_workspace_bytes);
     elsa_problem, offset_of!(elsa_problem, past_k);
     elsa_inputs, offset_of!(elsa_inputs, past_k);
     elsa_outputs, offset_of!(elsa_outputs, lse);
     elsa_report, offset_of!(elsa_report, reason);
     elsa_certificate, size_of::<elsa_certificate>();
+    elsa_certified, size_of::<elsa_certified>();
     elsa_chunk, size_of::<elsa_chunk>();
     elsa_buffer_info, size_of::<elsa_buffer_info>();
 }
@@ -174,13 +175,14 @@ mod tests {
         assert_eq!(size_of::<elsa_windows>(), 6 * word);
         assert_eq!(size_of::<elsa_engine_options>(), 7 * word + 4 * 4 + 8);
         assert_eq!(size_of::<elsa_engine_info>(), 3 * word + 8 * 4 + ELSA_NAME_BYTES + ELSA_REASON_BYTES);
-        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_plan_options>(), 3 * word + 4 * 4);
         assert_eq!(size_of::<elsa_plan_info>(), 5 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_problem>(), 2 * word + 12 * 4 + 2 * 8 + views + added);
         assert_eq!(size_of::<elsa_inputs>(), word + 11 * inputs);
         assert_eq!(size_of::<elsa_outputs>(), word + 7 * inputs);
         assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
+        assert_eq!(size_of::<elsa_certified>(), 4 * word + 2 * 4 + 7 * 8 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_chunk>(), 3 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
     }

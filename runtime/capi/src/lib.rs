@@ -27,6 +27,7 @@
 
 mod bound;
 mod buffer;
+mod certify;
 mod convert;
 mod engine;
 mod fault;
@@ -48,6 +49,7 @@ mod workspace;
 pub use self::log::*;
 pub use bound::*;
 pub use buffer::*;
+pub use certify::*;
 pub use engine::*;
 pub use library::*;
 pub use plan::*;

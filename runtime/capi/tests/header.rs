@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "types/numbers",
     "types/engine",
     "types/problem",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 15] = [
     "workspace",
     "run",
     "bound",
+    "certify",
     "states",
 ];
 

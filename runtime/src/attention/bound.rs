@@ -1,5 +1,6 @@
 //! The bound plan: a plan with the tensors of a call, ready to run.
 
+use super::certify::{Ran, Worked};
 use super::cpu::call::CpuCall;
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::device::{DeviceCall, DeviceInputs, DeviceOutputs};
@@ -10,8 +11,8 @@ use super::plan::{Execution, Memory, Plan, Workspace};
 use super::tensors::HostTensors;
 use crate::backend::Backend;
 use crate::cuda::driver::RawStream;
-use crate::engine::Engine;
-use crate::error::{BindError, DeviceError, PlanError, RunError};
+use crate::error::{BindError, CertifyError, DeviceError, PlanError, RunError};
+use elsa_core::attention::certified::Certified;
 use elsa_core::attention::{Inputs, Lengths, Outputs};
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +20,12 @@ use std::sync::Arc;
 /// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 #[derive(Debug)]
 pub struct Bound<'a> {
-    engine: &'a Engine,
     calls: Calls<'a>,
     /// Why the CPU computes instead of the GPU.
     reason: Option<Reason>,
+    plan: &'a Plan,
+    /// Where the workspace remembers the run.
+    ran: &'a mut Option<Ran>,
 }
 
 /// The device that computes the call, and the one that stands by.
@@ -93,7 +96,7 @@ impl Plan {
         inputs.check(&self.problem)?;
         outputs.check(&self.problem)?;
         let tensors = HostTensors::new(&inputs, outputs);
-        let (gpu_memory, cpu_memory) = match &mut workspace.0 {
+        let (gpu_memory, cpu_memory) = match &mut workspace.memory {
             Memory::Cpu(cpu) => (None, Some(cpu)),
             Memory::Gpu { gpu, standby } => (Some(gpu), standby.as_mut()),
         };
@@ -119,7 +122,7 @@ impl Plan {
                 }
             }
         };
-        Ok(Bound { engine: &self.engine, calls, reason })
+        Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
 
     fn bind_cpu<'a>(
@@ -192,7 +195,7 @@ impl Plan {
         let Execution::Gpu { gpu: plan, .. } = &self.execution else {
             return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
         };
-        let memory = match &mut workspace.0 {
+        let memory = match &mut workspace.memory {
             Memory::Gpu { gpu: Ok(memory), .. } => memory,
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
@@ -200,7 +203,8 @@ impl Plan {
         let partial = outputs.state.is_some() || outputs.output.is_none();
         memory.check(plan, &self.problem, partial)?;
         plan.check_partials(partial)?;
-        Ok(DeviceBound { call: DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)? })
+        let call = DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)?;
+        Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
     }
 }
 
@@ -244,11 +248,14 @@ impl Bound<'_> {
         &mut self,
         run: impl FnOnce(&mut HostCall<'_>) -> Result<T, DeviceError>,
     ) -> Result<(Report, Option<T>), RunError> {
+        *self.ran = None;
+        let engine = &self.plan.engine;
         let (cpu, fallback) = match &mut self.calls {
             Calls::Cpu(cpu) => (cpu, self.reason.clone()),
             Calls::Gpu { gpu, standby } => {
                 let e = match run(gpu) {
                     Ok(done) => {
+                        *self.ran = self.plan.ran(Backend::Cuda, false);
                         let (workers, copied) = (gpu.blocks(), gpu.copied());
                         let report = Report { backend: Backend::Cuda, workers, copied, fallback: None };
                         return Ok((report, Some(done)));
@@ -256,16 +263,31 @@ impl Bound<'_> {
                     Err(e) => Arc::new(e),
                 };
                 let Some(cpu) = standby else { return Err(RunError::Device(e)) };
-                if let Some(device) = self.engine.gpu() {
+                if let Some(device) = engine.gpu() {
                     device.warn(&e);
                 }
                 (cpu, Some(Reason::Device(e)))
             }
         };
-        cpu.run(self.engine.pool())?;
-        let workers = cpu.workers().min(self.engine.threads());
-        let report = Report { backend: Backend::Cpu(self.engine.cpu()), workers, copied: 0, fallback };
-        Ok((report, None))
+        cpu.run(engine.pool())?;
+        let workers = cpu.workers().min(engine.threads());
+        let backend = Backend::Cpu(engine.cpu());
+        *self.ran = self.plan.ran(backend, fallback.is_some());
+        Ok((Report { backend, workers, copied: 0, fallback }, None))
+    }
+
+    /// The certificate of the last run; see [`Workspace::certified`].
+    ///
+    /// # Errors
+    /// The same as [`Workspace::certified`].
+    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
+        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
+        let worked = match &mut self.calls {
+            Calls::Gpu { gpu, .. } if ran.on_gpu() => Worked::Gpu(gpu.workspace()),
+            Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } => Worked::Cpu(cpu.workspace()),
+            Calls::Gpu { standby: None, .. } => return Err(CertifyError::NoRun),
+        };
+        ran.certified(worked)
     }
 }
 
@@ -273,6 +295,8 @@ impl Bound<'_> {
 #[derive(Debug)]
 pub struct DeviceBound<'a> {
     call: DeviceCall<'a>,
+    plan: &'a Plan,
+    ran: &'a mut Option<Ran>,
 }
 
 impl<'a> DeviceBound<'a> {
@@ -284,8 +308,10 @@ impl<'a> DeviceBound<'a> {
     /// # Errors
     /// Returns the error that the device reports. There is no fallback.
     pub unsafe fn run(&mut self) -> Result<Report, RunError> {
+        *self.ran = None;
         // SAFETY: the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
+        *self.ran = self.plan.ran(Backend::Cuda, false);
         Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
     }
 
@@ -295,5 +321,14 @@ impl<'a> DeviceBound<'a> {
     /// Returns the error that the device reports, including errors of earlier runs.
     pub fn wait(&self) -> Result<(), RunError> {
         self.call.wait().map_err(|e| RunError::Device(Arc::new(e)))
+    }
+
+    /// The certificate of the last run, which it waits for; see [`Workspace::certified`].
+    ///
+    /// # Errors
+    /// The same as [`Workspace::certified`].
+    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
+        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
+        ran.certified(Worked::Gpu(self.call.workspace()))
     }
 }

@@ -1,6 +1,7 @@
 //! Exact softmax attention on an engine: plans, bound calls and their runs.
 
 pub mod bound;
+mod certify;
 pub mod cpu;
 pub mod cuda;
 pub mod options;

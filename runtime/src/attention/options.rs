@@ -21,11 +21,14 @@ pub struct PlanOptions {
     /// of f16 makes its row NaN. Bits then also depend on whether the rows of keys and values lie at multiples of 16
     /// bytes. Inputs of other types are unaffected.
     pub half_scores: bool,
+    /// Whether runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) says how wrong the
+    /// answer of the last one may be. This changes no bit of the answer. The workspace is a little larger.
+    pub certify: bool,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
-        let Options { method, block, budget, all_workers, .. } = Options::default();
-        PlanOptions { method, block, budget, all_workers, half_scores: false }
+        let Options { method, block, budget, all_workers, certify, .. } = Options::default();
+        PlanOptions { method, block, budget, all_workers, half_scores: false, certify }
     }
 }

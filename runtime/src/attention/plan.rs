@@ -1,14 +1,16 @@
 //! The plan: everything that is decided once per shape.
 
+use super::certify::{Ran, Records, Worked};
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
 use super::cuda::plan::GpuPlan;
 use super::cuda::workspace::{GpuWorkspace, Staging};
 use super::options::PlanOptions;
 use crate::backend::Backend;
 use crate::engine::{Engine, Fallback};
-use crate::error::{DeviceError, PlanError};
+use crate::error::{CertifyError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
+use elsa_core::attention::certified::Certified;
 use elsa_core::attention::plan::{ChooseError, CpuChoice, GpuChoice, GpuOptions, Method};
 use elsa_kernels::registry;
 use std::sync::Arc;
@@ -62,7 +64,11 @@ pub struct Plan {
 
 /// The memory in which the runs of a plan work. A workspace serves one run at a time.
 #[derive(Debug)]
-pub struct Workspace(pub(super) Memory);
+pub struct Workspace {
+    pub(super) memory: Memory,
+    /// The last run, if it can be certified.
+    pub(super) ran: Option<Ran>,
+}
 
 /// The memory of a workspace.
 #[derive(Debug)]
@@ -77,6 +83,10 @@ pub(super) enum Memory {
 }
 
 impl Workspace {
+    fn of(memory: Memory) -> Workspace {
+        Workspace { memory, ran: None }
+    }
+
     /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may
     /// use it, one at a time.
     ///
@@ -106,7 +116,7 @@ impl Workspace {
         }
         let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
         let cpu = CpuWorkspace::of(on_cpu)?;
-        Ok(Workspace(match (gpu, cpu) {
+        Ok(Workspace::of(match (gpu, cpu) {
             (Some(gpu), standby) => Memory::Gpu { gpu, standby },
             (None, Some(cpu)) => Memory::Cpu(cpu),
             // A plan computes on one of them.
@@ -120,7 +130,7 @@ impl Workspace {
     /// # Errors
     /// Returns the first error that the device reports.
     pub fn close(self) -> Result<(), DeviceError> {
-        match self.0 {
+        match self.memory {
             Memory::Gpu { gpu: Ok(workspace), .. } => workspace.close(),
             Memory::Gpu { gpu: Err(_), .. } | Memory::Cpu(_) => Ok(()),
         }
@@ -148,7 +158,11 @@ impl Engine {
                 Method::Elsa => GpuPlan::new(
                     device,
                     problem,
-                    GpuOptions { budget: options.budget, half_scores: options.half_scores },
+                    GpuOptions {
+                        budget: options.budget,
+                        half_scores: options.half_scores,
+                        certify: options.certify,
+                    },
                 ),
                 Method::Math => Err(ChooseError::Math.into()),
             };
@@ -308,7 +322,7 @@ impl Plan {
         }
         // SAFETY: *lent*.
         let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
-        Ok(Workspace(Memory::Cpu(workspace)))
+        Ok(Workspace::of(Memory::Cpu(workspace)))
     }
 
     /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, or
@@ -334,6 +348,50 @@ impl Plan {
         let standby = CpuWorkspace::of(standby.iter().map(|cpu| (cpu, &self.problem)))?;
         // SAFETY: *lent*.
         let gpu = unsafe { plan.workspace_on_device(memory, bytes)? };
-        Ok(Workspace(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
+        Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
+    }
+}
+
+impl Plan {
+    /// What a workspace remembers of a run of this plan on `backend`; `None` if the plan does not certify. States pass through
+    /// memory, which makes no path of additions longer, so that one certificate serves runs with and without them.
+    pub(super) fn ran(&self, backend: Backend, fallback: bool) -> Option<Ran> {
+        let records = self.records(backend)?;
+        let certificate = self.certificate_of(backend);
+        Some(Ran::new(&self.problem, certificate, records, fallback))
+    }
+
+    /// Where runs on `backend` keep their records.
+    fn records(&self, backend: Backend) -> Option<Records> {
+        match backend {
+            Backend::Cpu(_) => {
+                let cpu = self.execution.cpu().filter(|cpu| cpu.choice.certify)?;
+                Some(Records::Cpu(cpu.layout.measured))
+            }
+            Backend::Cuda => {
+                let gpu = self.execution.gpu()?;
+                let (count, stride) = (gpu.choice.records, gpu.choice.record_stride());
+                (count > 0).then_some(Records::Gpu { at: gpu.layout.records.start, count, stride })
+            }
+        }
+    }
+}
+
+impl Workspace {
+    /// The certificate of the last run in this workspace: how wrong its answer may be, from the plan's arithmetic and from
+    /// what the run measured of its tensors. Waits for the run, if it is pending on a GPU. On the CPU it allocates
+    /// nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the last run was of a plan without [`PlanOptions::certify`](crate::PlanOptions::certify), if it
+    /// failed, if there was none, or if the GPU fails.
+    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
+        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
+        let worked = match (&mut self.memory, ran.records()) {
+            (Memory::Cpu(cpu) | Memory::Gpu { standby: Some(cpu), .. }, Records::Cpu(_)) => Worked::Cpu(cpu),
+            (Memory::Gpu { gpu: Ok(gpu), .. }, Records::Gpu { .. }) => Worked::Gpu(gpu),
+            _ => return Err(CertifyError::NoRun),
+        };
+        ran.certified(worked)
     }
 }

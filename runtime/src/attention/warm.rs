@@ -198,11 +198,13 @@ impl Plan {
             let (inputs, outputs) = tensors.bound(false);
             report = self.bind(inputs, outputs, workspace)?.run()?;
         }
-        if let Memory::Gpu { gpu: Ok(memory), .. } = &mut workspace.0
+        if let Memory::Gpu { gpu: Ok(memory), .. } = &mut workspace.memory
             && memory.scratch.is_lent()
         {
             memory.free_copies().map_err(BindError::Device)?;
         }
+        // A run over zeros says nothing of the caller's tensors.
+        workspace.ran = None;
         // A call may be too small for some of the workers, which then have not started.
         self.engine.pool().run(self.engine.threads(), &|_| ())?;
         Ok(report)
@@ -210,7 +212,7 @@ impl Plan {
 
     /// Whether runs in the workspace may output states: with a budget, or in memory of the caller's, they may not.
     fn takes_states(&self, workspace: &Workspace) -> bool {
-        match (&self.execution, &workspace.0) {
+        match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
                 plan.check_partials(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
             }

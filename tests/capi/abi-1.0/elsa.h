@@ -581,6 +581,15 @@ typedef struct {
    Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
    */
   size_t budget;
+  /*
+   Non-zero where runs measure their tensors, so that elsa_workspace_certified says how wrong the answer of the last one
+   may be. It changes no bit of the answer.
+   */
+  uint32_t certify;
+  /*
+   Zero.
+   */
+  uint32_t reserved;
 } elsa_plan_options;
 
 /*
@@ -902,6 +911,77 @@ typedef struct {
 } elsa_bound;
 
 /*
+ What is remarkable about the tensors of a run that was certified: of elsa_certified. Flags of elements speak of those that
+ were measured: queries, on the CPU outputs, keys and values between the first and the last that some row of the sequence
+ may attend by length, causality and window, and all of a mask and a bias.
+ */
+typedef uint32_t elsa_certified_flags;
+
+/*
+ How wrong the answer of a run may be, proved for the arithmetic of its plan and the norms of its tensors: element c of a
+ row is within bound * sum_j p_j |v_jc| of the exact one, with the exact probabilities p_j, and lost weights and
+ underflow included within absolute. Numbers that are not known are NaN.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_certified). elsa_certified_init sets it.
+   */
+  size_t size;
+  /*
+   Non-zero where there is a bound; otherwise reason says why not, and bound, likely and absolute are NaN.
+   */
+  uint32_t claims;
+  /*
+   What is remarkable: ELSA_CERTIFIED_* together.
+   */
+  elsa_certified_flags flags;
+  /*
+   The most keys that a row may attend.
+   */
+  size_t keys;
+  /*
+   Channels of the values, and numbers that elsa_workspace_certified writes to absolute at most.
+   */
+  size_t channels;
+  /*
+   The largest error of an element relative to sum_j p_j |v_j|.
+   */
+  double bound;
+  /*
+   The same where roundings have random signs: plausible, and not proved.
+   */
+  double likely;
+  /*
+   The largest error of any element, in units of the values.
+   */
+  double absolute;
+  /*
+   Upper bound of the Euclidean norm of a query row.
+   */
+  double query_norm;
+  /*
+   Upper bound of the Euclidean norm of an attended key row.
+   */
+  double key_norm;
+  /*
+   Upper bound of |mask| + |bias| of elements that are not -inf.
+   */
+  double added;
+  /*
+   The largest magnitude of an attended value.
+   */
+  double value;
+  /*
+   Name of the kernel, in memory that is never freed.
+   */
+  const char *kernel;
+  /*
+   Why there is no bound, cut where it is too long; otherwise empty.
+   */
+  char reason[ELSA_REASON_BYTES];
+} elsa_certified;
+
+/*
  States (m, S, W) of rows, in memory of the host, to be read. In natural-log units.
  */
 typedef struct {
@@ -1108,6 +1188,66 @@ typedef struct {
  bf16, added likewise.
  */
 #define ELSA_MASK_BF16 4
+
+/*
+ A query is NaN.
+ */
+#define ELSA_CERTIFIED_Q_NAN 1
+
+/*
+ A query is infinite.
+ */
+#define ELSA_CERTIFIED_Q_INFINITE 2
+
+/*
+ A key is NaN.
+ */
+#define ELSA_CERTIFIED_K_NAN 4
+
+/*
+ A key is infinite.
+ */
+#define ELSA_CERTIFIED_K_INFINITE 8
+
+/*
+ A value is NaN.
+ */
+#define ELSA_CERTIFIED_V_NAN 16
+
+/*
+ A value is infinite.
+ */
+#define ELSA_CERTIFIED_V_INFINITE 32
+
+/*
+ An element of the mask or the bias is NaN.
+ */
+#define ELSA_CERTIFIED_MASK_NAN 64
+
+/*
+ An element of the mask or the bias is +inf.
+ */
+#define ELSA_CERTIFIED_MASK_INFINITE 128
+
+/*
+ An element of the output is NaN.
+ */
+#define ELSA_CERTIFIED_OUT_NAN 256
+
+/*
+ An element of the output is infinite.
+ */
+#define ELSA_CERTIFIED_OUT_INFINITE 512
+
+/*
+ The scores of a row may lie so far apart that small weights became zero.
+ */
+#define ELSA_CERTIFIED_UNDERFLOW 1024
+
+/*
+ The CPU computed in place of a GPU.
+ */
+#define ELSA_CERTIFIED_FALLBACK 2048
 
 /*
  No messages.
@@ -1467,6 +1607,22 @@ elsa_status elsa_bound_run(elsa_bound bound, elsa_report *report);
 elsa_status elsa_bound_destroy(elsa_bound bound);
 
 /*
+ Writes how wrong the answer of the last run in a workspace may be: a bound that is proved for the arithmetic of the plan
+ and the tensors of the run. The plan was created with the option certify. It waits for a run that is pending on a GPU,
+ and is ELSA_STATUS_UNSUPPORTED where the last run was of another plan, failed, or did not take place.
+
+ absolute receives an upper bound of the error of every element of each channel of the output, count numbers at most;
+ NaN without a claim. It may be null where count is 0.
+
+ # Safety
+ *write*; absolute is writable for count numbers.
+ */
+elsa_status elsa_workspace_certified(elsa_workspace workspace,
+                                     elsa_certified *value,
+                                     double *absolute,
+                                     size_t count);
+
+/*
  Merges the states of two disjoint sets of keys, row by row: earlier ones with later ones. An output may be one of
  the inputs, whole; otherwise nothing overlaps.
 
@@ -1555,6 +1711,11 @@ static inline void elsa_report_init(elsa_report *report) {
 static inline void elsa_certificate_init(elsa_certificate *certificate) {
     memset(certificate, 0, sizeof *certificate);
     certificate->size = sizeof *certificate;
+}
+
+static inline void elsa_certified_init(elsa_certified *certified) {
+    memset(certified, 0, sizeof *certified);
+    certified->size = sizeof *certified;
 }
 
 static inline void elsa_chunk_init(elsa_chunk *chunk) {

@@ -129,6 +129,9 @@ fn every_kernel_runs() {
             ran += 1;
         }
     }
+    // Its answers are those of `certified`.
+    let certify = PlanOptions { certify: true, ..PlanOptions::default() };
+    engine.plan(&Params::plain(5, 7, 8, 8).build("certified").problem(), &certify).unwrap();
     let loaded = engine.loaded_kernels();
     // A small device never divides the keys into many parts.
     let small = engine.device().unwrap().profile.sms < 16;
@@ -145,8 +148,14 @@ fn every_kernel_runs() {
     println!("{ran} problems, {} kernels", loaded.len());
 }
 
-const HALF_SCORES: PlanOptions =
-    PlanOptions { half_scores: true, method: Method::Elsa, block: 64, budget: None, all_workers: false };
+const HALF_SCORES: PlanOptions = PlanOptions {
+    half_scores: true,
+    method: Method::Elsa,
+    block: 64,
+    budget: None,
+    all_workers: false,
+    certify: false,
+};
 
 /// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.
 #[test]

@@ -29,7 +29,7 @@ fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseE
     for set in InstructionSet::ALL {
         for (method, block) in [Method::Elsa, Method::Math].into_iter().zip(BLOCK_SIZES) {
             for all_workers in [false, true] {
-                let options = Options { method, block, budget, workers, all_workers };
+                let options = Options { method, block, budget, workers, all_workers, ..Options::default() };
                 let kernels = registry::attention_of(set).map(|kernel| &kernel.spec);
                 match choose(problem, &device, kernels, &options) {
                     Ok(choice) => {
@@ -48,7 +48,9 @@ fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseE
     let kernels = || GPU_KERNELS.iter().filter_map(|kernel| kernel.attention());
     for half_scores in [false, true] {
         let gpu = device.gpu.unwrap();
-        if let Ok(choice) = choose_gpu(problem, &gpu, kernels(), &GpuOptions { budget, half_scores }) {
+        if let Ok(choice) =
+            choose_gpu(problem, &gpu, kernels(), &GpuOptions { budget, half_scores, certify: half_scores })
+        {
             let _ = [false, true].map(|states| GpuWorkspaceLayout::of(&choice, states));
             assert!(choice.longest_path(true).additions() >= choice.longest_path(false).merges);
         }

@@ -42,6 +42,8 @@ fn needed(choice: &CpuChoice, region: Region) -> usize {
         Region::KeptRow => when(choice.row_mask, keys.next_multiple_of(block)),
         Region::Entries => choice.entries + choice.lines + when(choice.lines > 0, w),
         Region::Sides => when(choice.divided > 0, choice.divided + w),
+        // Eight numbers of the tensors, and one for each channel of the values.
+        Region::Measured => when(choice.certify, 8 + choice.value_dim),
         Region::Query => choice.head_dim * w,
         Region::States => (2 + choice.value_dim) * w,
         Region::Scores => when(math, tiles * keys.next_multiple_of(16) * w),
@@ -80,7 +82,9 @@ fn parts_lie_apart_and_are_large_enough() {
             let problem = case.problem();
             for method in [Method::Elsa, Method::Math] {
                 for (block, workers) in [(64, 1), (128, 3), (256, 7)] {
-                    let options = Options { method, block, workers, all_workers: true, budget: None };
+                    let certify = workers == 3;
+                    let options =
+                        Options { method, block, budget: None, workers, all_workers: true, certify };
                     match choose(&problem, &device, [&kernel.spec], &options) {
                         // Math has room for the tiles of one sequence, not for those of each that is packed.
                         Ok(choice) => {

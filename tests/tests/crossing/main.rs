@@ -4,6 +4,7 @@
 mod append;
 mod bounds;
 mod certificate;
+mod certified;
 mod chunks;
 mod conformance;
 mod cuda_conformance;

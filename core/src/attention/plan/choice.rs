@@ -34,11 +34,20 @@ pub struct Options {
     pub workers: usize,
     /// Whether every worker takes part that can get a tile, however small the problem.
     pub all_workers: bool,
+    /// Whether a run measures its tensors for a certificate.
+    pub certify: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { method: Method::Elsa, block: 64, budget: None, workers: 1, all_workers: false }
+        Options {
+            method: Method::Elsa,
+            block: 64,
+            budget: None,
+            workers: 1,
+            all_workers: false,
+            certify: false,
+        }
     }
 }
 
@@ -233,6 +242,8 @@ pub struct CpuChoice {
     pub lines: usize,
     /// Tokens of a window of which some are shifted; zero where there are none.
     pub divided: usize,
+    /// Whether a run measures its tensors for a certificate.
+    pub certify: bool,
     /// Number of sequences.
     pub sequences: usize,
     /// Query rows and keys of the longest sequence, and the number of heads times sequences.

@@ -121,6 +121,7 @@ pub fn choose<'a>(
             _ => 0,
         },
         divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),
+        certify: options.certify,
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };

@@ -29,6 +29,7 @@
 use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
 use crate::attention::certificate::{Executed, Order};
+use crate::attention::measured::MEASURED;
 use crate::attention::problem::Problem;
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
@@ -160,6 +161,8 @@ const PARTIAL_BYTES: usize = 16 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
+/// Blocks per SM that measure the tensors of a call.
+const MEASURING_BLOCKS: usize = 2;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
@@ -187,6 +190,8 @@ pub struct GpuOptions {
     pub budget: Option<usize>,
     /// Whether chains of f16 products may be summed in f16.
     pub half_scores: bool,
+    /// Whether a run measures its tensors for a certificate.
+    pub certify: bool,
 }
 
 /// The result of the GPU chooser: everything that is decided before pointers are known.
@@ -209,6 +214,8 @@ pub struct GpuChoice {
     pub rows: usize,
     /// Number of entries of the table of sequences; zero if one entry serves every sequence.
     pub sequences: usize,
+    /// Number of records of what a run measures of its tensors, one a block; zero if it does not.
+    pub records: usize,
     /// Whether the output is f32, so that a kernel that writes it itself can add to it ([`Summation::Tiles`]).
     flushes: bool,
     /// Number of keys of the longest sequence.
@@ -218,6 +225,12 @@ pub struct GpuChoice {
 }
 
 impl GpuChoice {
+    /// Numbers from one record to the next: [`MEASURED`], and a multiple of four for the channels of values.
+    #[must_use]
+    pub const fn record_stride(&self) -> usize {
+        MEASURED + self.partial_dim
+    }
+
     /// Whether the keys are divided: the attention kernel writes partial states, and another kernel merges them.
     #[must_use]
     pub const fn divided(&self) -> bool {
@@ -299,6 +312,8 @@ pub struct GpuWorkspaceLayout {
     pub partial_w: ByteSpan,
     /// The table of sequences.
     pub sequences: ByteSpan,
+    /// Records of what was measured, f32 `[block][record]`.
+    pub records: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
 }
@@ -318,10 +333,12 @@ impl GpuWorkspaceLayout {
         let partial_ms = take(partials.checked_mul(8)?)?;
         let partial_w = take(partials.checked_mul(4)?.checked_mul(choice.partial_dim)?)?;
         let sequences = take(choice.sequences.checked_mul(SEQUENCE_BYTES)?)?;
+        let records = take(choice.records.checked_mul(4)?.checked_mul(choice.record_stride())?)?;
         (at <= isize::MAX as usize).then_some(GpuWorkspaceLayout {
             partial_ms,
             partial_w,
             sequences,
+            records,
             bytes: at,
         })
     }
@@ -413,6 +430,7 @@ pub fn choose_gpu<'a>(
         partial_dim,
         rows: problem.rows(),
         sequences,
+        records: if options.certify { MEASURING_BLOCKS * device.sms.max(1) } else { 0 },
         flushes: !sixteen_bit,
         keys,
         cut: s.window.left.is_some(),

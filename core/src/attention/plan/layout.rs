@@ -16,6 +16,7 @@
 
 use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
+use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
 use core::mem::size_of;
 
@@ -47,6 +48,8 @@ pub enum Region {
     Entries,
     /// The sides of the tokens of a shifted window.
     Sides,
+    /// How large the elements of the call's tensors are.
+    Measured,
     /// Transposed queries of a tile.
     Query,
     /// States of a tile.
@@ -105,6 +108,8 @@ pub struct WorkspaceLayout {
     pub entries: Span,
     /// Sides of tokens, `[tokens + width]`.
     pub sides: Span,
+    /// How large elements are, [`MEASURED`] numbers, then `[value_dim]` for the channels of values.
+    pub measured: Span,
     /// The tiles of the group, one after the other.
     pub tiles: Span,
     /// The regions of a tile.
@@ -187,6 +192,7 @@ impl WorkspaceLayout {
             kept_row: worker.take(&[optional(c.row_mask, c.blocks()), c.block]),
             entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
             sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
+            measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
             tiles: worker.take(&[tiles, tile.at]),
             tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },
             tile_stride: tile.at,
@@ -212,7 +218,7 @@ impl WorkspaceLayout {
     /// first worker; of these, the last two are those of its first tile and first state. The rest is shared by all
     /// workers.
     #[must_use]
-    pub fn regions(&self) -> [(Region, Span); 16] {
+    pub fn regions(&self) -> [(Region, Span); 17] {
         let inside = |span: Span| Span { start: self.tiles.start + span.start, len: span.len };
         [
             (Region::Weights, self.weights),
@@ -227,6 +233,7 @@ impl WorkspaceLayout {
             (Region::KeptRow, self.kept_row),
             (Region::Entries, self.entries),
             (Region::Sides, self.sides),
+            (Region::Measured, self.measured),
             (Region::Query, inside(self.tile.query)),
             (Region::States, inside(self.tile.state)),
             (Region::Scores, self.scores),

@@ -1,10 +1,12 @@
 //! Attention on a GPU: the arguments of its kernels, and the table of them.
 
 mod args;
+mod measure;
 #[cfg(feature = "cuda")]
 mod table;
 
 pub use args::*;
+pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 

@@ -68,7 +68,7 @@ const SHORT: usize = 2048;
 /// Query rows up to which reading the keys takes most of the time.
 const ROWS: usize = 8;
 
-/// The attention kernels of this build, and those that merge their states and write the present.
+/// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
 pub static KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 168, tiles(8, 6)),
     attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 242, tiles(8, 6)),
@@ -89,5 +89,9 @@ pub static KERNELS: &[GpuKernel] = &[
     rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 197),
     helper!("merge_f32_s4__sm62", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 165),
+    kernel!(
+        "measure__sm62",
+        Role::AttentionMeasure { resources: GpuResources { threads: 256, shared: 8448, registers: 124 } }
+    ),
     helper!("present__sm62", AttentionPresent {}, 54),
 ];

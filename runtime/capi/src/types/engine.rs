@@ -97,4 +97,9 @@ pub struct elsa_plan_options {
     pub block: usize,
     /// Most bytes of workspace; 0 is no limit. A plan that does not fit is refused with the bytes that it needs.
     pub budget: usize,
+    /// Non-zero where runs measure their tensors, so that elsa_workspace_certified says how wrong the answer of the last one
+    /// may be. It changes no bit of the answer.
+    pub certify: u32,
+    /// Zero.
+    pub reserved: u32,
 }

@@ -152,6 +152,42 @@ pub struct elsa_certificate {
     pub output_rounding: f64,
 }
 
+/// How wrong the answer of a run may be, proved for the arithmetic of its plan and the norms of its tensors: element c of a
+/// row is within bound * sum_j p_j |v_jc| of the exact one, with the exact probabilities p_j, and lost weights and
+/// underflow included within absolute. Numbers that are not known are NaN.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct elsa_certified {
+    /// sizeof(elsa_certified). elsa_certified_init sets it.
+    pub size: usize,
+    /// Non-zero where there is a bound; otherwise reason says why not, and bound, likely and absolute are NaN.
+    pub claims: u32,
+    /// What is remarkable: ELSA_CERTIFIED_* together.
+    pub flags: elsa_certified_flags,
+    /// The most keys that a row may attend.
+    pub keys: usize,
+    /// Channels of the values, and numbers that elsa_workspace_certified writes to absolute at most.
+    pub channels: usize,
+    /// The largest error of an element relative to sum_j p_j |v_j|.
+    pub bound: f64,
+    /// The same where roundings have random signs: plausible, and not proved.
+    pub likely: f64,
+    /// The largest error of any element, in units of the values.
+    pub absolute: f64,
+    /// Upper bound of the Euclidean norm of a query row.
+    pub query_norm: f64,
+    /// Upper bound of the Euclidean norm of an attended key row.
+    pub key_norm: f64,
+    /// Upper bound of |mask| + |bias| of elements that are not -inf.
+    pub added: f64,
+    /// The largest magnitude of an attended value.
+    pub value: f64,
+    /// Name of the kernel, in memory that is never freed.
+    pub kernel: *const c_char,
+    /// Why there is no bound, cut where it is too long; otherwise empty.
+    pub reason: [c_char; ELSA_REASON_BYTES],
+}
+
 /// Receives log messages: user as given to elsa_log_set, one of ELSA_LOG_*, and a text that lives as long as the call.
 /// Any thread may call it, and several at once. It must return. It may call any function: elsa_log_set and calls with a
 /// workspace that is at work return ELSA_STATUS_BUSY, and what the functions have to say is not logged. It must not wait

@@ -119,6 +119,35 @@ pub const ELSA_MASK_F16: elsa_mask_kind = 3;
 /// bf16, added likewise.
 pub const ELSA_MASK_BF16: elsa_mask_kind = 4;
 
+/// What is remarkable about the tensors of a run that was certified: of elsa_certified. Flags of elements speak of those that
+/// were measured: queries, on the CPU outputs, keys and values between the first and the last that some row of the sequence
+/// may attend by length, causality and window, and all of a mask and a bias.
+pub type elsa_certified_flags = u32;
+/// A query is NaN.
+pub const ELSA_CERTIFIED_Q_NAN: elsa_certified_flags = 1;
+/// A query is infinite.
+pub const ELSA_CERTIFIED_Q_INFINITE: elsa_certified_flags = 2;
+/// A key is NaN.
+pub const ELSA_CERTIFIED_K_NAN: elsa_certified_flags = 4;
+/// A key is infinite.
+pub const ELSA_CERTIFIED_K_INFINITE: elsa_certified_flags = 8;
+/// A value is NaN.
+pub const ELSA_CERTIFIED_V_NAN: elsa_certified_flags = 16;
+/// A value is infinite.
+pub const ELSA_CERTIFIED_V_INFINITE: elsa_certified_flags = 32;
+/// An element of the mask or the bias is NaN.
+pub const ELSA_CERTIFIED_MASK_NAN: elsa_certified_flags = 64;
+/// An element of the mask or the bias is +inf.
+pub const ELSA_CERTIFIED_MASK_INFINITE: elsa_certified_flags = 128;
+/// An element of the output is NaN.
+pub const ELSA_CERTIFIED_OUT_NAN: elsa_certified_flags = 256;
+/// An element of the output is infinite.
+pub const ELSA_CERTIFIED_OUT_INFINITE: elsa_certified_flags = 512;
+/// The scores of a row may lie so far apart that small weights became zero.
+pub const ELSA_CERTIFIED_UNDERFLOW: elsa_certified_flags = 1024;
+/// The CPU computed in place of a GPU.
+pub const ELSA_CERTIFIED_FALLBACK: elsa_certified_flags = 2048;
+
 /// Importance of a log message.
 pub type elsa_log_level = u32;
 /// No messages.

@@ -497,8 +497,21 @@ fn reports_are_json_and_name_what_ran() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{text}");
     // L(45, 64) = 6 + 0 + 3.
-    assert_eq!((&lines[0]["claim"], &lines[0]["published_depth"]), (&"published".into(), &9.into()));
-    assert_eq!((&lines[0]["rigorous"], &lines[0]["executed"]["merge_depth"]), (&false.into(), &0.into()));
+    let published = &lines[0]["published"];
+    assert_eq!((&published["claim"], &published["published_depth"]), (&"published".into(), &9.into()));
+    assert_eq!((&published["rigorous"], &published["executed"]["merge_depth"]), (&false.into(), &0.into()));
+    let certified = &lines[0];
+    assert_eq!((&certified["claim"], &certified["rigorous"]), (&"rigorous".into(), &true.into()));
+    assert_eq!(certified["relative_to"], "sum_j p_j |v_j|");
+    let number = |name: &str| certified[name].as_f64().unwrap();
+    assert!(
+        number("bound") > 1e-7 && number("bound") < 1e-3 && number("likely") <= number("bound"),
+        "{text}"
+    );
+    assert!(number("absolute") >= number("bound") * number("value"), "{text}");
+    assert!(number("query_norm") > 0.0 && number("key_norm") > 0.0 && number("added") == 0.0, "{text}");
+    assert_eq!(certified["flags"], serde_json::json!([]));
+    assert!(certified["kernel"].as_str().unwrap().contains("scalar"));
     let report = &lines[1];
     assert_eq!((report["backend"].as_str(), report["threads"].as_u64()), (Some("scalar"), Some(1)));
     assert!(report["kernel"].as_str().unwrap().contains("scalar"));

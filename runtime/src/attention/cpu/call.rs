@@ -3,7 +3,7 @@
 use super::context::{Context, Shared, tiles_per_task};
 use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
-use super::{math, stage, walk};
+use super::{math, measure, stage, walk};
 use crate::attention::tensors::HostTensors;
 use crate::cpu::pool::Pool;
 use crate::error::{BindError, RunError};
@@ -100,13 +100,43 @@ impl<'a> CpuCall<'a> {
             // SAFETY: no worker is at work yet.
             unsafe { Kept::forget(context, context.worker_part(worker)) };
         }
-        match context.choice.method {
-            // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each
-            // worker has its own number.
-            Method::Elsa => pool.divide(self.workers, shared.count(), &|worker, number| unsafe {
-                walk::attend(context, &shared.task(number), worker);
-            }),
-            Method::Math => math::run(&shared, self.workers, pool),
+        let certify = context.choice.certify;
+        if certify {
+            // SAFETY: no worker is at work yet.
+            unsafe { measure::clear(context, context.choice.workers) };
         }
+        // SAFETY: `Context::new` established the invariants. The pool gives each task to one worker, and each worker has
+        // its own number.
+        let attend = |worker, number| unsafe {
+            let task = shared.task(number);
+            if certify {
+                measure::inputs(&shared, &task, worker);
+            }
+            walk::attend(context, &task, worker);
+            if certify {
+                measure::output(context, &task, worker);
+            }
+        };
+        match context.choice.method {
+            Method::Elsa => pool.divide(self.workers, shared.count(), &attend)?,
+            Method::Math => math::run(&shared, self.workers, pool)?,
+        }
+        if certify && context.choice.method == Method::Math {
+            // SAFETY: as above.
+            pool.divide(self.workers, shared.count(), &|worker, number| unsafe {
+                measure::inputs(&shared, &shared.task(number), worker);
+                measure::output(context, &shared.task(number), worker);
+            })?;
+        }
+        if certify {
+            // SAFETY: no worker is at work any longer.
+            unsafe { measure::join(context, context.choice.workers) };
+        }
+        Ok(())
+    }
+
+    /// The memory in which the call works.
+    pub fn workspace(&mut self) -> &mut CpuWorkspace {
+        self.workspace
     }
 }

@@ -7,6 +7,7 @@ mod context;
 mod finish;
 mod kept;
 mod math;
+mod measure;
 pub mod plan;
 mod stage;
 mod walk;

@@ -4,7 +4,7 @@ use crate::attention::options::PlanOptions;
 use crate::cpu::memory::Memory;
 use crate::engine::Engine;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{ChooseError, CpuChoice, Options, WorkspaceLayout, choose};
+use elsa_core::attention::plan::{ChooseError, CpuChoice, Options, Span, WorkspaceLayout, choose};
 use elsa_core::attention::{Problem, Sequence};
 use elsa_kernels::attention::Kernel;
 use elsa_kernels::registry;
@@ -29,6 +29,7 @@ impl CpuPlan {
             budget: options.budget,
             workers: engine.threads(),
             all_workers: options.all_workers,
+            certify: options.certify,
         };
         let kernels = || registry::attention_of(engine.cpu());
         let choice = choose(problem, engine.profile(), kernels().map(|kernel| &kernel.spec), &options)?;
@@ -94,6 +95,14 @@ impl CpuWorkspace {
         let mut tasks = Vec::new();
         tasks.try_reserve_exact(sequences.checked_add(1)?).ok()?;
         Some(CpuWorkspace { memory, sequences: table, tasks })
+    }
+
+    /// Numbers of the memory, counted from its first line; `None` if it does not have them.
+    pub fn record(&mut self, span: Span) -> Option<&[f32]> {
+        let (base, room) = self.memory.lines();
+        let end = span.start.checked_add(span.len)?;
+        // SAFETY: the memory has `room` initialized values from `base` on, and is borrowed exclusively.
+        (end <= room).then(|| unsafe { std::slice::from_raw_parts(base.add(span.start), span.len) })
     }
 
     /// Number of bytes of memory and tables.

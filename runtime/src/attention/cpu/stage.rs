@@ -70,7 +70,7 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
 
 /// Calls `each(tensor, first token, first row, rows)` for the past keys in `keys` and then for the new ones. The
 /// first `past_len` keys are past; the new ones start at token `key0`.
-fn for_past_and_new(
+pub(super) fn for_past_and_new(
     (past, past_len): (Tensor, usize),
     (new, key0): (Tensor, usize),
     keys: &Range<usize>,

@@ -154,6 +154,11 @@ impl<'a> DeviceCall<'a> {
         Ok(DeviceCall { workspace, launch, stream, borrowed: PhantomData })
     }
 
+    /// The memory in which the call works.
+    pub fn workspace(&mut self) -> &mut GpuWorkspace {
+        self.workspace
+    }
+
     /// Number of blocks of threads of the attention kernel.
     pub fn blocks(&self) -> usize {
         self.launch.attention_blocks()

@@ -3,8 +3,8 @@
 
 use crate::cuda::driver::{Context, DeviceBuffer, RawStream, Stream};
 use crate::{
-    BindError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions, Fallback, Plan,
-    PlanOptions, Workspace,
+    BindError, CertifyError, CudaContext, CudaOptions, DeviceInputs, DeviceOutputs, Engine, EngineOptions,
+    Fallback, Plan, PlanOptions, Workspace,
 };
 use elsa_core::attention::{Alignment, Inputs, Lengths, Outputs, Problem, Spec};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
@@ -534,6 +534,42 @@ fn the_alignment_of_addresses_changes_no_bit() {
         for shift in [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 2, 3, 1]] {
             let moved = shifted(&engine, &plan, &problem, &host, shift);
             assert!(moved == aligned, "{}: {queries} x {keys} x {d}, {shift:?}", plan.kernel());
+        }
+    }
+}
+
+/// In streams of the caller's and in memory of the caller's; a certificate waits for the run.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn runs_on_device_tensors_are_certified_as_those_on_host_tensors() {
+    let engine = engine();
+    let context = context(&engine);
+    let plan =
+        engine.plan(&problem(QUERIES), &PlanOptions { certify: true, ..PlanOptions::default() }).unwrap();
+    let fixture = Fixture::new(&context);
+    let mut own = plan.workspace().unwrap();
+    by_host_in(&plan, &fixture.host, Lengths::default(), &mut own);
+    let certified = own.certified().unwrap();
+    let (want, channels) = ((certified.measured, certified.prior), certified.channels().to_vec());
+    assert!(certified.claim().is_ok() && channels.iter().all(|x| *x > 0.5 && *x <= 1.0));
+    let memory = DeviceBuffer::new(&context, plan.workspace_bytes()).unwrap();
+    // SAFETY: the memory outlives the workspace, and nobody else uses it.
+    let lent = unsafe { plan.workspace_on_device(memory.address(), memory.bytes()) }.unwrap();
+    for mut workspace in [plan.workspace().unwrap(), lent] {
+        assert_eq!(workspace.certified().unwrap_err(), CertifyError::NoRun);
+        for stream in [None, Some(fixture.stream.raw())] {
+            // SAFETY: the tensors outlive the runs, which are waited for, and nobody else uses them.
+            unsafe {
+                let (inputs, outputs) = (fixture.inputs(), fixture.outputs());
+                let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace).unwrap();
+                bound.run().unwrap();
+                let found = bound.certified().unwrap();
+                assert_eq!(((found.measured, found.prior), found.channels()), (want, &channels[..]));
+                bound.run().unwrap();
+                bound.wait().unwrap();
+            }
+            let found = workspace.certified().unwrap();
+            assert_eq!(((found.measured, found.prior), found.channels()), (want, &channels[..]));
         }
     }
 }

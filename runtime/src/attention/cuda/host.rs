@@ -81,6 +81,11 @@ impl<'a> HostCall<'a> {
         })
     }
 
+    /// The memory in which the call works.
+    pub fn workspace(&mut self) -> &mut GpuWorkspace {
+        self.workspace
+    }
+
     /// Number of bytes that the last run copied between the tensors and the device.
     pub fn copied(&self) -> usize {
         self.copied

@@ -1,6 +1,6 @@
 //! The launch of a run: its kernels, their parameters and their grids.
 //!
-//! A run enqueues up to four steps in one stream, in this order:
+//! A run enqueues up to five steps, all but the last in one stream, in this order:
 //!
 //! 1. *The table of sequences* is copied to the device, if the plan has one. [`Launch::prepare`] writes it on the host,
 //!    after waiting for the copy of an earlier run that may still read it.
@@ -9,18 +9,23 @@
 //! 3. *The attention kernel* has one block of threads per sequence, head, split and block of rows.
 //! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states
 //!    or no output.
+//! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It has a stream of its
+//!    own, which begins where the attention kernel may and which the run's stream waits for at the end, so that it
+//!    takes what the attention leaves idle.
 //!
 //! [`Launch::prepare`] computes everything when tensors are bound. [`Launch::enqueue`] only passes it to the driver, so
 //! a run makes no decision and allocates nothing.
 
 use super::marshal::{self, PartialStates, Sequences};
-use super::plan::{Functions, GpuPlan, merging, presenting};
+use super::plan::{Functions, GpuPlan, measuring, merging, presenting};
 use super::workspace::GpuWorkspace;
 use crate::cuda::driver::{Entered, Function, RawStream};
 use crate::error::DeviceError;
 use elsa_core::attention::plan::GpuWorkspaceLayout;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
-use elsa_kernels::cuda::attention::{AttentionArgs, PresentArgs, Sequence, merge_blocks};
+use elsa_kernels::cuda::attention::{
+    AttentionArgs, MeasureArgs, Measuring, PresentArgs, Sequence, merge_blocks,
+};
 
 /// Threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
@@ -60,9 +65,11 @@ pub struct Launch {
     functions: Functions,
     call: AttentionArgs,
     presents: [Option<PresentArgs>; 2],
+    measure: Option<Measuring>,
     attention: Grid,
     merge: Grid,
     present: Grid,
+    measuring: Grid,
     /// Size of the table of sequences in bytes.
     table: usize,
 }
@@ -87,6 +94,10 @@ impl Launch {
         let sequences = fill_sequences(plan, problem, lengths, workspace)?;
         let call = marshal::attention(plan, problem, at, partials, sequences);
         let presents = marshal::presents(problem, at);
+        let records = workspace.scratch.address() + plan.layout.records.start as u64;
+        let measure = functions.measure.is_some();
+        let measure = measure.then(|| marshal::measure(plan, problem, at, &sequences, records));
+        let measuring = Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
         let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
@@ -104,6 +115,8 @@ impl Launch {
             functions,
             call,
             presents,
+            measure,
+            measuring,
             attention: Grid { blocks: blocks as u32, threads: c.kernel.resources.threads as u32 },
             merge: Grid { blocks: merge_blocks as u32, threads: merge.resources().threads as u32 },
             present: Grid { blocks: present_blocks as u32, threads },
@@ -139,6 +152,32 @@ impl Launch {
                 unsafe { self.present.launch(entered, stream, function, present)? };
             }
         }
+        let Some((function, measure)) = self.functions.measure.as_ref().zip(self.measure.as_ref()) else {
+            // SAFETY: the clauses of this function.
+            return unsafe { self.attend(entered, stream) };
+        };
+        let beside = workspace.beside.as_ref().ok_or(DeviceError::NoKernel { role: "measuring" })?;
+        beside.inputs.record(entered, stream)?;
+        // SAFETY: the clauses of this function.
+        unsafe { self.attend(entered, stream)? };
+        let own = beside.stream.raw();
+        beside.inputs.precede(entered, own)?;
+        let parameter = MeasureArgs { call: self.call, measuring: *measure };
+        // SAFETY: the clauses of this function; the kernel takes a `MeasureArgs`.
+        unsafe { self.measuring.launch(entered, own, function, &parameter)? };
+        let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
+        if joined.is_err() {
+            // The run's stream does not wait for the kernel, so this call does.
+            own.synchronize(entered)?;
+        }
+        joined
+    }
+
+    /// Enqueues the attention kernel, and the merge if there is one.
+    ///
+    /// # Safety
+    /// The clauses of [`Launch::enqueue`].
+    unsafe fn attend(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
         // SAFETY: the clauses of this function; the kernel takes an `AttentionArgs`.
         unsafe { self.attention.launch(entered, stream, &self.functions.attention, &self.call)? };
         if let Some(merge) = &self.functions.merge {
@@ -176,19 +215,25 @@ fn fill_sequences(
     let count = plan.choice.sequences;
     if count == 0 {
         let sequence = problem.sequence(lengths, 0);
-        return Ok(Sequences { table: 0, shared: marshal::sequence(&sequence), longest: sequence.queries });
+        return Ok(Sequences {
+            table: 0,
+            shared: marshal::sequence(&sequence),
+            longest: sequence.queries,
+            most_keys: sequence.reach(),
+        });
     }
     let entered = workspace.context.enter()?;
     workspace.uploaded.synchronize(&entered)?;
     let entries = workspace.table.data().cast::<Sequence>();
-    let mut longest = 0;
+    let (mut longest, mut most_keys) = (0, 0);
     for index in 0..count {
         let entry = problem.sequence(lengths, index);
         longest = longest.max(entry.queries);
+        most_keys = most_keys.max(entry.reach());
         // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads it any longer.
         unsafe { entries.add(index).write(marshal::sequence(&entry)) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;
     let shared = marshal::sequence(&elsa_core::attention::Sequence::default());
-    Ok(Sequences { table, shared, longest })
+    Ok(Sequences { table, shared, longest, most_keys })
 }

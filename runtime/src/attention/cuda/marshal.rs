@@ -4,7 +4,9 @@ use super::plan::GpuPlan;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_kernels::cuda::attention::{self as args, Addend, AttentionArgs, PresentArgs, Sequence};
+use elsa_kernels::cuda::attention::{
+    self as args, Addend, AttentionArgs, Measuring, PIECE_ROWS, PresentArgs, Sequence,
+};
 use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output itself.
@@ -25,6 +27,8 @@ pub struct Sequences {
     pub shared: Sequence,
     /// Number of queries of the longest sequence.
     pub longest: usize,
+    /// Number of keys of the sequence with the most.
+    pub most_keys: usize,
 }
 
 fn tensor(view: &View, data: u64) -> Tensor {
@@ -247,6 +251,37 @@ pub fn attention(
         filled.flags |= args::WHOLE_ROWS;
     }
     filled
+}
+
+/// What the kernel that measures takes besides the call; its records begin at `records`.
+pub fn measure(
+    plan: &GpuPlan,
+    problem: &Problem,
+    at: &Operands<u64>,
+    sequences: &Sequences,
+    records: u64,
+) -> Measuring {
+    let s = problem.spec();
+    let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.elements as i64);
+    let mask = s.mask.and_then(|mask| match mask.kind() {
+        MaskKind::Bool => None,
+        MaskKind::Additive(dtype) => Some(dtype),
+    });
+    let bias = s.bias.map(|bias| bias.dtype());
+    let pieces = |rows: usize| int(rows.div_ceil(PIECE_ROWS).max(1));
+    Measuring {
+        records,
+        mask: at[Operand::Mask],
+        bias: at[Operand::Bias],
+        mask_elements: mask.filter(|_| sequences.longest > 0).map_or(0, |_| elements(Operand::Mask)),
+        bias_elements: bias.filter(|_| sequences.longest > 0).map_or(0, |_| elements(Operand::Bias)),
+        mask_dtype: mask.map_or(TYPE_F32, dtype),
+        bias_dtype: bias.map_or(TYPE_F32, dtype),
+        record: int(plan.choice.record_stride()),
+        query_pieces: pieces(sequences.longest),
+        key_pieces: pieces(sequences.most_keys),
+        kv_heads: int(problem.kv_heads()),
+    }
 }
 
 /// The parameters of the kernel that writes the present tensors: one for keys and one for values, `None` where the

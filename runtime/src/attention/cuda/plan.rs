@@ -25,6 +25,7 @@ pub struct Functions {
     pub attention: Function,
     pub merge: Option<Function>,
     pub present: Option<Function>,
+    pub measure: Option<Function>,
 }
 
 /// The kernel that writes the present tensors.
@@ -34,6 +35,15 @@ pub struct Functions {
 pub fn presenting() -> Result<&'static GpuKernel, DeviceError> {
     let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionPresent { .. }));
     found.ok_or(DeviceError::NoKernel { role: "the present" })
+}
+
+/// The kernel that measures the tensors of a call.
+///
+/// # Errors
+/// Returns an error if this build has no such kernel.
+pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
+    let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionMeasure { .. }));
+    found.ok_or(DeviceError::NoKernel { role: "measuring" })
 }
 
 /// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
@@ -86,7 +96,11 @@ impl GpuPlan {
             true => Some(self.gpu.function(context, presenting()?)?),
             false => None,
         };
-        Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present })
+        let measure = match self.choice.records > 0 {
+            true => Some(self.gpu.function(context, measuring()?)?),
+            false => None,
+        };
+        Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present, measure })
     }
 
     /// The structure and the arithmetic that a run without states executes, for its certificate and its error bounds.

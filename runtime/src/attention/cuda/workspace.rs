@@ -4,6 +4,7 @@ use super::plan::GpuPlan;
 use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use crate::cuda::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
+use elsa_core::attention::measured::larger;
 use elsa_core::attention::plan::SEQUENCE_BYTES;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::Sequence;
@@ -77,7 +78,13 @@ impl GpuPlan {
         })?;
         // SAFETY: *lent*; the context can use the bytes, as the driver says.
         let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
-        Ok(GpuWorkspace::new(&self.gpu, &context, scratch, self.layout.sequences.len)?)
+        Ok(GpuWorkspace::new(
+            &self.gpu,
+            &context,
+            scratch,
+            self.layout.sequences.len,
+            self.layout.records.len,
+        )?)
     }
 }
 
@@ -107,6 +114,36 @@ pub struct GpuWorkspace {
     pub bounce: Vec<u8>,
     /// Recorded after the copy of the table to the device.
     pub uploaded: Event,
+    /// The stream of the kernel that measures, if a plan certifies.
+    pub beside: Option<Beside>,
+    /// Records on the host.
+    records: Vec<f32>,
+}
+
+/// A stream for what runs beside the attention.
+#[derive(Debug)]
+pub struct Beside {
+    pub stream: Stream,
+    /// Recorded when the inputs of a run are there.
+    pub inputs: Event,
+    /// Recorded after the work.
+    pub done: Event,
+}
+
+impl Beside {
+    fn new(context: &Arc<Context>) -> Result<Beside, DeviceError> {
+        let (inputs, done) = (Event::new(context)?, Event::new(context)?);
+        Ok(Beside { stream: Stream::new(context)?, inputs, done })
+    }
+}
+
+/// Zeros in host memory.
+fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
+    let mut values = Vec::new();
+    let bytes = len.saturating_mul(size_of::<f32>());
+    values.try_reserve_exact(len).map_err(|_| DeviceError::HostMemory { bytes })?;
+    values.resize(len, 0.0);
+    Ok(values)
 }
 
 /// Enqueued work that has not been waited for.
@@ -177,7 +214,8 @@ impl GpuWorkspace {
             |bytes: fn(&GpuPlan) -> usize| plans.clone().map(|(plan, _)| bytes(plan)).max().unwrap_or(0);
         let scratch = DeviceBuffer::new(&context, most(|plan| plan.layout.bytes))?;
         let table = most(|plan| plan.layout.sequences.len);
-        let mut workspace = GpuWorkspace::new(gpu, &context, scratch, table)?;
+        let records = most(|plan| plan.layout.records.len);
+        let mut workspace = GpuWorkspace::new(gpu, &context, scratch, table, records)?;
         for (_, problem) in plans {
             workspace.reserve_bounce(problem)?;
             if !gpu.profile().integrated {
@@ -187,14 +225,19 @@ impl GpuWorkspace {
         Ok(workspace)
     }
 
-    /// Creates what every run needs beside the scratch, with `table` bytes for the table of sequences.
+    /// Creates what every run needs beside the scratch, with `table` bytes for the table of sequences, and what runs that
+    /// certify need if `records` bytes of records are not zero.
     fn new(
         gpu: &Arc<Gpu>,
         context: &Arc<Context>,
         scratch: DeviceBuffer,
         table: usize,
+        records: usize,
     ) -> Result<GpuWorkspace, DeviceError> {
+        let beside = if records > 0 { Some(Beside::new(context)?) } else { None };
         Ok(GpuWorkspace {
+            beside,
+            records: zeros(records / size_of::<f32>())?,
             gpu: gpu.clone(),
             stream: Stream::new(context)?,
             scratch,
@@ -232,7 +275,8 @@ impl GpuWorkspace {
             }
             let context = self.gpu.context()?;
             let scratch = DeviceBuffer::new(&context, self.scratch.bytes())?;
-            *self = GpuWorkspace::new(&self.gpu, &context, scratch, self.table.bytes())?;
+            let records = self.records.len() * size_of::<f32>();
+            *self = GpuWorkspace::new(&self.gpu, &context, scratch, self.table.bytes(), records)?;
         }
         Ok(lost)
     }
@@ -247,7 +291,11 @@ impl GpuWorkspace {
             return Err(BindError::Foreign);
         }
         let (found, needed) = (self.scratch.bytes(), plan.layout.bytes);
-        if found < needed || self.table.bytes() < plan.layout.sequences.len {
+        let records = self.records.len() * size_of::<f32>();
+        if found < needed
+            || self.table.bytes() < plan.layout.sequences.len
+            || records < plan.layout.records.len
+        {
             let sequences = problem.sequences();
             return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
         }
@@ -305,6 +353,33 @@ impl GpuWorkspace {
         Ok(self.state_partials.as_ref().map_or(0, DeviceBuffer::address))
     }
 
+    /// Waits for pending runs and copies the records of the last one to the host, the first of `count` records of `stride`
+    /// numbers at `at`, where they are joined. Returns that of the call.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or if its memory is no longer that of the run.
+    pub fn fetch_records(&mut self, at: usize, count: usize, stride: usize) -> Result<&[f32], DeviceError> {
+        self.context.usable()?;
+        self.pending.wait()?;
+        let bytes = count.saturating_mul(stride).saturating_mul(size_of::<f32>());
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.scratch.bytes());
+        if !fits || bytes > self.records.len() * size_of::<f32>() {
+            return Err(DeviceError::LostWorkspace);
+        }
+        let entered = self.context.enter()?;
+        let (stream, to) = (self.stream.raw(), self.records.as_mut_ptr().cast());
+        // SAFETY: *room*: both sides have the bytes. *alive*: the copy is waited for.
+        let copied = unsafe { stream.copy_out(&entered, to, self.scratch.address() + at as u64, bytes) };
+        let waited = stream.synchronize(&entered);
+        copied?;
+        waited?;
+        let (first, rest) = self.records.split_at_mut(stride);
+        for record in rest.chunks_exact(stride).take(count.saturating_sub(1)) {
+            first.iter_mut().zip(record).for_each(|(a, b)| *a = larger(*a, *b));
+        }
+        Ok(first)
+    }
+
     /// Frees the copies of host tensors on the device.
     ///
     /// # Errors
@@ -329,11 +404,15 @@ impl GpuWorkspace {
             states,
             table,
             uploaded,
+            beside,
             ..
         } = self;
         let mut closed = vec![pending.wait(), scratch.close(), table.close()];
         closed.extend([state_partials, staging, states].into_iter().flatten().map(DeviceBuffer::close));
         closed.extend([uploaded.close(), stream.close()]);
+        if let Some(Beside { stream, inputs, done }) = beside {
+            closed.extend([stream.close(), inputs.close(), done.close()]);
+        }
         closed.into_iter().collect()
     }
 }

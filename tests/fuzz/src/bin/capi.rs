@@ -314,6 +314,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     block: *u.choose(&[64, 128, 256, 0, 65])?,
                     budget: if u.ratio(1, 4)? { u.int_in_range(0..=1 << 20)? } else { 0 },
                     half_scores: u.arbitrary::<bool>()?.into(),
+                    certify: u.arbitrary::<bool>()?.into(),
                     ..elsa_plan_options::default()
                 };
                 let engine = pick(u, &known.engines, elsa_engine::default())?;
@@ -401,6 +402,14 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let bound = elsa_certificate::default();
                 // SAFETY: above.
                 write(u, &bound, |bound| unsafe { elsa_plan_certificate(plan, backend, bound) })?;
+                let workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
+                let mut absolute = vec![0f64; u.int_in_range(0..=40)?];
+                let (to, count) = (absolute.as_mut_ptr(), absolute.len());
+                let certified = elsa_certified::default();
+                // SAFETY: above; `absolute` has `count` numbers.
+                write(u, &certified, |certified| unsafe {
+                    elsa_workspace_certified(workspace, certified, to, count)
+                })?;
                 accepted(elsa_engine_load_kernels(engine));
             }
             12 => {

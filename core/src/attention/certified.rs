@@ -1,0 +1,242 @@
+//! The certificate of a run that measured its tensors: a rigorous bound of the error of its answer, as plain data.
+//!
+//! ```text
+//! |ŷ_c − y_c| ≤ relative · Σ_j p_j |v_jc| + (what lost weights and underflow can do)        for every row and channel c
+//! ```
+//!
+//! `ŷ` is the output as it was computed, `y` the exact answer for the same inputs, `p_j` the exact probabilities. The bound
+//! is [`Arithmetic::prior`] for the plan's own arithmetic and the norms of this call. Since `Σ_j p_j |v_jc|` is at most the
+//! largest magnitude of channel `c`, the bound is also known in absolute terms ([`Certified::absolute`]).
+//!
+//! Where nothing can be said, nothing is: a tensor that is not finite, or a bound that is infinite or one or more, yields
+//! [`NoClaim`] and no number.
+
+use super::bound::{Arithmetic, Norms, Prior};
+use super::certificate::Certificate;
+use super::measured::{Flags, Measured};
+use super::problem::Problem;
+use core::fmt;
+
+/// Why a certificate claims nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoClaim {
+    /// A tensor of the call holds a NaN or an infinity.
+    NotFinite {
+        /// The flag that says which.
+        flag: Flags,
+        /// Its name.
+        name: &'static str,
+    },
+    /// The bound is infinite, or at least one: the scores of the call may be too large for its arithmetic.
+    Unbounded,
+    /// The values are so large that a sum may overflow.
+    Values,
+}
+
+impl fmt::Display for NoClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoClaim::NotFinite { name, .. } => {
+                write!(f, "{name}: found among the elements measured; allowed: finite numbers")
+            }
+            NoClaim::Unbounded => f.write_str(
+                "bound: the scores of the call may be so large that rounding could change the answer entirely; allowed: \
+                 smaller queries, keys, masks or biases",
+            ),
+            NoClaim::Values => f.write_str(
+                "values: so large that a weighted sum may overflow; allowed: keys * 2^8 * max |v| below 3.4e38",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for NoClaim {}
+
+/// The certificate of a run that measured its tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Certified<'a> {
+    /// The plan's identity and structure, and the published bound.
+    pub certificate: Certificate,
+    /// What was measured.
+    pub measured: Measured,
+    /// The bound; see [`Certified::claim`] for whether it says anything.
+    pub prior: Prior,
+    /// The largest magnitude of each channel of the attended values.
+    channels: &'a [f32],
+}
+
+impl<'a> Certified<'a> {
+    /// The certificate of a run of `problem` that executed what `certificate` says.
+    #[must_use]
+    pub fn new(
+        problem: &Problem,
+        certificate: Certificate,
+        measured: Measured,
+        channels: &'a [f32],
+    ) -> Certified<'a> {
+        let norms = Norms { query: measured.query, key: measured.key, bias: measured.added };
+        let prior = Arithmetic::of(problem, certificate.executed).prior(problem.keys(), &norms);
+        Certified { certificate, measured, prior, channels }
+    }
+
+    /// The bound, if it says anything.
+    ///
+    /// # Errors
+    /// Returns why there is no claim.
+    pub fn claim(&self) -> Result<&Prior, NoClaim> {
+        if let Some((flag, name)) = self.measured.flags.not_finite() {
+            return Err(NoClaim::NotFinite { flag, name });
+        }
+        if !self.prior.claims() {
+            return Err(NoClaim::Unbounded);
+        }
+        if self.prior.absolute(self.measured.value).is_finite() {
+            Ok(&self.prior)
+        } else {
+            Err(NoClaim::Values)
+        }
+    }
+
+    /// The largest magnitude of each channel of the attended values.
+    #[must_use]
+    pub const fn channels(&self) -> &'a [f32] {
+        self.channels
+    }
+
+    /// An upper bound of the error of every element of channel `channel`, or `None` if there is no claim or no such
+    /// channel.
+    #[must_use]
+    pub fn absolute(&self, channel: usize) -> Option<f64> {
+        let value = self.channels.get(channel)?;
+        Some(self.claim().ok()?.absolute(f64::from(*value)))
+    }
+
+    /// An upper bound of the error of every element of the output, or `None` if there is no claim.
+    #[must_use]
+    pub fn largest_absolute(&self) -> Option<f64> {
+        Some(self.claim().ok()?.absolute(self.measured.value))
+    }
+
+    /// Writes the certificate as one line of JSON, without a line break:
+    ///
+    /// - `claim`: `"rigorous"`, or `"none"`; then `why` says why, and there are no bounds,
+    /// - `relative_to`: `"sum_j p_j |v_j|"`, of each element,
+    /// - `bound`, and `likely` for roundings of random sign, relative to that; `absolute`, in units of the values, for every
+    ///   element,
+    /// - `kernel`, `keys`, and the measured norms,
+    /// - `flags`: the names of those that are set,
+    /// - `published`: the object that [`Certificate::write_json`] writes.
+    ///
+    /// # Errors
+    /// Returns an error if `out` does.
+    pub fn write_json(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        match self.claim() {
+            Ok(prior) => {
+                write!(out, r#"{{"claim":"rigorous","rigorous":true,"relative_to":"sum_j p_j |v_j|","#)?;
+                write!(out, r#""bound":{:e},"likely":{:e},"#, prior.relative, prior.likely)?;
+                write!(out, r#""absolute":{:e},"#, prior.absolute(self.measured.value))?;
+            }
+            Err(why) => write!(out, r#"{{"claim":"none","rigorous":true,"why":"{why}","#)?,
+        }
+        write!(out, r#""kernel":"{}","keys":{},"#, self.certificate.executed.kernel, self.certificate.keys)?;
+        let Measured { query, key, added, value, flags } = self.measured;
+        for (name, x) in [("query_norm", query), ("key_norm", key), ("added", added), ("value", value)] {
+            // JSON has no number that is not finite.
+            match x.is_finite() {
+                true => write!(out, r#""{name}":{x:e},"#)?,
+                false => write!(out, r#""{name}":null,"#)?,
+            }
+        }
+        out.write_str(r#""flags":["#)?;
+        let set = Flags::ALL.iter().filter(|(flag, _)| flags.contains(*flag));
+        for (i, (_, name)) in set.enumerate() {
+            write!(out, r#"{}"{name}""#, if i == 0 { "" } else { "," })?;
+        }
+        out.write_str(r#"],"published":"#)?;
+        self.certificate.write_json(out)?;
+        out.write_str("}")
+    }
+}
+
+impl fmt::Display for Certified<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_json(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::certificate::Executed;
+    use crate::attention::measured::MEASURED;
+    use crate::attention::problem::Spec;
+    use crate::dtype::DType;
+    use crate::view::{Layout, View};
+
+    const EXECUTED: Executed = Executed {
+        kernel: "some_kernel",
+        block: 64,
+        segment_blocks: 8,
+        merge_depth: 1,
+        additions: 70,
+        into_s: 70,
+        into_w: 70,
+        chain: 64,
+        chain_depth: 0,
+        fused: true,
+        exp2_relative: 1.7e-7,
+        half_chain: 0,
+    };
+
+    /// The certificate of a record, in which all magnitudes are one but for one of them.
+    fn with(place: usize, x: f32, channels: &[f32]) -> Certified<'_> {
+        let view = View::dense("x", Layout::Bhnd, &[900, 64], None).unwrap();
+        let problem = Spec::new(DType::F32, view, view, view, view).check().unwrap();
+        let mut record = [1.0; MEASURED];
+        record[place] = x;
+        let measured = Measured::of(&problem, &record, channels);
+        Certified::new(&problem, Certificate::new(DType::F32, 900, EXECUTED), measured, channels)
+    }
+
+    #[test]
+    fn a_claim_has_numbers_for_every_channel() {
+        let channels = [1.0, 0.0, 4.0];
+        let certified = with(0, 1.0, &channels);
+        let prior = *certified.claim().unwrap();
+        assert!(prior.relative > 1e-7 && prior.relative < 1e-4 && prior.likely <= prior.relative);
+        let [one, none, four] = [0, 1, 2].map(|channel| certified.absolute(channel).unwrap());
+        assert!(one >= prior.relative && four >= 3.99 * one && none < 1e-30, "{one:e} {none:e} {four:e}");
+        assert_eq!((certified.largest_absolute(), certified.absolute(3)), (Some(four), None));
+        assert_eq!(certified.channels(), channels);
+        // A larger norm demands a larger bound.
+        let [longer, further] = [(0, 1e2), (4, 1e2)].map(|(place, x)| with(place, x, &channels).prior);
+        assert!(longer.relative > prior.relative);
+        assert!(further.relative > prior.relative);
+    }
+
+    #[test]
+    fn nothing_is_claimed_where_nothing_is_known() {
+        let channels = [1.0; 3];
+        let not_finite = |certified: Certified<'_>| match certified.claim() {
+            Err(NoClaim::NotFinite { name, .. }) => name,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(not_finite(with(1, f32::NAN, &channels)), "q_nan");
+        assert_eq!(not_finite(with(3, f32::INFINITY, &channels)), "k_infinite");
+        assert_eq!(not_finite(with(4, f32::INFINITY, &channels)), "mask_infinite");
+        assert_eq!(not_finite(with(7, f32::NAN, &channels)), "out_nan");
+        assert_eq!(not_finite(with(0, 1.0, &[1.0, f32::NAN])), "v_nan");
+        assert_eq!(with(4, 1e30, &channels).claim(), Err(NoClaim::Unbounded));
+        assert_eq!(with(0, 1.0, &[f32::MAX]).claim(), Err(NoClaim::Values));
+        for certified in [with(1, f32::NAN, &channels), with(4, 1e30, &channels), with(0, 1.0, &[f32::MAX])] {
+            assert_eq!((certified.absolute(0), certified.largest_absolute()), (None, None));
+            let mut line: heapless::String<2048> = heapless::String::new();
+            certified.write_json(&mut line).unwrap();
+            assert!(line.starts_with(r#"{"claim":"none","#) && line.contains(r#""why":""#), "{line}");
+            for number in ["\"bound\"", "\"likely\"", "\"absolute\"", "NaN", "inf,"] {
+                assert!(!line.contains(number), "{line}");
+            }
+        }
+    }
+}

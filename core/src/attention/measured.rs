@@ -1,0 +1,298 @@
+//! What a run measures of its tensors on request, and what follows from it: norms and flags, as plain data.
+//!
+//! A run finds the largest sum of squares of a row of queries and of keys in f32, and the largest magnitude of every
+//! kind of element. The sums are rounded; the norms here are not smaller than the exact ones.
+//!
+//! **The norm of a row.** A computed sum of `d` squares, added in any order, with or without fused multiply-adds, is at
+//! least `(1 − γ_k) Σ x² − d t`, where `k = d + 4` counts the roundings on the longest path, `γ_k = k u / (1 − k u)` with
+//! `u = 2^-24`, and `t = 2^-126` is the most that a square loses where it underflows (Higham, *Accuracy and Stability of
+//! Numerical Algorithms*, section 3.1). So `Σ x² ≤ (sum + d t) / (1 − γ_k)`. With the largest magnitude `M` the norm is
+//! also at most `√d M`, which holds where the sum overflows. The smaller of the two counts, raised by `2^-50` for the
+//! arithmetic in f64.
+
+use super::mask::MASK_LIMIT;
+use super::problem::Problem;
+use crate::state::{HEADROOM, WEIGHT_FLOOR};
+use core::fmt;
+
+/// Numbers of a record of what was measured, before one for each channel of the values. They have no sign.
+pub const MEASURED: usize = 8;
+
+/// Places in a record: the largest sum of squares of a query row, and the largest magnitude of a query's element beside it.
+pub const MEASURED_QUERY: usize = 0;
+/// Of a key row, likewise.
+pub const MEASURED_KEY: usize = 2;
+/// The largest magnitude of the mask's elements that are not `−∞`.
+pub const MEASURED_MASK: usize = 4;
+/// Of the bias's.
+pub const MEASURED_BIAS: usize = 5;
+/// Of a row of the output, as of a query row.
+pub const MEASURED_OUTPUT: usize = 6;
+
+/// The larger of two numbers without sign, of which NaN is larger than any other.
+#[must_use]
+pub fn larger(a: f32, b: f32) -> f32 {
+    if b.to_bits() > a.to_bits() { b } else { a }
+}
+
+/// What is remarkable about the tensors of a call, and about its run: a set of bits.
+///
+/// A flag of an element speaks of the elements that were measured: rows of queries of every sequence, on the CPU those of
+/// the output too, keys and values between the first and the last that length, causality and window let some row of the sequence attend, and
+/// every element of a mask or a bias. A key that a mask takes out was measured, and so was one that other rows
+/// attend: its NaN or infinity is reported although it may reach no output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// A query is NaN.
+    pub const QUERY_NAN: Flags = Flags(1 << 0);
+    /// A query is infinite, and none is NaN.
+    pub const QUERY_INFINITE: Flags = Flags(1 << 1);
+    /// A key is NaN.
+    pub const KEY_NAN: Flags = Flags(1 << 2);
+    /// A key is infinite, and none is NaN.
+    pub const KEY_INFINITE: Flags = Flags(1 << 3);
+    /// A value is NaN.
+    pub const VALUE_NAN: Flags = Flags(1 << 4);
+    /// A value is infinite, and none is NaN.
+    pub const VALUE_INFINITE: Flags = Flags(1 << 5);
+    /// An element of the mask or the bias is NaN.
+    pub const ADDED_NAN: Flags = Flags(1 << 6);
+    /// An element of the mask or the bias is `+∞`, and none is NaN.
+    pub const ADDED_INFINITE: Flags = Flags(1 << 7);
+    /// An element of the output is NaN.
+    pub const OUTPUT_NAN: Flags = Flags(1 << 8);
+    /// An element of the output is infinite, and none is NaN.
+    pub const OUTPUT_INFINITE: Flags = Flags(1 << 9);
+    /// The scores of a row may lie so far apart that small weights became zero.
+    pub const UNDERFLOW: Flags = Flags(1 << 10);
+    /// The CPU computed in place of a GPU.
+    pub const FALLBACK: Flags = Flags(1 << 11);
+
+    /// Every flag with its name.
+    pub const ALL: [(Flags, &'static str); 12] = [
+        (Flags::QUERY_NAN, "q_nan"),
+        (Flags::QUERY_INFINITE, "q_infinite"),
+        (Flags::KEY_NAN, "k_nan"),
+        (Flags::KEY_INFINITE, "k_infinite"),
+        (Flags::VALUE_NAN, "v_nan"),
+        (Flags::VALUE_INFINITE, "v_infinite"),
+        (Flags::ADDED_NAN, "mask_nan"),
+        (Flags::ADDED_INFINITE, "mask_infinite"),
+        (Flags::OUTPUT_NAN, "out_nan"),
+        (Flags::OUTPUT_INFINITE, "out_infinite"),
+        (Flags::UNDERFLOW, "underflow"),
+        (Flags::FALLBACK, "fallback"),
+    ];
+
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all flags of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These flags and those of `other`, if `set`.
+    #[must_use]
+    pub const fn with(self, other: Flags, set: bool) -> Flags {
+        Flags(if set { self.0 | other.0 } else { self.0 })
+    }
+
+    /// The first flag that says that a tensor of the call is not finite.
+    #[must_use]
+    pub fn not_finite(self) -> Option<(Flags, &'static str)> {
+        Flags::ALL[..10].iter().copied().find(|(flag, _)| self.contains(*flag))
+    }
+}
+
+/// The names of the flags that are set, with commas between them.
+impl fmt::Display for Flags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names = Flags::ALL.iter().filter(|(flag, _)| self.contains(*flag)).map(|(_, name)| name);
+        if let Some(first) = names.next() {
+            f.write_str(first)?;
+        }
+        names.try_for_each(|name| write!(f, ", {name}"))
+    }
+}
+
+/// What a run measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Upper bound of the Euclidean norm of a query row; infinite or NaN if an element is.
+    pub query: f64,
+    /// Of a key row, past keys included.
+    pub key: f64,
+    /// Upper bound of `|mask| + |bias|` of an element that is not `−∞`; zero without mask and bias.
+    pub added: f64,
+    /// The largest magnitude of an element of an attended value.
+    pub value: f64,
+    /// What is remarkable.
+    pub flags: Flags,
+}
+
+/// An upper bound of the largest norm of rows of `dim` elements, of which the largest computed sum of squares and the
+/// largest magnitude are known.
+fn norm([squares, largest]: [f32; 2], dim: usize) -> f64 {
+    let (squares, largest, dim) = (f64::from(squares), f64::from(largest), dim as f64);
+    let by_largest = libm::sqrt(dim) * largest;
+    let x = (dim + 4.0) / 16_777_216.0;
+    let shrunk = 1.0 - x / (1.0 - x);
+    if !by_largest.is_finite() || !squares.is_finite() || x >= 0.5 || shrunk <= 0.0 {
+        return by_largest * WIDER;
+    }
+    let by_sum = libm::sqrt((squares + dim * f64::from(f32::MIN_POSITIVE)) / shrunk);
+    by_sum.min(by_largest) * WIDER
+}
+
+/// `1 + 2^-50`, more than a few roundings in f64.
+const WIDER: f64 = 1.0 + 8.881_784_197_001_252e-16;
+
+impl Measured {
+    /// What follows from a record of a call: its first [`MEASURED`] numbers, and those of the channels of the values.
+    #[must_use]
+    pub fn of(problem: &Problem, record: &[f32; MEASURED], channels: &[f32]) -> Measured {
+        let at = |i: usize| record[i];
+        let value = channels.iter().fold(0.0, |a, b| larger(a, *b));
+        // Finite elements count as at most that.
+        let limit = |x: f32| if x.is_finite() { x.min(MASK_LIMIT) } else { x };
+        let added = larger(at(MEASURED_MASK), at(MEASURED_BIAS));
+        let flags = [
+            (at(MEASURED_QUERY + 1), Flags::QUERY_NAN, Flags::QUERY_INFINITE),
+            (at(MEASURED_KEY + 1), Flags::KEY_NAN, Flags::KEY_INFINITE),
+            (value, Flags::VALUE_NAN, Flags::VALUE_INFINITE),
+            (added, Flags::ADDED_NAN, Flags::ADDED_INFINITE),
+            (at(MEASURED_OUTPUT + 1), Flags::OUTPUT_NAN, Flags::OUTPUT_INFINITE),
+        ]
+        .iter()
+        .fold(Flags::default(), |flags, (x, nan, infinite)| {
+            flags.with(*nan, x.is_nan()).with(*infinite, x.is_infinite())
+        });
+        let dim = problem.head_dim();
+        let mut measured = Measured {
+            query: norm([at(MEASURED_QUERY), at(MEASURED_QUERY + 1)], dim),
+            key: norm([at(MEASURED_KEY), at(MEASURED_KEY + 1)], dim),
+            added: f64::from(limit(at(MEASURED_MASK))) + f64::from(limit(at(MEASURED_BIAS))),
+            value: f64::from(value),
+            flags,
+        };
+        // A weight is 2^(s − m), with m within HEADROOM + 1 of the largest score of its row.
+        let floor = f64::from(-WEIGHT_FLOOR - HEADROOM - 1.0) * core::f64::consts::LN_2;
+        let near = 2.0 * measured.largest_score(problem) < floor;
+        measured.flags = measured.flags.with(Flags::UNDERFLOW, !near);
+        measured
+    }
+
+    /// An upper bound of the magnitude of a score, in natural-log units.
+    #[must_use]
+    pub fn largest_score(&self, problem: &Problem) -> f64 {
+        let product = f64::from(problem.scale()).abs() * self.query * self.key * WIDER;
+        let capped = match problem.spec().softcap {
+            Some(cap) if product.is_finite() => product.min(f64::from(cap)),
+            _ => product,
+        };
+        (capped + self.added) * WIDER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::problem::Spec;
+    use crate::dtype::DType;
+    use crate::view::{Layout, View};
+
+    fn problem(dim: usize, softcap: Option<f32>) -> Problem {
+        let view = View::dense("x", Layout::Bhnd, &[3, dim], None).unwrap();
+        Spec { scale: Some(0.5), softcap, ..Spec::new(DType::F32, view, view, view, view) }.check().unwrap()
+    }
+
+    fn measured(record: [f32; MEASURED], channels: &[f32]) -> Measured {
+        Measured::of(&problem(4, None), &record, channels)
+    }
+
+    #[test]
+    fn norms_are_upper_bounds() {
+        for dim in [1, 4, 64, 256, 100_000] {
+            for x in [1.0f32, 3e-3, 1e10] {
+                // Every square, product and sum rounded down as far as the dot product may be.
+                let exact = f64::from(x) * libm::sqrt(dim as f64);
+                let gamma = (dim as f64 + 4.0) / 16_777_216.0;
+                let computed = exact * exact * (1.0 - gamma / (1.0 - gamma));
+                let down = f32::from_bits((computed as f32).to_bits() - 1);
+                assert!(f64::from(down) <= computed);
+                let found = norm([down, x], dim);
+                assert!(
+                    found >= exact * (1.0 - 1e-7) && found <= exact * (1.0 + 1e-15),
+                    "{dim} {x}: {found:e}"
+                );
+                let found = norm([(computed * (1.0 + 1e-7)) as f32, 2.0 * x], dim);
+                assert!(
+                    found >= exact && found <= exact * (1.0 + 2.0 * gamma + 1e-6),
+                    "{dim} {x}: {found:e}"
+                );
+            }
+        }
+        // Squares that overflow, and squares that underflow.
+        assert!(norm([f32::INFINITY, 1e30], 4) >= 2e30 && norm([f32::INFINITY, 1e30], 4) < 2.1e30);
+        assert!(norm([0.0, 1e-30], 4) >= 2e-30 && norm([0.0, 1e-30], 4) < 2.1e-30);
+        let (fallen, exact) = (norm([0.0, 1e-20], 64), 8.0 * f64::from(1e-20f32));
+        assert!(fallen >= exact && fallen < 1.1 * exact, "{fallen:e}");
+        assert_eq!(norm([0.0, 0.0], 64), 0.0);
+        assert!(norm([f32::NAN, f32::NAN], 4).is_nan() && norm([f32::NAN, f32::INFINITY], 4).is_infinite());
+        assert!(norm([1.0, 1.0], usize::MAX).is_finite());
+    }
+
+    #[test]
+    fn flags_name_what_is_not_finite() {
+        let clean = measured([1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 0.0, 1.0], &[1.0, 2.5, 0.0, 0.0]);
+        assert_eq!((clean.flags, clean.value, clean.added), (Flags::default(), 2.5, 5.0));
+        assert_eq!(clean.flags.not_finite(), None);
+        for (place, x, flag) in [
+            (1, f32::NAN, "q_nan"),
+            (1, f32::INFINITY, "q_infinite"),
+            (3, f32::NAN, "k_nan"),
+            (3, f32::INFINITY, "k_infinite"),
+            (4, f32::NAN, "mask_nan"),
+            (5, f32::INFINITY, "mask_infinite"),
+            (7, f32::NAN, "out_nan"),
+            (7, f32::INFINITY, "out_infinite"),
+        ] {
+            let mut record = [1.0; MEASURED];
+            record[place] = x;
+            let found = measured(record, &[1.0; 4]);
+            assert_eq!(found.flags.not_finite().map(|(_, name)| name), Some(flag));
+        }
+        assert_eq!(
+            measured([1.0; MEASURED], &[1.0, f32::NAN]).flags.not_finite().map(|f| f.1),
+            Some("v_nan")
+        );
+        let flags = Flags::QUERY_NAN.with(Flags::UNDERFLOW, true).with(Flags::FALLBACK, false);
+        let mut text: heapless::String<64> = heapless::String::new();
+        fmt::Write::write_fmt(&mut text, format_args!("{flags}")).unwrap();
+        assert_eq!((&*text, flags.bits()), ("q_nan, underflow", 1 + 1024));
+        assert!(flags.contains(Flags::UNDERFLOW) && !flags.contains(Flags::FALLBACK));
+    }
+
+    #[test]
+    fn scores_that_may_lie_far_apart_are_flagged() {
+        // |scale| · 8 · k: a range of twice that, against 117 ln 2.
+        let flagged = |key: f32, softcap, added| {
+            let record = [64.0, 8.0, key * key, key, added, 0.0, 0.0, 0.0];
+            Measured::of(&problem(1, softcap), &record, &[1.0]).flags.contains(Flags::UNDERFLOW)
+        };
+        assert_eq!([10.0, 10.2].map(|key| flagged(key, None, 0.0)), [false, true]);
+        assert_eq!([30.0, 41.0].map(|cap| flagged(1e4, Some(cap), 0.0)), [false, true]);
+        assert_eq!([0.5, 2.0].map(|added| flagged(10.0, None, added)), [false, true]);
+        assert!(flagged(f32::INFINITY, None, 0.0) && flagged(f32::NAN, None, 0.0));
+        // Finite elements of a mask count as at most its limit.
+        let most = measured([1.0, 1.0, 1.0, 1.0, f32::MAX, f32::MAX, 0.0, 0.0], &[1.0]);
+        assert_eq!(most.added, 2.0 * f64::from(MASK_LIMIT));
+    }
+}

@@ -1,0 +1,258 @@
+//! How large the elements of a call's tensors are: what the certificate of a run is computed from.
+//!
+//! ```text
+//! naive:  for each row:  norm = √ Σ x²      largest = max(largest, norm)
+//! ```
+//!
+//! 1. *Squares, and magnitudes beside them.* The sum of squares of a row overflows where the norm does not. The largest
+//!    magnitude is found along with it: `√dim` times that bounds the norm as well, and tells an element that is infinite
+//!    from a sum that is.
+//! 2. *No root.* The largest sum of squares has the largest norm, so that one root is taken for a whole call, where the
+//!    rounding of the sums is accounted for.
+//! 3. *A maximum that NaN cannot leave.* Magnitudes are compared as the integers of their bits, by which infinity is larger
+//!    than any number and NaN larger than infinity. The result does not depend on the order.
+//! 4. *Columns of values in strips*, whose maxima stay in registers down the rows.
+
+use crate::lanes::{Lanes, MAX_LANES};
+use elsa_core::dtype::DType;
+
+/// Rows of elements in memory.
+///
+/// Contract: `rows` rows of `dim` elements of `dtype`, `stride` elements apart, are readable at `data`.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasuredRows {
+    /// The first element of the first row.
+    pub data: *const u8,
+    /// Type of the elements.
+    pub dtype: DType,
+    /// From one row to the next, in elements.
+    pub stride: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub dim: usize,
+}
+
+/// Entry points for one instruction set.
+///
+/// Each is unsafe with the clauses of the function of the same name, and one more: the instruction set is present.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    /// [`norms`].
+    pub norms: unsafe fn(&MeasuredRows, *mut f32),
+    /// [`channels`].
+    pub channels: unsafe fn(&MeasuredRows, *mut f32),
+    /// [`addends`].
+    pub addends: unsafe fn(&MeasuredRows, *mut f32),
+}
+
+/// Element types, as parameters of functions.
+const F32: u8 = 0;
+const F16: u8 = 1;
+const BF16: u8 = 2;
+
+/// Calls a function that is generic over the element type.
+macro_rules! by_type {
+    ($function:ident, $lanes:ident, $isa:expr, $rows:expr, $to:expr) => {
+        match $rows.dtype {
+            DType::F32 => $function::<$lanes, F32>($isa, $rows, $to),
+            DType::F16 => $function::<$lanes, F16>($isa, $rows, $to),
+            DType::Bf16 => $function::<$lanes, BF16>($isa, $rows, $to),
+        }
+    };
+}
+
+/// The larger of two numbers without sign; NaN is larger than any number.
+#[inline(always)]
+#[must_use]
+pub fn larger(a: f32, b: f32) -> f32 {
+    if b.to_bits() > a.to_bits() { b } else { a }
+}
+
+/// Replaces the number at `at` by `x`, if that is larger.
+///
+/// # Safety
+/// - `at` is readable and writable for one value.
+#[inline(always)]
+unsafe fn raise(at: *mut f32, x: f32) {
+    // SAFETY: the clause.
+    unsafe { at.write(larger(at.read(), x)) }
+}
+
+/// The largest lane of a vector without signs.
+#[inline(always)]
+fn largest_lane<L: Lanes>(x: L) -> f32 {
+    let mut lanes = [0.0; MAX_LANES];
+    // SAFETY: the buffer holds a vector.
+    unsafe { x.store(lanes.as_mut_ptr()) };
+    let mut most = 0.0;
+    for lane in lanes {
+        most = larger(most, lane);
+    }
+    most
+}
+
+/// `N` elements of type `T`.
+///
+/// # Safety
+/// - `N` elements are readable at `p`.
+#[inline(always)]
+unsafe fn load<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8) -> L {
+    // SAFETY: the clause.
+    unsafe {
+        match T {
+            F32 => L::load(isa, p.cast()),
+            F16 => L::load_f16(isa, p.cast()),
+            _ => L::load_bf16(isa, p.cast()),
+        }
+    }
+}
+
+/// Size of an element of type `T` in bytes.
+#[inline(always)]
+const fn size_of_type<const T: u8>() -> usize {
+    if T == F32 { 4 } else { 2 }
+}
+
+/// `n` elements of type `T`, at most `N`, and zeros.
+///
+/// # Safety
+/// - `n` elements are readable at `p`, and `n` is at most `N`.
+#[inline(always)]
+unsafe fn load_some<L: Lanes, const T: u8>(isa: L::Isa, p: *const u8, n: usize) -> L {
+    let mut lanes = [0u32; MAX_LANES];
+    // SAFETY: the buffer holds a vector of any type, and so the `n` elements (clause).
+    unsafe {
+        lanes.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(p, n * size_of_type::<T>());
+        load::<L, T>(isa, lanes.as_ptr().cast())
+    }
+}
+
+/// Raises `to[0]` to the largest sum of squares of a row, as it is rounded in f32, and `to[1]` to the largest magnitude of
+/// an element. Both are NaN if an element is.
+///
+/// A sum has at most `dim + 4` roundings between a square and the result.
+///
+/// # Safety
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for two values without sign.
+#[inline(always)]
+pub unsafe fn norms<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    // SAFETY: the same clauses.
+    unsafe { by_type!(norms_of, L, isa, rows, to) }
+}
+
+#[inline(always)]
+unsafe fn norms_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    let zero = L::splat(isa, 0.0);
+    let whole = rows.dim / L::N * L::N;
+    let (mut magnitudes, mut squares) = (zero, 0.0);
+    for i in 0..rows.rows {
+        let row = rows.data.wrapping_add(i * rows.stride * size_of_type::<T>());
+        let (mut sum, mut x) = (zero, 0);
+        // SAFETY: vectors end at or before `dim`, and the rest are `dim - x` elements (contract).
+        unsafe {
+            while x < whole {
+                let e = load::<L, T>(isa, row.add(x * size_of_type::<T>()));
+                sum = e.mul_add(e, sum);
+                magnitudes = magnitudes.larger_magnitude(e);
+                x += L::N;
+            }
+            if x < rows.dim {
+                let e = load_some::<L, T>(isa, row.add(x * size_of_type::<T>()), rows.dim - x);
+                sum = e.mul_add(e, sum);
+                magnitudes = magnitudes.larger_magnitude(e);
+            }
+        }
+        squares = larger(squares, sum.lane_sum().abs());
+    }
+    // SAFETY: two values (clause).
+    unsafe {
+        raise(to, squares);
+        raise(to.add(1), largest_lane(magnitudes));
+    }
+}
+
+/// Vectors of a strip of columns.
+const STRIP: usize = 4;
+
+/// Raises `to[c]` to the largest magnitude of element `c` of the rows, NaN if one is.
+///
+/// # Safety
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for `dim` values without sign.
+#[inline(always)]
+pub unsafe fn channels<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    // SAFETY: the same clauses.
+    unsafe { by_type!(channels_of, L, isa, rows, to) }
+}
+
+#[inline(always)]
+unsafe fn channels_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    let (step, mut x) = (rows.stride * size_of_type::<T>(), 0);
+    // SAFETY: strips and vectors end at or before `dim`, and the rest are `dim - x` elements (contract).
+    unsafe {
+        while x + STRIP * L::N <= rows.dim {
+            let mut most = [L::splat(isa, 0.0); STRIP];
+            for s in 0..STRIP {
+                most[s] = L::load(isa, to.add(x + s * L::N));
+            }
+            let mut row = rows.data.wrapping_add(x * size_of_type::<T>());
+            for _ in 0..rows.rows {
+                for s in 0..STRIP {
+                    let e = load::<L, T>(isa, row.add(s * L::N * size_of_type::<T>()));
+                    most[s] = most[s].larger_magnitude(e);
+                }
+                row = row.wrapping_add(step);
+            }
+            for s in 0..STRIP {
+                most[s].store(to.add(x + s * L::N));
+            }
+            x += STRIP * L::N;
+        }
+        while x < rows.dim {
+            let n = (rows.dim - x).min(L::N);
+            let mut most = load_some::<L, F32>(isa, to.add(x).cast(), n);
+            let mut row = rows.data.wrapping_add(x * size_of_type::<T>());
+            for _ in 0..rows.rows {
+                most = most.larger_magnitude(load_some::<L, T>(isa, row, n));
+                row = row.wrapping_add(step);
+            }
+            let mut lanes = [0.0; MAX_LANES];
+            most.store(lanes.as_mut_ptr());
+            to.add(x).copy_from_nonoverlapping(lanes.as_ptr(), n);
+            x += n;
+        }
+    }
+}
+
+/// Raises `to[0]` to the largest magnitude of the elements, of which `−∞` counts as zero: it adds nothing, but takes a key
+/// out. NaN if one is, and infinite if one is `+∞`.
+///
+/// # Safety
+/// - The contract of [`MeasuredRows`]. `to` is readable and writable for one value without sign.
+#[inline(always)]
+pub unsafe fn addends<L: Lanes>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    // SAFETY: the same clauses.
+    unsafe { by_type!(addends_of, L, isa, rows, to) }
+}
+
+#[inline(always)]
+unsafe fn addends_of<L: Lanes, const T: u8>(isa: L::Isa, rows: &MeasuredRows, to: *mut f32) {
+    let zero = L::splat(isa, 0.0);
+    let mut most = zero;
+    for i in 0..rows.rows {
+        let row = rows.data.wrapping_add(i * rows.stride * size_of_type::<T>());
+        let mut x = 0;
+        while x < rows.dim {
+            let n = (rows.dim - x).min(L::N);
+            // SAFETY: the `n` elements lie in the row (contract).
+            let e = unsafe {
+                let at = row.add(x * size_of_type::<T>());
+                if n == L::N { load::<L, T>(isa, at) } else { load_some::<L, T>(isa, at, n) }
+            };
+            most = most.larger_magnitude(e.if_present(e, zero));
+            x += n;
+        }
+    }
+    // SAFETY: one value (clause).
+    unsafe { raise(to, largest_lane(most)) };
+}

@@ -1,0 +1,53 @@
+//! The arguments of the kernel that measures the tensors of a call. The twin of `kernels/cuda/attention/measure.cuh`, field
+//! for field.
+
+use super::args::AttentionArgs;
+
+/// Rows of a head that a block takes at once.
+pub const PIECE_ROWS: usize = 64;
+
+/// The only parameter of the kernel that measures. A record has the places of `elsa_core::attention::measured`, then one for
+/// each channel of the values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MeasureArgs {
+    /// The call, of which tensors, sequences and sizes are read.
+    pub call: AttentionArgs,
+    /// What is measured besides.
+    pub measuring: Measuring,
+}
+
+/// What the kernel that measures takes besides the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measuring {
+    /// The records, f32 `[block][record]`.
+    pub records: u64,
+    /// The elements of the mask.
+    pub mask: u64,
+    /// The elements of the bias, or of its table.
+    pub bias: u64,
+    /// Number of elements of the mask; zero if there is none, or if it is boolean.
+    pub mask_elements: i64,
+    /// Number of elements of the bias.
+    pub bias_elements: i64,
+    /// Type of the mask's elements: `TYPE_F32` to `TYPE_BF16`.
+    pub mask_dtype: i32,
+    /// Type of the bias's elements.
+    pub bias_dtype: i32,
+    /// Numbers from one record to the next.
+    pub record: i32,
+    /// Pieces of [`PIECE_ROWS`] queries of the longest sequence.
+    pub query_pieces: i32,
+    /// Pieces of keys of the longest sequence.
+    pub key_pieces: i32,
+    /// Key heads.
+    pub kv_heads: i32,
+}
+
+// The sizes and offsets that the device twin asserts too.
+const _: () = {
+    assert!(core::mem::offset_of!(MeasureArgs, measuring) == size_of::<AttentionArgs>());
+    assert!(core::mem::offset_of!(Measuring, mask_dtype) == 40);
+    assert!(size_of::<MeasureArgs>() == size_of::<AttentionArgs>() + 64);
+};

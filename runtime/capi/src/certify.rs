@@ -1,0 +1,65 @@
+//! Certificates of runs: how wrong the answer of the last run in a workspace may be.
+
+use crate::fault::call;
+use crate::growing::Room;
+use crate::pointer::aligned;
+use crate::text::{self, Text};
+use crate::types::*;
+use crate::workspace::{WORKSPACES, lock};
+use elsa_core::attention::certified::Certified;
+
+fn certified(c: &Certified<'_>) -> elsa_certified {
+    let claim = c.claim();
+    let reason = claim.as_ref().map_or_else(|why| Text::of(why), |_| Text::new());
+    let bound = |of: f64| if claim.is_ok() { of } else { f64::NAN };
+    elsa_certified {
+        size: size_of::<elsa_certified>(),
+        claims: u32::from(claim.is_ok()),
+        flags: c.measured.flags.bits(),
+        keys: c.certificate.keys,
+        channels: c.channels().len(),
+        bound: bound(c.prior.relative),
+        likely: bound(c.prior.likely),
+        absolute: c.largest_absolute().unwrap_or(f64::NAN),
+        query_norm: c.measured.query,
+        key_norm: c.measured.key,
+        added: c.measured.added,
+        value: c.measured.value,
+        kernel: text::name(c.certificate.executed.kernel),
+        reason: reason.chars(),
+    }
+}
+
+/// Writes how wrong the answer of the last run in a workspace may be: a bound that is proved for the arithmetic of the plan
+/// and the tensors of the run. The plan was created with the option certify. It waits for a run that is pending on a GPU,
+/// and is ELSA_STATUS_UNSUPPORTED where the last run was of another plan, failed, or did not take place.
+///
+/// absolute receives an upper bound of the error of every element of each channel of the output, count numbers at most;
+/// NaN without a claim. It may be null where count is 0.
+///
+/// # Safety
+/// *write*; absolute is writable for count numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_workspace_certified(
+    workspace: elsa_workspace,
+    value: *mut elsa_certified,
+    absolute: *mut f64,
+    count: usize,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *write*.
+        let room = unsafe { Room::new("value", value) }?;
+        if count > 0 {
+            aligned("absolute", absolute)?;
+        }
+        let workspace = WORKSPACES.get(workspace.id)?;
+        let mut workspace = lock(&workspace)?;
+        let found = workspace.certified()?;
+        for channel in 0..count.min(found.channels().len()) {
+            // SAFETY: the clause on absolute.
+            unsafe { absolute.add(channel).write(found.absolute(channel).unwrap_or(f64::NAN)) };
+        }
+        room.fill(certified(&found));
+        Ok(())
+    })
+}

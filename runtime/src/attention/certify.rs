@@ -1,0 +1,71 @@
+//! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
+
+use super::cpu::plan::CpuWorkspace;
+use super::cuda::workspace::GpuWorkspace;
+use crate::error::CertifyError;
+use elsa_core::attention::Problem;
+use elsa_core::attention::certificate::Certificate;
+use elsa_core::attention::certified::Certified;
+use elsa_core::attention::measured::{Flags, MEASURED, Measured};
+use elsa_core::attention::plan::Span;
+
+/// Where the records of a run are.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Records {
+    /// One, in the memory of the CPU's workspace.
+    Cpu(Span),
+    /// In the memory of the GPU's workspace: offset in bytes, how many, and f32 values from one to the next.
+    Gpu { at: usize, count: usize, stride: usize },
+}
+
+/// The last run in a workspace, if its plan certifies.
+#[derive(Clone, Debug)]
+pub(super) struct Ran {
+    problem: Problem,
+    certificate: Certificate,
+    records: Records,
+    fallback: bool,
+}
+
+/// The memory that a run worked in.
+pub(super) enum Worked<'w> {
+    Cpu(&'w mut CpuWorkspace),
+    Gpu(&'w mut GpuWorkspace),
+}
+
+impl Ran {
+    /// A run of `problem` that executed what `certificate` says.
+    pub fn new(problem: &Problem, certificate: Certificate, records: Records, fallback: bool) -> Ran {
+        Ran { problem: *problem, certificate, records, fallback }
+    }
+
+    /// Where its records are.
+    pub fn records(&self) -> Records {
+        self.records
+    }
+
+    /// Whether a GPU ran.
+    pub fn on_gpu(&self) -> bool {
+        matches!(self.records, Records::Gpu { .. })
+    }
+
+    /// The certificate of the run, whose records lie in `worked`. Waits for the run, if it is pending on a GPU.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or if the memory is not that of the run.
+    pub fn certified<'w>(&self, worked: Worked<'w>) -> Result<Certified<'w>, CertifyError> {
+        let record = match (self.records, worked) {
+            (Records::Cpu(span), Worked::Cpu(workspace)) => workspace.record(span),
+            (Records::Gpu { at, count, stride }, Worked::Gpu(workspace)) => {
+                Some(workspace.fetch_records(at, count, stride)?)
+            }
+            _ => None,
+        };
+        let record = record.and_then(|record| record.split_first_chunk::<MEASURED>());
+        let (first, channels) = record.ok_or(CertifyError::NoRun)?;
+        let channels = channels.get(..self.problem.value_dim()).unwrap_or(channels);
+        let mut measured = Measured::of(&self.problem, first, channels);
+        measured.flags = measured.flags.with(Flags::FALLBACK, self.fallback);
+        Ok(Certified::new(&self.problem, self.certificate, measured, channels))
+    }
+}

@@ -1,0 +1,143 @@
+//! Measuring the tensors of a call, for the certificate of its run: `O(n d)` beside the `O(n² d)` of the attention.
+//!
+//! **The naive way** measures each tensor on its own, rows that belong to no sequence included, on one thread.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Only what may be attended is measured*: the queries of each sequence, and the keys and values between the first and
+//!    the last that one of its rows may attend. What lies in a buffer beyond that says nothing of the answer.
+//! 2. *Tasks measure what they read*, just before they do, so that memory is waited for once: their own queries, and a part
+//!    of the keys and values of their head, which its tasks share out. Outputs are measured where they have been written.
+//!    Masks and biases are dense, and shared out among all tasks.
+//! 3. *Each worker has a record* in its region of the workspace. Records are joined by maxima, so that no order matters.
+
+use super::context::{Context, Shared, Task, tiles_per_task};
+use super::stage::for_past_and_new;
+use elsa_core::attention::measured::{
+    MEASURED, MEASURED_BIAS, MEASURED_KEY, MEASURED_MASK, MEASURED_OUTPUT, MEASURED_QUERY, larger,
+};
+use elsa_core::attention::{MaskKind, Operand};
+use elsa_kernels::attention::MeasuredRows;
+use std::ops::Range;
+
+/// Piece `i` of `n` of a range.
+fn piece(range: &Range<usize>, i: usize, n: usize) -> Range<usize> {
+    let (each, rest) = (range.len() / n.max(1), range.len() % n.max(1));
+    let at = |i: usize| each * i + rest.min(i);
+    range.start + at(i)..range.start + at(i + 1)
+}
+
+/// The record of a worker.
+fn record(c: &Context<'_>, worker: usize) -> *mut f32 {
+    c.worker_part(worker).wrapping_add(c.layout.measured.start)
+}
+
+/// Sets the records of the workers to zero.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No worker is at work.
+pub(super) unsafe fn clear(c: &Context<'_>, workers: usize) {
+    for worker in 0..workers {
+        // SAFETY: the record lies in the region of the worker (layout), and no worker is at work.
+        unsafe { record(c, worker).write_bytes(0, c.layout.measured.len) };
+    }
+}
+
+/// Joins the records of the workers in that of worker zero.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No worker is at work, and the records are initialized.
+pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
+    let all = record(c, 0);
+    for worker in 1..workers {
+        for i in 0..c.layout.measured.len {
+            // SAFETY: both records are initialized and hold as many numbers, and no worker is at work (layout).
+            unsafe { all.add(i).write(larger(all.add(i).read(), record(c, worker).add(i).read())) };
+        }
+    }
+}
+
+/// Measures the inputs of a task: its queries, and its part of the keys, the values, the mask and the bias.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No worker writes what is measured.
+/// - No other worker has this worker number, whose record is initialized.
+pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
+    let (c, sequence) = (shared.context, task.sequence);
+    let (to, functions) = (record(c, worker), &c.kernel.measure);
+    // SAFETY: the same clauses.
+    unsafe { rows(c, task, Operand::Query, to.add(MEASURED_QUERY)) };
+    let tiles = c.choice.tiling(sequence.queries).count();
+    let (group, groups) =
+        (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
+    let heads = c.problem.heads() / c.problem.kv_heads();
+    let kv_head = c.problem.kv_head(task.head);
+    let (any, _) = sequence.ranges(0..sequence.queries);
+    let keys = piece(&any, task.head % heads * groups + group, heads * groups);
+    for (past, new, function, place) in [
+        (Operand::PastKey, Operand::Key, functions.norms, MEASURED_KEY),
+        (Operand::PastValue, Operand::Value, functions.channels, MEASURED),
+    ] {
+        let (past, new) = (c.tensor(past), c.source(new));
+        for_past_and_new((past, sequence.past), (new, sequence.key0), &keys, |tensor, token, _, count| {
+            let rows = MeasuredRows {
+                data: tensor.row(sequence.batch, kv_head, token, c.dtype).cast_const(),
+                dtype: c.dtype,
+                stride: tensor.stride(),
+                rows: count,
+                dim: tensor.view.dim(),
+            };
+            // SAFETY: the rows lie in the sequence (*inputs*). A record has a number for each channel of the values
+            // (layout); *kernel*.
+            unsafe { function(&rows, to.add(place)) };
+        });
+    }
+    let spec = c.problem.spec();
+    let of_mask = spec.mask.and_then(|mask| match mask.kind() {
+        MaskKind::Bool => None,
+        MaskKind::Additive(dtype) => Some(dtype),
+    });
+    let of_bias = spec.bias.map(|bias| bias.dtype());
+    for (operand, dtype, place) in
+        [(Operand::Mask, of_mask, MEASURED_MASK), (Operand::Bias, of_bias, MEASURED_BIAS)]
+    {
+        let (Some(dtype), Some(memory)) = (dtype, c.problem.memory(operand)) else { continue };
+        let part = piece(&(0..memory.elements), task.number, shared.count());
+        let data = c.tensor(operand).data.wrapping_add(part.start * dtype.size()).cast_const();
+        let rows = MeasuredRows { data, dtype, stride: 0, rows: 1, dim: part.len() };
+        // SAFETY: the elements lie in the tensor, which is present (*inputs*), and the place in the record; *kernel*.
+        unsafe { (functions.addends)(&rows, to.add(place)) };
+    }
+}
+
+/// Measures the output of a task that has been computed.
+///
+/// # Safety
+/// - As for [`inputs`].
+pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+    // SAFETY: the same clauses.
+    unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
+}
+
+/// Measures the rows of a task's queries in `operand`, if the call has it.
+///
+/// # Safety
+/// - As for [`inputs`]. `to` is the operand's place in the record.
+unsafe fn rows(c: &Context<'_>, task: &Task<'_>, operand: Operand, to: *mut f32) {
+    let (tensor, sequence) = (c.tensor(operand), task.sequence);
+    let tiling = c.choice.tiling(sequence.queries);
+    if !tensor.is_present() || task.tiles.is_empty() {
+        return;
+    }
+    let queries = tiling.tile(task.tiles.start).rows.start..tiling.tile(task.tiles.end - 1).rows.end;
+    let first = tensor.row(sequence.batch, task.head, sequence.query0 + queries.start, c.dtype);
+    let rows = MeasuredRows {
+        data: first.cast_const(),
+        dtype: c.dtype,
+        stride: tensor.stride(),
+        rows: queries.len(),
+        dim: tensor.view.dim(),
+    };
+    // SAFETY: the rows lie in the sequence (*inputs*, *outputs*), and two places are the operand's; *kernel*.
+    unsafe { (c.kernel.measure.norms)(&rows, to) };
+}

@@ -1,0 +1,398 @@
+//! Certificates of runs: what is measured against f64, over every hard case on every back end, and the bound against the
+//! definition.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::certified::Certified;
+use elsa_core::attention::measured::Flags;
+use elsa_core::attention::{MASK_LIMIT, MaskKind};
+use elsa_core::drift::larger;
+use elsa_core::dtype::DType;
+use elsa_core::view::View;
+use elsa_runtime::{Backend, CertifyError, Engine, EngineOptions, Method, Plan, PlanOptions, Workspace};
+use elsa_tests::cases::{Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_tests::present;
+use elsa_tests::standin::{child, folder, is_child, said};
+
+fn engines(threads: usize) -> Vec<Engine> {
+    let options = |b| EngineOptions { backend: Some(b), threads: Some(threads), ..EngineOptions::default() };
+    present().into_iter().map(|p| Engine::new(&options(p.backend)).unwrap()).collect()
+}
+
+const CERTIFY: PlanOptions = PlanOptions {
+    method: Method::Elsa,
+    block: 64,
+    budget: None,
+    all_workers: true,
+    half_scores: false,
+    certify: true,
+};
+
+/// What the elements of a case are, in f64: norms of queries and keys, what is added, channels of values.
+struct Exact {
+    query: f64,
+    key: f64,
+    added: f64,
+    channels: Vec<f64>,
+}
+
+fn norm(view: &View, data: &Data, [b, h, t]: [usize; 3]) -> f64 {
+    let row = view.row(b, h, t);
+    (0..view.dim()).map(|x| f64::from(data.get(row + x)).powi(2)).sum::<f64>().sqrt()
+}
+
+/// The largest finite magnitude of what is added, `∞` or NaN if there is one, of all elements but `−∞`.
+fn added(elements: impl Iterator<Item = f32>) -> f64 {
+    elements.filter(|x| *x != f32::NEG_INFINITY).fold(0.0, |most, x| {
+        let x = if x.is_finite() { x.abs().min(MASK_LIMIT) } else { x.abs() };
+        larger(most, f64::from(x))
+    })
+}
+
+/// Element by element, for every row the keys that it may attend by length, causality and window.
+fn exact(case: &Case) -> Exact {
+    let (problem, inputs) = (case.problem(), case.inputs());
+    let s = &case.spec;
+    let mut exact = Exact { query: 0.0, key: 0.0, added: 0.0, channels: vec![0.0; s.value.dim()] };
+    for index in 0..problem.sequences() {
+        let sequence = problem.sequence(&inputs.lengths, index);
+        let (mut first, mut last) = (usize::MAX, 0);
+        for i in 0..sequence.queries {
+            let (start, end) = sequence.range(i);
+            (first, last) = (first.min(start), last.max(end));
+            for h in 0..problem.heads() {
+                let found = norm(&s.query, &case.q, [sequence.batch, h, sequence.query0 + i]);
+                exact.query = larger(exact.query, found);
+            }
+        }
+        for (j, h) in (first..last).flat_map(|j| (0..problem.kv_heads()).map(move |h| (j, h))) {
+            let past = problem.past();
+            let ((key_view, keys), (value_view, values), token) =
+                match (&s.past_key, &s.past_value, &case.past) {
+                    (Some(k), Some(v), Some(data)) if j < past => ((k, &data.0), (v, &data.1), j),
+                    _ => ((&s.key, &case.k), (&s.value, &case.v), sequence.key0 + j - past),
+                };
+            let at = [sequence.batch, h, token];
+            exact.key = larger(exact.key, norm(key_view, keys, at));
+            let row = value_view.row(sequence.batch, h, token);
+            for (x, most) in exact.channels.iter_mut().enumerate() {
+                *most = larger(*most, f64::from(values.get(row + x)).abs());
+            }
+        }
+    }
+    if problem.rows() == 0 {
+        return exact;
+    }
+    if let (Some(view), Some(MaskData::Additive(mask))) = (s.mask, &case.mask)
+        && view.kind() != MaskKind::Bool
+    {
+        exact.added += added((0..view.extent()).map(|i| mask.get(i)));
+    }
+    if let (Some(view), Some(bias)) = (s.bias, &case.bias) {
+        exact.added += added((0..view.extent()).map(|i| bias.get(i)));
+    }
+    exact
+}
+
+/// An upper bound of `x` that is close to it, or NaN or infinite as it is.
+fn bounds(found: f64, x: f64) -> bool {
+    if x.is_nan() {
+        return found.is_nan();
+    }
+    // The bound by the largest element counts where squares overflow f32.
+    found >= x && (found <= x * (1.0 + 1e-4) + 1e-15 || x > 1e18)
+}
+
+fn check_measured(case: &Case, certified: &Certified<'_>, gpu: bool) -> Result<(), String> {
+    let (want, found) = (exact(case), certified.measured);
+    for (name, found, want) in
+        [("query", found.query, want.query), ("key", found.key, want.key), ("added", found.added, want.added)]
+    {
+        if !bounds(found, want) {
+            return Err(format!("{name}: {found:e}, not {want:e}"));
+        }
+    }
+    if certified.channels().len() != want.channels.len() {
+        return Err(format!("{} channels", certified.channels().len()));
+    }
+    for (c, (found, want)) in certified.channels().iter().zip(&want.channels).enumerate() {
+        if f64::from(*found) != *want && !(found.is_nan() && want.is_nan()) {
+            return Err(format!("channel {c}: {found:e}, not {want:e}"));
+        }
+    }
+    let value = want.channels.iter().fold(0.0, |a, b| larger(a, *b));
+    for (x, nan, infinite) in [
+        (want.query, Flags::QUERY_NAN, Flags::QUERY_INFINITE),
+        (want.key, Flags::KEY_NAN, Flags::KEY_INFINITE),
+        (value, Flags::VALUE_NAN, Flags::VALUE_INFINITE),
+        (want.added, Flags::ADDED_NAN, Flags::ADDED_INFINITE),
+    ] {
+        if found.flags.contains(nan) != x.is_nan() || found.flags.contains(infinite) != x.is_infinite() {
+            return Err(format!("flags {} for {x:e}", found.flags));
+        }
+    }
+    let output = found.flags.contains(Flags::OUTPUT_NAN) || found.flags.contains(Flags::OUTPUT_INFINITE);
+    if gpu && output {
+        return Err("a GPU does not measure the output".into());
+    }
+    Ok(())
+}
+
+/// Every norm, channel and flag; the bound over every element; and bits of the answer that are those without a certificate.
+#[test]
+fn hard_cases_are_measured_and_bounded() {
+    let cases = some_hard_cases();
+    // Each back end takes a third of them, another one than its neighbour.
+    for (turn, engine) in engines(3).into_iter().enumerate() {
+        let gpu = engine.backend() == Backend::Cuda;
+        let cases: Vec<_> = cases.iter().skip(turn % 3).step_by(if gpu { 6 } else { 3 }).collect();
+        let (mut claims, mut elements, mut tightest, mut failures) = (0, 0, f64::INFINITY, Vec::new());
+        for &case in &cases {
+            let (problem, answer) = (case.problem(), case.naive());
+            for method in [Method::Elsa, Method::Math] {
+                if method == Method::Math && (case.spec.packed.is_some() || gpu) {
+                    continue;
+                }
+                let options = PlanOptions { method, ..CERTIFY };
+                let plain = PlanOptions { certify: false, ..options };
+                let [(bare, _), (mut buffers, plan)] = [plain, options].map(|options| {
+                    let plan = engine.plan(&problem, &options).unwrap();
+                    let mut buffers = case.buffers();
+                    let mut workspace = plan.workspace().unwrap();
+                    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+                    (buffers, plan)
+                });
+                if (0..bare.output.len())
+                    .any(|i| bare.output.get(i).to_bits() != buffers.output.get(i).to_bits())
+                {
+                    failures.push(format!("{case:?}: the certificate changes bits"));
+                }
+                let mut workspace = plan.workspace().unwrap();
+                let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+                bound.run().unwrap();
+                let certified = bound.certified().unwrap();
+                let (channels, prior) = (certified.channels().to_vec(), certified.claim().copied());
+                if let Err(e) = check_measured(case, &certified, gpu) {
+                    failures.push(format!("{} {method:?} {case:?}: {e}", engine.backend()));
+                    continue;
+                }
+                let Ok(prior) = prior else { continue };
+                claims += 1;
+                let view = &case.spec.output;
+                let [batch, heads, tokens, dim] = view.shape();
+                for at in (0..batch)
+                    .flat_map(|b| (0..heads).map(move |h| (b, h)))
+                    .flat_map(|(b, h)| (0..tokens).map(move |t| view.row(b, h, t)))
+                {
+                    for (x, value) in channels.iter().enumerate().take(dim) {
+                        let error = (f64::from(buffers.output.get(at + x)) - answer.y[at + x]).abs();
+                        let value = f64::from(*value);
+                        let most = prior.relative * answer.spread[at + x] + prior.lost * value + prior.tiny;
+                        elements += 1;
+                        tightest = tightest.min(most / error);
+                        let within = error <= most && error <= prior.absolute(value);
+                        if !within {
+                            failures.push(format!(
+                                "{} {method:?} {case:?}: element {at} + {x} is off by {error:e}, beyond {most:e}",
+                                engine.backend()
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        println!(
+            "{}: {claims} claims, {elements} elements, least bound over error {tightest:.1}",
+            engine.backend()
+        );
+        failures.dedup_by_key(|failure| failure.split(": element").next().unwrap_or_default().to_owned());
+        assert!(
+            failures.is_empty(),
+            "{} failures\n{}",
+            failures.len(),
+            failures[..failures.len().min(9)].join("\n")
+        );
+        assert!(claims > cases.len() / 2);
+    }
+}
+
+/// The certificate of a run of `case`, by plain numbers: norms, what is added, the bound; and the channels.
+fn certify(engine: &Engine, case: &Case) -> ([f64; 4], Vec<f32>) {
+    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
+    let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+    bound.run().unwrap();
+    let c = bound.certified().unwrap();
+    ([c.measured.query, c.measured.key, c.measured.added, c.prior.relative], c.channels().to_vec())
+}
+
+/// One element that is the largest of its kind changes what the certificate says, wherever it lies.
+#[test]
+fn the_largest_element_of_each_tensor_matters() {
+    let p = Params {
+        mask: Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![37, 91], density: 1.0 }),
+        past: Some(20),
+        heads: 4,
+        kv_heads: 2,
+        batch: 2,
+        ..Params::plain(37, 71, 24, 20)
+    };
+    let case = p.build("a tensor of each kind");
+    let (s, past) = (case.spec, case.past.clone().unwrap());
+    for engine in engines(3) {
+        let (plain, channels) = certify(&engine, &case);
+        let changed = |name: &str, changed: &Case, place: usize| {
+            let (numbers, _) = certify(&engine, changed);
+            for (i, (a, b)) in plain.iter().zip(numbers).enumerate() {
+                let moved = i == place || (i == 3 && place != 2);
+                assert!(if moved { b > *a } else { i == 3 || b == *a }, "{} {name} {i}", engine.backend());
+            }
+        };
+        for (b, h, t) in [(0, 0, 0), (1, 3, 36), (1, 2, 17)] {
+            let mut other = case.clone();
+            other.q.set(s.query.row(b, h, t) + 23, 900.0);
+            changed("q", &other, 0);
+        }
+        for (b, h, t) in [(0, 0, 0), (1, 1, 70), (0, 1, 33)] {
+            let mut other = case.clone();
+            other.k.set(s.key.row(b, h, t) + 5, -900.0);
+            changed("k", &other, 1);
+            let mut other = case.clone();
+            other.v.set(s.value.row(b, h, t) + 19, -900.0);
+            let (_, now) = certify(&engine, &other);
+            assert_eq!((&now[..19], now[19]), (&channels[..19], 900.0), "{} v", engine.backend());
+        }
+        let (keys, values) = (s.past_key.unwrap(), s.past_value.unwrap());
+        for (b, h, t) in [(0, 0, 0), (1, 1, 19)] {
+            let (mut k, mut v) = past.clone();
+            k.set(keys.row(b, h, t), 900.0);
+            v.set(values.row(b, h, t), 800.0);
+            let other = Case { past: Some((k, v)), ..case.clone() };
+            assert!(certify(&engine, &other).0[1] >= 900.0 && certify(&engine, &other).1[0] == 800.0);
+        }
+        for at in [0, 37 * 91 - 1, 1000] {
+            let mut other = case.clone();
+            if let Some(MaskData::Additive(mask)) = &mut other.mask {
+                mask.set(at, -77.0);
+            }
+            changed("mask", &other, 2);
+        }
+    }
+}
+
+/// Without the option there is no certificate, and the workspace is that of any plan; a certificate is that of the last
+/// run, and of none that failed or warmed up.
+#[test]
+fn a_certificate_is_that_of_the_last_run() {
+    let case = Params::plain(70, 90, 16, 16).build("plain");
+    let larger = Params { heads: 2, kv_heads: 2, ..Params::plain(80, 90, 16, 16) }.build("larger");
+    for engine in engines(2) {
+        let plain = PlanOptions { certify: false, ..CERTIFY };
+        let [without, with, of_larger] = [(&case, plain), (&case, CERTIFY), (&larger, CERTIFY)]
+            .map(|(case, options)| engine.plan(&case.problem(), &options).unwrap());
+        assert_eq!(PlanOptions::default(), PlanOptions { all_workers: false, ..plain });
+        assert!(with.workspace_bytes() > without.workspace_bytes());
+        let mut own = without.workspace().unwrap();
+        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+        let mut buffers = case.buffers();
+        without.bind(case.inputs(), buffers.outputs(), &mut own).unwrap().run().unwrap();
+        assert_eq!(own.certified().unwrap_err(), CertifyError::NoRun);
+
+        let mut shared = Workspace::shared(&[&with, &of_larger, &without]).unwrap();
+        with.warm(&mut shared).unwrap();
+        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+        let run = |plan: &Plan, case: &Case, shared: &mut Workspace| {
+            let mut buffers = case.buffers();
+            plan.bind(case.inputs(), buffers.outputs(), shared).unwrap().run().unwrap();
+        };
+        run(&with, &case, &mut shared);
+        let first = shared.certified().unwrap().measured;
+        run(&of_larger, &larger, &mut shared);
+        let second = shared.certified().unwrap().measured;
+        assert_ne!(first, second);
+        run(&with, &case, &mut shared);
+        assert_eq!(shared.certified().unwrap().measured, first);
+        // Asked again, it says the same.
+        assert_eq!(shared.certified().unwrap().measured, first);
+        run(&without, &case, &mut shared);
+        assert_eq!(shared.certified().unwrap_err(), CertifyError::NoRun);
+    }
+}
+
+/// The number of workers changes nothing that is measured, nor does a second run.
+#[test]
+fn what_is_measured_depends_on_the_tensors_alone() {
+    let case = Params { heads: 3, kv_heads: 1, ..Params::plain(300, 170, 40, 24) }.build("several tiles");
+    for present in present() {
+        let all: Vec<_> = [1, 2, 5]
+            .map(|threads| {
+                let options = EngineOptions {
+                    backend: Some(present.backend),
+                    threads: Some(threads),
+                    ..EngineOptions::default()
+                };
+                certify(&Engine::new(&options).unwrap(), &case)
+            })
+            .into();
+        assert!(all.iter().all(|one| *one == all[0]), "{all:?}");
+    }
+}
+
+/// What a child does: a call that a GPU certifies unless it fails.
+#[test]
+#[ignore = "run by another test in a child"]
+fn a_run_that_may_fail() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let options =
+        EngineOptions { backend: Some(Backend::Cuda), threads: Some(2), ..EngineOptions::default() };
+    let engine = Engine::new(&options).unwrap();
+    let case = Params::plain(70, 90, 24, 24).build("faults");
+    let plan = engine.plan(&case.problem(), &CERTIFY).unwrap();
+    let (mut workspace, mut buffers) = (plan.workspace().unwrap(), case.buffers());
+    for _ in 0..2 {
+        let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+        let report = bound.run().unwrap();
+        match bound.certified() {
+            Ok(found) => {
+                assert_eq!(report.fallback.is_some(), found.measured.flags.contains(Flags::FALLBACK));
+                check_measured(&case, &found, report.backend == Backend::Cuda).unwrap();
+                println!("certified: {} [{}]", report.backend == Backend::Cuda, found.measured.flags);
+            }
+            Err(e) => println!("certified: {e}"),
+        }
+        case.naive().check_all(&buffers, 600).unwrap();
+    }
+}
+
+/// The CPU certifies what it computes in place of a GPU, whichever step failed; a record that cannot be fetched is an error.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn faults_of_a_gpu_are_certified_or_told() {
+    let (gpu, cpu) = ("true []", "false [fallback]");
+    for (fault, want) in [
+        ("", [gpu, gpu]),
+        // The attention, then the kernel that measures, beside it.
+        ("cuLaunchKernel:1:1", [cpu, gpu]),
+        ("cuLaunchKernel:2:1", [cpu, gpu]),
+        ("cuLaunchKernel:2:700", [cpu, gpu]),
+        ("cuEventRecord:1+:1", [cpu, cpu]),
+        ("cuStreamWaitEvent:1+:1", [cpu, cpu]),
+    ] {
+        let out = child("certified::a_run_that_may_fail", &folder(), &[("ELSA_STANDIN_FAIL", fault)]);
+        assert!(out.status.success(), "{fault}: {}", String::from_utf8_lossy(&out.stdout));
+        assert_eq!(said(&out, "certified"), want, "{fault}");
+    }
+    // A run copies its outputs to the host; the copy that follows is that of the records.
+    let fetched = (1..9).find(|n| {
+        let fault = format!("cuMemcpyDtoHAsync_v2:{n}:1");
+        let out = child("certified::a_run_that_may_fail", &folder(), &[("ELSA_STANDIN_FAIL", fault)]);
+        let told = said(&out, "certified");
+        assert_eq!((told.len(), &*told[1]), (2, gpu), "{n}: {told:?}");
+        told[0].starts_with("backend: cuda: cuMemcpyDtoHAsync_v2")
+    });
+    assert!(fetched.is_some());
+}
