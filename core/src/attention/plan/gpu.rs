@@ -169,6 +169,8 @@ const MAX_COUNT: usize = 1 << 30;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
+/// Rows times head size of a block whose tiles take about as long as [`soonest`] says.
+const SMALL_BLOCK: usize = 2048;
 /// What a tile of a block costs where blocks share an SM, and what a merge costs, in tenths of a tile by itself.
 const SHARED_TENTHS: usize = 16;
 const EACH_TENTHS: usize = 9;
@@ -437,7 +439,11 @@ pub fn choose_gpu<'a>(
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
         let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));
         let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
-        let splits = if kernel.few_blocks {
+        // Small blocks that leave SMs idle.
+        let small = matches!(kernel.summation, Summation::Tiles { .. })
+            && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK
+            && blocks <= device.sms;
+        let splits = if small {
             soonest(blocks, device.sms, keys.div_ceil(kernel.keys.max(1)), affordable)
         } else {
             wanted.min(keys / min_chunk).min(affordable).max(1)
