@@ -34,14 +34,16 @@
 //     output row or the partial state. A lane owns what it accesses there.
 //  9. Soft cap, biases, masks, sides of windows and ranges are a pass over the scores of an edge. A boolean mask becomes
 //     bits, which lanes keep as words of 32 keys, before the keys of a tile are loaded: a tile of which no row of the
-//     block attends a key is left out, and where all bits are set nothing is selected. Where f32 elements are all else
-//     that is added, a lane loads those of its own scores. Otherwise elements are read with neighbouring keys in
-//     neighbouring lanes, whatever their type and strides, are added up in the exchange area in the layout of weights,
-//     and come from there to the lanes that own the scores. Where all of them are finite and of ordinary size, for which
-//     a warp votes, nothing is selected. A key that is not attended gets the score -inf by selection, and weighs zero;
-//     an attended key whose weight is zero weighs negative zero. Where no row of the block attends a key of the tile,
-//     its values are left out, and where a stage of values holds a NaN or an infinity, its product skips positive zeros.
-//     LEAN instances have ranges alone, column by column.
+//     block attends a key is left out, and where all bits are set nothing is selected. Elements are read with
+//     neighbouring keys in neighbouring lanes, whatever their type and strides, are added up in the exchange area in the
+//     layout of weights, and come from there to the lanes that own the scores. Where all of them are finite and of
+//     ordinary size, for which a warp votes, nothing is selected. A key that is not attended gets the score -inf by
+//     selection, and weighs zero; an attended key whose weight is zero weighs negative zero. Where no row of the block
+//     attends a key of the tile, its values are left out, and where a stage of values holds a NaN or an infinity, its
+//     product skips positive zeros. Instances for NONE have ranges alone, column by column.
+//     Instances for ADDENDS add in plain tiles too, and a lane loads the elements of its own scores. Their loop must
+//     stay short: code that is rarely needed handles a row at a time, and edges have a loop of their own, since a jump
+//     over code costs an SM of the newer GPUs more than the code would.
 // 10. PAIRED takes f16 alone and multiplies in plain tiles without widening: a word of shared memory holds two
 //     neighbouring dims, and half2_fma sums even and odd dims apart. After CHAIN words both sums are widened and added
 //     to the score, which adds a relative error of at most CHAIN 2^-11 / (1 - CHAIN 2^-11) of sum |q k| to that of f32
@@ -84,9 +86,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   unsigned words[OWN_WORDS];
   Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
              plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, words};
-  if (LEAN || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
-  ready = k0 < end && (LEAN ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
-  if (ready) t.template load_k<!LEAN>(k0, 0);
+  if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
+  ready = k0 < end && (SLOW ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
+  if (ready) t.template load_k<!SLOW>(k0, 0);
   else t.drop_k();
   t.store_queries(call, outset);
   t.store_k();
@@ -100,20 +102,41 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     const bool flushes = !B16 || call.part_ms != 0;
     const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
     NO_UNROLL while (k0 < stop) {
-      if (!LEAN && k0 + TILE > edge_to) t.approach(t.here(), k0);
+      if (ADDS && k0 + TILE > edge_to) t.approach(t.here(), k0);
       const bool plain = k0 >= full_from && k0 < plain_to;
-      if constexpr (!LEAN) {
+      if constexpr (ADDED) {
+        if (plain) {
+          const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
+          NO_UNROLL do {
+            if (RARELY(has_bits(call)) && !t.find_bits()) {  // nothing to attend
+              ready = false;
+            } else {
+              if (!ready) t.template begin<false>();
+              ready = k0 < latest;
+              t.template attend<false>();
+            }
+            k0 += TILE;
+          } while (k0 < halt);
+        } else {
+          if (has_bits(call) && !t.find_bits()) {
+            ready = false;
+          } else {
+            if (!SLOW && !ready) t.template begin<true>();
+            ready = !SLOW && k0 + TILE < end && k0 + 2 * TILE <= edge_to;
+            t.template attend<true>();
+          }
+          k0 += TILE;
+        }
+        continue;
+      }
+      if constexpr (ADDS) {
         if (has_bits(call) && !t.find_bits()) {  // nothing to attend
           ready = false;
           k0 += TILE;
           continue;
         }
       }
-      if (!ready && (!LEAN || plain)) {
-        t.template load_k<!LEAN>(k0, 0);
-        t.store_k();
-        sync_block();
-      }
+      if (!ready && (!SLOW || plain)) t.template begin<!SLOW>();
       if (plain) {
         const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;
         NO_UNROLL do {
@@ -137,9 +160,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
 }
 
 // The kernel `name` of a shape, of which an SM of the newer GPUs is to hold BLOCKS blocks.
-#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN, BLOCKS)             \
+#define ATTENTION(name, IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES, BLOCKS)             \
   KERNEL LAUNCH_BOUNDS(WARPS * 32, BLOCKS) void name(const Call call) {                              \
-    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, LEAN>> A;         \
+    typedef Tiles<Shape<IN, D, WARPS, TM, TN, KD, VK, PC, STRAIGHT, BODY, FLUSH, CHANGES>> A;         \
     SHARED(memory, A::SHARED_BYTES);                                                                 \
     A::run(memory, call);                                                                            \
   }

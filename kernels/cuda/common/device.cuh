@@ -45,6 +45,7 @@ typedef __attribute__((address_space(3))) char* SharedBytes;
 #define LAMBDA __attribute__((always_inline))
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define RARELY(x) __builtin_expect((x), 0)  // code behind it goes where it is out of the way
 #define SHARED(name, bytes)                                                                        \
   static __attribute__((shared)) __attribute__((aligned(1024))) char name##_array[bytes];          \
   const SharedBytes name = (SharedBytes)name##_array

@@ -22,6 +22,7 @@ typedef char* SharedBytes;
 #define LAMBDA
 #define UNROLL
 #define NO_UNROLL
+#define RARELY(x) (x)
 #define SHARED(name, bytes)    \
   static const char name##_tag = 0; \
   const SharedBytes name = host::shared(&name##_tag, bytes)

@@ -10,9 +10,10 @@ use elsa_core::attention::{Alignment, Window};
 use elsa_core::dtype::DType;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use elsa_runtime::{Backend, Engine, EngineOptions, Fallback, Method, PlanOptions};
-use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
+use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskParams, Params, any_case, hard_cases};
 use elsa_tests::longest::{Probe, SLACK, multiples, powers};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn engine() -> Engine {
     let options = EngineOptions {
@@ -107,6 +108,13 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
+    // So few rows that every SM of a small device has a block of its own, and what is added to theirs.
+    let few = || Params::plain(40, 200, 64, 64);
+    let mask = MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![40, 200], density: 0.6 };
+    for p in [few(), Params { mask: Some(mask), ..few() }] {
+        check(&engine, &p.build("few rows"), true).unwrap_or_else(|e| panic!("{e}"));
+        ran += 1;
+    }
     // Rows beyond those that narrow heads have short blocks for.
     for (mask, packed) in [
         (Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![2100, 70], density: 0.6 }), None),
@@ -146,6 +154,90 @@ fn every_kernel_runs() {
         .collect();
     assert!(idle.is_empty(), "no problem had these run: {idle:?}");
     println!("{ran} problems, {} kernels", loaded.len());
+}
+
+/// What kernels add in plain tiles: f32 elements and boolean masks, in every broadcast, over ragged lengths, with elements
+/// that take keys out and keys that nobody attends.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn addends_in_plain_tiles() {
+    let engine = engine();
+    let kind = |float: bool| if float { MaskKind::Additive(DType::F32) } else { MaskKind::Bool };
+    let added =
+        |float, dims: &[usize], density| MaskParams { kind: kind(float), dims: dims.to_vec(), density };
+    let mut kernels = BTreeMap::new();
+    // Queries, keys and head size such that each kernel has whole tiles, a ragged one, and rows without keys.
+    for (queries, keys, d) in [(40, 200, 32), (129, 128, 32), (70, 193, 64), (200, 256, 64), (1000, 130, 64)]
+    {
+        for (dims, shared) in [
+            (vec![2, 2, queries, keys], false),
+            (vec![2, queries, keys], false),
+            (vec![2, 1, queries, keys], true),
+            (vec![1, keys], false),
+            (vec![queries, keys - 63], false),
+        ] {
+            if queries > 900 && dims.len() < 4 {
+                continue; // a stand-in for a GPU takes long
+            }
+            for (density, of) in [(1.0, 1), (0.6, 1), (0.6, 2), (0.97, 3), (0.02, 3)] {
+                let p = Params {
+                    batch: 2,
+                    heads: 2,
+                    kv_heads: 1,
+                    shared_keys: shared,
+                    mask: Some(added(of == 1, &dims, density)),
+                    bias: (of == 3)
+                        .then(|| BiasParams::Dense(added(true, &[1, 1, queries, dims[dims.len() - 1]], 0.9))),
+                    ..Params::plain(queries, keys, d, d)
+                };
+                let mut case = p.build("added");
+                if dims.len() == 2 && dims[0] == 1 {
+                    // Nobody attends these keys, whatever they hold.
+                    for key in [5, keys - 1] {
+                        case.mask.as_mut().unwrap().set_attended(key, false);
+                        for sequence in 0..2 {
+                            case.fill_key(sequence, key, f32::NAN);
+                            case.fill_value(sequence, key, f32::NAN);
+                        }
+                    }
+                }
+                let mut buffers = case.buffers();
+                let (_, kernel) = run(&engine, &case, true, PlanOptions::default(), &mut buffers)
+                    .unwrap_or_else(|e| panic!("{e}"));
+                assert!(kernel.ends_with("_added"), "{kernel}: {case:?}");
+                *kernels.entry(kernel).or_insert(0) += 1;
+            }
+        }
+    }
+    let all = GPU_KERNELS.iter().filter(|kernel| kernel.name.ends_with("_added")).count();
+    assert_eq!(kernels.len(), all, "{kernels:?}");
+    println!("{} problems, {all} kernels", kernels.values().sum::<usize>());
+}
+
+/// Kernels that add in plain tiles leave to others what they do not add.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn other_addends_have_other_kernels() {
+    let engine = engine();
+    let mask = |dtype| MaskParams { kind: MaskKind::Additive(dtype), dims: vec![70, 130], density: 0.6 };
+    let column = MaskParams { dims: vec![70, 1], ..mask(DType::F32) };
+    let both =
+        || Params { bias: Some(BiasParams::Dense(mask(DType::F32))), ..Params::plain(70, 130, 64, 64) };
+    for p in [
+        Params { mask: Some(mask(DType::F16)), ..Params::plain(70, 130, 64, 64) },
+        Params { mask: Some(mask(DType::F32)), ..Params::plain(70, 130, 48, 48) },
+        Params { mask: Some(mask(DType::F32)), softcap: Some(2.0), ..Params::plain(70, 130, 64, 64) },
+        Params { mask: Some(mask(DType::F32)), past: Some(37), ..Params::plain(70, 93, 64, 64) },
+        Params { mask: Some(mask(DType::F32)), causal: Some(Alignment::TopLeft), ..both() },
+        Params { mask: Some(mask(DType::F32)), ..both() },
+        Params { mask: Some(column), ..Params::plain(70, 130, 64, 64) },
+    ] {
+        let case = p.build("others");
+        let mut buffers = case.buffers();
+        let (_, kernel) =
+            run(&engine, &case, true, PlanOptions::default(), &mut buffers).unwrap_or_else(|e| panic!("{e}"));
+        assert!(!kernel.ends_with("_added"), "{kernel}: {case:?}");
+    }
 }
 
 const HALF_SCORES: PlanOptions = PlanOptions {

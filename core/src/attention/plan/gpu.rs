@@ -11,7 +11,8 @@
 //!
 //! 1. *The kernel is the one that computes least.* A block computes all of its rows and the kernel's whole head size,
 //!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
-//!    blocks, which reuse keys best, are for plain problems with many rows only.
+//!    blocks, which reuse keys best, are for problems with many rows only whose scores nothing changes, or f32
+//!    elements and boolean masks alone. Low blocks are for problems so small that the device has an SM for each block.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
 //!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
 //!    sequences, whose lengths arrive with the data, are not divided.
@@ -29,8 +30,9 @@
 use super::choice::{ChooseError, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
 use crate::attention::certificate::{Executed, Order};
+use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::measured::MEASURED;
-use crate::attention::problem::Problem;
+use crate::attention::problem::{Problem, Spec};
 use crate::dtype::DType;
 use crate::profile::GpuProfile;
 use crate::scan::{ceil_log2, stack};
@@ -101,6 +103,11 @@ pub struct GpuKernelSpec {
     /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
     /// mask, bias, shifted windows, soft cap and past.
     pub most_plain: usize,
+    /// Like `most_queries`, for a problem that differs from a plain one in a boolean mask, in one mask or bias of f32
+    /// elements that lie side by side for keys side by side, or in both, and has the kernel's head size.
+    pub most_added: usize,
+    /// Whether it is for problems only whose blocks of rows do not outnumber the device's SMs.
+    pub few_blocks: bool,
     /// Number of query rows of a block.
     pub rows: usize,
     /// Number of keys of a tile; a split is a multiple of it.
@@ -166,6 +173,13 @@ const MEASURING_BLOCKS: usize = 2;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
+/// Rows times head size of a block whose tiles take about as long as [`soonest`] says.
+const SMALL_BLOCK: usize = 2048;
+/// What a tile of a block costs where blocks share an SM, and what a merge costs, in tenths of a tile by itself.
+const SHARED_TENTHS: usize = 16;
+const EACH_TENTHS: usize = 9;
+const MERGE_TENTHS: usize = 12;
+
 /// Smallest number of keys of a split. A problem with few keys is short, and there an idle SM costs more than the
 /// merge of smaller splits.
 const fn min_chunk(keys: usize) -> usize {
@@ -181,6 +195,34 @@ fn evenest(blocks: usize, room: usize, most: usize) -> usize {
     };
     let best = (1..=most).map(percent).max().unwrap_or(0);
     (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
+}
+
+/// The number of splits, up to `most`, with which `blocks` blocks of `tiles` tiles end soonest on `sms` SMs; one, unless
+/// others end a fifth sooner. Times are in tenths of a tile. Blocks that share an SM wait for each other in part:
+/// [`SHARED_TENTHS`] of a tile each for up to two, then [`EACH_TENTHS`] for every one.
+fn soonest(blocks: usize, sms: usize, tiles: usize, most: usize) -> usize {
+    let time = |splits: usize| {
+        let (all, longest) = (blocks.saturating_mul(splits), tiles.div_ceil(splits));
+        let tile = match all <= sms {
+            true => 10,
+            false => (all.saturating_mul(EACH_TENTHS) / sms.max(1)).max(SHARED_TENTHS),
+        };
+        longest.saturating_mul(tile) + if splits > 1 { MERGE_TENTHS } else { 0 }
+    };
+    let best = (1..=most.min(tiles)).min_by_key(|&splits| time(splits)).unwrap_or(1);
+    if time(best) * 5 <= time(1) * 4 { best } else { 1 }
+}
+
+/// Whether f32 elements side by side for keys side by side, a boolean mask, or both are all that is added to scores.
+fn adds_f32(s: &Spec) -> bool {
+    let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
+    let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
+    match (&s.mask, &s.bias) {
+        (None, None) | (_, Some(BiasView::Table(_))) => false,
+        (Some(mask), None) => bits || near(mask),
+        (None, Some(BiasView::Dense(bias))) => near(bias),
+        (Some(_), Some(BiasView::Dense(bias))) => bits && near(bias),
+    }
 }
 
 /// Options of a plan for a GPU.
@@ -375,12 +417,23 @@ pub fn choose_gpu<'a>(
     let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
     let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
     let plain = !causal && !changed && !past;
+    let added = !causal && !past && !shifted && s.softcap.is_none() && adds_f32(s);
+    // The windows of a picture always come together.
+    let together = s.windows.map_or(1, |windows| windows.count());
+    let blocks_of = |k: &GpuKernelSpec| {
+        queries.div_ceil(k.rows.max(1)).saturating_mul(heads).saturating_mul(together).max(1)
+    };
     let mut widest = 0;
     let mut best: Option<(_, usize, GpuKernelSpec)> = None;
     for (candidate, k) in kernels.into_iter().enumerate() {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
-        let limit = if plain { k.most_plain } else { k.most_queries };
-        if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores {
+        let limit = match (plain, added && d == k.head_dim && dv == k.head_dim) {
+            (true, _) => k.most_plain,
+            (_, true) => k.most_added,
+            _ => k.most_queries,
+        };
+        let crowded = k.few_blocks && blocks_of(k) > device.sms;
+        if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores || crowded {
             continue;
         }
         widest = widest.max(k.head_dim);
@@ -437,9 +490,7 @@ pub fn choose_gpu<'a>(
     };
     if !packed {
         let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);
-        // The windows of a picture always come together.
-        let together = s.windows.map_or(1, |windows| windows.count());
-        let blocks = row_blocks.saturating_mul(heads).saturating_mul(together).max(1);
+        let blocks = blocks_of(&kernel);
         // The number of splits that comes closest to filling the device.
         let nearest = (fill + blocks / 2) / blocks;
         let wanted = if causal && blocks < CAUSAL_WAVES * fill {
@@ -455,7 +506,15 @@ pub fn choose_gpu<'a>(
         let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
         let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));
         let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
-        let splits = wanted.min(keys / min_chunk).min(affordable).max(1);
+        // Small blocks that leave SMs idle.
+        let small = matches!(kernel.summation, Summation::Tiles { .. })
+            && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK
+            && blocks <= device.sms;
+        let splits = if small {
+            soonest(blocks, device.sms, keys.div_ceil(kernel.keys.max(1)), affordable)
+        } else {
+            wanted.min(keys / min_chunk).min(affordable).max(1)
+        };
         if splits > 1 {
             choice.chunk = keys.div_ceil(splits).next_multiple_of(kernel.keys.max(1));
             choice.splits = keys.div_ceil(choice.chunk);

@@ -33,6 +33,8 @@ const fn spec(
         sixteen_bit,
         most_queries: most,
         most_plain: most,
+        most_added: most,
+        few_blocks: false,
         rows,
         keys: 64,
         resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
@@ -187,6 +189,65 @@ fn tall_blocks_are_for_plain_problems() {
     assert_eq!(height(&|s| s.window.right = Some(100)), 64);
     assert_eq!(height(&|s| s.mask = Some(mask())), 64);
     assert_eq!(height(&|s| (s.past_key, s.past_value) = (Some(view(5)), Some(view(5)))), 64);
+}
+
+#[test]
+fn kernels_that_add_are_for_f32_elements_side_by_side_and_bits() {
+    let adds = GpuKernelSpec { most_queries: 0, most_added: ALL, ..spec("adds", 64, false, 0, 64) };
+    let all = GpuKernelSpec { most_added: 0, ..spec("all", 64, false, ALL, 64) };
+    let name = |change: &dyn Fn(&mut Spec)| {
+        let mut spec = problem(DType::F32, 1, 8, 100, 100, [64, 64]);
+        change(&mut spec);
+        let spec = spec.check().unwrap();
+        choose_gpu(&spec, &H200, &[all, adds], &GpuOptions::default()).unwrap().kernel.name
+    };
+    let view = |kind, dims: &[usize]| MaskView::dense(kind, dims).unwrap();
+    let float = || view(MaskKind::Additive(DType::F32), &[100, 100]);
+    let bits = || view(MaskKind::Bool, &[100, 1]);
+    assert_eq!(name(&|_| ()), "all");
+    assert_eq!(name(&|s| s.mask = Some(float())), "adds");
+    assert_eq!(name(&|s| s.mask = Some(bits())), "adds");
+    assert_eq!(name(&|s| s.bias = Some(BiasView::Dense(float()))), "adds");
+    assert_eq!(name(&|s| (s.mask, s.bias) = (Some(bits()), Some(BiasView::Dense(float())))), "adds");
+    assert_eq!(name(&|s| (s.mask, s.bias) = (Some(float()), Some(BiasView::Dense(float())))), "all");
+    assert_eq!(name(&|s| s.mask = Some(view(MaskKind::Additive(DType::F16), &[100, 100]))), "all");
+    assert_eq!(name(&|s| s.mask = Some(view(MaskKind::Additive(DType::F32), &[100, 1]))), "all");
+    assert_eq!(name(&|s| (s.mask, s.softcap) = (Some(float()), Some(3.0))), "all");
+    assert_eq!(name(&|s| (s.mask, s.window.right) = (Some(float()), Some(3))), "all");
+    let narrow = |s: &mut Spec| *s = problem(DType::F32, 1, 8, 100, 100, [48, 64]);
+    assert_eq!(
+        name(&|s| {
+            narrow(s);
+            s.mask = Some(float());
+        }),
+        "all"
+    );
+}
+
+#[test]
+fn low_blocks_are_for_problems_that_leave_sms_idle() {
+    let low = GpuKernelSpec { few_blocks: true, ..spec("low", 64, false, 960, 32) };
+    let kernels = [spec("d64", 64, false, ALL, 64), low];
+    let chosen = |h, n, device| {
+        let spec = problem(DType::F32, 1, h, n, n, [64, 64]).check().unwrap();
+        let c = choose_gpu(&spec, device, &kernels, &GpuOptions::default()).unwrap();
+        (c.kernel.name, c.splits)
+    };
+    // Blocks of one head have SMs to spare for all tiles at once; those of twelve heads have not.
+    assert_eq!(
+        [64, 100, 196, 256].map(|n| chosen(1, n, &H200)),
+        [("low", 1), ("low", 1), ("low", 4), ("low", 4)]
+    );
+    assert_eq!(chosen(12, 197, &H200), ("low", 1));
+    assert_eq!(chosen(16, 257, &H200).0, "d64");
+    assert_eq!(chosen(1, 64, &TX2), ("low", 1));
+    assert_eq!([(1, 100), (2, 64)].map(|(h, n)| chosen(h, n, &TX2).0), ["d64"; 2]);
+    // The batch changes nothing.
+    let of = |b| {
+        let spec = problem(DType::F32, b, 12, 197, 197, [64, 64]).check().unwrap();
+        choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
+    };
+    assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
 }
 
 #[test]

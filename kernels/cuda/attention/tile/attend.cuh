@@ -10,24 +10,25 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
+  constexpr bool CHECKS = ADDED || (EDGE && !LEAN);  // whether keys may be left out
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;
   NO_UNROLL for (int chunk = 0; chunk < CHUNKS; chunk++) {
-    if constexpr (EDGE && LEAN) {
+    if constexpr (EDGE && SLOW) {
       gather_k(k0, chunk);
       sync_block();
       store_k();
       sync_block();
     } else {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
-      else if constexpr (!EDGE) load_v<EDGE>(k0, 0);  // an edge has no registers for them yet
+      else if constexpr (!EDGE || ADDED) load_v<EDGE>(k0, 0);  // other edges have no registers for them yet
     }
     {
       const int t = opaque(tid), cg = lane_col(t);
       const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
       const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
-      constexpr int DIMS = !EDGE ? 8 : LEAN ? 1 : PAIRS ? 2 : 8;  // words of a loop body
+      constexpr int DIMS = !EDGE ? 8 : SLOW ? 1 : PAIRS ? 2 : 8;  // words of a loop body
       f4 qa[2][TM / 4], kb[2][TN / 4];
       auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
         const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
@@ -62,7 +63,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
         }
       }
     }
-    if constexpr (EDGE && LEAN) {
+    if constexpr (EDGE && SLOW) {
       if (chunk + 1 < CHUNKS) sync_block();
     } else if (chunk + 1 < CHUNKS) {
       sync_block();
@@ -73,7 +74,9 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
 
   // Masks, ranges and the soft cap. `absent`: whether the warp has keys that are not attended.
   bool absent = false;
-  if constexpr (EDGE) {
+  if constexpr (ADDED) {
+    absent = add_scores<EDGE>();
+  } else if constexpr (EDGE) {
     if constexpr (!LEAN) {
       absent = change_scores();
     } else {
@@ -82,7 +85,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   }
 
   // Weights: references move up, scores become weights, sums take them in.
-  if constexpr (EDGE && LEAN) {  // row by row: the next row becomes the first
+  if constexpr (EDGE && SLOW) {  // row by row: the next row becomes the first
     NO_UNROLL for (int i = 0; i < TM; i++) {
       float x = s[0][0];
       UNROLL for (int j = 1; j < TN; j++) x = max2(x, s[0][j]);
@@ -113,18 +116,19 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       UNROLL for (int j = 1; j < TN; j++) mx[i] = max2(mx[i], s[i][j]);
       need = need || mx[i] > limit_of(m[i]);
     }
-    if (any_of_warp(need)) {
+    if (RARELY(any_of_warp(need))) {
       float scale[TM];
       raise_references(mx, scale);
-      if (flushed) rescale_rows(scale);
+      if (RARELY(flushed)) rescale_rows(scale);
     }
-    if (absent) take_signed_weights();
+    if (RARELY(absent)) take_signed_weights();
     else take_weights();
   }
 
   // The weighted sum: W += P V, UK keys at a time, unless no row of the block attends a key of the tile.
-  bool some = true, odd_values = false;
-  if constexpr (EDGE && !LEAN) {
+  bool some = true, gaps = CHECKS, odd_values = false;  // `gaps`: whether a warp of the block may have absent keys
+  if constexpr (ADDED) gaps = any_of_block(absent);
+  if (CHECKS && (!ADDED || RARELY(gaps))) {
     unsigned weights = 0;
     UNROLL for (int i = 0; i < TM; i++)
       UNROLL for (int j = 0; j < TN; j++) weights |= bits_of(s[i][j]);
@@ -132,12 +136,12 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   }
   const int t = opaque(tid);
   const Exchange x = {lane_col(t), lane_row(t) * (TM / 4), sm + XP + (t >> 5) * P_BYTES};
-  if (EDGE && !LEAN && !some) {
+  if (CHECKS && RARELY(!some)) {
     if (ready) load_k<EDGE>(k0 + TILE, 0);
     else drop_k();
   } else if constexpr (STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open_stage<EDGE>(stage, absent, odd_values);
+      open_stage<EDGE>(stage, absent, gaps, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
         multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
@@ -145,7 +149,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
     NO_UNROLL for (int stage = 0; stage < STAGES; stage++) {
-      open_stage<EDGE>(stage, absent, odd_values);
+      open_stage<EDGE>(stage, absent, gaps, odd_values);
       UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, n * PC, 0);
         multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
@@ -157,14 +161,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else {
     NO_UNROLL for (int n = 0; n < PRODUCTS; n++) {
-      if (n % PRODUCTS_V == 0) open_stage<EDGE>(n / PRODUCTS_V, absent, odd_values);
+      if (n % PRODUCTS_V == 0) open_stage<EDGE>(n / PRODUCTS_V, absent, gaps, odd_values);
       if (n % PRODUCTS_P == 0) put_weights(x, 0, TN);
       multiply_values<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
                      odd_values);
     }
   }
   sync_block();  // the values are dead
-  if constexpr (!(EDGE && LEAN)) {
+  if constexpr (!(EDGE && SLOW)) {
     if (ready) store_k();
     sync_block();
   }

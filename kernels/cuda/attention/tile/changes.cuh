@@ -135,48 +135,60 @@ INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long pe
     prefetch(base + min_of(row + n, q.queries - 1) * per_row + key * per_key);
 }
 
-// The addend whose elements lanes load for the scores that they own: one of f32 elements side by side for keys side by
-// side, in a tile without keys past the last one, where nothing else is added. Zero: there is none.
-template <class S> INLINE int Tiles<S>::direct_addend() {
-  constexpr int all = CHANGED_BY_MASK | CHANGED_BY_BIAS | CHANGED_BY_INDEX;
-  const int addends = call.changes & (has_bits(call) ? all - CHANGED_BY_MASK : all);
-  const bool mask = call.mask.kind == ADDEND_F32 && call.mask.key == 1;
-  const bool bias = call.bias.kind == ADDEND_F32 && call.bias.key == 1 && !call.windows.positions;
-  return (addends == CHANGED_BY_MASK && mask) || (addends == CHANGED_BY_BIAS && bias) ? addends : 0;
-}
-
-// Adds the elements of that addend, half of the lane's rows at a time. Rows past the last one repeat it. Returns whether
-// there is a key that the lane does not attend.
-template <class S> INLINE bool Tiles<S>::add_directly(bool of_bias) {
+// Adds f32 elements that lie side by side for keys side by side to the scores of the lane, some rows at a time. Rows past
+// the last one repeat it, and so do keys where they are CLAMPED. Returns whether there is a key that the lane does not attend.
+template <class S> template <bool CLAMPED> INLINE bool Tiles<S>::add_directly(bool of_bias) {
   const Share share = here();
   const Sequence& q = share.sequence;
   const long long per_row = (of_bias ? call.bias.query : call.mask.query) * 4;
   const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
+  fetch_ahead(share, base, per_row, 4);
   const int t = opaque(tid), row = own_row(call, share, t), last_row = q.queries - 1;
-  const Address at = base + (k0 + lane_col(t)) * 4ll;
+  const int first = CLAMPED ? min_of(k0 + lane_col(t), q.reach - 1) : k0 + lane_col(t), left = q.reach - 1 - first;
+  Address a = base + min_of(row, last_row) * per_row + first * 4ll;
   bool absent = false;
-  UNROLL for (int half = 0; half < TM; half += TM / 2) {
-    float x[TM / 2][TN];
-    UNROLL for (int i = 0; i < TM / 2; i++) {
-      const Address a = at + min_of(row + half + i, last_row) * per_row;
-      UNROLL for (int j = 0; j < TN; j++) x[i][j] = load_f32(a + j * LANE_COLS * 4);
+  constexpr int PART = CLAMPED ? 2 : TM / 2;  // rows at a time
+  UNROLL for (int part = 0; part < TM; part += PART) {
+    float x[PART][TN];
+    UNROLL for (int i = 0; i < PART; i++) {
+      UNROLL for (int j = 0; j < TN; j++)
+        x[i][j] = load_f32(a + (CLAMPED ? min_of(j * LANE_COLS, left) : j * LANE_COLS) * 4);
+      a += row + part + i < last_row ? per_row : 0;
     }
     float most = 0.f;  // a NaN does not count: it makes the score NaN either way
-    UNROLL for (int i = 0; i < TM / 2; i++)
+    UNROLL for (int i = 0; i < PART; i++)
       UNROLL for (int j = 0; j < TN; j++) most = max2(most, __builtin_fabsf(x[i][j]));
-    if (any_of_warp(most > ORDINARY)) {
-      UNROLL for (int i = 0; i < TM / 2; i++)
+    if (RARELY(any_of_warp(most > ORDINARY))) {
+      NO_UNROLL for (int i = 0; i < PART; i++) {  // the next row becomes the first
+        float y[TN];
         UNROLL for (int j = 0; j < TN; j++) {
-          absent = absent || x[i][j] == NEG_INF;
-          s[half + i][j] = changed(s[half + i][j], limited(x[i][j]));
+          absent = absent || x[0][j] == NEG_INF;
+          y[j] = changed(s[part][j], limited(x[0][j]));
         }
+        UNROLL for (int n = 0; n + 1 < PART; n++)
+          UNROLL for (int j = 0; j < TN; j++) {
+            x[n][j] = x[n + 1][j];
+            s[part + n][j] = s[part + n + 1][j];
+          }
+        UNROLL for (int j = 0; j < TN; j++) s[part + PART - 1][j] = y[j];
+      }
     } else {
-      UNROLL for (int i = 0; i < TM / 2; i++)
-        UNROLL for (int j = 0; j < TN; j++) s[half + i][j] = __builtin_fmaf(x[i][j], LOG2E, s[half + i][j]);
+      UNROLL for (int i = 0; i < PART; i++)
+        UNROLL for (int j = 0; j < TN; j++) s[part + i][j] = __builtin_fmaf(x[i][j], LOG2E, s[part + i][j]);
     }
   }
-  fetch_ahead(share, base, per_row, 4);
   return absent;
+}
+
+// Adds to the scores of tile k0 where nothing but a boolean mask, an addend of f32 elements and ranges changes them. Returns
+// whether a lane of the warp has a key that is not attended.
+template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
+  const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
+  bool absent = false;
+  if (addends) absent = add_directly<EDGE>(addends == CHANGED_BY_BIAS);
+  if (has_bits(call)) absent = take_bits() || absent;
+  if constexpr (EDGE) absent = limit_scores() || absent;
+  return any_of_warp(absent);
 }
 
 // Takes out keys that lie on another side than the row, or out of the row's range.
@@ -210,14 +222,7 @@ template <class S> INLINE bool Tiles<S>::change_scores() {
   // Whether rows differ in the keys that they attend.
   const bool differ = k0 < full_from || min_of(k0 + TILE, reach) > range_of(q, first_row(call, share)).end ||
                       sides.row != NO_SIDE || sides.column != NO_SIDE;
-  int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
-  if constexpr (DIRECT) {
-    const int direct = k0 + TILE <= reach ? direct_addend() : 0;
-    if (direct) {
-      absent = add_directly(direct == CHANGED_BY_BIAS);
-      addends = 0;
-    }
-  }
+  const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
   const bool adds = differ || addends != 0;
   if (adds) {
     sync_block();  // the keys are dead

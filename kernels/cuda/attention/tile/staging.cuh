@@ -7,7 +7,7 @@
 template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) {
   const Sequence& s = share.sequence;
   const int kv_head = quotient_of(share.head, call.by_group);
-  const bool old = !LEAN && tile < s.past;
+  const bool old = ADDS && tile < s.past;
   const Tensor& k = old ? call.past_key : call.key;
   const Tensor& v = old ? call.past_value : call.value;
   const int origin = old ? 0 : s.key0 - s.past;
@@ -15,7 +15,7 @@ template <class S> INLINE void Tiles<S>::approach(const Share& share, int tile) 
   near_past = old;
   near_key = k.data + row_offset(k, s.batch, kv_head, 0) * SIZE + (long long)origin * (k.token * SIZE);
   near_value = v.data + row_offset(v, s.batch, kv_head, 0) * SIZE + (long long)origin * (v.token * SIZE);
-  plain_to = !LEAN && (call.changes != 0 || call.cap != 0.f) ? 0 : min_of(range_of(s, first_row(call, share)).end, near_to) - TILE + 1;
+  plain_to = ADDS && (call.changes != 0 || call.cap != 0.f) ? 0 : min_of(range_of(s, first_row(call, share)).end, near_to) - TILE + 1;
   edge_to = near_to == s.reach ? near_to + TILE - 1 : near_to;
 }
 
@@ -32,7 +32,7 @@ INLINE void Tiles<S>::gather(To& to, const Tensor& past, const Tensor& fresh, in
   const Address old = past.data + row_offset(past, s.batch, kv_head, 0) * SIZE;
   const Address now = fresh.data + row_offset(fresh, s.batch, kv_head, s.key0 - s.past) * SIZE;
   auto row = [&](int key) LAMBDA -> Address {
-    return !LEAN && key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
+    return ADDS && key < s.past ? old + key * past.token * SIZE : now + key * fresh.token * SIZE;
   };
   UNROLL for (int n = 0; n < COUNT; n++) clear(to[n]);
   if (vec4) {
@@ -58,10 +58,10 @@ INLINE void Tiles<S>::gather(To& to, const Tensor& past, const Tensor& fresh, in
 
 // Bytes from row to row of what is near.
 template <class S> INLINE int Tiles<S>::key_step() {
-  return (int)(!LEAN && near_past ? call.past_key.token : call.key.token) * SIZE;
+  return (int)(ADDS && near_past ? call.past_key.token : call.key.token) * SIZE;
 }
 template <class S> INLINE int Tiles<S>::value_step() {
-  return (int)(!LEAN && near_past ? call.past_value.token : call.value.token) * SIZE;
+  return (int)(ADDS && near_past ? call.past_value.token : call.value.token) * SIZE;
 }
 
 // Forgets the registers of keys.
@@ -157,6 +157,13 @@ template <class S> INLINE void Tiles<S>::store_k() {
     UNROLL for (int e = 0; e < 4; e++) x[e] = to_f32(kr[i * 4 + e], call.dtype);
     UNROLL for (int e = 0; e < 4; e++) store_shared(p + e * (TILE * 4), f4{x[0][e], x[1][e], x[2][e], x[3][e]});
   }
+}
+
+// The first keys of tile k0.
+template <class S> template <bool EDGE> INLINE void Tiles<S>::begin() {
+  load_k<EDGE>(k0, 0);
+  store_k();
+  sync_block();
 }
 
 // Values go in as they are, [key][dim].

@@ -12,6 +12,11 @@ INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > 
 // The elements of a call, and how queries meet keys: f32; f16 or bf16, widened; f16, two dims at a time.
 enum Elements { F32, WIDENED, PAIRED };
 
+// What may change scores, besides ranges: anything; a boolean mask and one f32 addend whose elements lie side by side for
+// keys side by side, without a past; nothing, without a past, where edges are small and slow, so that a driver compiles
+// it sooner.
+enum Changes { ALL, ADDENDS, NONE };
+
 // What tells one instance of the kernel from another.
 //
 //   IN        elements
@@ -25,14 +30,14 @@ enum Elements { F32, WIDENED, PAIRED };
 //             exchanges of a stage
 //   BODY      keys of a loop body of W += P V in plain tiles
 //   FLUSH     tiles from one addition to memory to the next
-//   LEAN      no element masks, soft caps or past; edges are small and slow, so that a driver compiles it sooner
+//   CHANGES   what may change scores
 template <Elements IN_, int D_, int WARPS_, int TM_, int TN_, int KD_, int VK_, int PC_, int STRAIGHT_, int BODY_,
-          int FLUSH_, bool LEAN_>
+          int FLUSH_, Changes CHANGES_>
 struct Shape {
   static constexpr Elements IN = IN_;
   static constexpr int D = D_, WARPS = WARPS_, TM = TM_, TN = TN_, KD = KD_, VK = VK_, PC = PC_;
   static constexpr int STRAIGHT = STRAIGHT_, BODY = BODY_, FLUSH = FLUSH_;
-  static constexpr bool LEAN = LEAN_;
+  static constexpr Changes CHANGES = CHANGES_;
 };
 
 // What a thread keeps while its block works through the tiles of a split, and the parts of that work, each in the file
@@ -45,7 +50,9 @@ template <class S> struct Tiles {
   static constexpr Elements IN = S::IN;
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
   static constexpr int STRAIGHT = S::STRAIGHT, BODY = S::BODY, FLUSH = S::FLUSH;
-  static constexpr bool LEAN = S::LEAN;
+  static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
+  static constexpr bool ADDS = S::CHANGES == ALL;            // whether addends pass through the exchange area
+  static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
   typedef typename Raw<B16>::Type Raw4;
@@ -67,8 +74,6 @@ template <class S> struct Tiles {
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
-  // Whether f32 elements alone go to the lanes that own the scores without the exchange area.
-  static constexpr bool DIRECT = !B16 && !LEAN && TM * TN <= 32 && CHUNKS == 1;
   static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask that a warp holds
   static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // and those of a lane
   static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
@@ -79,7 +84,7 @@ template <class S> struct Tiles {
   static constexpr int K_AREA = KS * TILE * 4, V_AREA = VK * V_STRIDE + WARPS * P_BYTES;
   static constexpr int SHARED_BYTES = X + (K_AREA > V_AREA ? K_AREA : V_AREA);
   static_assert((TM == 4 || TM == 8) && (TN == 4 || TN == 8) && AN % 4 == 0, "");
-  static_assert(SHARED_BYTES <= 49152 && (LEAN || SHARED_BYTES - X >= TILE * BM * 4), "");
+  static_assert(SHARED_BYTES <= 49152 && (!ADDS || SHARED_BYTES - X >= TILE * BM * 4), "");
   static_assert(BM / 4 * DF % NT == 0 && TILE / 4 % K_STEP == 0 && VK * DF % NT == 0 && TN % PC == 0, "");
   static_assert(K_ITEMS == 1 || K_STEP == 8, "");
   static_assert(!STRAIGHT || PRODUCTS_P == 1, "");
@@ -172,6 +177,8 @@ template <class S> struct Tiles {
   // attention.cuh: the loops over tiles.
   static INLINE void run(SharedBytes sm, const Call& call);
 
+  // staging.cuh: brings in the first keys of tile k0.
+  template <bool EDGE> INLINE void begin();
   // attend.cuh: the work on a tile, which is an edge or plain.
   template <bool EDGE> INLINE void attend();
 
@@ -217,8 +224,8 @@ template <class S> struct Tiles {
   INLINE void look_up();
   INLINE void fetch_ahead(const Share& share, Address base, long long per_row, long long per_key);
   INLINE void add_elements(bool of_bias, bool fresh, bool& special);
-  INLINE int direct_addend();
-  INLINE bool add_directly(bool of_bias);
+  template <bool CLAMPED> INLINE bool add_directly(bool of_bias);
+  template <bool EDGE> INLINE bool add_scores();
   INLINE void take_out(const Sides& sides, bool fresh);
   INLINE bool change_scores();
   INLINE bool limit_scores();
@@ -231,7 +238,7 @@ template <class S> struct Tiles {
   INLINE void rotate_rows(const float (&y)[TN], const float& reference, const float& z);
 
   // values.cuh: W += P V.
-  template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool& odd_values);
+  template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool gaps, bool& odd_values);
   INLINE void put_weights(const Exchange& x, int first, int last);
   template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
 

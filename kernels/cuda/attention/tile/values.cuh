@@ -14,23 +14,24 @@ INLINE bool is_odd(f4 x) {
 // not finite.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::open_stage(int stage, bool absent, bool& odd_values) {
-  if constexpr (EDGE && LEAN) gather_v(k0, stage);
-  if (!EDGE || LEAN || stage > 0) sync_block();  // what the area held is dead; an edge has just had a vote
+INLINE void Tiles<S>::open_stage(int stage, bool absent, bool gaps, bool& odd_values) {
+  if constexpr (EDGE && SLOW) gather_v(k0, stage);
+  // What the area held is dead: a tile whose keys may be left out has just had a vote.
+  if ((!EDGE && !ADDED) || LEAN || stage > 0) sync_block();
   bool odd = false;
-  if constexpr (EDGE && LEAN) {
-    store_v(vr);
-  } else {
-    store_v(travelling());
-  }
-  if constexpr (EDGE)
-    UNROLL for (int i = 0; i < V_ITEMS; i++) odd = odd || is_odd(to_f32(vr[i], call.dtype));
-  if constexpr (!(EDGE && LEAN)) {
+  auto bring = [&](auto& from) LAMBDA {
+    store_v(from);
+    if ((EDGE && !ADDED) || (ADDED && RARELY(gaps)))
+      UNROLL for (int i = 0; i < V_ITEMS; i++) odd = odd || is_odd(to_f32(from[i], call.dtype));
+  };
+  if constexpr (EDGE && SLOW) bring(vr);
+  else bring(travelling());
+  if constexpr (!(EDGE && SLOW)) {
     if (stage + 1 < STAGES) load_v<EDGE>(k0, stage + 1);
     else if (ready) load_k<EDGE>(k0 + TILE, 0);
     else drop_k();
   }
-  if constexpr (EDGE) odd_values = any_of_block(odd) && absent;
+  if ((EDGE && !ADDED) || (ADDED && RARELY(gaps))) odd_values = any_of_block(odd) && absent;
   else sync_block();
 }
 
@@ -55,7 +56,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
   const int cg = x.cg, rg = x.rg;
   f4 pa[2][TM / 4];
   float vb[2][AN];
-  constexpr int KEYS = EDGE && LEAN ? 2 : BODY;
+  constexpr int KEYS = EDGE && SLOW ? 2 : BODY;
   auto fragments = [&](int b, int from, int key) LAMBDA {
     const int f = weight_shift((KEYS < LANE_COLS ? from + key : key) & (LANE_COLS - 1));
     UNROLL for (int h = 0; h < TM / 4; h++) {
@@ -67,7 +68,7 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
       UNROLL for (int e = 0; e < 4; e++) vb[b][h * 4 + e] = x[e];
     }
   };
-  if (EDGE && odd_values) {  // the value of a key that is not attended is ignored
+  if ((EDGE || ADDED) && RARELY(odd_values)) {  // the value of a key that is not attended is ignored
     NO_UNROLL for (int key = 0; key < UK; key++) {
       const int f = weight_shift(key & (LANE_COLS - 1));
       UNROLL for (int h = 0; h < TM / 4; h++)

@@ -34,6 +34,26 @@ template <class S> INLINE void Tiles<S>::take_weights() {
 
 // The same, with zeros that tell whether a key is attended.
 template <class S> INLINE void Tiles<S>::take_signed_weights() {
+  if constexpr (ADDED) {
+    NO_UNROLL for (int i = 0; i < TM; i++) {  // the next row becomes the first
+      const float reference = m[0];
+      float y[TN], r = 0.f;
+      UNROLL for (int j = 0; j < TN; j++) {
+        y[j] = signed_weight(s[0][j], reference);
+        r = j ? r + y[j] : y[j];
+      }
+      const float z = sum[0] + r;
+      UNROLL for (int n = 0; n + 1 < TM; n++) {
+        UNROLL for (int j = 0; j < TN; j++) s[n][j] = s[n + 1][j];
+        m[n] = m[n + 1];
+        sum[n] = sum[n + 1];
+      }
+      UNROLL for (int j = 0; j < TN; j++) s[TM - 1][j] = y[j];
+      m[TM - 1] = reference;
+      sum[TM - 1] = z;
+    }
+    return;
+  }
   UNROLL for (int i = 0; i < TM; i++) {
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = signed_weight(s[i][j], m[i]);
     float r = s[i][0];

@@ -84,7 +84,8 @@ step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
-step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1
+# Tests that read the sources have none here.
+step device-tensors ./elsa_runtime cuda:: --include-ignored --nocapture --test-threads 1 --skip ptx::tests::
 step warm ./crossing cuda_warm::copies_are_counted --include-ignored --nocapture --test-threads 1
 counted c-plain env ELSA_BACKEND=cuda ./plain
 counted c-buffers ./buffers
