@@ -168,7 +168,7 @@ impl fmt::Display for Certified<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::certificate::Executed;
+    use crate::attention::certificate::{Executed, Order};
     use crate::attention::measured::MEASURED;
     use crate::attention::problem::Spec;
     use crate::dtype::DType;
@@ -187,6 +187,7 @@ mod tests {
         fused: true,
         exp2_relative: 1.7e-7,
         half_chain: 0,
+        order: Order::ANY,
     };
 
     /// The certificate of a record, in which all magnitudes are one but for one of them.
