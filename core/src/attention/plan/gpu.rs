@@ -179,6 +179,8 @@ const SMALL_BLOCK: usize = 2048;
 const SHARED_TENTHS: usize = 16;
 const EACH_TENTHS: usize = 9;
 const MERGE_TENTHS: usize = 12;
+/// Largest number of splits of small blocks.
+const MOST_SMALL: usize = 8;
 
 /// Smallest number of keys of a split. A problem with few keys is short, and there an idle SM costs more than the
 /// merge of smaller splits.
@@ -209,7 +211,7 @@ fn soonest(blocks: usize, sms: usize, tiles: usize, most: usize) -> usize {
         };
         longest.saturating_mul(tile) + if splits > 1 { MERGE_TENTHS } else { 0 }
     };
-    let best = (1..=most.min(tiles)).min_by_key(|&splits| time(splits)).unwrap_or(1);
+    let best = (1..=most.min(tiles).min(MOST_SMALL)).min_by_key(|&splits| time(splits)).unwrap_or(1);
     if time(best) * 5 <= time(1) * 4 { best } else { 1 }
 }
 
