@@ -84,8 +84,9 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   unsigned odd_sums = 0;
   bool flushed = false;
   unsigned words[OWN_WORDS];
+  float early[EARLY ? TM : 1][TN];
   Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
-             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, words};
+             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, words, early};
   if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
   ready = k0 < end && (SLOW ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
   if (ready) t.template load_k<!SLOW>(k0, 0);

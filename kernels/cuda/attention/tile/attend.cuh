@@ -11,6 +11,7 @@
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
   constexpr bool CHECKS = ADDED || (EDGE && !LEAN);  // whether keys may be left out
+  if constexpr (EARLY && !EDGE) load_early();
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
   UNROLL for (int i = 0; i < TM; i++)
     UNROLL for (int j = 0; j < TN; j++) s[i][j] = 0.f;

@@ -135,57 +135,94 @@ INLINE void Tiles<S>::fetch_ahead(const Share& share, Address base, long long pe
     prefetch(base + min_of(row + n, q.queries - 1) * per_row + key * per_key);
 }
 
-// Adds f32 elements that lie side by side for keys side by side to the scores of the lane, some rows at a time. Rows past
-// the last one repeat it, and so do keys where they are CLAMPED. Returns whether there is a key that the lane does not attend.
-template <class S> template <bool CLAMPED> INLINE bool Tiles<S>::add_directly(bool of_bias) {
-  const Share share = here();
-  const Sequence& q = share.sequence;
-  const long long per_row = (of_bias ? call.bias.query : call.mask.query) * 4;
-  const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
-  fetch_ahead(share, base, per_row, 4);
-  const int t = opaque(tid), row = own_row(call, share, t), last_row = q.queries - 1;
-  const int first = CLAMPED ? min_of(k0 + lane_col(t), q.reach - 1) : k0 + lane_col(t), left = q.reach - 1 - first;
-  Address a = base + min_of(row, last_row) * per_row + first * 4ll;
-  bool absent = false;
-  constexpr int PART = CLAMPED ? 2 : TM / 2;  // rows at a time
-  UNROLL for (int part = 0; part < TM; part += PART) {
-    float x[PART][TN];
-    UNROLL for (int i = 0; i < PART; i++) {
-      UNROLL for (int j = 0; j < TN; j++)
-        x[i][j] = load_f32(a + (CLAMPED ? min_of(j * LANE_COLS, left) : j * LANE_COLS) * 4);
-      a += row + part + i < last_row ? per_row : 0;
-    }
-    float most = 0.f;  // a NaN does not count: it makes the score NaN either way
-    UNROLL for (int i = 0; i < PART; i++)
-      UNROLL for (int j = 0; j < TN; j++) most = max2(most, __builtin_fabsf(x[i][j]));
-    if (RARELY(any_of_warp(most > ORDINARY))) {
-      NO_UNROLL for (int i = 0; i < PART; i++) {  // the next row becomes the first
-        float y[TN];
-        UNROLL for (int j = 0; j < TN; j++) {
-          absent = absent || x[0][j] == NEG_INF;
-          y[j] = changed(s[part][j], limited(x[0][j]));
-        }
-        UNROLL for (int n = 0; n + 1 < PART; n++)
-          UNROLL for (int j = 0; j < TN; j++) {
-            x[n][j] = x[n + 1][j];
-            s[part + n][j] = s[part + n + 1][j];
-          }
-        UNROLL for (int j = 0; j < TN; j++) s[part + PART - 1][j] = y[j];
-      }
-    } else {
-      UNROLL for (int i = 0; i < PART; i++)
-        UNROLL for (int j = 0; j < TN; j++) s[part + i][j] = __builtin_fmaf(x[i][j], LOG2E, s[part + i][j]);
-    }
-  }
-  return absent;
+// The addend whose elements lanes load for the scores that they own: a bias, a mask or none.
+template <class S> INLINE int Tiles<S>::own_addend() {
+  return call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
 }
 
-// Adds to the scores of tile k0 where nothing but a boolean mask, an addend of f32 elements and ranges changes them. Returns
-// whether a lane of the warp has a key that is not attended.
+// Where the lane's elements of it begin in tile k0, whose keys are CLAMPED to the last one or all exist. Fetches those of
+// the next tile ahead where it is to.
+template <class S> template <bool CLAMPED, bool FETCH> INLINE typename Tiles<S>::Elements32 Tiles<S>::own_elements() {
+  const bool of_bias = own_addend() == CHANGED_BY_BIAS;
+  const Share share = here();
+  const Sequence& q = share.sequence;
+  Elements32 x;
+  x.per_row = (of_bias ? call.bias.query : call.mask.query) * 4;
+  const Address base = of_bias ? addend_base(call.bias, q, share.head) : addend_base(call.mask, q, share.head);
+  if constexpr (FETCH) fetch_ahead(share, base, x.per_row, 4);
+  const int t = opaque(tid), row = own_row(call, share, t);
+  const int first = CLAMPED ? min_of(k0 + lane_col(t), q.reach - 1) : k0 + lane_col(t);
+  x.keys = q.reach - 1 - first;
+  x.rows = q.queries - 1;
+  x.row = row;
+  x.at = base + min_of(row, q.queries - 1) * x.per_row + first * 4ll;
+  return x;
+}
+
+// The elements of the next rows. Rows past the last one repeat it, and so do keys where they are CLAMPED.
+template <class S>
+template <bool CLAMPED, int COUNT>
+INLINE void Tiles<S>::load_elements(Elements32& from, float (&x)[COUNT][TN]) {
+  UNROLL for (int i = 0; i < COUNT; i++) {
+    UNROLL for (int j = 0; j < TN; j++)
+      x[i][j] = load_f32(from.at + (CLAMPED ? min_of(j * LANE_COLS, from.keys) : j * LANE_COLS) * 4);
+    from.at += from.row + i < from.rows ? from.per_row : 0;
+  }
+  from.row += COUNT;
+}
+
+// Adds elements to the scores of rows from `first` on. Sets `absent` where there is a key that the lane does not attend.
+template <class S> template <int COUNT> INLINE void Tiles<S>::add_elements_to(int first, float (&x)[COUNT][TN], bool& absent) {
+  float sums[4] = {0.f, 0.f, 0.f, 0.f};  // of magnitudes: beyond ORDINARY if one of them is
+  UNROLL for (int i = 0; i < COUNT; i++)
+    UNROLL for (int j = 0; j < TN; j++) sums[j & 3] += __builtin_fabsf(x[i][j]);
+  if (RARELY(any_of_warp(!((sums[0] + sums[1]) + (sums[2] + sums[3]) <= ORDINARY)))) {
+    NO_UNROLL for (int i = 0; i < COUNT; i++) {  // the next row becomes the first
+      float y[TN];
+      UNROLL for (int j = 0; j < TN; j++) {
+        absent = absent || x[0][j] == NEG_INF;
+        y[j] = changed(s[first][j], limited(x[0][j]));
+      }
+      UNROLL for (int n = 0; n + 1 < COUNT; n++)
+        UNROLL for (int j = 0; j < TN; j++) {
+          x[n][j] = x[n + 1][j];
+          s[first + n][j] = s[first + n + 1][j];
+        }
+      UNROLL for (int j = 0; j < TN; j++) s[first + COUNT - 1][j] = y[j];
+    }
+  } else {
+    UNROLL for (int i = 0; i < COUNT; i++)
+      UNROLL for (int j = 0; j < TN; j++) s[first + i][j] = __builtin_fmaf(x[i][j], LOG2E, s[first + i][j]);
+  }
+}
+
+// Loads what is added in plain tile k0 before its scores are computed.
+template <class S> INLINE void Tiles<S>::load_early() {
+  UNROLL for (int i = 0; i < TM; i++)
+    UNROLL for (int j = 0; j < TN; j++) early[i][j] = 0.f;
+  if (own_addend() == 0) return;
+  Elements32 from = own_elements<false, false>();
+  load_elements<false>(from, early);
+}
+
+// Adds to the scores of tile k0 where nothing but a boolean mask, an addend of f32 elements and ranges changes them, some
+// rows at a time. Returns whether a lane of the warp has a key that is not attended.
 template <class S> template <bool EDGE> INLINE bool Tiles<S>::add_scores() {
-  const int addends = call.changes & (has_bits(call) ? CHANGED_BY_BIAS : CHANGED_BY_MASK | CHANGED_BY_BIAS);
   bool absent = false;
-  if (addends) absent = add_directly<EDGE>(addends == CHANGED_BY_BIAS);
+  if (own_addend()) {
+    constexpr int COUNT = EDGE ? 2 : TM / 2;
+    Elements32 from = own_elements<EDGE, true>();
+    UNROLL for (int row = 0; row < TM; row += COUNT) {
+      float x[COUNT][TN];
+      if constexpr (EARLY && !EDGE) {
+        UNROLL for (int i = 0; i < COUNT; i++)
+          UNROLL for (int j = 0; j < TN; j++) x[i][j] = early[row + i][j];
+      } else {
+        load_elements<EDGE>(from, x);
+      }
+      add_elements_to(row, x, absent);
+    }
+  }
   if (has_bits(call)) absent = take_bits() || absent;
   if constexpr (EDGE) absent = limit_scores() || absent;
   return any_of_warp(absent);

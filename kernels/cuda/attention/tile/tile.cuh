@@ -74,6 +74,8 @@ template <class S> struct Tiles {
   static constexpr int PK = PC * LANE_COLS;                 // keys of an exchange of weights
   static constexpr int UK = PK < VK ? PK : VK;              // keys of a product
   static constexpr int BATCH = WARP_ROWS < 16 || B16 ? 2 : 4;  // chunks of four rows that a lane adds to at once
+  // Whether a lane has registers for what is added to its scores while they are computed.
+  static constexpr bool EARLY = ADDED && TM * TN <= 32;
   static constexpr int WORDS = WARP_ROWS * 2;               // words of 32 keys of a boolean mask that a warp holds
   static constexpr int OWN_WORDS = WORDS > 32 ? WORDS / 32 : 1;  // and those of a lane
   static constexpr int ROWS = BATCH * 4, LOOKS = BATCH / 2;  // rows of that; chunks whose entries it looks up at once
@@ -146,6 +148,7 @@ template <class S> struct Tiles {
   // What a boolean mask has of the tile: word n, bit by bit the keys 32 (n / WARP_ROWS) ... of row n % WARP_ROWS of the
   // warp, is element n / 32 in lane n % 32. Lanes beyond the last word repeat the words.
   unsigned (&words)[OWN_WORDS];
+  float (&early)[EARLY ? TM : 1][TN];  // what is added to the scores of a plain tile
 
   // W of the lane's first row in memory, as f32: `step` bytes from row to row, `left` rows of `width` columns, and
   // whether columns may be accessed four at a time.
@@ -154,6 +157,13 @@ template <class S> struct Tiles {
     long long step;
     int left, width;
     bool vec4;
+  };
+  // F32 elements that lie side by side for keys side by side: those of `row` begin at `at`. The last row is `rows`, and `keys`
+  // more keys follow the first.
+  struct Elements32 {
+    Address at;
+    long long per_row;
+    int rows, keys, row;
   };
   // The column and row groups of a lane, and where its warp exchanges weights.
   struct Exchange {
@@ -224,7 +234,11 @@ template <class S> struct Tiles {
   INLINE void look_up();
   INLINE void fetch_ahead(const Share& share, Address base, long long per_row, long long per_key);
   INLINE void add_elements(bool of_bias, bool fresh, bool& special);
-  template <bool CLAMPED> INLINE bool add_directly(bool of_bias);
+  INLINE int own_addend();
+  template <bool CLAMPED, bool FETCH> INLINE Elements32 own_elements();
+  template <bool CLAMPED, int COUNT> INLINE void load_elements(Elements32& from, float (&x)[COUNT][TN]);
+  template <int COUNT> INLINE void add_elements_to(int first, float (&x)[COUNT][TN], bool& absent);
+  INLINE void load_early();
   template <bool EDGE> INLINE bool add_scores();
   INLINE void take_out(const Sides& sides, bool fresh);
   INLINE bool change_scores();

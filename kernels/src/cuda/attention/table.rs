@@ -75,10 +75,10 @@ const ROWS: usize = 8;
 /// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
 pub static KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 167, tiles(8, 6), most_added: NONE),
-    attention!("attention_f32_d32_q32k64__sm62_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 168, tiles(8, 6), most_added: ANY),
+    attention!("attention_f32_d32_q32k64__sm62_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 203, tiles(8, 6), most_added: ANY),
     attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 242, tiles(8, 6), most_added: NONE),
     attention!("attention_f32_d64_q32k64__sm62_exp2_approx", false, 64, LOW, LOW, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true),
-    attention!("attention_f32_d64_q32k64__sm62_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 138, tiles(4, 4), most_added: FEW),
+    attention!("attention_f32_d64_q32k64__sm62_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
     attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 168, tiles(8, 4), most_added: NONE),
     attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
     attention!("attention_f32_d64_q128k64__sm62_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 251, tiles(8, 4), most_added: ANY),
