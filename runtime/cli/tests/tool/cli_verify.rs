@@ -239,9 +239,9 @@ fn both_theorems_stand_side_by_side() {
     // Values that cancel: the printed theorem, relative to |Y|, is violated, and the rigorous bound holds.
     let desk = Desk::new();
     let keys = 64;
-    let k = noise(2, keys * 16);
-    let k: Vec<f32> = k.chunks(32).flat_map(|pair| [&pair[..16], &pair[..16]].concat()).collect();
-    let v: Vec<f32> = (0..keys * 8).map(|i| if i / 8 % 2 == 0 { 1000.0 } else { -999.999 }).collect();
+    // The second half of the keys repeats the first, so that sums grow before they cancel.
+    let k = noise(2, keys / 2 * 16).repeat(2);
+    let v: Vec<f32> = (0..keys * 8).map(|i| if i / 8 < keys / 2 { 1000.0 } else { -999.999 }).collect();
     desk.f32("q.npy", &[4, 16], &noise(1, 4 * 16));
     desk.f32("k.npy", &[keys, 16], &k);
     desk.f32("v.npy", &[keys, 8], &v);
