@@ -18,7 +18,8 @@ use elsa_core::dtype::DType;
 
 /// Rows of elements in memory.
 ///
-/// Contract: `rows` rows of `dim` elements of `dtype`, `stride` elements apart, are readable at `data`.
+/// Contract: `rows` rows of `dim` elements of `dtype`, `stride` elements apart, are readable at `data`, which is aligned to an
+/// element.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredRows {
     /// The first element of the first row.

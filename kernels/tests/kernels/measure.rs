@@ -14,9 +14,9 @@ fn number(i: usize) -> f32 {
     x * [1.0, 1e-3, 30.0][i % 3]
 }
 
-/// The bytes of rows of `dim` elements, `stride` apart, without what would follow the last; and the elements as they are
-/// rounded.
-fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (Vec<u8>, Vec<f32>) {
+/// Rows of `dim` elements, `stride` apart, without what would follow the last, in memory that is aligned to any element; and
+/// the elements as they are rounded.
+fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (Vec<u32>, Vec<f32>) {
     let (mut bytes, mut values) = (Vec::new(), Vec::new());
     for i in 0..ROWS * stride - (stride - dim) {
         let x = if i % stride < dim { of(i / stride * dim + i % stride) } else { f32::NAN };
@@ -30,7 +30,12 @@ fn rows(dtype: DType, dim: usize, stride: usize, of: impl Fn(usize) -> f32) -> (
             values.push(x);
         }
     }
-    (bytes, values)
+    let words = bytes.chunks(4).map(|chunk| {
+        let mut word = [0; 4];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u32::from_ne_bytes(word)
+    });
+    (words.collect(), values)
 }
 
 /// NaN beside NaN, else equal.
@@ -46,26 +51,28 @@ fn larger(a: f32, b: f32) -> f32 {
 #[test]
 fn rows_are_measured_whatever_their_length() {
     let dims: &[usize] = if cfg!(miri) {
-        &[1, 17, 70]
+        &[1, 17]
     } else {
         &[1, 3, 4, 8, 15, 16, 17, 31, 32, 48, 63, 64, 65, 70, 128, 131, 256]
     };
     // What the last element but one of the third row is instead, if anything.
     let hostile = [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY), Some(3e4), Some(-0.0)];
+    let hostile = &hostile[..if cfg!(miri) { 2 } else { hostile.len() }];
     let mut ran = 0;
     for kernel in ATTENTION.iter().filter(|kernel| kernel.is_present()) {
         for (dtype, &dim) in
             [DType::F32, DType::F16, DType::Bf16].into_iter().flat_map(|t| dims.iter().map(move |d| (t, d)))
         {
-            for (other, gap) in hostile.into_iter().zip([0, 3, 0, 1, 0, 2]) {
+            for (other, gap) in hostile.iter().copied().zip([0, 3, 0, 1, 0, 2]) {
                 let at = 2 * dim + dim.saturating_sub(2);
                 let of = |i: usize| other.filter(|_| i == at).unwrap_or(number(i));
-                let (bytes, values) = rows(dtype, dim, dim + gap, of);
-                let rows = MeasuredRows { data: bytes.as_ptr(), dtype, stride: dim + gap, rows: ROWS, dim };
+                let (words, values) = rows(dtype, dim, dim + gap, of);
+                let rows =
+                    MeasuredRows { data: words.as_ptr().cast(), dtype, stride: dim + gap, rows: ROWS, dim };
                 let what = || format!("{} {dtype} {dim} {other:?}", kernel.spec.name);
 
                 let mut norms = [0f32; 2];
-                // SAFETY: the rows lie in `bytes`, and two numbers are written; the instruction set is present.
+                // SAFETY: the rows lie in `words`, and two numbers are written; the instruction set is present.
                 unsafe { (kernel.measure.norms)(&rows, norms.as_mut_ptr()) };
                 let largest = values.iter().fold(0.0, |a, b| larger(a, b.abs()));
                 assert!(same(norms[1], largest), "{}: {norms:?} {largest}", what());
