@@ -20,7 +20,7 @@ fn engine() -> Engine {
 
 /// Divided keys: the workspace holds partial states.
 fn large() -> Case {
-    Params { heads: 2, kv_heads: 1, ..Params::plain(20, 1500, 24, 24) }.build("large")
+    Params::plain(20, 1500, 24, 24).build("large")
 }
 
 /// Few keys and a table of sequences: the workspace holds little else.
