@@ -1,6 +1,6 @@
 //! Makes the table of GPU modules: PTX, compressed, and GPU code that is already assembled.
 //!
-//! The PTX of `ptx/sm_62` is compressed, because as text it would be half of a program. `ELSA_CUBIN_DIR` names a folder
+//! The PTX of `ptx/sm_53` is compressed, because as text it would be half of a program. `ELSA_CUBIN_DIR` names a folder
 //! of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table beside the PTX; without the
 //! variable, or where it is empty, the table has PTX alone. Without the feature `cuda` there is no table.
 
@@ -40,7 +40,7 @@ mod modules {
     pub fn write() -> Result<(), String> {
         println!("cargo::rerun-if-env-changed={CUBINS}");
         let out = PathBuf::from(variable("OUT_DIR")?);
-        let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_62");
+        let modules = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("ptx/sm_53");
         let cubins = env::var_os(CUBINS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
         let cubins = match &cubins {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,

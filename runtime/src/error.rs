@@ -51,7 +51,7 @@ pub enum DeviceError {
         count: usize,
     },
     /// The compute capability of the device is too low.
-    #[error("device: {device} of compute capability {major}.{minor}; allowed: 6.2 or newer")]
+    #[error("device: {device} of compute capability {major}.{minor}; allowed: 5.3 or newer")]
     TooOld {
         /// Name of the device.
         device: String,
@@ -415,7 +415,7 @@ mod tests {
         let call =
             DeviceError::Call { call: "cuModuleLoadDataEx", code: 222, name: "CUDA_ERROR_UNSUPPORTED_PTX" };
         let module = DeviceError::Module {
-            kernel: "merge_f32_s8__sm62",
+            kernel: "merge_f32_s8__sm53",
             isa: "6.5",
             driver: (10, 1),
             log: "line 1; unsupported version".into(),
@@ -436,7 +436,7 @@ mod tests {
             DeviceError::Ordinal { found: 3, count: 1 },
             DeviceError::TooOld { device: "Nano".into(), major: 5, minor: 3 },
             DeviceError::NoContext,
-            DeviceError::Damaged { kernel: "merge_f32_s8__sm62" },
+            DeviceError::Damaged { kernel: "merge_f32_s8__sm53" },
             DeviceError::Forked,
         ] {
             assert!(e.to_string().contains("; allowed: "), "{e}");

@@ -17,8 +17,9 @@
 // Variables, read when the library is first called:
 //   ELSA_STANDIN_FAIL=NAME:N:CODE,...   the N-th call of NAME returns CODE (N+: and all later ones); the
 //                                       context keeps codes after which it is lost
-//   ELSA_STANDIN_DEVICE=none|old|new|large|discrete    no device; one of compute capability 5.3; one of 7.2; one of
-//                                       48 multiprocessors instead of two; one that is not integrated
+//   ELSA_STANDIN_DEVICE=none|old|nano|new|large|discrete    no device; one of compute capability 5.2; one of 5.3 with one
+//                                       multiprocessor; one of 7.2; one of 48 multiprocessors instead of two; one that
+//                                       is not integrated
 //   ELSA_STANDIN_PTX=refuse             PTX is refused
 //   ELSA_STANDIN_MEMORY=BYTES           memory of the device
 //   ELSA_STANDIN_LOG=FILE               a line for every call: its name and what it returned
@@ -233,9 +234,9 @@ void configure(Driver& d) {
   d.configured = true;
   d.process = getpid();
   d.device = variable("ELSA_STANDIN_DEVICE");
-  static const std::set<std::string> DEVICES = {"", "none", "old", "new", "large", "discrete"};
+  static const std::set<std::string> DEVICES = {"", "none", "old", "nano", "new", "large", "discrete"};
   if (DEVICES.count(d.device) == 0) {
-    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, new, large, discrete");
+    stop("ELSA_STANDIN_DEVICE: " + d.device + "; allowed: none, old, nano, new, large, discrete");
   }
   const std::string ptx = variable("ELSA_STANDIN_PTX");
   if (!ptx.empty() && ptx != "refuse") stop("ELSA_STANDIN_PTX: " + ptx + "; allowed: refuse");
@@ -486,7 +487,9 @@ int number_after(const std::string& text, const char* word) {
   return *end == '.' ? (int)(whole * 10 + std::strtol(end + 1, nullptr, 10)) : (int)whole;
 }
 
-int capability(const Driver& d) { return d.device == "old" ? 53 : d.device == "new" ? 72 : 62; }
+int capability(const Driver& d) {
+  return d.device == "old" ? 52 : d.device == "nano" ? 53 : d.device == "new" ? 72 : 62;
+}
 
 struct Log {
   char* text = nullptr;
@@ -682,6 +685,7 @@ EXPORT(cuDeviceGetAttribute, int* value, int attribute, int device) {
     *value = attribute == 75   ? capability(d) / 10
              : attribute == 76 ? capability(d) % 10
              : attribute == 16 && d.device == "large" ? 48
+             : attribute == 16 && d.device == "nano" ? 1
              : attribute == 18 && d.device == "discrete" ? 0
              : found == VALUES.end() ? 0
                                      : found->second;

@@ -1,6 +1,6 @@
 // The device as the kernels see it: threads, votes, barriers, shared memory, loads, conversions.
 //
-// The part below is for clang's CUDA without NVIDIA's headers, limited to what sm_62 has. With ELSA_HOST the
+// The part below is for clang's CUDA without NVIDIA's headers, limited to what sm_53 has. With ELSA_HOST the
 // same sources compile for a host, and "host.cuh" takes the place of this part. It must define, with the meaning given
 // here:
 //

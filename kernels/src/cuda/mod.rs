@@ -1,6 +1,6 @@
 //! GPU kernels: the PTX that holds each of them, what it is for, and the arguments of its launch.
 //!
-//! The device code lies in `kernels/cuda`, and the PTX that is generated from it in `kernels/ptx/sm_62`. A kernel takes
+//! The device code lies in `kernels/cuda`, and the PTX that is generated from it in `kernels/ptx/sm_53`. A kernel takes
 //! one parameter, a structure that its operator defines; [`tensor`] holds what these structures share.
 
 pub mod attention;

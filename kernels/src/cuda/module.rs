@@ -29,7 +29,7 @@ pub(super) const fn module(name: &str) -> &'static Module {
         }
         i += 1;
     }
-    panic!("no module of that name in kernels/ptx/sm_62")
+    panic!("no module of that name in kernels/ptx/sm_53")
 }
 
 const fn same(a: &str, b: &str) -> bool {

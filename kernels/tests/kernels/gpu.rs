@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
 
 #[test]
 fn every_module_is_in_the_table_once() {
-    let files: BTreeSet<String> = std::fs::read_dir(folder().join("sm_62"))
+    let files: BTreeSet<String> = std::fs::read_dir(folder().join("sm_53"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .map(|path| {
@@ -82,11 +82,11 @@ fn modules_are_what_an_old_driver_loads() {
         assert_eq!(text.len(), kernel.ptx.bytes, "{}", kernel.name);
         let text = String::from_utf8(text).unwrap();
         let text = text.strip_suffix('\0').expect("a terminating zero");
-        let file = folder().join("sm_62").join(kernel.name).with_extension("ptx");
+        let file = folder().join("sm_53").join(kernel.name).with_extension("ptx");
         assert_eq!(text, std::fs::read_to_string(file).unwrap(), "{}", kernel.name);
         assert_eq!(kernel.ptx.isa, "6.5", "{}", kernel.name);
         assert!(!text.contains('\0'), "{}", kernel.name);
-        assert!(text.contains(".version 6.5\n") && text.contains(".target sm_62\n"), "{}", kernel.name);
+        assert!(text.contains(".version 6.5\n") && text.contains(".target sm_53\n"), "{}", kernel.name);
         assert!(text.contains(&format!(".entry {}(", kernel.name)), "{}", kernel.name);
     }
 }

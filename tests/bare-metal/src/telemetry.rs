@@ -17,7 +17,7 @@ fn record(n: usize) -> Record {
     let cell = Cell {
         workload: Some(text("vit-b16-224")),
         backend: text("cuda"),
-        kernel: text("attention_f32_d64_q64k64__sm62_exp2_approx"),
+        kernel: text("attention_f32_d64_q64k64__sm53_exp2_approx"),
         method: text("elsa"),
         dtype: text("f32"),
         shape: text("1,12,196,196,64"),

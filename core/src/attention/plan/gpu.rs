@@ -44,7 +44,7 @@ pub struct GpuResources {
     pub threads: usize,
     /// Static shared memory of a block in bytes.
     pub shared: usize,
-    /// Number of registers of a thread on sm_62.
+    /// Number of registers of a thread, on a Jetson Nano or a Jetson TX2.
     pub registers: usize,
 }
 
@@ -146,7 +146,7 @@ impl GpuResources {
     }
 }
 
-/// Registers of an SM, on every device from compute capability 6.0 on.
+/// Registers of an SM, on every device from compute capability 5.3 on.
 const SM_REGISTERS: usize = 65_536;
 /// Lower bound of the threads that an SM of such a device holds.
 const SM_THREADS: usize = 1024;

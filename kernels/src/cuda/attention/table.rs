@@ -1,4 +1,4 @@
-//! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_62`.
+//! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_53`.
 //! Registers and shared memory are those of `kernels/ptx/manifest.json`.
 
 use crate::cuda::kernel::{GpuKernel, Role};
@@ -74,32 +74,32 @@ const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q32k64__sm62_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 167, tiles(8, 6), most_added: NONE),
-    attention!("attention_f32_d32_q32k64__sm62_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 203, tiles(8, 6), most_added: ANY),
-    attention!("attention_f32_d32_q64k64__sm62_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 242, tiles(8, 6), most_added: NONE),
-    attention!("attention_f32_d64_q32k64__sm62_exp2_approx", false, 64, LOW, LOW, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true),
-    attention!("attention_f32_d64_q32k64__sm62_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
-    attention!("attention_f32_d64_q64k64__sm62_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 168, tiles(8, 4), most_added: NONE),
-    attention!("attention_f32_d64_q128k64__sm62_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
-    attention!("attention_f32_d64_q128k64__sm62_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 251, tiles(8, 4), most_added: ANY),
-    attention!("attention_f32_d96_q64k64__sm62_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 228, tiles(8, 4)),
-    attention!("attention_f32_d128_q64k64__sm62_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 250, tiles(4, 4)),
-    attention!("attention_f32_d256_q32k64__sm62_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 206, tiles(4, 4)),
-    attention!("attention_b16_d64_q64k64__sm62_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
-    attention!("attention_f16_d64_q64k64__sm62_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),
-    attention!("attention_b16_d128_q64k64__sm62_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 234, tiles(4, 4)),
-    attention!("attention_b16_d256_q32k64__sm62_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
-    rows!("attention_f32_d64_q4k64__sm62_exp2_approx", false, 64, 8960, 159),
-    rows!("attention_f32_d128_q4k64__sm62_exp2_approx", false, 128, 8832, 157),
-    rows!("attention_f32_d256_q4k64__sm62_exp2_approx", false, 256, 17024, 209),
-    rows!("attention_b16_d64_q4k64__sm62_exp2_approx", true, 64, 8960, 150),
-    rows!("attention_b16_d128_q4k64__sm62_exp2_approx", true, 128, 8832, 147),
-    rows!("attention_b16_d256_q4k64__sm62_exp2_approx", true, 256, 17024, 197),
-    helper!("merge_f32_s4__sm62", AttentionMerge { states: 4, most: 4 }, 64),
-    helper!("merge_f32_s8__sm62", AttentionMerge { states: 8, most: ANY }, 165),
+    attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 167, tiles(8, 6), most_added: NONE),
+    attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 203, tiles(8, 6), most_added: ANY),
+    attention!("attention_f32_d32_q64k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 242, tiles(8, 6), most_added: NONE),
+    attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, LOW, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true),
+    attention!("attention_f32_d64_q32k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
+    attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 168, tiles(8, 4), most_added: NONE),
+    attention!("attention_f32_d64_q128k64__sm53_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
+    attention!("attention_f32_d64_q128k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 251, tiles(8, 4), most_added: ANY),
+    attention!("attention_f32_d96_q64k64__sm53_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 228, tiles(8, 4)),
+    attention!("attention_f32_d128_q64k64__sm53_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 250, tiles(4, 4)),
+    attention!("attention_f32_d256_q32k64__sm53_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 206, tiles(4, 4)),
+    attention!("attention_b16_d64_q64k64__sm53_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
+    attention!("attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),
+    attention!("attention_b16_d128_q64k64__sm53_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 234, tiles(4, 4)),
+    attention!("attention_b16_d256_q32k64__sm53_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
+    rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 159),
+    rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 157),
+    rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 209),
+    rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 150),
+    rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 147),
+    rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 197),
+    helper!("merge_f32_s4__sm53", AttentionMerge { states: 4, most: 4 }, 64),
+    helper!("merge_f32_s8__sm53", AttentionMerge { states: 8, most: ANY }, 165),
     kernel!(
-        "measure__sm62",
+        "measure__sm53",
         Role::AttentionMeasure { resources: GpuResources { threads: 256, shared: 8448, registers: 124 } }
     ),
-    helper!("present__sm62", AttentionPresent {}, 54),
+    helper!("present__sm53", AttentionPresent {}, 54),
 ];

@@ -150,7 +150,7 @@ mod tests {
         assert!(presenting().is_ok());
         // The kernel for few states where it suffices, else the one for any number.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
-        let (few, many) = ("merge_f32_s4__sm62", "merge_f32_s8__sm62");
+        let (few, many) = ("merge_f32_s4__sm53", "merge_f32_s8__sm53");
         assert_eq!(names, [few, few, few, many, many, many, many]);
     }
 }

@@ -132,4 +132,4 @@ pub const EVENT_TIMING: c_uint = 0;
 /// Flag for an event that records no time.
 pub const EVENT_NO_TIMING: c_uint = 2;
 /// Lowest supported compute capability, which is that of the PTX.
-pub const CAPABILITY: (u32, u32) = (6, 2);
+pub const CAPABILITY: (u32, u32) = (5, 3);

@@ -1,25 +1,29 @@
 //! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
 //!
-//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_62/NAME.ptx`, one module with one entry point. The text
+//! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, one module with one entry point. The text
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
 //! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
 use super::standin;
 use crate::ran::Ran;
 use crate::setup;
-use crate::shell::{Run, Tree};
+use crate::shell::{Run, Tree, side_by_side};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const COMPILER: &str = "clang-19";
-const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_62 -nocudainc -nocudalib -O3 -std=c++17 \
+const FLAGS: &str = "-x cuda --cuda-device-only -S --cuda-gpu-arch=sm_53 -nocudainc -nocudalib -O3 -std=c++17 \
     -Xclang -target-feature -Xclang +ptx65 -Xclang -fcuda-short-ptr -mllvm -nvptx-short-ptr -ffp-contract=fast";
 const SOURCES: &str = "kernels/cuda";
 /// The folder of the committed modules.
-pub const MODULES: &str = "kernels/ptx/sm_62";
+pub const MODULES: &str = "kernels/ptx/sm_53";
 const MANIFEST: &str = "kernels/ptx/manifest.json";
+/// What the modules are made for: the oldest GPU with arithmetic on pairs of halves, the Jetson Nano's.
+const TARGET: &str = "sm_53";
+/// What they are assembled for: the GPUs of the Jetson Nano and of the Jetson TX2. Newer ones take no other code.
+const ASSEMBLED: [&str; 2] = [TARGET, "sm_62"];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
 const MOST_BYTES: usize = 4_000_000;
@@ -29,10 +33,10 @@ const MEANT_SECONDS: f64 = 1.0;
 const MOST_SECONDS: f64 = 3.0;
 const TIMES: usize = 5;
 
-/// An SM of compute capability 6.2: registers, bytes of shared memory, threads, blocks.
+/// An SM of compute capability 5.3 or 6.2: registers, bytes of shared memory, threads, blocks.
 const SM: [usize; 4] = [65_536, 65_536, 2048, 32];
 
-/// The resources of a kernel, as ptxas reports them.
+/// The resources of a kernel, as ptxas reports them: the most that any of `ASSEMBLED` takes.
 struct Resources {
     registers: usize,
     shared: usize,
@@ -42,7 +46,7 @@ struct Resources {
 }
 
 impl Resources {
-    /// Threads that an SM of sm_62 holds at once.
+    /// Threads that an SM holds at once.
     fn resident(&self) -> usize {
         let per = |room: usize, takes: usize| room.checked_div(takes).unwrap_or(SM[3]);
         let registers = self.registers.next_multiple_of(8) * self.threads;
@@ -121,25 +125,22 @@ fn make(tree: &Tree) -> Result<Made, String> {
     let mut made = Made { files: Vec::new(), lines: Vec::new(), faults: Vec::new() };
     let (mut inputs, mut kernels) = (Map::new(), Map::new());
     let mut all = 0;
+    let (mut names, mut units) = (Vec::new(), Vec::new());
     for path in sources(tree)? {
         let name = path.strip_prefix(tree.root.join(SOURCES)).unwrap_or(&path).to_string_lossy().into_owned();
         let content = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let digest = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         inputs.insert(name.clone(), Value::String(digest));
         let Some(kernel) = path.file_stem().filter(|_| name.ends_with(".cu")) else { continue };
-        let kernel = &*kernel.to_string_lossy();
-        let out = scratch.join(format!("{kernel}.ptx"));
-        let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(&path).arg("-o").arg(&out).quiet().run();
-        if !run.ok {
-            return Err(format!("{name}: {}\n{}", run.how, run.stderr));
-        }
-        let text = std::fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-        let text = pack(kernel, &text);
-        std::fs::write(&out, &text).map_err(|error| format!("{}: {error}", out.display()))?;
+        names.push(kernel.to_string_lossy().into_owned());
+        units.push(path);
+    }
+    let of = |(path, kernel): (PathBuf, &String)| compile(tree, &ptxas, &scratch, &path, kernel);
+    for (kernel, unit) in names.iter().zip(side_by_side(units.into_iter().zip(&names).collect(), of)) {
+        let (text, takes) = unit?;
         made.faults.extend(refuse(kernel, &text));
-        let takes = assemble(tree, &ptxas, kernel, &out, &text)?;
         if takes.spilled > 0 {
-            made.faults.push(format!("{kernel}: spills {} bytes on sm_62; allowed: 0", takes.spilled));
+            made.faults.push(format!("{kernel}: spills {} bytes; allowed: 0", takes.spilled));
         }
         if takes.seconds > MOST_SECONDS {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
@@ -167,13 +168,40 @@ fn make(tree: &Tree) -> Result<Made, String> {
         "compiler": compiler,
         "flags": FLAGS.split_whitespace().collect::<Vec<_>>(),
         "isa": f64::from(NEWEST_ISA) / 10.0,
-        "target": "sm_62",
+        "target": TARGET,
         "inputs": inputs,
         "kernels": kernels,
     });
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())? + "\n";
     made.files.push((MANIFEST.to_owned(), text));
     Ok(made)
+}
+
+/// The packed PTX of a source, and what it takes.
+fn compile(
+    tree: &Tree,
+    ptxas: &Path,
+    scratch: &Path,
+    source: &Path,
+    kernel: &str,
+) -> Result<(String, Resources), String> {
+    let out = scratch.join(format!("{kernel}.ptx"));
+    let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(source).arg("-o").arg(&out).quiet().run();
+    if !run.ok {
+        return Err(format!("{kernel}: {}\n{}", run.how, run.stderr));
+    }
+    let fault = |error: std::io::Error| format!("{}: {error}", out.display());
+    let text = pack(kernel, &std::fs::read_to_string(&out).map_err(fault)?);
+    std::fs::write(&out, &text).map_err(fault)?;
+    let mut most = assemble(tree, ptxas, kernel, ASSEMBLED[0], &out, &text)?;
+    for target in &ASSEMBLED[1..] {
+        let takes = assemble(tree, ptxas, kernel, target, &out, &text)?;
+        most.registers = most.registers.max(takes.registers);
+        most.shared = most.shared.max(takes.shared);
+        most.spilled = most.spilled.max(takes.spilled);
+        most.seconds = most.seconds.max(takes.seconds);
+    }
+    Ok((text, most))
 }
 
 /// Device sources and the headers that they include, in order of path, without the host's part.
@@ -270,8 +298,8 @@ fn refuse(kernel: &str, text: &str) -> Option<String> {
     if isa.is_none_or(|isa| isa > NEWEST_ISA) {
         return Some(format!("{kernel}: PTX ISA {:?}; allowed: at most 6.5", after(".version")));
     }
-    if after(".target") != Some("sm_62") {
-        return Some(format!("{kernel}: target {:?}; allowed: sm_62", after(".target")));
+    if after(".target") != Some(TARGET) {
+        return Some(format!("{kernel}: target {:?}; allowed: {TARGET}", after(".target")));
     }
     let entry = format!(".entry {kernel}(");
     if text.matches(".entry ").count() != 1 || !text.contains(&entry) {
@@ -292,11 +320,18 @@ fn worked(said: &str) -> f64 {
     times.filter(|times| times.len() == 2).map_or(f64::INFINITY, |times| times.iter().sum())
 }
 
-fn assemble(tree: &Tree, ptxas: &Path, kernel: &str, from: &Path, text: &str) -> Result<Resources, String> {
+fn assemble(
+    tree: &Tree,
+    ptxas: &Path,
+    kernel: &str,
+    target: &str,
+    from: &Path,
+    text: &str,
+) -> Result<Resources, String> {
     let once = || {
         // The shell tells what its children took in its last line, whatever else the machine does.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
-        let run = run.args("-arch=sm_62 -v -o").arg(from.with_extension("cubin")).arg(from).quiet().run();
+        let run = run.args(&format!("-arch={target} -v -o")).arg(from.with_extension("cubin")).arg(from).quiet().run();
         let seconds = worked(&run.stdout);
         (run, seconds)
     };
@@ -339,18 +374,18 @@ mod tests {
 
     #[test]
     fn packing_keeps_every_word() {
-        let text = "//\n// made by\n.version 6.5\n.target sm_62\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 x_param_0\n)\n{\n\t.reg .f32 \t%f<9>;\n\t.reg .b64 \t%rd<5>;\n\tfma.rn.f32 \t%f1, %f8, %f8, %f4;  // note\n\tmov.u32 \t%r1, %tid.x;\n$L__BB0_2:\n\tld.param.u64 \t%rd3, [x_param_0+8];\n}\n";
-        let want = ".version 6.5\n.target sm_62\n.visible .entry x(\n.param .u64 P\n)\n{\n.reg .f32 f<3>;\n.reg .b64 d<1>;\nfma.rn.f32 f1,f0,f0,f2;\nmov.u32 r0,%tid.x;\nL2:\nld.param.u64 d0,[P+8];\n}\n";
+        let text = "//\n// made by\n.version 6.5\n.target sm_53\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 x_param_0\n)\n{\n\t.reg .f32 \t%f<9>;\n\t.reg .b64 \t%rd<5>;\n\tfma.rn.f32 \t%f1, %f8, %f8, %f4;  // note\n\tmov.u32 \t%r1, %tid.x;\n$L__BB0_2:\n\tld.param.u64 \t%rd3, [x_param_0+8];\n}\n";
+        let want = ".version 6.5\n.target sm_53\n.visible .entry x(\n.param .u64 P\n)\n{\n.reg .f32 f<3>;\n.reg .b64 d<1>;\nfma.rn.f32 f1,f0,f0,f2;\nmov.u32 r0,%tid.x;\nL2:\nld.param.u64 d0,[P+8];\n}\n";
         assert_eq!(pack("x", text), want);
         assert_eq!(pack("x", want), want);
     }
 
     #[test]
     fn what_an_old_driver_refuses_is_refused() {
-        let good = ".version 6.5\n.target sm_62\n.visible .entry x(\n)\n";
+        let good = ".version 6.5\n.target sm_53\n.visible .entry x(\n)\n";
         assert_eq!(refuse("x", good), None);
         for (from, to) in
-            [("6.5", "6.6"), ("6.5", "7.0"), ("sm_62", "sm_70"), ("x(", "y("), (".version 6.5\n", "")]
+            [("6.5", "6.6"), ("6.5", "7.0"), ("sm_53", "sm_70"), ("x(", "y("), (".version 6.5\n", "")]
         {
             assert!(refuse("x", &good.replace(from, to)).is_some(), "{to}");
         }

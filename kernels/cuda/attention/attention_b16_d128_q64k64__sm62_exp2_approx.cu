@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_b16_d128_q64k64__sm62_exp2_approx, WIDENED, 128, 4, 8, 4, 64, 16, 2, 0, 8, 4, ALL, 2)

@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d256_q32k64__sm62_exp2_approx, F32, 256, 4, 4, 4, 32, 8, 4, 0, 8, 4, ALL, 2)

@@ -1,3 +1,0 @@
-#include "rows.cuh"
-
-ATTEND_ROWS(attention_f32_d256_q4k64__sm62_exp2_approx, false, 256, 2)

@@ -1,0 +1,3 @@
+#include "attention.cuh"
+
+ATTENTION(attention_f32_d32_q32k64__sm53_exp2_approx_added, F32, 32, 2, 4, 8, 32, 64, 4, 1, 8, 6, ADDENDS, 4)

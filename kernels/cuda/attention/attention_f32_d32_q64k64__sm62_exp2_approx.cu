@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d32_q64k64__sm62_exp2_approx, F32, 32, 2, 8, 8, 32, 64, 4, 1, 8, 6, ALL, 4)

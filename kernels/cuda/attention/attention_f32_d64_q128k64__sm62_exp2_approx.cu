@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d64_q128k64__sm62_exp2_approx, F32, 64, 4, 8, 8, 64, 32, 2, 2, 16, 4, NONE, 2)

@@ -1,3 +1,0 @@
-#include "attention.cuh"
-
-ATTENTION(attention_f32_d96_q64k64__sm62_exp2_approx, F32, 96, 4, 4, 8, 32, 16, 8, 0, 8, 4, ALL, 2)

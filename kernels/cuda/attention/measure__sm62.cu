@@ -1,4 +1,0 @@
-// How large the elements of the tensors of a call are, one record a block.
-#include "measure.cuh"
-
-KERNEL LAUNCH_BOUNDS(measure::THREADS, 2) void measure__sm62(const Measure m) { measure::run(m); }

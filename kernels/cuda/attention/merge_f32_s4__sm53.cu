@@ -1,0 +1,3 @@
+#include "merge.cuh"
+
+MERGE(merge_f32_s4__sm53, 4, false, 8)

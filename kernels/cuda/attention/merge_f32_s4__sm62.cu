@@ -1,3 +1,0 @@
-#include "merge.cuh"
-
-MERGE(merge_f32_s4__sm62, 4, false, 8)

@@ -1,3 +1,0 @@
-#include "merge.cuh"
-
-MERGE(merge_f32_s8__sm62, 8, true, 3)
