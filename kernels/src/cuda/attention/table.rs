@@ -93,7 +93,7 @@ pub static KERNELS: &[GpuKernel] = &[
     rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 157),
     rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 209),
     rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 150),
-    rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 147),
+    rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 148),
     rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 197),
     helper!("merge_f32_s4__sm53", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm53", AttentionMerge { states: 8, most: ANY }, 165),

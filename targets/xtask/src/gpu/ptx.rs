@@ -331,7 +331,12 @@ fn assemble(
     let once = || {
         // The shell tells what its children took in its last line, whatever else the machine does.
         let run = Run::new(tree, "sh -c").arg("\"$@\"; code=$?; times; exit $code").args("sh").arg(ptxas);
-        let run = run.args(&format!("-arch={target} -v -o")).arg(from.with_extension("cubin")).arg(from).quiet().run();
+        let run = run
+            .args(&format!("-arch={target} -v -o"))
+            .arg(from.with_extension("cubin"))
+            .arg(from)
+            .quiet()
+            .run();
         let seconds = worked(&run.stdout);
         (run, seconds)
     };
