@@ -134,10 +134,10 @@ fn memory_does_not_grow_with_windows() {
                 let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
                 (plan.workspace_bytes(), windows.count() * windows.tokens() * windows.tokens() * 4)
             };
-            let ((few, scores), (many, _)) = (bytes(1), bytes(16));
+            let ((few, scores), (many, _)) = (bytes(1), bytes(4));
             // A line of a table for each sequence.
-            let lists = 15 * 16 * 128;
-            assert!(many <= few + lists, "{}: {few} bytes for a picture, {many} for 16", engine.kernel());
+            let lists = 3 * 16 * 128;
+            assert!(many <= few + lists, "{}: {few} bytes for a picture, {many} for 4", engine.kernel());
             assert!(few < scores / 2 + 300_000, "{}: {few} bytes, scores {scores}", engine.kernel());
         }
     }

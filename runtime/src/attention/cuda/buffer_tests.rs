@@ -192,7 +192,7 @@ fn a_workspace_in_memory_of_the_callers_gives_the_same_bits() {
     let engine = engine();
     let context = engine.gpu().unwrap().context().unwrap();
     let mut divided = [false; 2];
-    for (queries, keys) in [(37, 20), (1, 9000)] {
+    for (queries, keys) in [(37, 20), (1, 900)] {
         let plan = engine.plan(&problem(queries, keys), &PlanOptions::default()).unwrap();
         divided[usize::from(plan.gpu_choice().unwrap().divided())] = true;
         let parts = parts(queries, keys, 0);
