@@ -234,6 +234,14 @@ _BACKENDS = ["auto", "scalar", "neon", "avx2", "avx512", "cuda"]
 _CUDA = _BACKENDS.index("cuda")
 _DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
 _ADDED = {"bool": (1, 1), "float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2)}
+_FLOATS = {name: _ADDED[name] for name in _DTYPES}
+# Types with their numbers and sizes, and numbers of axes.
+_ADDITIONS = {
+    "mask": (_ADDED, (1, 2, 3, 4)),
+    "bias": (_FLOATS, (1, 2, 3, 4)),
+    "bias_table": (_DTYPES, (2,)),
+    "bias_index": ({"int64": (0, 8)}, (2,)),
+}
 _CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
 
 
@@ -404,27 +412,34 @@ class _Torch(object):
     """How tensors of torch are read and made."""
 
     library = "torch"
+    # Names of the types that were seen.
+    names = {}
 
     @staticmethod
     def of(name, tensor):
         """Name of the type, shape, strides in elements, address, device."""
-        torch = sys.modules["torch"]
-        if tensor.requires_grad and torch.is_grad_enabled():
+        if tensor.requires_grad:
+            _Torch.inference(name)
+        if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
+            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
+        device = None
+        if not tensor.is_cpu:
+            if not tensor.is_cuda:
+                raise UnsupportedError(f"{name}: device {tensor.device}; allowed: cpu, cuda")
+            device = tensor.device.index
+        dtype = tensor.dtype
+        found = _Torch.names.get(dtype)
+        if found is None:
+            found = _Torch.names[dtype] = str(dtype).replace("torch.", "")
+        return found, tuple(tensor.shape), tensor.stride(), tensor.data_ptr(), device
+
+    @staticmethod
+    def inference(name):
+        """Refuses a tensor that requires gradients where they would be recorded."""
+        if sys.modules["torch"].is_grad_enabled():
             raise UnsupportedError(
                 f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
             )
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
-        device = tensor.device
-        if device.type not in ("cpu", "cuda"):
-            raise UnsupportedError(f"{name}: device {device}; allowed: cpu, cuda")
-        return (
-            str(tensor.dtype)[6:],
-            tuple(tensor.shape),
-            tensor.stride(),
-            tensor.data_ptr(),
-            device.index if device.type == "cuda" else None,
-        )
 
     @staticmethod
     def empty(shape, dtype, like):
@@ -445,8 +460,6 @@ def _kind(name, tensor):
     """How a tensor is read."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(tensor, torch.Tensor):
-        if torch.jit.is_tracing():
-            raise UnsupportedError(f"{name}: recorded by torch.jit.trace; allowed: a call that computes")
         return _Torch
     if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _Numpy
@@ -475,7 +488,8 @@ class _Operand(object):
                 if stride < 0:
                     raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
                 last += (n - 1) * stride
-        if shape[-1] > 1 and strides[-1] != 1:
+        # The strides of an array without elements are any numbers.
+        if shape[-1] > 1 and strides[-1] != 1 and not empty:
             raise ArgumentError(f"{name}: strides {strides}; allowed: 1 along the last axis")
         self.rank, self.shape, self.strides = rank, (1,) * (4 - rank) + shape, (0,) * (4 - rank) + strides
         self.bytes = 0 if empty else (last + 1) * size
@@ -483,8 +497,9 @@ class _Operand(object):
     def view(self):
         view = _View()
         view.shape[:] = self.shape
-        # The stride of an axis of one element is any number.
-        view.strides[:] = [stride if n > 1 else 0 for n, stride in zip(self.shape, self.strides)]
+        # The stride of an axis of one element is any number, too; the last is checked to be 1.
+        view.strides[:3] = [stride if n > 1 else 0 for n, stride in zip(self.shape[:3], self.strides)]
+        view.strides[3] = 1
         return view
 
     def memory(self):
@@ -497,12 +512,13 @@ class _Dense(object):
 
     __slots__ = ("tensor", "kind", "dims", "data", "elements", "bytes")
 
-    def __init__(self, name, tensor, kind, device, types, ranks):
+    def __init__(self, name, tensor, kind, device):
+        types, ranks = _ADDITIONS[name]
         dtype, shape, strides, data, place = kind.of(name, tensor)
         if dtype not in types:
             raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(types)}")
         if len(shape) not in ranks:
-            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {ranks[0]} to {ranks[-1]}")
+            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {', '.join(map(str, ranks))}")
         if place != device:
             raise ArgumentError(f"{name}: another device than q; allowed: the same")
         shared = [stride == 0 and n > 1 for n, stride in zip(shape, strides)]
@@ -635,9 +651,13 @@ def attention(
     enqueued in torch's current stream, and the call does not wait.
     """
     kind = _kind("q", q)
-    for name, tensor in (("k", k), ("v", v), ("mask", mask), ("bias", bias), ("bias_table", bias_table),
-                         ("bias_index", bias_index), ("out", out)):  # fmt: skip
-        if tensor is not None and _kind(name, tensor) is not kind:
+    if kind is _Torch and sys.modules["torch"].jit.is_tracing():
+        # What is recorded has no call of this function.
+        raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
+    added = (("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index))
+    added = [(name, tensor) for name, tensor in added if tensor is not None]
+    for name, tensor in [("k", k), ("v", v)] + added + ([] if out is None else [("out", out)]):
+        if _kind(name, tensor) is not kind:
             raise ArgumentError(f"{name}: of another library than q; allowed: {kind.library}")
     queries, keys, values = _Operand("q", q, kind), _Operand("k", k, kind), _Operand("v", v, kind)
     device = queries.device
@@ -659,14 +679,8 @@ def attention(
         raise ArgumentError(f"{name}: {found}; allowed: the same")
 
     dense = {}
-    for name, tensor, types, ranks in (
-        ("mask", mask, _ADDED, (1, 2, 3, 4)),
-        ("bias", bias, {name: _ADDED[name] for name in _DTYPES}, (1, 2, 3, 4)),
-        ("bias_table", bias_table, _DTYPES, (2, 2)),
-        ("bias_index", bias_index, {"int64": (0, 8)}, (2, 2)),
-    ):
-        if tensor is not None:
-            dense[name] = _Dense(name, tensor, kind, device, types, ranks)
+    for name, tensor in added:
+        dense[name] = _Dense(name, tensor, kind, device)
     if bias is not None and bias_table is not None:
         raise ArgumentError("bias_table: given beside bias; allowed: one of them")
     if bias_index is not None and bias_table is None:
@@ -738,6 +752,9 @@ def attention(
         for n in shape[:-1]:
             count *= n
         outputs.lse = _Memory(kind.of("lse", logarithms)[3] if count else None, 4 * count)
+    if not output.bytes:
+        # No queries.
+        return (out, logarithms) if lse else out
     workspace = engine._workspace(plan)
     if device is None:
         _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
@@ -780,11 +797,13 @@ def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_g
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if _kind(name, tensor) is not _Torch:
             raise ArgumentError(f"{name}: {type(tensor).__name__}; allowed: a tensor of torch")
-        if tensor.dim() < 2:
-            raise ArgumentError(f"{name}: {tensor.dim()} axes; allowed: 2 or more, [..., tokens, dim]")
-        _Torch.of(name, tensor)
-        while tensor.dim() < 4:
-            tensor = tensor.unsqueeze(0)
+        axes = tensor.dim()
+        if axes < 2:
+            raise ArgumentError(f"{name}: {axes} axes; allowed: 2 or more, [..., tokens, dim]")
+        if tensor.requires_grad:
+            _Torch.inference(name)
+        if axes < 4:
+            tensor = tensor.expand((1,) * (4 - axes) + tuple(tensor.shape))
         # The library reads rows of neighbouring elements.
         tensors.append(tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous())
     q, k, v = tensors
@@ -798,30 +817,33 @@ def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_g
         q = q.expand(q.shape[:-3] + (heads,) + q.shape[-2:])
     if not enable_gqa and kv_heads not in (1, heads):
         raise ArgumentError(f"key: {kv_heads} heads; allowed: 1 or {heads}, those of query, or enable_gqa=True")
-    try:
-        axes = torch.broadcast_tensors(*[torch.empty(x.shape[:-3], device="meta") for x in (q, k, v)])[0].shape
-        q, k, v = [_leading(x, tuple(axes)) for x in (q, k, v)]
-    except RuntimeError as error:
-        raise ArgumentError(f"query, key, value: leading axes: {error}; allowed: those that can be broadcast")
+    axes = tuple(q.shape[:-3])
+    if len(axes) != 1 or axes != k.shape[:-3] or axes != v.shape[:-3]:
+        try:
+            axes = tuple(torch.broadcast_tensors(*[torch.empty(x.shape[:-3]) for x in (q, k, v)])[0].shape)
+            q, k, v = [_leading(x, axes) for x in (q, k, v)]
+        except RuntimeError as error:
+            raise ArgumentError(f"query, key, value: leading axes: {error}; allowed: those that can be broadcast")
     batch, _, tokens, _ = q.shape
     if mask is not None:
         if is_causal:
             raise ArgumentError("is_causal: True beside attn_mask; allowed: one of them")
         if _kind("attn_mask", mask) is not _Torch:
             raise ArgumentError(f"attn_mask: {type(mask).__name__}; allowed: a tensor of torch")
-        _Torch.of("attn_mask", mask)
-        full = tuple(axes) + (heads, tokens, k.shape[2])
+        if mask.requires_grad:
+            _Torch.inference("attn_mask")
+        full = axes + (heads, tokens, k.shape[2])
         found = tuple(mask.shape)
         if len(found) > len(full) or any(n not in (1, m) for n, m in zip(found[::-1], full[::-1])):
             raise ArgumentError(f"attn_mask: {list(found)}; allowed: what can be broadcast to {list(full)}")
         if not found:
             mask = mask.reshape(1)
         if len(axes) > 1 and len(found) > 3:
-            mask = mask.expand(tuple(axes) + found[-3:]).reshape((-1,) + found[-3:])
+            mask = mask.expand(axes + found[-3:]).reshape((-1,) + found[-3:])
     out = torch.empty((batch, tokens, heads, v.shape[3]), dtype=q.dtype, device=q.device).transpose(1, 2)
     if out.numel():
         attention(q, k, v, mask=mask, scale=scale, causal=bool(is_causal), out=out, engine=engine)
-    out = out.reshape(tuple(axes) + tuple(out.shape[1:])) if len(axes) > 1 else out
+    out = out.reshape(axes + tuple(out.shape[1:])) if len(axes) > 1 else out
     while out.dim() > rank:
         out = out.squeeze(0)
     return out
