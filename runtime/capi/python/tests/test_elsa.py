@@ -168,6 +168,9 @@ class Answers(Case):
             wanted = oracle(q, k, v, added=added.astype(np.float64))[0]
             for mask in (added, wide, np.asfortranarray(added), added[None]):
                 self.near(elsa.attention(q, k, v, mask=mask), wanted)
+            # What is broadcast is neither copied nor read more than once.
+            taken = elsa._Dense("mask", wide, elsa._Numpy, None)
+            self.assertEqual((taken.dims, taken.data), ((1, 1, 9, 13), added.__array_interface__["data"][0]))
             self.near(elsa.attention(q, k, v, bias=wide, mask=keep), oracle(q, k, v, added=added, keep=keep)[0])
         padding = np.arange(13) < np.array([13, 4])[:, None, None, None]
         self.near(elsa.attention(q, k, v, mask=padding), oracle(q, k, v, keep=padding)[0])
