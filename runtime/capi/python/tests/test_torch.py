@@ -1,0 +1,263 @@
+"""elsa.py with tensors of torch, beside torch's own function: on the CPU, and on a CUDA device where there is one.
+
+`python3 test_torch.py` with elsa.py on PYTHONPATH, wherever torch 2 is. The answers of torch are those of its plain
+method in f64.
+"""
+
+import threading
+import unittest
+
+import torch
+import torch.nn.functional as functional
+
+import elsa
+
+TORCH = functional.scaled_dot_product_attention
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+LIMITS = {torch.float32: 5e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+def exact(q, k, v, mask=None, **options):
+    """What torch answers in f64 for [..., tokens, dim]."""
+    q, k, v = [x.detach().cpu().double() for x in (q, k, v)]
+    if mask is not None:
+        mask = mask.detach().cpu()
+        mask = mask if mask.dtype == torch.bool else mask.double()
+    return TORCH(q, k, v, attn_mask=mask, **options)
+
+
+def tensors(shape, kv_shape=None, dtype=torch.float32, device="cpu", seed=1):
+    random = torch.Generator().manual_seed(seed)
+    make = lambda shape: torch.randn(shape, generator=random).to(dtype).to(device)
+    return make(shape) * 2, make(kv_shape or shape), make(kv_shape or shape)
+
+
+class Case(unittest.TestCase):
+    def near(self, found, wanted, limit=None):
+        self.assertEqual(tuple(found.shape), tuple(wanted.shape))
+        limit = LIMITS[found.dtype] if limit is None else limit
+        worst = (found.detach().cpu().double() - wanted).abs().max().item() if wanted.numel() else 0.0
+        self.assertFalse(not worst <= limit * max(1.0, wanted.abs().max().item() if wanted.numel() else 1.0), worst)
+
+    def refused(self, kind, message, function, *arguments, **options):
+        with self.assertRaises(kind) as caught:
+            function(*arguments, **options)
+        self.assertTrue(str(caught.exception).startswith(message), str(caught.exception))
+        self.assertIn("; allowed: ", str(caught.exception))
+
+
+class Attention(Case):
+    def test_types_and_strides(self):
+        for device in DEVICES:
+            for dtype in LIMITS:
+                packed = torch.randn(2, 33, 3, 4, 64, generator=torch.Generator().manual_seed(2)).to(dtype).to(device)
+                q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+                out, lse = elsa.attention(q, k, v, lse=True)
+                self.assertEqual((out.dtype, out.device, lse.dtype), (dtype, q.device, torch.float32))
+                self.near(out, exact(q, k, v))
+                scores = q.cpu().double() @ k.cpu().double().transpose(-1, -2) / 8
+                self.near(lse, scores.logsumexp(-1), 2e-5)
+                room = torch.full((2, 33, 5, 64), 7.0, dtype=dtype, device=device)
+                target = room.transpose(1, 2)[:, :4]
+                self.assertIs(elsa.attention(q, k, v, out=target), target)
+                self.assertTrue(bool((room[:, :, 4] == 7).all()))
+                self.assertTrue(torch.equal(target, out))
+
+    def test_semantics(self):
+        for device in DEVICES:
+            q, k, v = tensors((2, 4, 9, 16), (2, 2, 13, 16), device=device)
+            i, j = torch.arange(9)[:, None], torch.arange(13)
+            for options, keep in (
+                ({"causal": True}, j <= i),
+                ({"causal": "bottom_right"}, j <= i + 4),
+                ({"window": (2, 3)}, (j >= i - 2) & (j <= i + 3)),
+                ({"key_lengths": torch.tensor([5, 13])}, (j < torch.tensor([[5], [13]]))[:, None, None]),
+                ({"key_lengths": torch.tensor([5, 13]).to(device)}, (j < torch.tensor([[5], [13]]))[:, None, None]),
+            ):
+                self.near(elsa.attention(q, k, v, **options), exact(q, k, v, keep, enable_gqa=True))
+            table = torch.randn(10, 4).to(device)
+            index = torch.randint(0, 10, (9, 13)).to(device)
+            added = table.cpu()[index.cpu()].permute(2, 0, 1)
+            found = elsa.attention(q, k, v, bias_table=table, bias_index=index)
+            self.near(found, exact(q, k, v, added, enable_gqa=True))
+            capped = elsa.attention(q, k, v, softcap=1.0)
+            self.assertGreater((capped - elsa.attention(q, k, v)).abs().max().item(), 0.01)
+
+    def test_refused(self):
+        q, k, v = tensors((1, 2, 5, 8))
+        bad = elsa.ArgumentError
+        self.refused(bad, "q: float64; ", elsa.attention, q.double(), k.double(), v.double())
+        self.refused(bad, "k: of another library", elsa.attention, q, k.numpy(), v)
+        self.refused(bad, "v: layout torch.sparse_coo", elsa.attention, q, k, v.to_sparse())
+        self.refused(bad, "out: ", elsa.attention, q, k, v, out=k)
+        self.refused(elsa.UnsupportedError, "q: device meta; ", elsa.attention, q.to("meta"), k, v)
+        k.requires_grad_()
+        self.refused(elsa.UnsupportedError, "k: requires gradients; ", elsa.attention, q, k, v)
+        with torch.no_grad():
+            self.near(elsa.attention(q, k, v), exact(q, k, v))
+        trace = lambda: torch.jit.trace(elsa.attention, (q, k.detach(), v))
+        self.assertRaises(elsa.UnsupportedError, trace)
+        if "cuda" in DEVICES:
+            self.refused(bad, "k: another device", elsa.attention, q.cuda(), k.detach(), v)
+            self.refused(bad, "mask: another device", elsa.attention, *[x.detach().cuda() for x in (q, k, v)],
+                         mask=torch.ones(5, 5, dtype=torch.bool))  # fmt: skip
+
+
+class Sdpa(Case):
+    def test_shapes(self):
+        for device in DEVICES:
+            for shape, kv_shape, options in (
+                ((2, 3, 197, 64), None, {}),
+                ((7, 16), None, {}),
+                ((7, 16), (9, 16), {"is_causal": True}),
+                ((3, 7, 16), (3, 9, 16), {"scale": 0.3}),
+                ((2, 2, 3, 5, 16), (2, 2, 3, 6, 16), {}),
+                ((2, 8, 5, 16), (2, 2, 6, 16), {"enable_gqa": True}),
+                ((2, 8, 5, 16), (2, 1, 6, 16), {}),
+                ((2, 1, 5, 16), (2, 4, 6, 16), {}),
+                ((4, 5, 16), (6, 16), {}),
+                ((2, 3, 5, 16), (1, 3, 6, 16), {}),
+                ((5, 1, 3, 5, 16), (2, 3, 6, 16), {}),
+                ((1, 1, 1, 1), None, {}),
+                ((0, 2, 3, 8), None, {}),
+                ((2, 2, 0, 8), (2, 2, 4, 8), {}),
+            ):
+                q, k, v = tensors(shape, kv_shape, device=device)
+                self.near(elsa.sdpa(q, k, v, **options), exact(q, k, v, **options))
+
+    def test_masks(self):
+        for device in DEVICES:
+            for shape in ((2, 4, 5, 16), (4, 5, 16), (5, 16), (2, 3, 4, 5, 16)):
+                q, k, v = tensors(shape, device=device)
+                full = shape[:-1] + (5,)
+                for masked in range(len(full) + 1):
+                    for dtype in (torch.bool, torch.float32, torch.float16):
+                        mask = torch.randn(full[masked:], generator=torch.Generator().manual_seed(masked))
+                        if dtype is torch.bool:
+                            mask = mask > -0.5
+                        if dtype is torch.bool and mask.dim() > 1:
+                            mask |= torch.eye(5, dtype=torch.bool)
+                        mask = mask.to(dtype)
+                        found = elsa.sdpa(q, k, v, attn_mask=mask.to(device))
+                        self.near(found, exact(q, k, v, mask.expand(full)))
+                        wide = mask.to(device).expand(full)
+                        self.assertTrue(torch.equal(elsa.sdpa(q, k, v, attn_mask=wide), found))
+            q, k, v = tensors((1, 2, 5, 16), device=device)
+            none = torch.zeros(5, 5, dtype=torch.bool, device=device)
+            self.assertTrue(bool((elsa.sdpa(q, k, v, attn_mask=none) == 0).all()))
+
+    def test_last_axis_that_is_not_dense(self):
+        q, k, v = tensors((1, 2, 5, 16))
+        turned = q.transpose(-1, -2).contiguous().transpose(-1, -2)
+        self.assertNotEqual(turned.stride(-1), 1)
+        self.assertTrue(torch.equal(elsa.sdpa(turned, k, v), elsa.sdpa(q, k, v)))
+
+    def test_refused(self):
+        q, k, v = tensors((1, 4, 5, 16))
+        bad = elsa.ArgumentError
+        mask = torch.ones(5, 5, dtype=torch.bool)
+        self.refused(elsa.UnsupportedError, "dropout_p: 0.1; ", elsa.sdpa, q, k, v, dropout_p=0.1)
+        self.refused(bad, "is_causal: True beside attn_mask", elsa.sdpa, q, k, v, mask, is_causal=True)
+        self.refused(bad, "attn_mask: [4, 5]; ", elsa.sdpa, q, k, v, mask[1:])
+        self.refused(bad, "attn_mask: [5, 3]; ", elsa.sdpa, q, k, v, mask[:, :3])
+        self.refused(bad, "mask: int64; ", elsa.sdpa, q, k, v, mask.long())
+        self.refused(bad, "key: 2 heads; ", elsa.sdpa, q, k[:, :2], v[:, :2])
+        self.refused(bad, "query: list; ", elsa.sdpa, [1], k, v)
+        self.refused(bad, "query: 1 axes; ", elsa.sdpa, q[0, 0, 0], k, v)
+        self.refused(bad, "query, key, value: leading axes: ", elsa.sdpa, q.expand(3, 4, 5, 16), k.expand(2, 4, 5, 16), v)
+        self.refused(elsa.UnsupportedError, "value: requires", elsa.sdpa, q, k, v.clone().requires_grad_())
+        added = torch.zeros(5, 5, requires_grad=True)
+        self.refused(elsa.UnsupportedError, "attn_mask: requires", elsa.sdpa, q, k, v, added)
+
+
+class Patch(Case):
+    def test_whole_network(self):
+        torch.manual_seed(3)
+        net = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+        x = torch.randn(2, 17, 64)
+        padding = torch.arange(17) >= torch.tensor([[17], [11]])
+        for device in DEVICES:
+            with torch.inference_mode():
+                # The layer's own fused path does not call the function.
+                torch.backends.mha.set_fastpath_enabled(False)
+                wanted = net.double().cpu()(x.double(), src_key_padding_mask=padding)
+                net.float().to(device)
+                with elsa.patch() as patched:
+                    found = net(x.to(device), src_key_padding_mask=padding.to(device))
+                torch.backends.mha.set_fastpath_enabled(True)
+            self.assertEqual(patched.calls, 1)
+            self.near(found, wanted)
+
+    def test_is_undone(self):
+        q, k, v = tensors((1, 2, 5, 16))
+        first, second = elsa.patch(), elsa.patch(elsa.Engine("scalar", threads=1))
+        with first:
+            functional.scaled_dot_product_attention(q, k, v)
+            with second:
+                torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                with first:
+                    functional.scaled_dot_product_attention(q, k, v)
+            functional.scaled_dot_product_attention(q, k, v)
+            self.assertIsNot(functional.scaled_dot_product_attention, TORCH)
+        self.assertIs(functional.scaled_dot_product_attention, TORCH)
+        self.assertEqual((first.calls, second.calls), (3, 1))
+        with self.assertRaises(elsa.UnsupportedError):
+            with elsa.patch():
+                functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        self.assertIs(functional.scaled_dot_product_attention, TORCH)
+
+    def test_threads(self):
+        cases = [tensors((1, 2, 5 + 30 * i, 32), seed=i) for i in range(5)]
+        wanted = [elsa.sdpa(*case) for case in cases]
+        faults = []
+
+        def work(start):
+            with torch.inference_mode():
+                for i in range(20):
+                    at = (start + i) % len(cases)
+                    if not torch.equal(elsa.sdpa(*cases[at]), wanted[at]):
+                        faults.append((start, i))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        self.assertEqual(faults, [])
+
+
+@unittest.skipUnless("cuda" in DEVICES, "no CUDA device")
+class Cuda(Case):
+    def test_computes_in_the_current_stream(self):
+        q, k, v = tensors((2, 8, 300, 64), device="cuda")
+        wanted = exact(q, k, v)
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                # The work before it in the stream takes long, and the work behind it reads the output at once.
+                late = q * 0
+                for _ in range(50):
+                    late = late + torch.randn(2048, 2048, device="cuda").matmul(
+                        torch.randn(2048, 2048, device="cuda")
+                    )[0, 0] * 0
+                out = elsa.attention(q + late, k, v) * 2
+            stream.synchronize()
+            self.near(out / 2, wanted, 1e-5)
+
+    def test_nothing_is_copied(self):
+        q, k, v = tensors((4, 8, 1024, 64), dtype=torch.float16, device="cuda")
+        out = torch.empty_like(q)
+        elsa.attention(q, k, v, out=out)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        for _ in range(10):
+            elsa.attention(q, k, v, out=out)
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+        self.near(out, exact(q, k, v))
+
+    def test_is_beside_torchs_own(self):
+        q, k, v = tensors((1, 12, 577, 64), dtype=torch.float16, device="cuda")
+        self.assertLess((elsa.sdpa(q, k, v) - TORCH(q, k, v)).abs().max().item(), 5e-3)
+
+
+if __name__ == "__main__":
+    print("torch", torch.__version__, "devices", DEVICES, "elsa", elsa.version(), elsa.Engine())
+    unittest.main()

@@ -1,0 +1,176 @@
+"""Whole models, as they were exported and as `elsa onnx rewrite` leaves them, in one process in turn.
+
+`compare.py FOLDER TOOL OPERATOR [--threads 1,2] [--rounds N] [WORD ...]` takes the models of FOLDER that export.py has
+made and whose names have every word, rewrites them by TOOL, runs them in ONNX Runtime with the operator library, and
+prints a table in Markdown. Threads are those of the session and cores of the process, so that the operator has as many.
+
+A round runs both, in changing order. Times are medians, the ratio is the median over rounds of original by rewritten,
+with its quartiles. Errors are the largest of any output beside the same network in f64, relative to the largest number
+of that output. Exit status 1: an attention was not replaced, a model does not run, or the rewritten one is more than
+four times as wrong as the original and more than 1e-5.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+DOMAIN, OPERATOR = "ai.elsa", "ElsaAttention"
+# Below this an error is rounding, whatever that of the original is.
+ROUNDING = 1e-5
+
+
+def replaced(path):
+    """Nodes of the operator in a model, those of subgraphs and functions included."""
+    import onnx
+
+    def count(nodes):
+        total = 0
+        for node in nodes:
+            total += node.op_type == OPERATOR and node.domain == DOMAIN
+            for attribute in node.attribute:
+                for graph in [attribute.g] + list(attribute.graphs):
+                    total += count(graph.node)
+        return total
+
+    model = onnx.load(str(path), load_external_data=False)
+    return count(model.graph.node) + sum(count(function.node) for function in model.functions)
+
+
+def error(found, wanted):
+    """The largest error relative to the largest number that was wanted, over all outputs; NaN stays NaN."""
+    worst = 0.0
+    for x, y in zip(found, wanted):
+        if x.shape != y.shape:
+            return float("nan")
+        difference = float(np.abs(x.astype(np.float64) - y).max() / np.abs(y).max())
+        worst = difference if not difference <= worst else worst
+    return worst
+
+
+def measure(original, rewritten, operator, data, threads, rounds):
+    """Times and errors of both, in this process, which keeps to as many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.register_custom_ops_library(str(operator))
+    onnxruntime.set_default_logger_severity(3)
+    sessions = [
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        for path in (original, rewritten)
+    ]
+    stored = np.load(data)
+    inputs = {name[3:]: stored[name] for name in stored.files if name.startswith("in_")}
+    wanted = [stored[name] for name in sorted(stored.files) if name.startswith("out_")]
+    # A network may not use all that it was given.
+    feeds = [{x.name: inputs[x.name] for x in session.get_inputs()} for session in sessions]
+    errors = [error(session.run(None, feed), wanted) for session, feed in zip(sessions, feeds)]
+    times = [[], []]
+    for round in range(-2, rounds):
+        taken = [0.0, 0.0]
+        for i in (0, 1) if round % 2 else (1, 0):
+            start = time.perf_counter()
+            sessions[i].run(None, feeds[i])
+            taken[i] = time.perf_counter() - start
+        if round >= 0:
+            times[0].append(taken[0])
+            times[1].append(taken[1])
+    ratios = [a / b for a, b in zip(*times)]
+    return {
+        "errors": errors,
+        "times": [statistics.median(x) for x in times],
+        "ratios": statistics.quantiles(ratios, n=4),
+        "runtime": onnxruntime.__version__,
+    }
+
+
+def child(words):
+    original, rewritten, operator, data, threads, rounds = words
+    print(json.dumps(measure(original, rewritten, operator, data, int(threads), int(rounds))))
+
+
+def main():
+    if sys.argv[1:2] == ["--child"]:
+        return child(sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("tool", type=pathlib.Path)
+    parser.add_argument("operator", type=pathlib.Path)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("words", nargs="*")
+    options = parser.parse_args()
+    threads = [int(count) for count in options.threads.split(",")]
+    cores = len(os.sched_getaffinity(0))
+    if not all(0 < count <= cores for count in threads):
+        raise SystemExit(f"--threads: {options.threads}; allowed: 1 to {cores}, the cores of this process")
+    models = json.loads((options.folder / "models.json").read_text())
+    target = options.folder / "rewritten"
+    target.mkdir(exist_ok=True)
+    chosen = {name: model for name, model in models.items() if all(word in name for word in options.words)}
+    if not chosen:
+        raise SystemExit(f"{options.folder}: no model whose name has {' and '.join(options.words) or 'anything'}")
+
+    columns = [f"{count} thread{'s' * (count > 1)}: ms, ms, ratio (quartiles)" for count in threads]
+    print(f"| model | opset | kind | replaced | {' | '.join(columns)} | error, original | rewritten |")
+    print("|---|---|---|---|" + "---|" * (len(threads) + 2))
+    faults, slower, runtime = [], [], "?"
+    for name, model in chosen.items():
+        original, rewritten = options.folder / f"{name}.onnx", target / f"{name}.onnx"
+        cells = [model["structure"] + (", batch open" if model["dynamic"] else ""), model["opset"], model["kind"]]
+        rewritten.unlink(missing_ok=True)
+        done = subprocess.run(
+            [options.tool, "onnx", "rewrite", original, rewritten], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        (target / f"{name}.txt").write_bytes(done.stdout)
+        if done.returncode != 0 or not rewritten.is_file():
+            said = done.stdout.decode(errors="replace").strip().splitlines()
+            faults.append(f"{name}: the rewriter ended with {done.returncode}: {said[-1] if said else ''}")
+            continue
+        count = replaced(rewritten)
+        cells.append(f"{count} of {model['attentions']}")
+        if count != model["attentions"]:
+            faults.append(f"{name}: {count} attentions replaced; wanted: {model['attentions']}")
+        errors = None
+        for number in threads:
+            words = ["--child", original, rewritten, options.operator, options.folder / f"{name}.npz"]
+            run = subprocess.run(
+                [sys.executable, "-B", __file__] + words + [str(number), str(options.rounds)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            if run.returncode != 0:
+                said = run.stderr.decode(errors="replace").strip().splitlines()
+                faults.append(f"{name}, {number} threads: {said[-1] if said else run.returncode}")
+                cells.append("does not run")
+                continue
+            found = json.loads(run.stdout.decode().splitlines()[-1])
+            runtime, errors = found["runtime"], found["errors"]
+            low, ratio, high = found["ratios"]
+            old, new = [1e3 * x for x in found["times"]]
+            cells.append(f"{old:.1f}, {new:.1f}, **{ratio:.2f}** ({low:.2f} to {high:.2f})")
+            if not high >= 1.0:
+                slower.append(f"{name}, {number} threads: {ratio:.2f} ({low:.2f} to {high:.2f})")
+            if not errors[1] <= max(4 * errors[0], ROUNDING):
+                faults.append(f"{name}, {number} threads: error {errors[1]:.1e}, original {errors[0]:.1e}")
+        cells += [f"{x:.1e}" for x in errors] if errors else ["", ""]
+        print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+    print(f"\nONNX Runtime {runtime}, {options.rounds} rounds.")
+    for line in slower:
+        print(f"slower: {line}")
+    for line in faults:
+        print(f"failed: {line}")
+    if faults:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

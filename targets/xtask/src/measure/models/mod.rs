@@ -1,0 +1,38 @@
+//! `cargo xtask models`: whole models in ONNX Runtime, as exported and as rewritten.
+
+use crate::boards::build;
+use crate::boards::target::{HOST, Target};
+use crate::setup;
+use crate::shell::{Run, Tree};
+
+const HERE: &str = "targets/xtask/src/measure/models";
+/// Tests of `elsa.py` with torch, which this environment has.
+const TORCH: &str = "runtime/capi/python/tests/test_torch.py";
+
+/// Makes the environment and the folder of this machine, exports the models whose names have every one of `words`, tests
+/// `elsa.py` with torch, and prints the table. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
+pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
+    let python = setup::models(tree)?;
+    build::run(tree, HOST, false)?;
+    let dist = Target::named(tree, HOST)?.dist(tree);
+    let folder = tree.target.join("models");
+    let script = |name: &str| Run::new(tree, "").arg(&python).arg("-B").arg(tree.root.join(name));
+    let with_words = |run: Run| words.iter().fold(run, |run, word| run.arg(word));
+
+    let module = dist.join("share/python");
+    let tested = script(TORCH).env("PYTHONPATH", module).env("ELSA_LIBRARY", "").run();
+    // A model that an exporter refuses is named, and the others are compared.
+    let exported = with_words(script(&format!("{HERE}/export.py")).arg(&folder)).run();
+    let compare = script(&format!("{HERE}/compare.py"))
+        .arg(&folder)
+        .arg(dist.join("bin/elsa"))
+        .arg(dist.join("lib/libelsa_ort.so"));
+    let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
+    let compared = with_words(compare).run();
+    for (what, out) in [(TORCH, tested), ("export.py", exported), ("compare.py", compared)] {
+        if !out.ok {
+            return Err(format!("{what}: {}", out.how));
+        }
+    }
+    Ok(())
+}

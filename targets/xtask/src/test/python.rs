@@ -1,0 +1,83 @@
+//! The stage `python`: `elsa.py` as it lies in the folder that `cargo xtask build` makes, with the library of that folder,
+//! against an oracle and against the tool; by this machine's Python, and by Python 3.6 where one is found. What needs
+//! torch is `cargo xtask models`'.
+
+use super::vision::dist;
+use crate::boards::target::HOST;
+use crate::ran::Ran;
+use crate::setup;
+use crate::shell::{Output, Run, Tree};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const TESTS: &str = "runtime/capi/python/tests/test_elsa.py";
+/// The oldest Python that the file is for: that of JetPack 4.
+const OLDEST: &str = "3.6";
+
+/// The stage `python`.
+pub fn python(tree: &Tree) -> Ran {
+    Ran::of("tests", |ran| go(tree, ran))
+}
+
+fn go(tree: &Tree, ran: &mut Ran) -> Result<(), String> {
+    let folder = dist(tree, HOST)?;
+    run(tree, ran, &setup::numpy(tree)?, &folder)?;
+    match setup::old_python(tree, OLDEST)? {
+        Some(python) => run(tree, ran, &python, &folder)?,
+        None => ran.note = format!("not run: Python {OLDEST}, which is absent"),
+    }
+    Ok(())
+}
+
+/// Runs the tests by an interpreter and counts them.
+fn run(tree: &Tree, ran: &mut Ran, python: &PathBuf, folder: &Path) -> Result<(), String> {
+    let module = folder.join("share/python");
+    let out = Run::new(tree, "")
+        .arg(python)
+        .arg("-B")
+        .arg(tree.root.join(TESTS))
+        .env("PYTHONPATH", &module)
+        .env("ELSA_TOOL", folder.join("bin/elsa"))
+        // The library beside the file, and the back end that the machine has.
+        .env("ELSA_LIBRARY", "")
+        .env("ELSA_BACKEND", "")
+        .limit(Duration::from_secs(120))
+        .run();
+    let (passed, failed) = counts(&out)?;
+    ran.add(TESTS, out.ok, passed, failed);
+    Ok(())
+}
+
+/// Tests that passed and that failed, by the last lines of Python's unittest: `Ran N tests in T s`, then `OK`,
+/// `OK (skipped=N)` or `FAILED (failures=N, errors=N, skipped=N)`.
+fn counts(out: &Output) -> Result<(u64, u64), String> {
+    let line = |start: &str| out.stderr.lines().rev().find_map(|line| line.strip_prefix(start));
+    let all = line("Ran ").and_then(|line| line.split(' ').next()).and_then(|word| word.parse::<u64>().ok());
+    let all = all.ok_or_else(|| format!("{TESTS}: {}: ran no test", out.how))?;
+    let said = line("OK").or_else(|| line("FAILED")).unwrap_or_default();
+    let of = |name: &str| {
+        let words = said.split(['(', ',', ' ', ')']);
+        let found = words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse::<u64>().ok());
+        found.sum::<u64>()
+    };
+    let failed = of("failures") + of("errors");
+    Ok((all.saturating_sub(failed + of("skipped")), failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(stderr: &str) -> Result<(u64, u64), String> {
+        let how = "exit status: 1".to_owned();
+        counts(&Output { ok: false, code: Some(1), how, stdout: String::new(), stderr: stderr.to_owned() })
+    }
+
+    #[test]
+    fn what_unittest_says_is_counted() {
+        assert_eq!(said("...\nRan 17 tests in 0.5s\n\nOK\n"), Ok((17, 0)));
+        assert_eq!(said("Ran 17 tests in 0.5s\n\nOK (skipped=2)\n"), Ok((15, 0)));
+        assert_eq!(said("Ran 17 tests in 0.5s\n\nFAILED (failures=1, errors=2, skipped=1)\n"), Ok((13, 3)));
+        assert!(said("Traceback (most recent call last):\nImportError: numpy\n").is_err());
+    }
+}
