@@ -45,6 +45,7 @@
 //! | command | what it does |
 //! |---|---|
 //! | `gpu-test` | makes `target/gpu-test`, which `sh run.sh` runs on any machine with an NVIDIA driver |
+//! | `gpu-bench` | makes `target/gpu-bench`, which `sh run.sh` measures there, beside PyTorch where that is installed |
 //! | `standin` | builds the stand-in driver and prints its folder, for `LD_LIBRARY_PATH` and `ELSA_STANDIN` |
 //! | `hunt` | hunts for an error beyond its bound, for `--seconds N` or over `--rows N`; `--tightness` measures the bounds |
 //! | `fingerprint` | hashes of all bits of all back ends, here, emulated and on the stand-in GPU, to be compared between commits |
@@ -78,7 +79,7 @@ mod test;
 use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
-use gpu::{gpu_test, ptx, standin};
+use gpu::{gpu_bench, gpu_test, ptx, standin};
 use measure::{count, fingerprint, mca, models, peers};
 use shell::Tree;
 use std::path::PathBuf;
@@ -108,6 +109,8 @@ enum Command {
     },
     /// Make a folder that tests the CUDA back end on any machine with an NVIDIA driver.
     GpuTest,
+    /// Make a folder that measures attention on any machine with an NVIDIA driver, beside PyTorch where that is installed.
+    GpuBench,
     /// Build the stand-in CUDA driver and print the folder to put in LD_LIBRARY_PATH.
     Standin {
         /// Sanitizer, and how the threads of a block run.
@@ -191,6 +194,7 @@ fn main() -> ExitCode {
         }
         Command::Test { fast, only, .. } => return test::run(&tree, fast, &only),
         Command::GpuTest => gpu_test::make(&tree),
+        Command::GpuBench => gpu_bench::make(&tree),
         Command::Standin { variant } => {
             standin::build(&tree, variant).map(|dir| println!("{}", dir.display()))
         }

@@ -1,0 +1,40 @@
+//! `cargo xtask gpu-bench`: a folder that measures attention on a machine that has an NVIDIA driver and no Rust, beside
+//! PyTorch where that is installed: the library and the tool as they are handed out, a Python script, and a shell script.
+
+use crate::boards::build;
+use crate::boards::target::HOST;
+use crate::shell::Tree;
+use std::path::Path;
+
+/// What of the folder of a build goes along.
+const BUILT: [(&str, &str); 3] =
+    [("lib/libelsa.so.1", "libelsa.so.1"), ("share/python/elsa.py", "elsa.py"), ("bin/elsa", "elsa")];
+/// The scripts.
+const SCRIPTS: [(&str, &str); 2] =
+    [("gpu_bench.py", include_str!("gpu_bench.py")), ("run.sh", include_str!("gpu_bench.sh"))];
+
+/// Makes `target/gpu-bench`.
+///
+/// # Errors
+/// A build that fails, a file that cannot be written.
+pub fn make(tree: &Tree) -> Result<(), String> {
+    build::run(tree, HOST, false)?;
+    let (built, out) = (tree.target.join("dist").join(HOST), tree.target.join("gpu-bench"));
+    let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    if out.exists() {
+        std::fs::remove_dir_all(&out).map_err(|error| fault(&out, error))?;
+    }
+    std::fs::create_dir_all(&out).map_err(|error| fault(&out, error))?;
+    let mut bytes = 0;
+    for (from, to) in BUILT {
+        let from = built.join(from);
+        bytes += std::fs::copy(&from, out.join(to)).map_err(|error| fault(&from, error))?;
+    }
+    for (name, content) in SCRIPTS {
+        let path = out.join(name);
+        std::fs::write(&path, content).map_err(|error| fault(&path, error))?;
+        bytes += content.len() as u64;
+    }
+    println!("{}: {} KiB; on a machine with an NVIDIA driver: sh run.sh", out.display(), bytes >> 10);
+    Ok(())
+}
