@@ -1354,6 +1354,7 @@ EXPORT(cuStreamGetCtx, Stream* stream, Context** context) {
   return api("cuStreamGetCtx", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
+    if (s == s->context->null && breaks(d, *s->context)) return STREAM_CAPTURE_IMPLICIT;
     *context = s->context;
     return SUCCESS;
   });

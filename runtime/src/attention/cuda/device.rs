@@ -146,12 +146,17 @@ impl<'a> DeviceCall<'a> {
                 (_, None) => Ok(0),
             }
         })?;
-        let (lent, stream) = match stream {
-            Some(stream) if !stream.belongs(&entered)? => return Err(BindError::Stream),
-            Some(stream) => (true, stream),
-            None => (false, workspace.stream.raw()),
+        let (lent, capture, stream) = match stream {
+            Some(stream) => {
+                // First: of the default stream the other question would invalidate captures of other streams.
+                let capture = stream.capture(&entered)?;
+                if !stream.belongs(&entered)? {
+                    return Err(BindError::Stream);
+                }
+                (true, capture, stream)
+            }
+            None => (false, None, workspace.stream.raw()),
         };
-        let capture = if lent { stream.capture(&entered)? } else { None };
         let relaxed = capture.map(|_| entered.relax()).transpose()?;
         let launch = Launch::prepare(plan, problem, &inputs.lengths, &at, workspace)?;
         drop(relaxed);
