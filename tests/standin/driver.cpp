@@ -254,8 +254,8 @@ struct Driver {
   std::set<Module*> modules;
   std::set<Function*> functions;
   std::set<Capture*> captures;  // those under way
+  std::vector<std::unique_ptr<Capture>> every_capture;
   std::set<Graph*> graphs, executables;
-  uint64_t captured = 0;
   std::map<Address, Block> blocks;  // by the address on the host
   Context* primary = nullptr;
   int retained = 0;
@@ -1416,8 +1416,9 @@ int begin_capture(Driver& d, Stream* stream, int mode) {
   if (const int e = stream_of(d, stream, &s)) return e;
   if (s == s->context->null) return STREAM_CAPTURE_UNSUPPORTED;
   if (s->capture != nullptr) return ILLEGAL_STATE;
-  Capture* c = new Capture;
-  c->id = ++d.captured;
+  d.every_capture.push_back(std::make_unique<Capture>());
+  Capture* c = d.every_capture.back().get();
+  c->id = d.every_capture.size();
   c->mode = mode;
   c->thread = pthread_self();
   c->origin = s;

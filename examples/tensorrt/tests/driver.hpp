@@ -42,6 +42,8 @@ struct Functions {
     int (*instantiate)(void **, void *, void **, char *, std::size_t);
     int (*instantiate_with_flags)(void **, void *, unsigned long long);
     int (*launch)(void *, void *);
+    int (*end_graph)(void *);
+    int (*end_instance)(void *);
 };
 
 inline Functions &cu() {
@@ -81,6 +83,8 @@ inline void open() {
     // From CUDA 11.4 on.
     find(library, "cuGraphInstantiateWithFlags", f.instantiate_with_flags);
     find(library, "cuGraphLaunch", f.launch);
+    find(library, "cuGraphDestroy", f.end_graph);
+    find(library, "cuGraphExecDestroy", f.end_instance);
     CHECK(f.launch != nullptr && f.init(0) == 0);
     enter();
 }

@@ -551,6 +551,7 @@ void runs(void *stream) {
                                                      : cu.instantiate(&made_of_it, graph, nullptr, nullptr, 0)) == 0);
         CHECK(cu.launch(made_of_it, stream) == 0 && cu.wait(stream) == 0);
         CHECK(third.out.bytes() == loaded.out.bytes());
+        CHECK(cu.end_instance(made_of_it) == 0 && cu.end_graph(graph) == 0);
     }
 
     n = swin();

@@ -16,6 +16,7 @@ mod release;
 mod sanitizers;
 mod seeds;
 mod stages;
+mod tensorrt;
 mod vision;
 mod workspace;
 
