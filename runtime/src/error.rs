@@ -102,6 +102,11 @@ pub enum DeviceError {
         "workspace: its device memory was lost with the context; allowed: a new workspace in memory of a context that is not lost"
     )]
     LostWorkspace,
+    /// A run in the workspace was captured, and the graph would read what this call writes.
+    #[error(
+        "workspace: a captured run reads its lengths and uses its memory; allowed: the lengths and outputs of that run, or another workspace"
+    )]
+    Captured,
     /// An unrecoverable error destroyed the context, and another one destroyed its replacement.
     #[error("the device's context was lost to an earlier error")]
     Lost,

@@ -12,6 +12,12 @@
 // Memory of the device is filled with NaN when it is allocated. Its addresses are those of the host plus
 // DEVICE_OFFSET.
 //
+// Work given to a stream that is captured becomes a node of a graph, behind the nodes that its stream has waited for.
+// A graph runs its nodes as late as their order allows. Refused while a stream is captured, as by the driver: what
+// waits for captured work, what a captured stream would have to wait for and is not captured itself, work for the null
+// stream, and, unless the mode of the thread is relaxed, calls that might disturb captures. A refusal that the driver
+// answers by invalidating the capture does so here.
+//
 // In a child that fork has made of the process that called it first, every call returns NOT_INITIALIZED.
 //
 // Variables, read when the library is first called:
@@ -56,6 +62,7 @@ enum Result {
   NO_BINARY_FOR_GPU = 209,
   INVALID_PTX = 218,
   INVALID_HANDLE = 400,
+  ILLEGAL_STATE = 401,
   NOT_FOUND = 500,
   NOT_READY = 600,
   HOST_MEMORY_ALREADY_REGISTERED = 712,
@@ -63,6 +70,15 @@ enum Result {
   PRIMARY_CONTEXT_ACTIVE = 708,
   CONTEXT_IS_DESTROYED = 709,
   NOT_SUPPORTED = 801,
+  STREAM_CAPTURE_UNSUPPORTED = 900,
+  STREAM_CAPTURE_INVALIDATED = 901,
+  STREAM_CAPTURE_MERGE = 902,
+  STREAM_CAPTURE_UNMATCHED = 903,
+  STREAM_CAPTURE_UNJOINED = 904,
+  STREAM_CAPTURE_ISOLATION = 905,
+  STREAM_CAPTURE_IMPLICIT = 906,
+  CAPTURED_EVENT = 907,
+  STREAM_CAPTURE_WRONG_THREAD = 908,
 };
 
 const std::map<int, const char*> NAMES = {
@@ -81,6 +97,7 @@ const std::map<int, const char*> NAMES = {
     {220, "ERROR_NVLINK_UNCORRECTABLE"},
     {226, "ERROR_CONTAINED"},
     {400, "ERROR_INVALID_HANDLE"},
+    {401, "ERROR_ILLEGAL_STATE"},
     {500, "ERROR_NOT_FOUND"},
     {600, "ERROR_NOT_READY"},
     {700, "ERROR_ILLEGAL_ADDRESS"},
@@ -101,6 +118,15 @@ const std::map<int, const char*> NAMES = {
     {721, "ERROR_TENSOR_MEMORY_LEAK"},
     {801, "ERROR_NOT_SUPPORTED"},
     {810, "ERROR_MPS_CLIENT_TERMINATED"},
+    {900, "ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+    {901, "ERROR_STREAM_CAPTURE_INVALIDATED"},
+    {902, "ERROR_STREAM_CAPTURE_MERGE"},
+    {903, "ERROR_STREAM_CAPTURE_UNMATCHED"},
+    {904, "ERROR_STREAM_CAPTURE_UNJOINED"},
+    {905, "ERROR_STREAM_CAPTURE_ISOLATION"},
+    {906, "ERROR_STREAM_CAPTURE_IMPLICIT"},
+    {907, "ERROR_CAPTURED_EVENT"},
+    {908, "ERROR_STREAM_CAPTURE_WRONG_THREAD"},
     {911, "ERROR_EXTERNAL_DEVICE"},
     {999, "ERROR_UNKNOWN"},
 };
@@ -115,6 +141,7 @@ constexpr int DRIVER_VERSION = 10020;
 constexpr int PTX_VERSION = 65;
 constexpr size_t PAGE = 4096;
 constexpr unsigned STREAM_NON_BLOCKING = 1, EVENT_BLOCKING_SYNC = 1, EVENT_DISABLE_TIMING = 2;
+constexpr int GLOBAL = 0, RELAXED = 2;  // and 1 is of the thread
 constexpr unsigned HOST_PORTABLE = 1, HOST_DEVICEMAP = 2, HOST_WRITE_COMBINED = 4;
 
 struct Stream;
@@ -133,6 +160,28 @@ struct Item {
   uint64_t until = 0;       // ... that item
 };
 
+// Nodes of a graph, by their numbers.
+typedef std::set<size_t> Nodes;
+
+struct Node {
+  std::function<void()> work;
+  Nodes after;
+};
+
+struct Graph {
+  std::vector<Node> nodes;
+  Nodes last;  // that nothing in the graph waits for
+};
+
+struct Capture {
+  uint64_t id = 0;
+  int mode = GLOBAL;
+  pthread_t thread;
+  Stream* origin = nullptr;
+  bool live = true, invalid = false;
+  Graph graph;
+};
+
 struct Stream {
   bool live = true;
   Context* context = nullptr;
@@ -140,6 +189,8 @@ struct Stream {
   int priority = 0;
   uint64_t given = 0, done = 0;
   std::list<Item> items;
+  Capture* capture = nullptr;
+  Nodes last;  // of the capture, which the next node comes after
 };
 
 struct Event {
@@ -148,6 +199,8 @@ struct Event {
   unsigned flags = 0;
   Stream* stream = nullptr;  // where it was recorded last
   uint64_t item = 0;
+  Capture* capture = nullptr;  // in which it was recorded last
+  Nodes nodes;                 // before it
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
 };
 
@@ -201,6 +254,9 @@ struct Driver {
   std::set<Event*> events;
   std::set<Module*> modules;
   std::set<Function*> functions;
+  std::set<Capture*> captures;  // those under way
+  std::vector<std::unique_ptr<Capture>> every_capture;
+  std::set<Graph*> graphs, executables;
   std::map<Address, Block> blocks;  // by the address on the host
   Context* primary = nullptr;
   int retained = 0;
@@ -277,6 +333,25 @@ void log_call(Driver& d, const char* name, int result) {
 
 enum Needs { NOTHING, INIT, CONTEXT };
 
+int& mode() {
+  thread_local int m = GLOBAL;
+  return m;
+}
+
+// Whether this thread must not call what might disturb captures. They are then invalid.
+bool disturbs(Driver& d) {
+  bool found = false;
+  for (Capture* c : d.captures) {
+    const bool own = pthread_equal(c->thread, pthread_self());
+    if (mode() == RELAXED || c->mode == RELAXED) continue;
+    if (own || (mode() == GLOBAL && c->mode == GLOBAL)) {
+      c->invalid = true;
+      found = true;
+    }
+  }
+  return found;
+}
+
 // Every call of the interface goes through this.
 template <class Body> int api(const char* name, Needs needs, const Body& body) {
   Driver& d = driver();
@@ -344,6 +419,15 @@ void order(Stream& s) {
   }
 }
 
+// Invalidates the captures of a context, and says whether there are any.
+bool breaks(Driver& d, const Context& context) {
+  bool found = false;
+  for (Capture* c : d.captures) {
+    if (c->origin->context == &context && (c->origin->flags & STREAM_NON_BLOCKING) == 0) found = c->invalid = true;
+  }
+  return found;
+}
+
 // The stream of a handle in the current context.
 int stream_of(Driver& d, Stream* handle, Stream** stream) {
   // Null, the legacy stream and the one of a thread.
@@ -362,9 +446,48 @@ int enqueue(Driver& d, Stream* handle, std::function<void()> work) {
   Stream* s;
   if (const int e = stream_of(d, handle, &s)) return e;
   if (s->context != current()) return INVALID_HANDLE;
+  if (Capture* c = s->capture) {
+    if (c->invalid) return STREAM_CAPTURE_INVALIDATED;
+    c->graph.nodes.push_back(Node{std::move(work), s->last});
+    s->last = {c->graph.nodes.size() - 1};
+    return SUCCESS;
+  }
+  if (s == s->context->null && breaks(d, *s->context)) return STREAM_CAPTURE_IMPLICIT;
   order(*s);
   give(*s, Item{std::move(work), nullptr, 0});
   return SUCCESS;
+}
+
+// Whether something that waits finds captured work, which then is invalid.
+bool waits_for_captured(Stream& s) {
+  if (s.capture == nullptr) return false;
+  s.capture->invalid = true;
+  return true;
+}
+
+int waits_for(const Event& event) {
+  if (event.capture == nullptr) return SUCCESS;
+  event.capture->invalid = true;
+  return CAPTURED_EVENT;
+}
+
+void end_capture(Driver& d, Capture& c) {
+  c.live = false;
+  d.captures.erase(&c);
+  for (Stream* s : d.streams) {
+    if (s->capture == &c) {
+      s->capture = nullptr;
+      s->last.clear();
+    }
+  }
+}
+
+// Runs a node, and before it what it comes after.
+void run_node(Graph& graph, size_t node, std::vector<bool>& done) {
+  if (done[node]) return;
+  done[node] = true;
+  for (const size_t before : graph.nodes[node].after) run_node(graph, before, done);
+  graph.nodes[node].work();
 }
 
 // ---- Contexts
@@ -441,7 +564,11 @@ void* host_of(Address a) { return reinterpret_cast<void*>(a - host::DEVICE_OFFSE
 int copy_in(Driver& d, Stream* stream, Address to, const void* from, size_t bytes, bool wait) {
   if (bytes == 0) return SUCCESS;
   if (from == nullptr || find_device(d, to, bytes) == d.blocks.end()) return INVALID_VALUE;
-  if (find_host(d, reinterpret_cast<Address>(from), bytes) != d.blocks.end() && !wait) {
+  if (wait && disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
+  Stream* s;
+  if (const int e = stream_of(d, stream, &s)) return e;
+  const bool pinned = find_host(d, reinterpret_cast<Address>(from), bytes) != d.blocks.end();
+  if ((pinned || s->capture != nullptr) && !wait) {
     return enqueue(d, stream, [=] { std::memcpy(host_of(to), from, bytes); });
   }
   auto taken = std::make_shared<std::vector<char>>((const char*)from, (const char*)from + bytes);
@@ -453,9 +580,11 @@ int copy_in(Driver& d, Stream* stream, Address to, const void* from, size_t byte
 int copy_out(Driver& d, Stream* stream, void* to, Address from, size_t bytes, bool wait) {
   if (bytes == 0) return SUCCESS;
   if (to == nullptr || find_device(d, from, bytes) == d.blocks.end()) return INVALID_VALUE;
+  if (wait && disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
   if (const int e = enqueue(d, stream, [=] { std::memcpy(to, host_of(from), bytes); })) return e;
   Stream* s;
   if (const int e = stream_of(d, stream, &s)) return e;
+  if (s->capture != nullptr) return SUCCESS;
   if (wait || find_host(d, reinterpret_cast<Address>(to), bytes) == d.blocks.end()) run_all(*s);
   return SUCCESS;
 }
@@ -828,7 +957,10 @@ EXPORT(cuCtxGetApiVersion, Context* context, unsigned* version) {
 }
 
 EXPORT(cuCtxSynchronize) {
-  return api("cuCtxSynchronize", CONTEXT, [&](Driver&) -> int {
+  return api("cuCtxSynchronize", CONTEXT, [&](Driver& d) -> int {
+    for (Stream* s : d.streams) {
+      if (s->context == current() && waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
+    }
     run_context(*current());
     return SUCCESS;
   });
@@ -854,6 +986,7 @@ EXPORT(cuMemGetInfo_v2, size_t* available, size_t* total) {
 
 EXPORT(cuMemAlloc_v2, Address* address, size_t bytes) {
   return api("cuMemAlloc_v2", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (address == nullptr) return INVALID_VALUE;
     Address a;
     if (const int e = allocate(d, bytes, DEVICE, 0, &a)) return e;
@@ -872,6 +1005,7 @@ EXPORT(cuMemAllocManaged, Address* address, size_t bytes, unsigned flags) {
 
 EXPORT(cuMemFree_v2, Address address) {
   return api("cuMemFree_v2", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (address == 0) return SUCCESS;
     const auto at = d.blocks.find(address - host::DEVICE_OFFSET);
     if (at == d.blocks.end() || at->second.place == PINNED) return INVALID_VALUE;
@@ -884,6 +1018,7 @@ EXPORT(cuMemFree_v2, Address address) {
 
 EXPORT(cuMemHostAlloc, void** pointer, size_t bytes, unsigned flags) {
   return api("cuMemHostAlloc", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (pointer == nullptr || flags > (HOST_PORTABLE | HOST_DEVICEMAP | HOST_WRITE_COMBINED)) return INVALID_VALUE;
     Address a;
     if (const int e = allocate(d, bytes, PINNED, flags, &a)) return e;
@@ -894,6 +1029,7 @@ EXPORT(cuMemHostAlloc, void** pointer, size_t bytes, unsigned flags) {
 
 EXPORT(cuMemAllocHost_v2, void** pointer, size_t bytes) {
   return api("cuMemAllocHost_v2", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     Address a;
     if (pointer == nullptr) return INVALID_VALUE;
     if (const int e = allocate(d, bytes, PINNED, 0, &a)) return e;
@@ -904,6 +1040,7 @@ EXPORT(cuMemAllocHost_v2, void** pointer, size_t bytes) {
 
 EXPORT(cuMemFreeHost, void* pointer) {
   return api("cuMemFreeHost", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     const auto at = d.blocks.find(reinterpret_cast<Address>(pointer));
     if (at == d.blocks.end() || at->second.place != PINNED || at->second.registered) return INVALID_VALUE;
     // A driver does not say that it waits.
@@ -1047,11 +1184,14 @@ EXPORT(cuMemsetD32Async, Address to, unsigned value, size_t n, Stream* stream) {
 // ---- Modules and launches
 
 EXPORT(cuModuleLoadData, Module** module, const void* image) {
-  return api("cuModuleLoadData", CONTEXT, [&](Driver& d) { return load(d, image, Log{}, module); });
+  return api("cuModuleLoadData", CONTEXT, [&](Driver& d) -> int {
+    return disturbs(d) ? STREAM_CAPTURE_UNSUPPORTED : load(d, image, Log{}, module);
+  });
 }
 
 EXPORT(cuModuleLoadDataEx, Module** module, const void* image, unsigned count, int* options, void** values) {
   return api("cuModuleLoadDataEx", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     Log log;
     size_t* size = nullptr;
     for (unsigned i = 0; i < count; i++) {
@@ -1070,6 +1210,7 @@ EXPORT(cuModuleLoadDataEx, Module** module, const void* image, unsigned count, i
 
 EXPORT(cuModuleUnload, Module* module) {
   return api("cuModuleUnload", CONTEXT, [&](Driver& d) -> int {
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (d.modules.count(module) == 0 || !module->live) return INVALID_HANDLE;
     if (module->context != current()) return INVALID_HANDLE;
     run_context(*module->context);
@@ -1181,6 +1322,7 @@ EXPORT(cuStreamDestroy_v2, Stream* stream) {
     Stream* s;
     if (stream == nullptr) return INVALID_HANDLE;
     if (const int e = stream_of(d, stream, &s)) return e;
+    if (waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
     run_all(*s);
     s->live = false;
     return SUCCESS;
@@ -1191,6 +1333,8 @@ EXPORT(cuStreamSynchronize, Stream* stream) {
   return api("cuStreamSynchronize", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
+    if (waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
+    if (s == s->context->null && breaks(d, *s->context)) return STREAM_CAPTURE_IMPLICIT;
     if (s == s->context->null) order(*s);
     run_all(*s);
     return SUCCESS;
@@ -1201,6 +1345,7 @@ EXPORT(cuStreamQuery, Stream* stream) {
   return api("cuStreamQuery", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
+    if (waits_for_captured(*s)) return STREAM_CAPTURE_UNSUPPORTED;
     if (s == s->context->null) order(*s);
     // The first query finds work under way, the next one none.
     const bool idle = s->done == s->given;
@@ -1213,6 +1358,7 @@ EXPORT(cuStreamGetCtx, Stream* stream, Context** context) {
   return api("cuStreamGetCtx", CONTEXT, [&](Driver& d) -> int {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
+    if (s == s->context->null && breaks(d, *s->context)) return STREAM_CAPTURE_IMPLICIT;
     *context = s->context;
     return SUCCESS;
   });
@@ -1242,7 +1388,149 @@ EXPORT(cuStreamWaitEvent, Stream* stream, Event* event, unsigned flags) {
     if (const int e = stream_of(d, stream, &s)) return e;
     if (d.events.count(event) == 0 || !event->live) return INVALID_HANDLE;
     if (flags != 0) return INVALID_VALUE;
+    if (Capture* c = event->capture) {
+      if (!c->live) return CAPTURED_EVENT;
+      if (s == s->context->null) {
+        c->invalid = true;
+        return STREAM_CAPTURE_IMPLICIT;
+      }
+      if (s->capture != nullptr && s->capture != c) {
+        c->invalid = s->capture->invalid = true;
+        return STREAM_CAPTURE_MERGE;
+      }
+      s->capture = c;
+      s->last.insert(event->nodes.begin(), event->nodes.end());
+      return SUCCESS;
+    }
+    if (s->capture != nullptr) {
+      if (event->stream == nullptr) return SUCCESS;
+      s->capture->invalid = true;
+      return STREAM_CAPTURE_ISOLATION;
+    }
     if (event->stream != nullptr) give(*s, Item{nullptr, event->stream, event->item});
+    return SUCCESS;
+  });
+}
+
+// ---- Capture and graphs
+
+int begin_capture(Driver& d, Stream* stream, int mode) {
+  Stream* s;
+  if (mode < GLOBAL || mode > RELAXED) return INVALID_VALUE;
+  if (const int e = stream_of(d, stream, &s)) return e;
+  if (s == s->context->null) return STREAM_CAPTURE_UNSUPPORTED;
+  if (s->capture != nullptr) return ILLEGAL_STATE;
+  d.every_capture.push_back(std::make_unique<Capture>());
+  Capture* c = d.every_capture.back().get();
+  c->id = d.every_capture.size();
+  c->mode = mode;
+  c->thread = pthread_self();
+  c->origin = s;
+  s->capture = c;
+  d.captures.insert(c);
+  return SUCCESS;
+}
+
+EXPORT(cuStreamBeginCapture, Stream* stream) {
+  return api("cuStreamBeginCapture", CONTEXT, [&](Driver& d) { return begin_capture(d, stream, GLOBAL); });
+}
+
+EXPORT(cuStreamBeginCapture_v2, Stream* stream, int mode) {
+  return api("cuStreamBeginCapture_v2", CONTEXT, [&](Driver& d) { return begin_capture(d, stream, mode); });
+}
+
+EXPORT(cuStreamEndCapture, Stream* stream, Graph** graph) {
+  return api("cuStreamEndCapture", CONTEXT, [&](Driver& d) -> int {
+    Stream* s;
+    if (graph == nullptr) return INVALID_VALUE;
+    *graph = nullptr;
+    if (const int e = stream_of(d, stream, &s)) return e;
+    Capture* c = s->capture;
+    if (c == nullptr) return ILLEGAL_STATE;
+    if (c->origin != s) return STREAM_CAPTURE_UNMATCHED;
+    if (c->mode != RELAXED && !pthread_equal(c->thread, pthread_self())) return STREAM_CAPTURE_WRONG_THREAD;
+    c->graph.last = s->last;
+    const bool invalid = c->invalid;
+    end_capture(d, *c);
+    if (invalid) return STREAM_CAPTURE_INVALIDATED;
+    // What the first stream has not waited for.
+    Nodes reached = c->graph.last;
+    for (size_t i = c->graph.nodes.size(); i-- > 0;) {
+      if (reached.count(i) == 0) return STREAM_CAPTURE_UNJOINED;
+      reached.insert(c->graph.nodes[i].after.begin(), c->graph.nodes[i].after.end());
+    }
+    *graph = new Graph(std::move(c->graph));
+    d.graphs.insert(*graph);
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuStreamIsCapturing, Stream* stream, int* status) {
+  return api("cuStreamIsCapturing", CONTEXT, [&](Driver& d) -> int {
+    Stream* s;
+    if (const int e = stream_of(d, stream, &s)) return e;
+    *status = s->capture == nullptr ? 0 : s->capture->invalid ? 2 : 1;
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuStreamGetCaptureInfo, Stream* stream, int* status, uint64_t* id) {
+  return api("cuStreamGetCaptureInfo", CONTEXT, [&](Driver& d) -> int {
+    Stream* s;
+    if (const int e = stream_of(d, stream, &s)) return e;
+    // This call alone does not invalidate them.
+    for (Capture* c : d.captures) {
+      const bool waits = c->origin->context == s->context && (c->origin->flags & STREAM_NON_BLOCKING) == 0;
+      if (s == s->context->null && waits) return STREAM_CAPTURE_IMPLICIT;
+    }
+    *status = s->capture == nullptr ? 0 : s->capture->invalid ? 2 : 1;
+    if (id != nullptr && *status == 1) *id = s->capture->id;
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuThreadExchangeStreamCaptureMode, int* exchanged) {
+  return api("cuThreadExchangeStreamCaptureMode", INIT, [&](Driver&) -> int {
+    if (exchanged == nullptr || *exchanged < GLOBAL || *exchanged > RELAXED) return INVALID_VALUE;
+    std::swap(*exchanged, mode());
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuGraphInstantiate, Graph** executable, Graph* graph, void** node, char* log, size_t bytes) {
+  return api("cuGraphInstantiate", CONTEXT, [&](Driver& d) -> int {
+    (void)node, (void)log, (void)bytes;
+    if (executable == nullptr || d.graphs.count(graph) == 0) return INVALID_VALUE;
+    *executable = new Graph(*graph);
+    d.executables.insert(*executable);
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuGraphLaunch, Graph* executable, Stream* stream) {
+  return api("cuGraphLaunch", CONTEXT, [&](Driver& d) -> int {
+    if (d.executables.count(executable) == 0) return INVALID_VALUE;
+    return enqueue(d, stream, [=] {
+      std::vector<bool> done(executable->nodes.size());
+      for (const size_t node : executable->last) run_node(*executable, node, done);
+    });
+  });
+}
+
+EXPORT(cuGraphDestroy, Graph* graph) {
+  return api("cuGraphDestroy", INIT, [&](Driver& d) -> int {
+    if (d.graphs.erase(graph) == 0) return INVALID_VALUE;
+    delete graph;
+    return SUCCESS;
+  });
+}
+
+EXPORT(cuGraphExecDestroy, Graph* executable) {
+  return api("cuGraphExecDestroy", CONTEXT, [&](Driver& d) -> int {
+    // Launches that are under way are completed first.
+    run_context(*current());
+    if (d.executables.erase(executable) == 0) return INVALID_VALUE;
+    delete executable;
     return SUCCESS;
   });
 }
@@ -1277,6 +1565,13 @@ EXPORT(cuEventRecord, Event* event, Stream* stream) {
     Stream* s;
     if (const int e = stream_of(d, stream, &s)) return e;
     if (event->context != s->context) return INVALID_HANDLE;
+    if (s->capture != nullptr) {
+      if (s->capture->invalid) return STREAM_CAPTURE_INVALIDATED;
+      event->capture = s->capture;
+      event->nodes = s->last;
+      return SUCCESS;
+    }
+    event->capture = nullptr;
     const auto time = event->time;
     if (const int e = enqueue(d, stream, [=] { *time = std::chrono::steady_clock::now(); })) return e;
     event->stream = s;
@@ -1288,6 +1583,8 @@ EXPORT(cuEventRecord, Event* event, Stream* stream) {
 EXPORT(cuEventSynchronize, Event* event) {
   return api("cuEventSynchronize", CONTEXT, [&](Driver& d) -> int {
     if (d.events.count(event) == 0 || !event->live) return INVALID_HANDLE;
+    if (const int e = waits_for(*event)) return e;
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (event->stream != nullptr) run_until(*event->stream, event->item);
     return SUCCESS;
   });
@@ -1296,6 +1593,8 @@ EXPORT(cuEventSynchronize, Event* event) {
 EXPORT(cuEventQuery, Event* event) {
   return api("cuEventQuery", CONTEXT, [&](Driver& d) -> int {
     if (d.events.count(event) == 0 || !event->live) return INVALID_HANDLE;
+    if (const int e = waits_for(*event)) return e;
+    if (disturbs(d)) return STREAM_CAPTURE_UNSUPPORTED;
     if (event->stream == nullptr || event->stream->done >= event->item) return SUCCESS;
     run_until(*event->stream, event->item);
     return NOT_READY;

@@ -333,7 +333,7 @@ class _Plan(object):
         self.handle, info = _Handle(), _PlanInfo()
         _check(_lib.elsa_plan_create(engine, ctypes.byref(problem), None, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
-        self.bytes = max(info.workspace_bytes, info.state_workspace_bytes)
+        self.bytes = info.workspace_bytes
         self.sequences = problem.q.shape[0]
         self.gpu = info.backend == _CUDA
 

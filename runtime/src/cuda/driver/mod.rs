@@ -28,6 +28,7 @@
 //!   lost.
 
 mod api;
+mod capture;
 mod context;
 mod device;
 mod memory;
@@ -36,6 +37,7 @@ mod pointers;
 mod resource;
 mod stream;
 
+pub use capture::Capture;
 pub use context::{Context, Entered};
 pub use device::{Device, Driver};
 pub use memory::{DeviceBuffer, PinnedBuffer};

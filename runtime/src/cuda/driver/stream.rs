@@ -29,6 +29,11 @@ impl RawStream {
         RawStream(handle.cast())
     }
 
+    /// The driver's handle.
+    pub(super) fn handle(self) -> CUstream {
+        self.0
+    }
+
     /// Whether the stream belongs to the entered context.
     ///
     /// # Errors

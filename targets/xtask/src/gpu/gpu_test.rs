@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Test programs of `elsa-tests` that a real driver can run.
 const TESTS: [&str; 2] = ["crossing", "no_allocation"];
 /// Programs of `tests/capi` that a real driver can run.
-const C_PROGRAMS: [&str; 4] = ["plain", "buffers", "device", "copies"];
+const C_PROGRAMS: [&str; 5] = ["plain", "buffers", "device", "copies", "graph"];
 
 /// Executables that a cargo command with JSON messages has made, by the name of their target.
 fn executables(messages: &str) -> Vec<(String, PathBuf)> {

@@ -91,6 +91,7 @@ counted c-plain env ELSA_BACKEND=cuda ./plain
 counted c-buffers ./buffers
 counted c-device ./device
 counted c-copies ./copies
+counted c-graph ./graph
 step scale ./crossing cuda_scale::scale_ --include-ignored --nocapture --test-threads 1
 # Status 5: something disturbed a row. The answers are checked all the same.
 tool bench sh -c './elsa bench --force --backend cuda --seconds 0.2 --shape 1,8,1024,1024,64 --json; status=$?; [ "$status" = 0 ] || [ "$status" = 5 ]'

@@ -17,6 +17,7 @@ mod release;
 mod sanitizers;
 mod seeds;
 mod stages;
+mod tensorrt;
 mod vision;
 mod workspace;
 

@@ -1,7 +1,8 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use super::{
-    bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, vision, workspace,
+    bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, tensorrt, vision,
+    workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -20,7 +21,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 31] = [
+pub const STAGES: [Stage; 32] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -127,6 +128,12 @@ pub const STAGES: [Stage; 31] = [
         about: "the C++ real-time loop and the snippets",
         fast: false,
         run: examples::examples,
+    },
+    Stage {
+        name: "tensorrt",
+        about: "the plugin of TensorRT through its own interface",
+        fast: false,
+        run: tensorrt::tensorrt,
     },
     Stage { name: "tsan", about: "kernels and runtime, ThreadSanitizer", fast: false, run: sanitizers::tsan },
     Stage {

@@ -39,7 +39,7 @@ pub const PROGRAMS: [(&str, &str); 16] = [
     ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 18] = [
+const ON_A_GPU: [(&str, &str, &str); 19] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -48,6 +48,7 @@ const ON_A_GPU: [(&str, &str, &str); 18] = [
     ("buffers.c", "cuLaunchKernel:1:700", "discrete"),
     ("buffers.c", "cuMemHostAlloc:1+:2", ""),
     ("copies.c", "", ""),
+    ("graph.c", "", ""),
     ("growing_cache.c", "", ""),
     ("growing_cache.c", "cuLaunchKernel:1:700", ""),
     ("plain.c", "", ""),
