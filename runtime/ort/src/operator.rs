@@ -1,0 +1,305 @@
+//! The operator as ONNX Runtime sees it: a table of functions for each provider. Every function is a panic wall.
+
+use crate::api::{Api, element_type, message};
+use crate::error::OperatorError;
+use crate::geometry::{INPUTS, Input, OUTPUTS};
+use crate::host::Exceptions;
+use crate::kernel::{Kernel, Provider, inferred};
+use ort_sys::{
+    ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
+    OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
+};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// The operator for one provider.
+///
+/// The clauses that unsafe blocks here cite:
+/// - *operator*: the runtime hands back the table that was registered, which is the first field of an [`Operator`] that
+///   lives as long as the process.
+/// - *kernel*: the runtime hands back what creation has returned, until it has it destroyed, once.
+/// - *table* and *handle*: those of [`Api`].
+#[repr(C)]
+pub(crate) struct Operator {
+    table: OrtCustomOp,
+    provider: Provider,
+    version: u32,
+    /// The element type of the outputs; zero if the runtime infers it.
+    output: i32,
+    /// How an error is reported where a kernel has no status.
+    exceptions: Option<Exceptions>,
+}
+
+/// The first version in which a kernel returns a status.
+pub(crate) const WITH_STATUS: u32 = 16;
+/// The first version in which the operator infers its types.
+pub(crate) const WITH_INFERENCE: u32 = 17;
+
+/// Runs `body`, with a panic turned into an error.
+pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Result<T, OperatorError> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(OperatorError::Panic { message })
+    })
+}
+
+/// # Safety
+/// *operator*.
+unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
+    // SAFETY: the clause of this function.
+    unsafe { &*table.cast::<Operator>() }
+}
+
+/// # Safety
+/// *operator*, *table*, *handle*.
+unsafe fn created(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> Result<*mut c_void, OperatorError> {
+    walled(|| {
+        // SAFETY: the clauses of this function.
+        let kernel = unsafe {
+            let operator = operator(table);
+            Kernel::new(Api::new(api, operator.version), operator.provider, info)?
+        };
+        Ok(Box::into_raw(Box::new(Shared { kernel, operator: table })).cast())
+    })
+}
+
+/// What the runtime keeps of a node.
+struct Shared {
+    kernel: Kernel,
+    operator: *const OrtCustomOp,
+}
+
+/// Reports an error to a runtime whose kernels have no status.
+///
+/// # Safety
+/// *operator*; the caller has nothing to drop, and was called by a runtime that catches exceptions.
+unsafe fn throw(table: *const OrtCustomOp, e: OperatorError) -> ! {
+    let text = message(&e);
+    drop(e);
+    // SAFETY: the clause of this function.
+    match unsafe { operator(table) }.exceptions {
+        // SAFETY: *caught*: the clause of this function.
+        Some(exceptions) => unsafe { exceptions.throw(text) },
+        None => unreachable!("registration refuses such a runtime"),
+    }
+}
+
+/// # Safety
+/// *operator*, *table*, *handle*.
+unsafe extern "C-unwind" fn create_or_throw(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> *mut c_void {
+    // SAFETY: the clauses of this function; nothing is left to drop where it throws.
+    unsafe {
+        match created(table, api, info) {
+            Ok(kernel) => kernel,
+            Err(e) => throw(table, e),
+        }
+    }
+}
+
+/// # Safety
+/// *kernel*, *handle*.
+unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
+    // SAFETY: the clauses of this function; nothing is left to drop where it throws.
+    unsafe {
+        let shared = kernel.cast::<Shared>();
+        let done = walled(|| (*shared).kernel.compute(context));
+        if let Err(e) = done {
+            throw((*shared).operator, e)
+        }
+    }
+}
+
+/// # Safety
+/// *operator*, *table*, *handle*; `kernel` is valid for a write.
+unsafe extern "system" fn create(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let done = created(table, api, info).map(|created| *kernel = created);
+        Api::new(api, operator(table).version).status(done)
+    }
+}
+
+/// # Safety
+/// *kernel*, *handle*.
+unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let kernel = &(*kernel.cast::<Shared>()).kernel;
+        kernel.api().status(walled(|| kernel.compute(context)))
+    }
+}
+
+/// # Safety
+/// *kernel*.
+unsafe extern "system" fn destroy(kernel: *mut c_void) {
+    if !kernel.is_null() {
+        // A panic while memory is freed has no one to be told to.
+        let _ = walled(|| {
+            // SAFETY: the clause of this function.
+            drop(unsafe { Box::from_raw(kernel.cast::<Shared>()) });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
+    c"ElsaAttention".as_ptr()
+}
+
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: the clause of this function.
+    match unsafe { operator(table) }.provider {
+        Provider::Cpu => c"CPUExecutionProvider".as_ptr(),
+        Provider::Cuda => CUDA.as_ptr(),
+    }
+}
+
+/// The name of the CUDA provider.
+pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
+
+unsafe extern "system" fn input_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED
+}
+
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    // SAFETY: the clause of this function.
+    element_type(unsafe { operator(table) }.output)
+}
+
+unsafe extern "system" fn input_count(_: *const OrtCustomOp) -> usize {
+    INPUTS
+}
+
+unsafe extern "system" fn output_count(_: *const OrtCustomOp) -> usize {
+    OUTPUTS
+}
+
+unsafe extern "system" fn input_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
+    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+}
+
+/// Runtimes that infer types by a function of the operator demand a single input of unknown type for a required output of
+/// unknown type, and none for an optional one.
+///
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn output_characteristic(table: *const OrtCustomOp, index: usize) -> Characteristic {
+    // SAFETY: the clause of this function.
+    if index == 0 && unsafe { operator(table) }.output != 0 {
+        Characteristic::INPUT_OUTPUT_REQUIRED
+    } else {
+        Characteristic::INPUT_OUTPUT_OPTIONAL
+    }
+}
+
+/// The lengths are read on the host; the rest lies where the provider computes.
+unsafe extern "system" fn memory(_: *const OrtCustomOp, index: usize) -> OrtMemType {
+    if index == Input::KeyLengths as usize {
+        OrtMemType::OrtMemTypeCPUInput
+    } else {
+        OrtMemType::OrtMemTypeDefault
+    }
+}
+
+unsafe extern "system" fn one(_: *const OrtCustomOp) -> c_int {
+    1
+}
+
+unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
+    c_int::MAX
+}
+
+/// States the types of the outputs. What is not known is left to the runtime, so nothing here is an error.
+///
+/// # Safety
+/// *operator*, *handle*.
+unsafe extern "system" fn infer(table: *const OrtCustomOp, context: *mut OrtShapeInferContext) -> OrtStatusPtr {
+    let _ = walled(|| {
+        // SAFETY: the clauses of this function.
+        unsafe {
+            let Some(api) = crate::register::known(operator(table).version) else { return Ok(()) };
+            let inputs = api.inferred_inputs(context)?;
+            let query = api.inferred(context, Input::Query as usize)?;
+            let value = Input::Value as usize;
+            let value = if inputs > value { api.inferred(context, value).ok() } else { None };
+            for (index, shape) in inferred(&query, value.as_ref()).into_iter().enumerate() {
+                if let Some(shape) = shape {
+                    api.infer(context, index, &shape)?;
+                }
+            }
+        }
+        Ok(())
+    });
+    OrtStatusPtr(ptr::null_mut())
+}
+
+impl Operator {
+    /// The operator for a provider, as a runtime of `version` reads it. `output` is the type of its outputs; zero where
+    /// the runtime infers it.
+    pub fn new(version: u32, provider: Provider, output: i32, exceptions: Option<Exceptions>) -> Operator {
+        type Create =
+            unsafe extern "system" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
+        type Compute = unsafe extern "system" fn(*mut c_void, *mut OrtKernelContext);
+        type Throwing =
+            unsafe extern "C-unwind" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
+        type ThrowingCompute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext);
+        // SAFETY: on Linux both conventions are C's, and only the runtime calls the functions, whose frames exceptions may
+        // pass.
+        let (create_kernel, compute_kernel) = unsafe {
+            (
+                mem::transmute::<Throwing, Create>(create_or_throw),
+                mem::transmute::<ThrowingCompute, Compute>(compute_or_throw),
+            )
+        };
+        let table = OrtCustomOp {
+            version,
+            CreateKernel: Some(create_kernel),
+            GetName: Some(name),
+            GetExecutionProviderType: Some(self::provider),
+            GetInputType: Some(input_type),
+            GetInputTypeCount: Some(input_count),
+            GetOutputType: Some(output_type),
+            GetOutputTypeCount: Some(output_count),
+            KernelCompute: Some(compute_kernel),
+            KernelDestroy: Some(destroy),
+            GetInputCharacteristic: Some(input_characteristic),
+            GetOutputCharacteristic: Some(output_characteristic),
+            GetInputMemoryType: Some(memory),
+            GetVariadicInputMinArity: Some(one),
+            GetVariadicInputHomogeneity: Some(one),
+            GetVariadicOutputMinArity: Some(one),
+            GetVariadicOutputHomogeneity: Some(one),
+            CreateKernelV2: Some(create),
+            KernelComputeV2: Some(compute),
+            InferOutputShapeFn: Some(infer),
+            GetStartVersion: Some(one),
+            GetEndVersion: Some(largest),
+        };
+        Operator { table, provider, version, output, exceptions }
+    }
+
+    /// The table for the runtime.
+    pub fn table(&'static self) -> *const OrtCustomOp {
+        &raw const self.table
+    }
+}
