@@ -5,8 +5,8 @@
 
 use crate::error::OperatorError;
 use ort_sys::{
-    OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtErrorCode, OrtKernelContext, OrtKernelInfo,
-    OrtSessionOptions, OrtShapeInferContext, OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+    OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtSessionOptions,
+    OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
 };
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
@@ -204,10 +204,8 @@ impl Api {
     /// *handle*.
     pub unsafe fn has_other(&self, info: *const OrtKernelInfo, name: &CStr) -> bool {
         let mut size = 0usize;
-        let text = call!(
-            self,
-            KernelInfoGetAttribute_string(info, name.as_ptr(), ptr::null_mut(), &raw mut size)
-        );
+        let text =
+            call!(self, KernelInfoGetAttribute_string(info, name.as_ptr(), ptr::null_mut(), &raw mut size));
         let list = call!(
             self,
             KernelInfoGetAttributeArray_float(info, name.as_ptr(), ptr::null_mut(), &raw mut size)
@@ -302,68 +300,6 @@ impl Api {
     pub unsafe fn stream(&self, context: *const OrtKernelContext) -> Result<*mut c_void, OperatorError> {
         let mut stream = ptr::null_mut();
         call!(self, KernelContext_GetGPUComputeStream(context, &raw mut stream)).map(|()| stream)
-    }
-
-    /// Number of inputs of a node whose types are inferred. The version is at least 17.
-    ///
-    /// # Safety
-    /// *handle*.
-    pub unsafe fn inferred_inputs(
-        &self,
-        context: *const OrtShapeInferContext,
-    ) -> Result<usize, OperatorError> {
-        let mut count = 0usize;
-        call!(self, ShapeInferContext_GetInputCount(context, &raw mut count)).map(|()| count)
-    }
-
-    /// What is known of an input of a node whose types are inferred; axes that are not known are negative. The version is
-    /// at least 17.
-    ///
-    /// # Safety
-    /// *handle*.
-    pub unsafe fn inferred(
-        &self,
-        context: *const OrtShapeInferContext,
-        index: usize,
-    ) -> Result<TensorShape, OperatorError> {
-        let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
-        call!(self, ShapeInferContext_GetInputTypeShape(context, index, &raw mut info))?;
-        if info.is_null() {
-            return Ok(TensorShape::default());
-        }
-        // The context owns the description.
-        self.described(info)
-    }
-
-    /// States type and axes of an output; axes that are not known are negative. The version is at least 17.
-    ///
-    /// # Safety
-    /// *handle*.
-    pub unsafe fn infer(
-        &self,
-        context: *const OrtShapeInferContext,
-        index: usize,
-        shape: &TensorShape,
-    ) -> Result<(), OperatorError> {
-        let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
-        call!(self, CreateTensorTypeAndShapeInfo(&raw mut info))?;
-        let stated = self.state(context, index, shape, info);
-        // SAFETY: *table*: made above, released once.
-        unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
-        stated
-    }
-
-    fn state(
-        &self,
-        context: *const OrtShapeInferContext,
-        index: usize,
-        shape: &TensorShape,
-        info: *mut OrtTensorTypeAndShapeInfo,
-    ) -> Result<(), OperatorError> {
-        let dims = shape.dims();
-        call!(self, SetTensorElementType(info, element_type(shape.element)))?;
-        call!(self, SetDimensions(info, dims.as_ptr(), dims.len()))?;
-        call!(self, ShapeInferContext_SetOutputTypeShape(context, index, info))
     }
 }
 

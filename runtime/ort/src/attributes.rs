@@ -35,7 +35,11 @@ fn value(name: &'static CStr, found: impl ToString, allowed: &'static str) -> Op
 }
 
 /// Refuses an attribute that is there with another type than the one that was asked for, and found absent.
-fn absent<T>(node: &impl Node, name: &'static CStr, allowed: &'static str) -> Result<Option<T>, OperatorError> {
+fn absent<T>(
+    node: &impl Node,
+    name: &'static CStr,
+    allowed: &'static str,
+) -> Result<Option<T>, OperatorError> {
     let there = node.integer(name).is_some()
         || node.number(name).is_some()
         || node.pair(name).is_some()
@@ -43,7 +47,11 @@ fn absent<T>(node: &impl Node, name: &'static CStr, allowed: &'static str) -> Re
     if there { Err(value(name, "an attribute of another type", allowed)) } else { Ok(None) }
 }
 
-fn integer(node: &impl Node, name: &'static CStr, allowed: &'static str) -> Result<Option<i64>, OperatorError> {
+fn integer(
+    node: &impl Node,
+    name: &'static CStr,
+    allowed: &'static str,
+) -> Result<Option<i64>, OperatorError> {
     match node.integer(name) {
         Some(found) => Ok(Some(found)),
         None => absent(node, name, allowed),
@@ -66,7 +74,11 @@ fn flag(node: &impl Node, name: &'static CStr) -> Result<bool, OperatorError> {
     }
 }
 
-fn number(node: &impl Node, name: &'static CStr, allowed: &'static str) -> Result<Option<f32>, OperatorError> {
+fn number(
+    node: &impl Node,
+    name: &'static CStr,
+    allowed: &'static str,
+) -> Result<Option<f32>, OperatorError> {
     match node.number(name) {
         Some(found) if found.is_finite() => Ok(Some(found)),
         Some(found) => Err(value(name, found, allowed)),
@@ -115,7 +127,12 @@ impl Attributes {
             window: window
                 .map_or(Window::default(), |[left, right]| Window { left: side(left), right: side(right) }),
             grid: sizes(node, c"grid", 1, "rows and columns of a window, from 1 on")?,
-            picture: sizes(node, c"picture", 1, "rows and columns of the picture, multiples of those of grid")?,
+            picture: sizes(
+                node,
+                c"picture",
+                1,
+                "rows and columns of the picture, multiples of those of grid",
+            )?,
             shift: sizes(node, c"shift", 0, "rows and columns, less than those of grid")?,
             packed: flag(node, c"packed")?,
         };

@@ -2,9 +2,7 @@
 
 use crate::error::OperatorError;
 use crate::host;
-use elsa_runtime::{
-    Backend, CudaContext, CudaOptions, Engine, EngineOptions, Fallback, InstructionSet,
-};
+use elsa_runtime::{Backend, CudaContext, CudaOptions, Engine, EngineOptions, Fallback, InstructionSet};
 use std::sync::{Mutex, PoisonError};
 
 /// The variable of the environment that says how many threads the engine has.

@@ -210,7 +210,11 @@ fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Resu
         }
     }
     if query.rank != 3 {
-        return Err(OperatorError::Rank { argument: "Q", found: query.rank, allowed: "3, where packed is 1" });
+        return Err(OperatorError::Rank {
+            argument: "Q",
+            found: query.rank,
+            allowed: "3, where packed is 1",
+        });
     }
     let heads =
         attributes.num_heads.ok_or(OperatorError::Missing { argument: "num_heads", other: "packed" })?;
@@ -348,7 +352,11 @@ impl Geometry {
         let Views { query: q, key, value, offsets } = views;
         if key.heads() > 0 && !q.heads().is_multiple_of(key.heads()) {
             let found = format!("{} heads for {} of Q", key.heads(), q.heads());
-            return Err(OperatorError::Value { argument: "K", found, allowed: "a divisor of the heads of Q" });
+            return Err(OperatorError::Value {
+                argument: "K",
+                found,
+                allowed: "a divisor of the heads of Q",
+            });
         }
         let [batch, heads, tokens, _] = q.shape();
         let dim = value.dim();
@@ -384,11 +392,8 @@ impl Geometry {
         spec.mask = mask(shapes, query)?;
         (spec.bias, spec.windows) = windows(attributes, shapes, query)?;
         let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
-        let outputs = [
-            y.ok_or_else(large)?,
-            present_key.1.ok_or_else(large)?,
-            present_value.1.ok_or_else(large)?,
-        ];
+        let outputs =
+            [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
         Ok(Geometry { problem: spec.check()?, offsets, packed: attributes.packed, outputs })
     }
 }

@@ -41,11 +41,8 @@ impl Exceptions {
     /// Looks the functions up; `None` if the process has not loaded the GNU C++ library.
     pub fn find() -> Option<Exceptions> {
         let of = |name| symbol(c"libstdc++.so.6", name);
-        let (allocate, construct, throw) = (
-            of(c"__cxa_allocate_exception")?,
-            of(c"_ZNSt13runtime_errorC1EPKc")?,
-            of(c"__cxa_throw")?,
-        );
+        let (allocate, construct, throw) =
+            (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
         // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of
         // std::runtime_error(const char *) by the name, into which its type is mangled.
         let (allocate, construct, throw) = unsafe {

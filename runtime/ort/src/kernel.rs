@@ -1,6 +1,6 @@
 //! A node of a session: its attributes, its plans, and a call.
 
-use crate::api::{Api, MAX_RANK, TensorShape};
+use crate::api::Api;
 use crate::attributes::{Attributes, Node};
 use crate::cache::{Cache, Prepared};
 use crate::engines;
@@ -173,9 +173,8 @@ impl Kernel {
         let present = [true, shapes.present_key, shapes.present_value];
         for (i, shape) in geometry.outputs.iter().enumerate() {
             if present[i] {
-                let dims = &shape.dims()[..shape.rank.min(MAX_RANK)];
                 // SAFETY: *handle*.
-                let value = unsafe { self.api.output(context, i, dims)? };
+                let value = unsafe { self.api.output(context, i, shape.dims())? };
                 if !value.is_null() {
                     // SAFETY: *handle*: an output that was allocated.
                     given.set_output(i, unsafe { self.api.data(value)? })?;
@@ -184,19 +183,4 @@ impl Kernel {
         }
         Ok(given)
     }
-}
-
-/// What type inference knows of the outputs: types, ranks, and axes that follow from the inputs' alone.
-pub(crate) fn inferred(query: &TensorShape, value: Option<&TensorShape>) -> [Option<TensorShape>; 3] {
-    if !matches!(query.rank, 3 | 4) {
-        return [None; 3];
-    }
-    let mut y = *query;
-    // The width of rank 3 depends on attributes.
-    y.dims[query.rank - 1] = match (query.rank, value) {
-        (4, Some(value)) if value.rank == 4 => value.dims[3],
-        _ => -1,
-    };
-    let present = TensorShape { element: query.element, rank: 4, dims: [-1; MAX_RANK] };
-    [Some(y), Some(present), Some(present)]
 }

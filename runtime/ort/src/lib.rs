@@ -14,8 +14,9 @@
 //! 3. *A kernel of a runtime before 1.16 has no status.* There an error is a `std::runtime_error` of the C++ library
 //!    that the process has loaded, looked up when the operator is registered ([`host`]). No frame that it passes has
 //!    anything to drop.
-//! 4. *Before 1.17 the runtime cannot infer the type of an output* of a node with several inputs of unknown type. Outputs
-//!    then are f32, or what the environment variable `ELSA_ORT_TYPE` says.
+//! 4. *A runtime before 1.18 takes one table for an operator*, and cannot infer the type of its outputs from several inputs
+//!    of unknown type. Outputs then are f32, or what the environment variable `ELSA_ORT_TYPE` says. Later ones take one
+//!    table for each element type.
 //!
 //! A call looks up the plan for the shapes of its tensors ([`cache`]), binds their memory ([`tensors`]) and runs. The
 //! engine is that of the process ([`engines`]).
@@ -48,15 +49,15 @@ pub unsafe extern "C" fn RegisterCustomOps(
     if base.is_null() {
         return OrtStatusPtr::default();
     }
-    let api = operator::walled(|| {
+    let runtime = operator::walled(|| {
         // SAFETY: the clause of this function.
-        Ok(unsafe { register::api(base) })
+        Ok(unsafe { register::runtime(base) })
     });
     // Without a table there is no way to report anything.
-    let Ok(Some((api, version))) = api else { return OrtStatusPtr::default() };
+    let Ok(Some(runtime)) = runtime else { return OrtStatusPtr::default() };
     let done = operator::walled(|| {
         // SAFETY: the clause of this function.
-        unsafe { register::register(&api, &version, options) }
+        unsafe { register::register(&runtime, options) }
     });
-    api.status(done)
+    runtime.api.status(done)
 }

@@ -4,15 +4,14 @@ use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
 use crate::geometry::{INPUTS, Input, OUTPUTS};
 use crate::host::Exceptions;
-use crate::kernel::{Kernel, Provider, inferred};
+use crate::kernel::{Kernel, Provider};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
-    OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
+    OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 
 /// The operator for one provider.
 ///
@@ -26,16 +25,16 @@ pub(crate) struct Operator {
     table: OrtCustomOp,
     provider: Provider,
     version: u32,
-    /// The element type of the outputs; zero if the runtime infers it.
+    /// The element type of the outputs.
     output: i32,
+    /// Whether queries, keys, values and the past are declared with that type as well; other inputs take any.
+    typed: bool,
     /// How an error is reported where a kernel has no status.
     exceptions: Option<Exceptions>,
 }
 
 /// The first version in which a kernel returns a status.
 pub(crate) const WITH_STATUS: u32 = 16;
-/// The first version in which the operator infers its types.
-pub(crate) const WITH_INFERENCE: u32 = 17;
 
 /// Runs `body`, with a panic turned into an error.
 pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Result<T, OperatorError> {
@@ -175,8 +174,17 @@ unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
 /// The name of the CUDA provider.
 pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
 
-unsafe extern "system" fn input_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
-    ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
+    // SAFETY: the clause of this function.
+    let operator = unsafe { operator(table) };
+    let of_query = [Input::Query, Input::Key, Input::Value, Input::PastKey, Input::PastValue];
+    if operator.typed && of_query.iter().any(|input| *input as usize == index) {
+        element_type(operator.output)
+    } else {
+        ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED
+    }
 }
 
 /// # Safety
@@ -198,18 +206,8 @@ unsafe extern "system" fn input_characteristic(_: *const OrtCustomOp, index: usi
     if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
-/// Runtimes that infer types by a function of the operator demand a single input of unknown type for a required output of
-/// unknown type, and none for an optional one.
-///
-/// # Safety
-/// *operator*.
-unsafe extern "system" fn output_characteristic(table: *const OrtCustomOp, index: usize) -> Characteristic {
-    // SAFETY: the clause of this function.
-    if index == 0 && unsafe { operator(table) }.output != 0 {
-        Characteristic::INPUT_OUTPUT_REQUIRED
-    } else {
-        Characteristic::INPUT_OUTPUT_OPTIONAL
-    }
+unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
+    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
 /// The lengths are read on the host; the rest lies where the provider computes.
@@ -229,39 +227,24 @@ unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
     c_int::MAX
 }
 
-/// States the types of the outputs. What is not known is left to the runtime, so nothing here is an error.
-///
-/// # Safety
-/// *operator*, *handle*.
-unsafe extern "system" fn infer(table: *const OrtCustomOp, context: *mut OrtShapeInferContext) -> OrtStatusPtr {
-    let _ = walled(|| {
-        // SAFETY: the clauses of this function.
-        unsafe {
-            let Some(api) = crate::register::known(operator(table).version) else { return Ok(()) };
-            let inputs = api.inferred_inputs(context)?;
-            let query = api.inferred(context, Input::Query as usize)?;
-            let value = Input::Value as usize;
-            let value = if inputs > value { api.inferred(context, value).ok() } else { None };
-            for (index, shape) in inferred(&query, value.as_ref()).into_iter().enumerate() {
-                if let Some(shape) = shape {
-                    api.infer(context, index, &shape)?;
-                }
-            }
-        }
-        Ok(())
-    });
-    OrtStatusPtr(ptr::null_mut())
-}
-
 impl Operator {
-    /// The operator for a provider, as a runtime of `version` reads it. `output` is the type of its outputs; zero where
-    /// the runtime infers it.
-    pub fn new(version: u32, provider: Provider, output: i32, exceptions: Option<Exceptions>) -> Operator {
+    /// The operator for a provider, as a runtime of `version` reads it. `output` is the type of its outputs, and `typed`
+    /// whether that of the queries is declared too.
+    pub fn new(
+        version: u32,
+        provider: Provider,
+        output: i32,
+        typed: bool,
+        exceptions: Option<Exceptions>,
+    ) -> Operator {
         type Create =
             unsafe extern "system" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
         type Compute = unsafe extern "system" fn(*mut c_void, *mut OrtKernelContext);
-        type Throwing =
-            unsafe extern "C-unwind" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
+        type Throwing = unsafe extern "C-unwind" fn(
+            *const OrtCustomOp,
+            *const OrtApi,
+            *const OrtKernelInfo,
+        ) -> *mut c_void;
         type ThrowingCompute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext);
         // SAFETY: on Linux both conventions are C's, and only the runtime calls the functions, whose frames exceptions may
         // pass.
@@ -291,11 +274,17 @@ impl Operator {
             GetVariadicOutputHomogeneity: Some(one),
             CreateKernelV2: Some(create),
             KernelComputeV2: Some(compute),
-            InferOutputShapeFn: Some(infer),
+            // A runtime reads the types of all inputs before it calls one, and fails where an input is absent.
+            InferOutputShapeFn: None,
             GetStartVersion: Some(one),
             GetEndVersion: Some(largest),
         };
-        Operator { table, provider, version, output, exceptions }
+        Operator { table, provider, version, output, typed, exceptions }
+    }
+
+    /// Where it computes.
+    pub fn provider(&self) -> Provider {
+        self.provider
     }
 
     /// The table for the runtime.

@@ -5,30 +5,35 @@ use crate::engines;
 use crate::error::OperatorError;
 use crate::host::Exceptions;
 use crate::kernel::Provider;
-use crate::operator::{CUDA, Operator, WITH_INFERENCE, WITH_STATUS};
+use crate::operator::{CUDA, Operator, WITH_STATUS};
 use ort_sys::{OrtApiBase, OrtSessionOptions};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
 /// The oldest version of the interface that has everything that is called without asking.
 const OLDEST: u32 = 10;
+/// The first version of the runtime that takes an operator with one table for each element type.
+const WITH_TYPES: u32 = 18;
 /// The variable of the environment that says which element type the outputs have, for runtimes that cannot infer it.
 const TYPE: &str = "ELSA_ORT_TYPE";
 
-/// The operators of a version of the runtime, which are never freed, because sessions keep their addresses.
+/// The operators of a version of the interface, which are never freed, because sessions keep their addresses.
 struct Registered {
     version: u32,
-    output: i32,
-    api: Api,
-    operators: &'static [Operator; 2],
+    outputs: &'static [i32],
+    operators: &'static [Operator],
 }
 
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
-/// The functions of a runtime of `version` for which operators are registered.
-pub(crate) fn known(version: u32) -> Option<Api> {
-    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    registered.iter().find(|known| known.version == version).map(|known| known.api)
+/// The runtime that registers the operators.
+pub(crate) struct Runtime {
+    /// Its functions, of the newest version that both know.
+    pub api: Api,
+    /// Its version, as it names it.
+    name: String,
+    /// The number after the first point of that.
+    minor: u32,
 }
 
 /// The number after the first point of a runtime's version, whose major number is 1.
@@ -43,28 +48,33 @@ fn minor(version: &str) -> Option<u32> {
     }
 }
 
-/// The functions of the runtime, for the newest version that both know, and the runtime's own version.
+/// The runtime.
 ///
 /// # Safety
 /// `base` is the table that ONNX Runtime hands to `RegisterCustomOps`.
-pub(crate) unsafe fn api(base: *const OrtApiBase) -> Option<(Api, String)> {
+pub(crate) unsafe fn runtime(base: *const OrtApiBase) -> Option<Runtime> {
     // SAFETY: the clause of this function: the text ends with a zero, and `GetApi` answers any version.
     unsafe {
         let text = ((*base).GetVersionString)();
-        let text = if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
-        let newest = minor(&text).unwrap_or(1).clamp(1, NEWEST);
-        [newest, 1].into_iter().find_map(|version| {
-            let table = ((*base).GetApi)(version);
-            (!table.is_null()).then(|| (Api::new(table, version), text.clone()))
-        })
+        let name =
+            if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
+        let minor = minor(&name).unwrap_or(1);
+        let (version, table) = [minor.clamp(1, NEWEST), 1]
+            .map(|version| (version, ((*base).GetApi)(version)))
+            .into_iter()
+            .find(|(_, table)| !table.is_null())?;
+        Some(Runtime { api: Api::new(table, version), name, minor })
     }
 }
 
-/// The element type of the outputs on a runtime that cannot infer it.
-fn output() -> Result<i32, OperatorError> {
+/// The element types of the outputs, one table for each. An older runtime takes one, and cannot infer it.
+fn outputs(minor: u32) -> Result<&'static [i32], OperatorError> {
+    if minor >= WITH_TYPES {
+        return Ok(&[1, 10]);
+    }
     match std::env::var(TYPE).as_deref() {
-        Err(_) | Ok("" | "f32") => Ok(1),
-        Ok("f16") => Ok(10),
+        Err(_) | Ok("" | "f32") => Ok(&[1]),
+        Ok("f16") => Ok(&[10]),
         Ok(found) => Err(OperatorError::Value { argument: TYPE, found: found.into(), allowed: "f32 or f16" }),
     }
 }
@@ -74,39 +84,43 @@ fn output() -> Result<i32, OperatorError> {
 /// # Safety
 /// *handle* of [`Api`], for `options`.
 pub(crate) unsafe fn register(
-    api: &Api,
-    found: &str,
+    runtime: &Runtime,
     options: *mut OrtSessionOptions,
 ) -> Result<(), OperatorError> {
+    let Runtime { api, name, minor } = runtime;
     let version = api.version();
     if version < OLDEST {
-        return Err(OperatorError::Runtime { found: found.into() });
+        return Err(OperatorError::Runtime { found: name.clone() });
     }
     let exceptions = Exceptions::find();
     if version < WITH_STATUS && exceptions.is_none() {
         let allowed = "one that has loaded libstdc++.so.6, or version 1.16 or newer";
-        let found = format!("version {found} without the GNU C++ library");
+        let found = format!("version {name} without the GNU C++ library");
         return Err(OperatorError::Value { argument: "ONNX Runtime", found, allowed });
     }
     // SAFETY: the clause of this function.
     if let Some(threads) = unsafe { api.configuration(options, c"elsa.threads")? } {
         engines::configure(&threads)?;
     }
-    let output = if version < WITH_INFERENCE { output()? } else { 0 };
+    let outputs = outputs(*minor)?;
     let cuda = api.has_provider(CUDA)?;
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = registered.iter().find(|known| known.version == version && known.output == output);
+    let known = registered.iter().find(|known| known.version == version && known.outputs == outputs);
     let operators = match known {
         Some(known) => known.operators,
         None => {
-            let new = |provider| Operator::new(version, provider, output, exceptions);
-            let operators: &'static [Operator; 2] = Box::leak(Box::new([new(Provider::Cpu), new(Provider::Cuda)]));
-            registered.push(Registered { version, output, api: *api, operators });
+            let both = [Provider::Cpu, Provider::Cuda];
+            let new = both.into_iter().flat_map(|provider| {
+                let typed = outputs.len() > 1;
+                outputs.iter().map(move |of| Operator::new(version, provider, *of, typed, exceptions))
+            });
+            let operators: &'static [Operator] = Vec::leak(new.collect());
+            registered.push(Registered { version, outputs, operators });
             operators
         }
     };
     drop(registered);
-    let tables = operators.iter().map(Operator::table).take(if cuda { 2 } else { 1 });
+    let tables = operators.iter().filter(|of| cuda || of.provider() == Provider::Cpu).map(Operator::table);
     // SAFETY: the clause of this function; the operators are never freed.
     unsafe { api.add_domain(options, c"ai.elsa", tables) }
 }

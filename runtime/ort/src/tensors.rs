@@ -171,9 +171,8 @@ pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
                 MaskKind::Additive(dtype) => MaskElements::Additive(elements(dtype, data, mask.extent())),
             }
         });
-        inputs.bias = spec.bias.map(|bias| {
-            elements(bias.dtype(), given.input(Input::BiasTable).cast(), bias.extent())
-        });
+        inputs.bias =
+            spec.bias.map(|bias| elements(bias.dtype(), given.input(Input::BiasTable).cast(), bias.extent()));
         inputs.lengths = lengths(given);
         inputs
     }
@@ -207,9 +206,7 @@ pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
 /// *tensors*, for the lengths.
 pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
     let [query, key, value] = given.firsts().map(|first| first.addr() as u64);
-    let optional = |input: Input| {
-        given.shapes.input(input).map(|_| given.input(input).addr() as u64)
-    };
+    let optional = |input: Input| given.shapes.input(input).map(|_| given.input(input).addr() as u64);
     DeviceInputs {
         query,
         key,
