@@ -210,9 +210,14 @@ unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: us
     if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
 }
 
-/// The lengths are read on the host; the rest lies where the provider computes.
-unsafe extern "system" fn memory(_: *const OrtCustomOp, index: usize) -> OrtMemType {
-    if index == Input::KeyLengths as usize {
+/// On a GPU the lengths are read on the host; the rest lies where the provider computes.
+///
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn memory(table: *const OrtCustomOp, index: usize) -> OrtMemType {
+    // SAFETY: the clause of this function.
+    let provider = unsafe { operator(table) }.provider;
+    if provider == Provider::Cuda && index == Input::KeyLengths as usize {
         OrtMemType::OrtMemTypeCPUInput
     } else {
         OrtMemType::OrtMemTypeDefault

@@ -128,6 +128,48 @@ pub(crate) unsafe fn register(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ort_sys::{OrtApi, OrtErrorCode, OrtStatusPtr};
+    use std::cell::RefCell;
+    use std::ffi::{CString, c_char};
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
+    thread_local! {
+        /// The table that [`old_api`] hands out, and the message of the last status.
+        static TABLE: RefCell<*const OrtApi> = const { RefCell::new(ptr::null()) };
+        static SAID: RefCell<CString> = RefCell::default();
+    }
+
+    unsafe extern "system" fn old_api(version: u32) -> *const OrtApi {
+        if version <= 9 { TABLE.with_borrow(|table| *table) } else { ptr::null() }
+    }
+
+    unsafe extern "system" fn old_version() -> *const c_char {
+        c"1.9.0".as_ptr()
+    }
+
+    unsafe extern "system" fn say(_: OrtErrorCode, message: *const c_char) -> OrtStatusPtr {
+        // SAFETY: the caller's text ends with a zero.
+        SAID.set(unsafe { CStr::from_ptr(message) }.to_owned());
+        OrtStatusPtr(ptr::without_provenance_mut(1))
+    }
+
+    /// The table has the one function that may be called; no other is touched.
+    #[test]
+    fn a_runtime_that_is_too_old_is_told_so() {
+        let mut table = MaybeUninit::<OrtApi>::uninit();
+        // SAFETY: a field of memory that lives until the end of the test.
+        unsafe { (&raw mut (*table.as_mut_ptr()).CreateStatus).write(say) };
+        TABLE.set(table.as_ptr());
+        let base = OrtApiBase { GetApi: old_api, GetVersionString: old_version };
+        // SAFETY: the options are not touched, because the version is looked at first.
+        let status = unsafe { crate::RegisterCustomOps(ptr::null_mut(), &raw const base) };
+        assert!(!status.0.is_null());
+        let wanted = c"ONNX Runtime: version 1.9.0; allowed: 1.10 or newer";
+        SAID.with_borrow(|said| assert_eq!(said.as_c_str(), wanted));
+        // SAFETY: as above.
+        assert!(unsafe { crate::RegisterCustomOps(ptr::null_mut(), ptr::null()) }.0.is_null());
+    }
 
     #[test]
     fn versions_are_read() {
