@@ -56,21 +56,38 @@ impl Exceptions {
         Some(Exceptions { allocate, construct, throw, kind, destroy })
     }
 
-    /// Throws a `std::runtime_error` with a message, which is copied.
-    ///
-    /// # Safety
-    /// - *caught*: a caller in C++ catches it, and no frame in between has anything to drop.
-    pub unsafe fn throw(&self, message: std::ffi::CString) -> ! {
+    /// Makes a `std::runtime_error` with a message, which is copied.
+    pub fn make(&self, message: &CStr) -> Exception {
         // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory
         // of an exception, as the ABI asks.
-        let exception = unsafe {
-            let exception = (self.allocate)(2 * size_of::<*mut c_void>());
-            (self.construct)(exception, message.as_ptr());
-            exception
+        let object = unsafe {
+            let object = (self.allocate)(2 * size_of::<*mut c_void>());
+            (self.construct)(object, message.as_ptr());
+            object
         };
-        drop(message);
+        Exception { throw: self.throw, object, kind: self.kind, destroy: self.destroy }
+    }
+}
+
+/// An exception that is made, and not yet thrown. It has nothing to drop.
+#[derive(Clone, Copy)]
+pub(crate) struct Exception {
+    throw: Throw,
+    object: *mut c_void,
+    kind: *mut c_void,
+    destroy: *mut c_void,
+}
+
+impl Exception {
+    /// Throws it.
+    ///
+    /// # Safety
+    /// - *caught*: the caller's caller is C++ that catches it, the caller has nothing to drop and catches nothing, and the
+    ///   exception is thrown once.
+    #[inline(always)]
+    pub unsafe fn throw(self) -> ! {
         // SAFETY: *caught*; type and destructor are those of the constructed object.
-        unsafe { (self.throw)(exception, self.kind, self.destroy) }
+        unsafe { (self.throw)(self.object, self.kind, self.destroy) }
     }
 }
 

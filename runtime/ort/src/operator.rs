@@ -3,7 +3,7 @@
 use crate::api::{Api, element_type, message};
 use crate::error::OperatorError;
 use crate::geometry::{INPUTS, Input, OUTPUTS};
-use crate::host::Exceptions;
+use crate::host::{Exception, Exceptions};
 use crate::kernel::{Kernel, Provider};
 use ort_sys::{
     ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
@@ -75,21 +75,48 @@ struct Shared {
     operator: *const OrtCustomOp,
 }
 
-/// Reports an error to a runtime whose kernels have no status.
+/// The exception for a runtime whose kernels have no status.
 ///
 /// # Safety
-/// *operator*; the caller has nothing to drop, and was called by a runtime that catches exceptions.
-unsafe fn throw(table: *const OrtCustomOp, e: OperatorError) -> ! {
-    let text = message(&e);
-    drop(e);
+/// *operator*.
+unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
     // SAFETY: the clause of this function.
     match unsafe { operator(table) }.exceptions {
-        // SAFETY: *caught*: the clause of this function.
-        Some(exceptions) => unsafe { exceptions.throw(text) },
+        Some(exceptions) => exceptions.make(&message(&e)),
         None => unreachable!("registration refuses such a runtime"),
     }
 }
 
+/// What creation returns, or the exception that it throws.
+///
+/// # Safety
+/// *operator*, *table*, *handle*.
+#[inline(never)]
+unsafe fn created_or_exception(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> Result<*mut c_void, Exception> {
+    // SAFETY: the clauses of this function.
+    unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
+}
+
+/// The exception that a call throws.
+///
+/// # Safety
+/// *kernel*, *handle*.
+#[inline(never)]
+unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelContext) -> Option<Exception> {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let shared = &*kernel.cast::<Shared>();
+        walled(|| shared.kernel.compute(context)).err().map(|e| exception(shared.operator, e))
+    }
+}
+
+/// The one frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no tables by
+/// which Rust unwinds: they would call the unwinder that this library was built with, which is not the one that throws.
+///
 /// # Safety
 /// *operator*, *table*, *handle*.
 unsafe extern "C-unwind" fn create_or_throw(
@@ -97,24 +124,24 @@ unsafe extern "C-unwind" fn create_or_throw(
     api: *const OrtApi,
     info: *const OrtKernelInfo,
 ) -> *mut c_void {
-    // SAFETY: the clauses of this function; nothing is left to drop where it throws.
+    // SAFETY: the clauses of this function; *caught*: as above.
     unsafe {
-        match created(table, api, info) {
+        match created_or_exception(table, api, info) {
             Ok(kernel) => kernel,
-            Err(e) => throw(table, e),
+            Err(exception) => exception.throw(),
         }
     }
 }
 
+/// The one frame that an exception of a call passes, as [`create_or_throw`] is that of creation.
+///
 /// # Safety
 /// *kernel*, *handle*.
 unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
-    // SAFETY: the clauses of this function; nothing is left to drop where it throws.
+    // SAFETY: the clauses of this function; *caught*: as there.
     unsafe {
-        let shared = kernel.cast::<Shared>();
-        let done = walled(|| (*shared).kernel.compute(context));
-        if let Err(e) = done {
-            throw((*shared).operator, e)
+        if let Some(exception) = computed_or_exception(kernel, context) {
+            exception.throw()
         }
     }
 }

@@ -49,7 +49,8 @@ fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
     let mut worst = 0f64;
     for (found, (want, allowed)) in flat.iter().zip(&want) {
         let part = (found - want).abs() / allowed;
-        if !(part <= 1.0) {
+        let right = part <= 1.0;
+        if !right {
             return Err(format!("{found} where {want} is right; allowed: an error of {allowed:e}"));
         }
         worst = worst.max(part);
