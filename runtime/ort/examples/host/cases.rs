@@ -1,0 +1,307 @@
+//! Calls of the operator with the answer that each must give, and calls that must be refused.
+
+use crate::model::Attribute::{self, Float, Int, Ints, Text};
+use crate::oracle::Heads;
+use crate::runtime::{Data, Tensor};
+use half::f16;
+
+/// What is done to a score: by `[batch, head, query, key]`.
+pub type Score = Box<dyn Fn([usize; 4], f64) -> f64>;
+
+/// A call with its answer.
+pub struct Case {
+    pub name: &'static str,
+    pub attributes: Vec<(&'static str, Attribute)>,
+    /// In the order of the operator, empty names for what is absent.
+    pub inputs: Vec<(&'static str, Option<Tensor>)>,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub scale: f64,
+    pub score: Score,
+    /// Whether `present_key` and `present_value` are asked for.
+    pub present: bool,
+}
+
+/// Numbers between −1 and 1 that look random.
+pub struct Numbers(u64);
+
+impl Numbers {
+    pub fn new(seed: u64) -> Numbers {
+        Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub fn tensor(&mut self, half: bool, dims: &[i64]) -> Tensor {
+        let count: i64 = dims.iter().product();
+        let numbers: Vec<f32> = (0..count).map(|_| 2.0 * self.next()).collect();
+        let data = if half {
+            Data::F16(numbers.iter().map(|x| f16::from_f32(*x)).collect())
+        } else {
+            Data::F32(numbers)
+        };
+        Tensor { dims: dims.to_vec(), data }
+    }
+
+    fn flags(&mut self, dims: &[i64]) -> Tensor {
+        let count: i64 = dims.iter().product();
+        let data = (0..count).map(|i| u8::from(i == 0 || self.next() > -0.4)).collect();
+        Tensor { dims: dims.to_vec(), data: Data::Bool(data) }
+    }
+}
+
+const NO: f64 = f64::NEG_INFINITY;
+
+/// Attention of 2 × 4 heads of 12 tokens of 16 elements, of rank 4, to which cases make their changes.
+fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
+    let dims = [2, 4, 12, 16];
+    let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();
+    let (attributes, score) = (Vec::new(), Box::new(|_, s| s));
+    Case { name, attributes, inputs, heads: 4, kv_heads: 4, scale: 0.25, score, present: false }
+}
+
+fn keep(attended: bool, s: f64) -> f64 {
+    if attended { s } else { NO }
+}
+
+/// The cases for a type.
+pub fn cases(half: bool) -> Vec<Case> {
+    let numbers = &mut Numbers::new(7);
+    let mut cases = Vec::new();
+    let mut add = |name, change: &dyn Fn(&mut Case, &mut Numbers)| {
+        let mut case = plain(name, numbers, half);
+        change(&mut case, numbers);
+        cases.push(case);
+    };
+    add("rank 4", &|_, _| ());
+    add("rank 3", &|case, numbers| {
+        case.attributes = vec![("num_heads", Int(4))];
+        case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[2, 12, 64])));
+    });
+    add("rank 3, heads of keys, another dim of values", &|case, numbers| {
+        case.attributes = vec![("num_heads", Int(4)), ("kv_num_heads", Int(2))];
+        case.kv_heads = 2;
+        let dims = [[2, 12, 64], [2, 9, 32], [2, 9, 48]];
+        for (input, dims) in case.inputs.iter_mut().zip(dims) {
+            input.1 = Some(numbers.tensor(half, &dims));
+        }
+    });
+    add("packed", &|case, numbers| {
+        case.attributes = vec![("num_heads", Int(4)), ("packed", Int(1))];
+        case.inputs = vec![("Q", Some(numbers.tensor(half, &[2, 12, 192])))];
+    });
+    add("one key head", &|case, numbers| {
+        case.kv_heads = 1;
+        for input in &mut case.inputs[1..] {
+            input.1 = Some(numbers.tensor(half, &[2, 1, 12, 16]));
+        }
+    });
+    add("boolean mask", &|case, numbers| {
+        let mask = numbers.flags(&[2, 1, 12, 12]);
+        let data = mask.data.clone();
+        case.score = Box::new(move |[b, _, i, j], s| keep(data.get((b * 12 + i) * 12 + j) != 0.0, s));
+        case.inputs.push(("mask", Some(mask)));
+    });
+    add("mask of f32, shorter than the keys", &|case, numbers| {
+        let mask = numbers.tensor(false, &[4, 12, 8]);
+        let data = mask.data.clone();
+        case.score =
+            Box::new(move |[_, h, i, j], s| if j < 8 { s + data.get((h * 12 + i) * 8 + j) } else { NO });
+        case.inputs.push(("mask", Some(mask)));
+    });
+    add("mask of the type of Q", &|case, numbers| {
+        let mask = numbers.tensor(half, &[12, 12]);
+        let data = mask.data.clone();
+        case.score = Box::new(move |[_, _, i, j], s| s + data.get(i * 12 + j));
+        case.inputs.push(("mask", Some(mask)));
+    });
+    add("causal, scale, soft cap", &|case, _| {
+        case.attributes = vec![("is_causal", Int(1)), ("scale", Float(0.5)), ("softcap", Float(2.0))];
+        case.scale = 0.5;
+        case.score = Box::new(|[_, _, i, j], s| keep(j <= i, 2.0 * (s / 2.0).tanh()));
+    });
+    add("window", &|case, _| {
+        case.attributes = vec![("window", Ints(&[2, 1]))];
+        case.score = Box::new(|[_, _, i, j], s| keep(j + 2 >= i && j <= i + 1, s));
+    });
+    add("past and present, causal", &|case, numbers| {
+        case.attributes = vec![("is_causal", Int(1))];
+        let mut past = || Some(numbers.tensor(half, &[2, 4, 5, 16]));
+        case.inputs.extend([("", None), ("", None), ("past_key", past()), ("past_value", past())]);
+        case.score = Box::new(|[_, _, i, j], s| keep(j <= i + 5, s));
+        case.present = true;
+    });
+    add("present without a past", &|case, _| case.present = true);
+    add("lengths, causal", &|case, _| {
+        case.attributes = vec![("is_causal", Int(1))];
+        let lengths = Tensor { dims: vec![2], data: Data::I64(vec![7, 12]) };
+        case.inputs.extend([("", None), ("", None), ("", None), ("", None), ("kv_lengths", Some(lengths))]);
+        case.score = Box::new(|[b, _, i, j], s| keep(j + 12 <= i + [7, 12][b], s));
+    });
+    add("windows of a shifted picture", &|case, numbers| {
+        windows(case, numbers, half, None);
+    });
+    add("windows of a shifted picture, masked", &|case, numbers| {
+        let mask = numbers.flags(&[12, 12]);
+        windows(case, numbers, half, Some(mask));
+    });
+    cases
+}
+
+/// Windows of 3 × 4 of a picture of 6 × 8, rolled by 1 × 2: two pictures.
+fn windows(case: &mut Case, numbers: &mut Numbers, half: bool, mask: Option<Tensor>) {
+    case.attributes = vec![("grid", Ints(&[3, 4])), ("picture", Ints(&[6, 8])), ("shift", Ints(&[1, 2]))];
+    case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(half, &[8, 4, 12, 16])));
+    let table = numbers.tensor(half, &[35, 4]);
+    let (entries, masked) = (table.data.clone(), mask.clone());
+    case.inputs.push((if mask.is_some() { "mask" } else { "" }, mask));
+    case.inputs.push(("bias_table", Some(table)));
+    case.score = Box::new(move |[b, h, i, j], s| {
+        let (row, column) = (i / 4 + 2 - j / 4, i % 4 + 3 - j % 4);
+        // The regions of the rolled picture, as Swin numbers them: bands of rows and of columns.
+        let region = |t: usize| {
+            let (r, c) = (b % 4 / 2 * 3 + t / 4, b % 2 * 4 + t % 4);
+            let band = |x: usize, all: usize, size: usize, shift: usize| {
+                usize::from(x + size >= all) + usize::from(x + shift >= all)
+            };
+            3 * band(r, 6, 3, 1) + band(c, 8, 4, 2)
+        };
+        let open = masked.as_ref().is_none_or(|mask| mask.data.get(i * 12 + j) != 0.0);
+        keep(region(i) == region(j) && open, s + entries.get((row * 7 + column) * 4 + h))
+    });
+}
+
+impl Case {
+    /// Queries, keys with their past, and values with theirs.
+    pub fn heads(&self) -> Option<[Heads; 3]> {
+        let input = |name| {
+            let mut inputs = self.inputs.iter();
+            inputs.find(|(n, _)| *n == name).and_then(|(_, tensor)| tensor.as_ref())
+        };
+        let q = input("Q")?;
+        let (Some(k), Some(v)) = (input("K"), input("V")) else {
+            return Some([0, 1, 2].map(|part| Heads::of(q, self.heads, part, 3)));
+        };
+        let with = |new: &Tensor, past| {
+            let new = Heads::of(new, self.kv_heads, 0, 1);
+            match input(past) {
+                Some(past) => new.after(Heads::of(past, self.kv_heads, 0, 1)),
+                None => new,
+            }
+        };
+        Some([Heads::of(q, self.heads, 0, 1), with(k, "past_key"), with(v, "past_value")])
+    }
+}
+
+/// A call that is refused.
+pub struct Refusal {
+    /// What the message contains.
+    pub says: &'static str,
+    pub attributes: Vec<(&'static str, Attribute)>,
+    pub inputs: Vec<(&'static str, Tensor)>,
+}
+
+fn zeros(dims: &[i64]) -> Tensor {
+    let count: i64 = dims.iter().product();
+    Tensor { dims: dims.to_vec(), data: Data::F32(vec![0.0; count as usize]) }
+}
+
+/// The calls that must be refused, by the session or by its run.
+pub fn refusals() -> Vec<Refusal> {
+    let three = |q: &[i64], k: &[i64], v: &[i64]| vec![("Q", zeros(q)), ("K", zeros(k)), ("V", zeros(v))];
+    let same = |dims: &[i64]| three(dims, dims, dims);
+    let four = [1, 2, 3, 4];
+    let with = |name, tensor: Tensor| {
+        let mut inputs = same(&four);
+        for absent in ["mask", "bias_table", "past_key", "past_value", "kv_lengths"] {
+            if absent == name {
+                break;
+            }
+            inputs.push(("", zeros(&[0])));
+        }
+        inputs.push((name, tensor));
+        inputs
+    };
+    let i64s = |data: &[i64]| Tensor { dims: vec![data.len() as i64], data: Data::I64(data.to_vec()) };
+    let half = Tensor { dims: four.to_vec(), data: Data::F16(vec![f16::ONE; 24]) };
+    let mut all = Vec::new();
+    let mut add = |says, attributes: &[(&'static str, Attribute)], inputs| {
+        all.push(Refusal { says, attributes: attributes.to_vec(), inputs });
+    };
+    add("Q: rank 2; allowed: 3 or 4", &[], same(&[3, 4]));
+    add("Q: rank 5; allowed: 3 or 4", &[], same(&[1, 1, 2, 3, 4]));
+    add("num_heads: absent; allowed: given, because Q of rank 3 is", &[], same(&[1, 3, 8]));
+    add("Q: last axis 8 with 3 heads; allowed: ", &[("num_heads", Int(3))], same(&[1, 3, 8]));
+    add("Q: heads 2; allowed: 3, as num_heads says", &[("num_heads", Int(3))], same(&four));
+    add("K: heads 2; allowed: 1, as kv_num_heads says", &[("kv_num_heads", Int(1))], same(&four));
+    add("K: rank 3; allowed: that of Q", &[], three(&four, &[1, 3, 8], &four));
+    add("K: 2 heads for 3 of Q; allowed: ", &[], three(&[1, 3, 3, 4], &four, &four));
+    add("K: head size 5; allowed: 4", &[], three(&four, &[1, 2, 3, 5], &four));
+    add("V: tokens 7; allowed: 3", &[], three(&four, &four, &[1, 2, 7, 4]));
+    add("Q: batch 0; allowed: at least 1", &[], same(&[0, 2, 3, 4]));
+    add("Q: head size 0; allowed: at least 1", &[], same(&[1, 2, 3, 0]));
+    add("mask: 4 keys; allowed: at most 3", &[], with("mask", zeros(&[3, 4])));
+    add("mask: queries 2; allowed: 1 or 3", &[], with("mask", zeros(&[2, 3])));
+    add("mask: rank 5; allowed: 1 to 4", &[], with("mask", zeros(&[1, 1, 1, 3, 3])));
+    add("mask: type i64; allowed: bool, f32, or that of Q", &[], with("mask", i64s(&[1, 1, 1])));
+    add("grid: absent; allowed: given, because bias_table is", &[], with("bias_table", zeros(&[5, 2])));
+    add("bias_table: absent; allowed: given, because grid is", &[("grid", Ints(&[1, 3]))], same(&four));
+    let table = || with("bias_table", zeros(&[5, 2]));
+    add("grid: tokens 4; allowed: 3", &[("grid", Ints(&[2, 2]))], table());
+    add("heads of the table 3; allowed: 2", &[("grid", Ints(&[1, 3]))], {
+        with("bias_table", zeros(&[5, 3]))
+    });
+    add("bias_table: entries of the table 7; allowed: 5", &[("grid", Ints(&[1, 3]))], {
+        with("bias_table", zeros(&[7, 2]))
+    });
+    add(
+        "picture: width 4; allowed: a multiple of 3",
+        &[("grid", Ints(&[1, 3])), ("picture", Ints(&[1, 4]))],
+        table(),
+    );
+    add(
+        "shift: 3; allowed: 0 to 2",
+        &[("grid", Ints(&[1, 3])), ("picture", Ints(&[1, 3])), ("shift", Ints(&[0, 3]))],
+        table(),
+    );
+    let huge = i64::MAX;
+    add(
+        "grid: [9223372036854775807, 9223372036854775807]",
+        &[("grid", Ints(&[i64::MAX, i64::MAX]))],
+        table(),
+    );
+    add("picture", &[("grid", Ints(&[1, 3])), ("picture", Ints(&[i64::MAX, i64::MAX]))], table());
+    add("num_heads: 0; allowed: ", &[("num_heads", Int(0))], same(&four));
+    add("heads 2; allowed: 9223372036854775807", &[("num_heads", Int(huge))], same(&four));
+    add("is_causal: 2; allowed: 0 or 1", &[("is_causal", Int(2))], same(&four));
+    add("scale: NaN; allowed: a finite number", &[("scale", Float(f32::NAN))], same(&four));
+    add("scale: an attribute of another type", &[("scale", Text("1"))], same(&four));
+    add("softcap: -1; allowed: ", &[("softcap", Float(-1.0))], same(&four));
+    add("window: [-2, 0]; allowed: ", &[("window", Ints(&[-2, 0]))], same(&four));
+    add("window: 1 values; allowed: ", &[("window", Ints(&[1]))], same(&four));
+    add("K: given with packed", &[("packed", Int(1)), ("num_heads", Int(2))], same(&[1, 3, 24]));
+    add("Q: last axis 20 with 2 heads; allowed: ", &[("packed", Int(1)), ("num_heads", Int(2))], {
+        vec![("Q", zeros(&[1, 3, 20]))]
+    });
+    add("past_v", &[], with("past_key", zeros(&[1, 2, 5, 4])));
+    add("past_key: head size 3; allowed: 4", &[], {
+        let mut inputs = with("past_key", zeros(&[1, 2, 5, 3]));
+        inputs.push(("past_value", zeros(&[1, 2, 5, 4])));
+        inputs
+    });
+    add("kv_lengths: entries 2; allowed: 1", &[], with("kv_lengths", i64s(&[1, 1])));
+    add("kv_lengths: entry 0 is 4; allowed: 0 to 3", &[], with("kv_lengths", i64s(&[4])));
+    add("kv_lengths: type f32; allowed: i64", &[], with("kv_lengths", zeros(&[1])));
+    add(
+        "is_causal: absent; allowed: given, because window with kv_lengths is",
+        &[("window", Ints(&[1, 1]))],
+        with("kv_lengths", i64s(&[2])),
+    );
+    add("Type", &[], vec![("Q", zeros(&four)), ("K", half), ("V", zeros(&four))]);
+    all
+}

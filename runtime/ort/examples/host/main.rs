@@ -1,0 +1,267 @@
+//! Runs the operator in a library of ONNX Runtime and compares with f64: `host RUNTIME OPERATOR [WHAT]`. `WHAT` is
+//!
+//! - `f32` (the default): every case, everything that must be refused, and four threads in two sessions;
+//! - `f16`: every case with tensors of f16;
+//! - `models FOLDER`: writes models for other programs, and runs nothing.
+//!
+//! Prints a line for each check.
+
+mod cases;
+mod model;
+mod oracle;
+mod runtime;
+
+use cases::{Case, cases, refusals};
+use model::model;
+use runtime::{Data, Runtime, Tensor};
+use std::process::ExitCode;
+
+/// The inputs that a session takes.
+fn given(case: &Case) -> Vec<(&str, &Tensor)> {
+    case.inputs.iter().filter_map(|(name, tensor)| Some((*name, tensor.as_ref()?))).collect()
+}
+
+fn outputs(case: &Case) -> &'static [&'static str] {
+    if case.present { &["Y", "present_key", "present_value"] } else { &["Y"] }
+}
+
+/// The model of a case.
+fn written(case: &Case, half: bool, hidden: bool) -> Vec<u8> {
+    let values: Vec<_> = case
+        .inputs
+        .iter()
+        .map(|(name, tensor)| (*name, tensor.as_ref().map_or(1, |tensor| tensor.data.element())))
+        .collect();
+    let element = if half { 10 } else { 1 };
+    let outputs: Vec<_> = outputs(case).iter().map(|name| (*name, element)).collect();
+    model(&case.attributes, &values, &outputs, hidden)
+}
+
+/// Compares the outputs of a case with the oracle; returns the largest part of an allowed error.
+fn compare(case: &Case, found: &[Tensor]) -> Result<f64, String> {
+    let [q, k, v] = case.heads().ok_or("a case without Q")?;
+    let y = &found[0];
+    let want = oracle::attention(&q, &k, &v, case.scale, &*case.score, oracle::unit(&y.data));
+    let flat = oracle::flat(y, case.heads);
+    if flat.len() != want.len() {
+        return Err(format!("{} elements; allowed: {}", flat.len(), want.len()));
+    }
+    let mut worst = 0f64;
+    for (found, (want, allowed)) in flat.iter().zip(&want) {
+        let part = (found - want).abs() / allowed;
+        let right = part <= 1.0;
+        if !right {
+            return Err(format!("{found} where {want} is right; allowed: an error of {allowed:e}"));
+        }
+        worst = worst.max(part);
+    }
+    // What is present is copied, bit for bit.
+    for (tensor, of) in found[1..].iter().zip([&k, &v]) {
+        let [b, h, n, d] = of.shape;
+        if tensor.dims != [b, h, n, d].map(|size| size as i64) {
+            return Err(format!("present of {:?}", tensor.dims));
+        }
+        let mut at = 0..;
+        for i in 0..b * h * n * d {
+            let wrong = tensor.data.get(at.next().unwrap_or(i))
+                != (of.at)(i / (d * n * h), i / (d * n) % h, i / d % n, i % d);
+            if wrong {
+                return Err(format!("present: element {i} differs"));
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// Every case of a type.
+fn all_cases(
+    runtime: &Runtime,
+    operator: &str,
+    half: bool,
+    note: &mut impl FnMut(&str, Result<String, String>),
+) {
+    // Where the runtime can infer the types of outputs.
+    let hidden = runtime.minor != 16;
+    for case in cases(half) {
+        let done = (|| {
+            let session = runtime.session(operator, &written(&case, half, hidden), None)?;
+            let first = session.run(&given(&case), outputs(&case))?;
+            let second = session.run(&given(&case), outputs(&case))?;
+            if first != second {
+                return Err("the second run has other bits".to_owned());
+            }
+            compare(&case, &first).map(|worst| format!("{worst:.2} of the allowed error"))
+        })();
+        note(case.name, done);
+    }
+}
+
+/// Everything that must be refused; the session then serves another request.
+fn all_refusals(runtime: &Runtime, operator: &str, note: &mut impl FnMut(&str, Result<String, String>)) {
+    let (good, bad) = (cases(false), refusals());
+    let Some(plain) = good.first() else { return };
+    let served = runtime.session(operator, &written(plain, false, false), None);
+    for refusal in bad {
+        let values: Vec<_> =
+            refusal.inputs.iter().map(|(name, tensor)| (*name, tensor.data.element())).collect();
+        let bytes = model(&refusal.attributes, &values, &[("Y", 1)], false);
+        let inputs: Vec<_> = refusal
+            .inputs
+            .iter()
+            .filter(|(name, _)| !name.is_empty())
+            .map(|(name, tensor)| (*name, tensor))
+            .collect();
+        let result = |session: &runtime::Session<'_>| session.run(&inputs, &["Y"]).map(drop);
+        let found = runtime.session(operator, &bytes, None).and_then(|session| result(&session));
+        // The type of K is refused by the runtime itself where the operator has a table for each type.
+        let says = if refusal.says == "Type" && runtime.minor < 18 {
+            "K: type f16; allowed: that of Q"
+        } else {
+            refusal.says
+        };
+        let done = match found {
+            Ok(()) => Err("was not refused".to_owned()),
+            Err(message)
+                if message.contains(says) || (says == "past_v" && message.contains("past_value")) =>
+            {
+                Ok("refused".to_owned())
+            }
+            Err(message) => Err(message),
+        };
+        note(says, done);
+    }
+    // A request that a session refuses, and one that it then serves.
+    let recovered = served.and_then(|session| {
+        let mut inputs = given(plain);
+        let wrong = Tensor { dims: vec![1, 4, 3, 16], data: Data::F32(vec![0.0; 192]) };
+        inputs[1].1 = &wrong;
+        match session.run(&inputs, &["Y"]) {
+            Err(message) if message.contains("K: batch 1; allowed: 2") => {}
+            Err(message) => return Err(message),
+            Ok(_) => return Err("was not refused".to_owned()),
+        }
+        let found = session.run(&given(plain), &["Y"])?;
+        compare(plain, &found).map(|_| "served".to_owned())
+    });
+    note("the next request after one that was refused", recovered);
+}
+
+/// Four threads in two sessions, each with shapes in turn: the bits are those of a thread alone.
+fn threads(runtime: &Runtime, operator: &str) -> Result<String, String> {
+    let all = cases(false);
+    let case = all.first().ok_or("no case")?;
+    let bytes = written(case, false, false);
+    let sessions = [runtime.session(operator, &bytes, None)?, runtime.session(operator, &bytes, None)?];
+    let mut numbers = cases::Numbers::new(11);
+    let inputs: Vec<[Tensor; 3]> =
+        [40, 7, 65].map(|tokens| [(); 3].map(|()| numbers.tensor(false, &[2, 4, tokens, 16]))).into();
+    let run = |session: &runtime::Session<'_>, tensors: &[Tensor; 3]| {
+        session.run(&[("Q", &tensors[0]), ("K", &tensors[1]), ("V", &tensors[2])], &["Y"])
+    };
+    let alone: Vec<Vec<Tensor>> =
+        inputs.iter().map(|tensors| run(&sessions[0], tensors)).collect::<Result<_, _>>()?;
+    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let (session, inputs, alone) = (&sessions[thread % 2], &inputs, &alone);
+                scope.spawn(move || {
+                    for turn in 0..30 {
+                        let at = (turn + thread) % inputs.len();
+                        if run(session, &inputs[at])? != alone[at] {
+                            return Err(format!("thread {thread}: other bits in turn {turn}"));
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("panicked".to_owned())))
+            .collect()
+    });
+    results.into_iter().collect::<Result<Vec<()>, String>>().map(|_| "120 runs, equal bits".to_owned())
+}
+
+/// More shapes than plans are kept, in one session.
+fn shapes(runtime: &Runtime, operator: &str) -> Result<String, String> {
+    let mut numbers = cases::Numbers::new(5);
+    let all = cases(false);
+    let case = all.first().ok_or("no case")?;
+    let session = runtime.session(operator, &written(case, false, false), None)?;
+    for tokens in (1..45).chain(1..45) {
+        let mut case = cases(false).swap_remove(0);
+        case.inputs.iter_mut().for_each(|input| input.1 = Some(numbers.tensor(false, &[1, 4, tokens, 16])));
+        compare(&case, &session.run(&given(&case), &["Y"])?)?;
+    }
+    Ok("44 shapes, twice".to_owned())
+}
+
+/// Numbers of threads in a session's configuration, where the engine runs with two.
+fn configuration(runtime: &Runtime, operator: &str) -> Result<String, String> {
+    let all = cases(false);
+    let bytes = written(all.first().ok_or("no case")?, false, false);
+    let of = |value| runtime.session(operator, &bytes, Some((c"elsa.threads", value))).map(drop);
+    for (value, says) in
+        [(c"none", "elsa.threads: \"none\"; allowed: "), (c"7", "elsa.threads: 7, but the engine")]
+    {
+        match (of(value), runtime.minor) {
+            (Err(message), 14..) if message.contains(says) => {}
+            // The runtime does not tell.
+            (Ok(()), ..14) => {}
+            (Err(message), _) => return Err(message),
+            (Ok(()), _) => return Err(format!("{value:?} was not refused")),
+        }
+    }
+    of(c"2").map(|()| "read".to_owned())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (path, operator, what, folder) = match words[..] {
+        ["models", folder] => ("", "", "models", folder),
+        [path, operator] => (path, operator, "f32", ""),
+        [path, operator, what] => (path, operator, what, ""),
+        _ => {
+            eprintln!("host RUNTIME OPERATOR [f32|f16], or host models FOLDER");
+            return ExitCode::from(2);
+        }
+    };
+    let mut failed = 0;
+    let mut note = |name: &str, found: Result<String, String>| match found {
+        Ok(found) => println!("ok: {name}: {found}"),
+        Err(fault) => {
+            failed += 1;
+            println!("FAILED: {name}: {fault}");
+        }
+    };
+    if what == "models" {
+        for case in cases(false).iter().filter(|case| case.name == "rank 4") {
+            let path = std::path::Path::new(folder).join("rank4.onnx");
+            let done = std::fs::write(&path, written(case, false, false));
+            note("model", done.map(|()| path.display().to_string()).map_err(|e| e.to_string()));
+        }
+        return if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let runtime = match Runtime::open(path) {
+        Ok(runtime) => runtime,
+        Err(fault) => {
+            println!("FAILED: {path}: {fault}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("ONNX Runtime {}, {}", runtime.version, std::env::consts::ARCH);
+    match what {
+        "f32" => {
+            all_cases(&runtime, operator, false, &mut note);
+            all_refusals(&runtime, operator, &mut note);
+            note("four threads in two sessions", threads(&runtime, operator));
+            note("more shapes than plans", shapes(&runtime, operator));
+            note("configuration", configuration(&runtime, operator));
+        }
+        "f16" => all_cases(&runtime, operator, true, &mut note),
+        _ => note(what, Err("allowed: f32 or f16".to_owned())),
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,320 @@
+//! The functions of ONNX Runtime that are called, each with its status turned into an error.
+//!
+//! A runtime's table of functions only ever grows at its end. [`Api`] keeps the version for which the table was asked:
+//! what a later version has brought is called only where that version is at hand.
+
+use crate::error::OperatorError;
+use ort_sys::{
+    OrtApi, OrtCustomOp, OrtCustomOpDomain, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtSessionOptions,
+    OrtStatusPtr, OrtTensorTypeAndShapeInfo, OrtValue,
+};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+
+/// The largest number of axes that a tensor of the operator has.
+pub(crate) const MAX_RANK: usize = 4;
+
+/// The newest version of the interface that this library knows.
+pub(crate) const NEWEST: u32 = 17;
+/// The first version in which a session's configuration can be read.
+const WITH_CONFIGURATION: u32 = 14;
+
+/// The table of functions of a runtime.
+///
+/// Clauses of its functions:
+/// - *table*: the pointer is the answer of `GetApi` for the version, and the runtime stays loaded.
+/// - *handle*: handles are those that the runtime has handed to the callback in which the function is called.
+#[derive(Clone, Copy)]
+pub(crate) struct Api {
+    table: *const OrtApi,
+    version: u32,
+}
+
+// SAFETY: *table*: the functions may be called from any thread, as ONNX Runtime documents.
+unsafe impl Send for Api {}
+// SAFETY: as above.
+unsafe impl Sync for Api {}
+
+/// Element type and axes of a tensor. Axes of a tensor with more than [`MAX_RANK`] of them are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TensorShape {
+    /// The number that ONNX gives to the element type.
+    pub element: i32,
+    pub rank: usize,
+    pub dims: [i64; MAX_RANK],
+}
+
+impl TensorShape {
+    /// The axes.
+    pub fn dims(&self) -> &[i64] {
+        &self.dims[..self.rank.min(MAX_RANK)]
+    }
+}
+
+/// Calls a function of the table and turns its status into an error that names it.
+macro_rules! call {
+    ($api:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        let api: &Api = &$api;
+        // SAFETY: *table*, *handle*: the callers' clauses. What is written is a local of the right type.
+        let status = unsafe { ((*api.table).$name)($($argument),*) };
+        api.checked(stringify!($name), status)
+    }};
+}
+
+impl Api {
+    /// # Safety
+    /// *table*.
+    pub unsafe fn new(table: *const OrtApi, version: u32) -> Api {
+        Api { table, version }
+    }
+
+    /// The version for which the table was asked.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    fn checked(&self, call: &'static str, status: OrtStatusPtr) -> Result<(), OperatorError> {
+        if status.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY: *table*: the status is not null, its message ends with a zero and lives as long as the status, which
+        // is released once.
+        let message = unsafe {
+            let text = CStr::from_ptr(((*self.table).GetErrorMessage)(status.0));
+            let message = text.to_string_lossy().into_owned();
+            ((*self.table).ReleaseStatus)(status.0);
+            message
+        };
+        Err(OperatorError::Host { call, message })
+    }
+
+    /// A status for the runtime; null for success.
+    pub fn status(&self, result: Result<(), OperatorError>) -> OrtStatusPtr {
+        let Err(e) = result else { return OrtStatusPtr::default() };
+        let code = match e {
+            OperatorError::Host { .. } | OperatorError::Run(_) => OrtErrorCode::ORT_FAIL,
+            OperatorError::Panic { .. } => OrtErrorCode::ORT_RUNTIME_EXCEPTION,
+            _ => OrtErrorCode::ORT_INVALID_ARGUMENT,
+        };
+        let message = message(&e);
+        // SAFETY: *table*: the message ends with a zero, and is copied.
+        unsafe { ((*self.table).CreateStatus)(code, message.as_ptr()) }
+    }
+
+    /// Adds a domain with operators to the options of a session. The domain is never released, because sessions use it
+    /// as long as they live.
+    ///
+    /// # Safety
+    /// *handle*; the operators live as long as the process.
+    pub unsafe fn add_domain(
+        &self,
+        options: *mut OrtSessionOptions,
+        name: &'static CStr,
+        operators: impl IntoIterator<Item = *const OrtCustomOp>,
+    ) -> Result<(), OperatorError> {
+        let mut domain: *mut OrtCustomOpDomain = ptr::null_mut();
+        call!(self, CreateCustomOpDomain(name.as_ptr(), &raw mut domain))?;
+        for operator in operators {
+            call!(self, CustomOpDomain_Add(domain, operator))?;
+        }
+        call!(self, AddCustomOpDomain(options, domain))
+    }
+
+    /// Whether the runtime was built with a provider.
+    pub fn has_provider(&self, name: &CStr) -> Result<bool, OperatorError> {
+        let (mut names, mut count): (*mut *mut c_char, c_int) = (ptr::null_mut(), 0);
+        call!(self, GetAvailableProviders(&raw mut names, &raw mut count))?;
+        // SAFETY: *table*: the call has succeeded, so `count` names that end with a zero lie there until released.
+        let found = (0..usize::try_from(count).unwrap_or(0))
+            .any(|i| unsafe { CStr::from_ptr(*names.add(i)) } == name);
+        call!(self, ReleaseAvailableProviders(names, count))?;
+        Ok(found)
+    }
+
+    /// The entry of a session's configuration; `None` if it has none, or if the runtime does not tell.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn configuration(
+        &self,
+        options: *const OrtSessionOptions,
+        key: &CStr,
+    ) -> Result<Option<String>, OperatorError> {
+        if self.version < WITH_CONFIGURATION {
+            return Ok(None);
+        }
+        let mut found: c_int = 0;
+        call!(self, HasSessionConfigEntry(options, key.as_ptr(), &raw mut found))?;
+        if found == 0 {
+            return Ok(None);
+        }
+        let mut size = 0usize;
+        call!(self, GetSessionConfigEntry(options, key.as_ptr(), ptr::null_mut(), &raw mut size))?;
+        let mut text = vec![0u8; size];
+        call!(self, GetSessionConfigEntry(options, key.as_ptr(), text.as_mut_ptr().cast(), &raw mut size))?;
+        text.truncate(size.saturating_sub(1));
+        Ok(Some(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// An attribute of a node that is a whole number; `None` if it has none of this name and type.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn integer(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<i64> {
+        let mut value = 0i64;
+        call!(self, KernelInfoGetAttribute_int64(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
+    }
+
+    /// The same for a real number.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn number(&self, info: *const OrtKernelInfo, name: &CStr) -> Option<f32> {
+        let mut value = 0f32;
+        call!(self, KernelInfoGetAttribute_float(info, name.as_ptr(), &raw mut value)).ok().map(|()| value)
+    }
+
+    /// The same for a list of whole numbers. A list that is longer than `N` is `Some` of its length.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn integers<const N: usize>(
+        &self,
+        info: *const OrtKernelInfo,
+        name: &CStr,
+    ) -> Option<Result<[i64; N], usize>> {
+        let mut size = 0usize;
+        call!(self, KernelInfoGetAttributeArray_int64(info, name.as_ptr(), ptr::null_mut(), &raw mut size))
+            .ok()?;
+        let mut values = [0i64; N];
+        if size != N {
+            return Some(Err(size));
+        }
+        call!(
+            self,
+            KernelInfoGetAttributeArray_int64(info, name.as_ptr(), values.as_mut_ptr(), &raw mut size)
+        )
+        .ok()
+        .map(|()| Ok(values))
+    }
+
+    /// Whether a node has an attribute of this name that is text or a list of real numbers.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn has_other(&self, info: *const OrtKernelInfo, name: &CStr) -> bool {
+        let mut size = 0usize;
+        let text =
+            call!(self, KernelInfoGetAttribute_string(info, name.as_ptr(), ptr::null_mut(), &raw mut size));
+        let list = call!(
+            self,
+            KernelInfoGetAttributeArray_float(info, name.as_ptr(), ptr::null_mut(), &raw mut size)
+        );
+        text.is_ok() || list.is_ok_and(|()| size > 0)
+    }
+
+    /// Number of inputs of a call, with those that are absent.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn inputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
+        let mut count = 0usize;
+        call!(self, KernelContext_GetInputCount(context, &raw mut count)).map(|()| count)
+    }
+
+    /// Number of outputs of a call, with those that are absent.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn outputs(&self, context: *const OrtKernelContext) -> Result<usize, OperatorError> {
+        let mut count = 0usize;
+        call!(self, KernelContext_GetOutputCount(context, &raw mut count)).map(|()| count)
+    }
+
+    /// An input of a call; null if it is absent.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn input(
+        &self,
+        context: *const OrtKernelContext,
+        index: usize,
+    ) -> Result<*const OrtValue, OperatorError> {
+        let mut value = ptr::null();
+        call!(self, KernelContext_GetInput(context, index, &raw mut value)).map(|()| value)
+    }
+
+    /// Allocates an output of a call; null if the node does not have it.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn output(
+        &self,
+        context: *mut OrtKernelContext,
+        index: usize,
+        dims: &[i64],
+    ) -> Result<*mut OrtValue, OperatorError> {
+        let mut value = ptr::null_mut();
+        call!(self, KernelContext_GetOutput(context, index, dims.as_ptr(), dims.len(), &raw mut value))
+            .map(|()| value)
+    }
+
+    /// The memory of a tensor.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn data(&self, value: *const OrtValue) -> Result<*mut c_void, OperatorError> {
+        let mut data = ptr::null_mut();
+        call!(self, GetTensorMutableData(value.cast_mut(), &raw mut data)).map(|()| data)
+    }
+
+    /// The type and the axes of a tensor.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn shape(&self, value: *const OrtValue) -> Result<TensorShape, OperatorError> {
+        let mut info: *mut OrtTensorTypeAndShapeInfo = ptr::null_mut();
+        call!(self, GetTensorTypeAndShape(value, &raw mut info))?;
+        let shape = self.described(info);
+        // SAFETY: *table*: made above, released once.
+        unsafe { ((*self.table).ReleaseTensorTypeAndShapeInfo)(info) };
+        shape
+    }
+
+    /// What a description says.
+    fn described(&self, info: *const OrtTensorTypeAndShapeInfo) -> Result<TensorShape, OperatorError> {
+        let mut shape = TensorShape::default();
+        // A number, because a newer runtime has types that the enumeration does not list.
+        call!(self, GetTensorElementType(info, (&raw mut shape.element).cast()))?;
+        call!(self, GetDimensionsCount(info, &raw mut shape.rank))?;
+        if shape.rank <= MAX_RANK {
+            call!(self, GetDimensions(info, shape.dims.as_mut_ptr(), shape.rank))?;
+        }
+        Ok(shape)
+    }
+
+    /// The stream in which a call of the CUDA provider computes; null for the default stream.
+    ///
+    /// # Safety
+    /// *handle*.
+    pub unsafe fn stream(&self, context: *const OrtKernelContext) -> Result<*mut c_void, OperatorError> {
+        let mut stream = ptr::null_mut();
+        call!(self, KernelContext_GetGPUComputeStream(context, &raw mut stream)).map(|()| stream)
+    }
+}
+
+/// The text of an error for C.
+pub(crate) fn message(e: &OperatorError) -> CString {
+    let text = e.to_string().replace('\0', " ");
+    CString::new(text).unwrap_or_default()
+}
+
+/// The enumeration of ONNX Runtime for one of the types that the operator has; undefined for others.
+pub(crate) fn element_type(element: i32) -> ort_sys::ONNXTensorElementDataType {
+    use ort_sys::ONNXTensorElementDataType as T;
+    match element {
+        1 => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        10 => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        _ => T::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
+    }
+}

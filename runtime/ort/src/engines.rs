@@ -1,0 +1,107 @@
+//! The engines of the process: one for the CPU, and one for each context of CUDA in which a session computes.
+
+use crate::error::OperatorError;
+use crate::host;
+use elsa_runtime::{Backend, CudaContext, CudaOptions, Engine, EngineOptions, Fallback, InstructionSet};
+use std::sync::{Mutex, PoisonError};
+
+/// The variable of the environment that says how many threads the engine has.
+const VARIABLE: &str = "ELSA_THREADS";
+/// The entry of a session's configuration that says so.
+const ENTRY: &str = "elsa.threads";
+
+struct Engines {
+    /// The number of threads that a session's configuration asks for.
+    threads: Option<usize>,
+    cpu: Option<Engine>,
+    /// Engines by their context.
+    cuda: Vec<(usize, Engine)>,
+}
+
+static ENGINES: Mutex<Engines> = Mutex::new(Engines { threads: None, cpu: None, cuda: Vec::new() });
+
+/// A number of threads as text.
+fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
+    match text.parse() {
+        Ok(threads) if threads > 0 => Ok(threads),
+        _ => {
+            let allowed = "a whole number from 1 on";
+            Err(OperatorError::Value { argument, found: format!("{text:?}"), allowed })
+        }
+    }
+}
+
+/// Takes note of the number of threads that a session's configuration asks for. The process has one engine, which starts
+/// with the first node: a later session may repeat its number only.
+///
+/// # Errors
+/// Returns an error if the text is no number, or if the engine runs with another one.
+pub(crate) fn configure(text: &str) -> Result<(), OperatorError> {
+    let threads = parsed(ENTRY, text)?;
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    match &engines.cpu {
+        Some(engine) if engine.threads() != threads => Err(OperatorError::Value {
+            argument: ENTRY,
+            found: format!("{threads}, but the engine of the process runs with {}", engine.threads()),
+            allowed: "the same in all sessions of a process",
+        }),
+        _ => {
+            engines.threads = Some(threads);
+            Ok(())
+        }
+    }
+}
+
+fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
+    let threads = match (threads, std::env::var(VARIABLE)) {
+        (Some(threads), _) => Some(threads),
+        (None, Ok(text)) if !text.is_empty() => Some(parsed(VARIABLE, &text)?),
+        _ => None,
+    };
+    Ok(EngineOptions { threads, ..EngineOptions::default() })
+}
+
+/// The engine of the CPU provider. It is that of the environment variable `ELSA_BACKEND`, which may name a GPU; else the
+/// CPU's fastest instructions.
+///
+/// # Errors
+/// Returns an error if the engine cannot start.
+pub(crate) fn cpu() -> Result<Engine, OperatorError> {
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(engine) = &engines.cpu {
+        return Ok(engine.clone());
+    }
+    let named = std::env::var("ELSA_BACKEND").is_ok_and(|name| !name.is_empty() && name != "auto");
+    let mut options = options(engines.threads)?;
+    if !named {
+        options.backend =
+            InstructionSet::ALL.into_iter().map(Backend::Cpu).find(|backend| backend.is_present());
+    }
+    let engine = Engine::new(&options)?;
+    engines.cpu = Some(engine.clone());
+    Ok(engine)
+}
+
+/// The engine of the CUDA provider in the context that is current on this thread.
+///
+/// # Errors
+/// Returns an error if there is none, or if the engine cannot start there.
+pub(crate) fn cuda() -> Result<Engine, OperatorError> {
+    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let current = host::current_context();
+    if let Some((_, engine)) = engines.cuda.iter().find(|(context, _)| Some(*context) == current) {
+        return Ok(engine.clone());
+    }
+    let engine = Engine::new(&EngineOptions {
+        backend: Some(Backend::Cuda),
+        // The CPU cannot read what the provider has on the device.
+        fallback: Fallback::Fail,
+        cuda: CudaOptions { context: CudaContext::Current, ..CudaOptions::default() },
+        threads: Some(1),
+        ..EngineOptions::default()
+    })?;
+    if let Some(context) = current {
+        engines.cuda.push((context, engine.clone()));
+    }
+    Ok(engine)
+}

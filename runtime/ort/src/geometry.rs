@@ -1,0 +1,399 @@
+//! From attributes and the shapes of a call to its problem and the shapes of its outputs. Nothing here is unsafe, and
+//! nothing trusts a shape.
+
+use crate::api::TensorShape;
+use crate::attributes::Attributes;
+use crate::error::OperatorError;
+use elsa_core::attention::{
+    Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
+};
+use elsa_core::dtype::DType;
+use elsa_core::view::{Layout, View};
+
+/// Number of inputs of the operator.
+pub(crate) const INPUTS: usize = 8;
+/// Number of outputs of the operator.
+pub(crate) const OUTPUTS: usize = 3;
+
+/// The inputs in the order of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    Query,
+    Key,
+    Value,
+    Mask,
+    BiasTable,
+    PastKey,
+    PastValue,
+    KeyLengths,
+}
+
+impl Input {
+    pub const ALL: [Input; INPUTS] = [
+        Input::Query,
+        Input::Key,
+        Input::Value,
+        Input::Mask,
+        Input::BiasTable,
+        Input::PastKey,
+        Input::PastValue,
+        Input::KeyLengths,
+    ];
+
+    /// The name of the input.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Input::Query => "Q",
+            Input::Key => "K",
+            Input::Value => "V",
+            Input::Mask => "mask",
+            Input::BiasTable => "bias_table",
+            Input::PastKey => "past_key",
+            Input::PastValue => "past_value",
+            Input::KeyLengths => "kv_lengths",
+        }
+    }
+}
+
+/// What decides a plan: the shapes of the inputs, and which of the later outputs the node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shapes {
+    pub inputs: [Option<TensorShape>; INPUTS],
+    pub present_key: bool,
+    pub present_value: bool,
+}
+
+impl Shapes {
+    pub fn input(&self, input: Input) -> Option<&TensorShape> {
+        self.inputs[input as usize].as_ref()
+    }
+}
+
+/// The problem of a call, where its tensors begin, and the shapes of its outputs.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub problem: Problem,
+    /// The elements before the first query, key and value in their tensors.
+    pub offsets: [usize; 3],
+    /// Whether keys and values lie in the tensor of the queries.
+    pub packed: bool,
+    /// The shapes of `Y`, `present_key` and `present_value`.
+    pub outputs: [TensorShape; OUTPUTS],
+}
+
+/// ONNX's numbers of element types.
+const FLOAT: i32 = 1;
+const INT64: i32 = 7;
+const BOOL: i32 = 9;
+const FLOAT16: i32 = 10;
+
+/// The name of an element type.
+fn type_name(element: i32) -> &'static str {
+    match element {
+        FLOAT => "f32",
+        2 => "u8",
+        3 => "i8",
+        4 => "u16",
+        5 => "i16",
+        6 => "i32",
+        INT64 => "i64",
+        8 => "string",
+        BOOL => "bool",
+        FLOAT16 => "f16",
+        11 => "f64",
+        12 => "u32",
+        13 => "u64",
+        16 => "bf16",
+        _ => "of another kind",
+    }
+}
+
+fn float(element: i32) -> Option<DType> {
+    match element {
+        FLOAT => Some(DType::F32),
+        FLOAT16 => Some(DType::F16),
+        _ => None,
+    }
+}
+
+fn wrong_type(input: Input, shape: &TensorShape, allowed: &'static str) -> OperatorError {
+    OperatorError::Type { argument: input.name(), found: type_name(shape.element), allowed }
+}
+
+/// The axes of a tensor as sizes.
+fn sizes(input: Input, shape: &TensorShape) -> Result<[usize; 4], OperatorError> {
+    let mut sizes = [0; 4];
+    for (size, &dim) in sizes.iter_mut().zip(shape.dims()) {
+        *size = usize::try_from(dim).map_err(|_| OperatorError::Value {
+            argument: input.name(),
+            found: format!("an axis of {dim}"),
+            allowed: "sizes from 0 on",
+        })?;
+    }
+    Ok(sizes)
+}
+
+/// The dims of a shape of the runtime; `None` beyond what it can say.
+fn shape_of(element: i32, sizes: &[usize]) -> Option<TensorShape> {
+    let mut shape = TensorShape { element, rank: sizes.len(), ..TensorShape::default() };
+    for (dim, &size) in shape.dims.iter_mut().zip(sizes) {
+        *dim = i64::try_from(size).ok()?;
+    }
+    Some(shape)
+}
+
+/// Queries, keys and values as views, and where they begin.
+struct Views {
+    query: View,
+    key: View,
+    value: View,
+    offsets: [usize; 3],
+}
+
+/// The view of a tensor of the type and rank of `Q`.
+fn view(
+    input: Input,
+    shapes: &Shapes,
+    query: &TensorShape,
+    heads: Option<usize>,
+    attribute: &'static str,
+) -> Result<View, OperatorError> {
+    let Some(shape) = shapes.input(input) else {
+        return Err(OperatorError::Missing { argument: input.name(), other: "Q without packed" });
+    };
+    if shape.element != query.element {
+        return Err(wrong_type(input, shape, "that of Q"));
+    }
+    if shape.rank != query.rank {
+        let allowed = "that of Q";
+        return Err(OperatorError::Rank { argument: input.name(), found: shape.rank, allowed });
+    }
+    let sizes = sizes(input, shape)?;
+    if query.rank == 3 {
+        return Ok(View::dense(input.name(), Layout::Bnc, &sizes[..3], heads)?);
+    }
+    if let Some(heads) = heads
+        && sizes[1] != heads
+    {
+        return Err(OperatorError::Size {
+            argument: input.name(),
+            axis: "heads",
+            found: shape.dims[1],
+            allowed: i64::try_from(heads).unwrap_or(i64::MAX),
+            of: attribute,
+        });
+    }
+    Ok(View::dense(input.name(), Layout::Bhnd, &sizes, None)?)
+}
+
+fn separate(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Result<Views, OperatorError> {
+    let Attributes { num_heads, kv_num_heads, .. } = *attributes;
+    if query.rank == 3 && num_heads.is_none() {
+        return Err(OperatorError::Missing { argument: "num_heads", other: "Q of rank 3" });
+    }
+    // Where tensors have an axis of heads, the number of query heads says nothing about those of the keys.
+    let kv_heads = if query.rank == 3 { kv_num_heads.or(num_heads) } else { kv_num_heads };
+    let of = |input, heads, attribute| view(input, shapes, query, heads, attribute);
+    Ok(Views {
+        query: of(Input::Query, num_heads, "num_heads")?,
+        key: of(Input::Key, kv_heads, "kv_num_heads")?,
+        value: of(Input::Value, kv_heads, "kv_num_heads")?,
+        offsets: [0; 3],
+    })
+}
+
+/// The views of `[batch, tokens, 3 · heads · dim]`.
+fn packed(attributes: &Attributes, shapes: &Shapes, query: &TensorShape) -> Result<Views, OperatorError> {
+    for input in [Input::Key, Input::Value] {
+        if shapes.input(input).is_some() {
+            return Err(OperatorError::Conflict { argument: input.name(), other: "packed" });
+        }
+    }
+    if query.rank != 3 {
+        return Err(OperatorError::Rank {
+            argument: "Q",
+            found: query.rank,
+            allowed: "3, where packed is 1",
+        });
+    }
+    let heads =
+        attributes.num_heads.ok_or(OperatorError::Missing { argument: "num_heads", other: "packed" })?;
+    let [batch, tokens, width, _] = sizes(Input::Query, query)?;
+    let third = width / 3;
+    if !width.is_multiple_of(3) || !third.is_multiple_of(heads) {
+        return Err(OperatorError::Value {
+            argument: "Q",
+            found: format!("last axis {width} with {heads} heads"),
+            allowed: "3 times a multiple of num_heads, where packed is 1",
+        });
+    }
+    let dim = third / heads;
+    let shape = [batch, heads, tokens, dim];
+    let large = elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape };
+    let view = View::new("Q", shape, [tokens.checked_mul(width).ok_or(large)?, dim, width, 1])?;
+    // The tensor holds all three, and must be indexed as a whole.
+    View::new("Q", [batch, 1, tokens, width], [tokens * width, 0, width, 1])?;
+    Ok(Views { query: view, key: view, value: view, offsets: [0, third, 2 * third] })
+}
+
+fn mask(shapes: &Shapes, query: &TensorShape) -> Result<Option<MaskView>, OperatorError> {
+    let Some(mask) = shapes.input(Input::Mask) else { return Ok(None) };
+    let kind = match mask.element {
+        BOOL => MaskKind::Bool,
+        FLOAT => MaskKind::Additive(DType::F32),
+        FLOAT16 if query.element == FLOAT16 => MaskKind::Additive(DType::F16),
+        _ => return Err(wrong_type(Input::Mask, mask, "bool, f32, or that of Q")),
+    };
+    if mask.rank > 4 {
+        return Err(OperatorError::Rank { argument: "mask", found: mask.rank, allowed: "1 to 4" });
+    }
+    let sizes = sizes(Input::Mask, mask)?;
+    Ok(Some(MaskView::dense(kind, &sizes[..mask.rank])?))
+}
+
+/// The table of relative positions and the windows whose positions they are.
+fn windows(
+    attributes: &Attributes,
+    shapes: &Shapes,
+    query: &TensorShape,
+) -> Result<(Option<BiasView>, Option<Windows>), OperatorError> {
+    let (size, table) = match (attributes.grid, shapes.input(Input::BiasTable)) {
+        (None, None) => return Ok((None, None)),
+        (Some(size), Some(table)) => (size, table),
+        (Some(_), None) => return Err(OperatorError::Missing { argument: "bias_table", other: "grid" }),
+        (None, Some(_)) => return Err(OperatorError::Missing { argument: "grid", other: "bias_table" }),
+    };
+    let allowed = "f32, or that of Q";
+    let dtype = match float(table.element) {
+        Some(DType::F32) => DType::F32,
+        Some(dtype) if table.element == query.element => dtype,
+        _ => return Err(wrong_type(Input::BiasTable, table, allowed)),
+    };
+    if table.rank != 2 {
+        let allowed = "2: entries and heads";
+        return Err(OperatorError::Rank { argument: "bias_table", found: table.rank, allowed });
+    }
+    let [entries, heads, ..] = sizes(Input::BiasTable, table)?;
+    let picture = attributes.picture.unwrap_or(size);
+    let shift = attributes.shift.unwrap_or([0, 0]);
+    // Entries are (2h - 1)(2w - 1): sides whose product overflows have more tokens than any tensor.
+    if size.into_iter().any(|side| side > 1 << 24) {
+        return Err(OperatorError::Value {
+            argument: "grid",
+            found: format!("{size:?}"),
+            allowed: "rows and columns whose product is the number of tokens",
+        });
+    }
+    let table = TableView { dtype, entries, heads, indexed: false };
+    Ok((Some(BiasView::Table(table)), Some(Windows { picture, size, shift })))
+}
+
+fn past(input: Input, shapes: &Shapes, query: &TensorShape) -> Result<Option<View>, OperatorError> {
+    let Some(shape) = shapes.input(input) else { return Ok(None) };
+    if shape.element != query.element {
+        return Err(wrong_type(input, shape, "that of Q"));
+    }
+    if shape.rank != 4 {
+        let allowed = "4: batch, heads of the keys, tokens, dim";
+        return Err(OperatorError::Rank { argument: input.name(), found: shape.rank, allowed });
+    }
+    Ok(Some(View::dense(input.name(), Layout::Bhnd, &sizes(input, shape)?, None)?))
+}
+
+/// Whether the number of keys that count is given; how a causal diagonal lies follows from it.
+fn lengths(attributes: &Attributes, shapes: &Shapes, batch: usize) -> Result<bool, OperatorError> {
+    let Some(lengths) = shapes.input(Input::KeyLengths) else { return Ok(false) };
+    let argument = Input::KeyLengths.name();
+    if lengths.element != INT64 {
+        return Err(wrong_type(Input::KeyLengths, lengths, "i64"));
+    }
+    if lengths.rank != 1 {
+        return Err(OperatorError::Rank { argument, found: lengths.rank, allowed: "1: batch" });
+    }
+    if usize::try_from(lengths.dims[0]) != Ok(batch) {
+        return Err(OperatorError::Size {
+            argument,
+            axis: "entries",
+            found: lengths.dims[0],
+            allowed: i64::try_from(batch).unwrap_or(i64::MAX),
+            of: "the batch of Q",
+        });
+    }
+    for past in [Input::PastKey, Input::PastValue] {
+        if shapes.input(past).is_some() {
+            return Err(OperatorError::Conflict { argument, other: past.name() });
+        }
+    }
+    // A window follows the diagonal, which ends with the keys that count; the engine moves it with a causal mask only.
+    if attributes.window != Window::default() && !attributes.causal {
+        return Err(OperatorError::Missing { argument: "is_causal", other: "window with kv_lengths" });
+    }
+    Ok(true)
+}
+
+impl Geometry {
+    /// Checks the shapes of a call.
+    ///
+    /// # Errors
+    /// Returns an error that names the first input or attribute that does not fit.
+    pub fn of(attributes: &Attributes, shapes: &Shapes) -> Result<Geometry, OperatorError> {
+        let query = shapes
+            .input(Input::Query)
+            .ok_or(OperatorError::Missing { argument: "Q", other: "the operator" })?;
+        let dtype = float(query.element).ok_or_else(|| wrong_type(Input::Query, query, "f32 or f16"))?;
+        if !matches!(query.rank, 3 | 4) {
+            return Err(OperatorError::Rank { argument: "Q", found: query.rank, allowed: "3 or 4" });
+        }
+        let views = if attributes.packed {
+            packed(attributes, shapes, query)?
+        } else {
+            separate(attributes, shapes, query)?
+        };
+        let Views { query: q, key, value, offsets } = views;
+        if key.heads() > 0 && !q.heads().is_multiple_of(key.heads()) {
+            let found = format!("{} heads for {} of Q", key.heads(), q.heads());
+            return Err(OperatorError::Value {
+                argument: "K",
+                found,
+                allowed: "a divisor of the heads of Q",
+            });
+        }
+        let [batch, heads, tokens, _] = q.shape();
+        let dim = value.dim();
+        let width = heads.saturating_mul(dim);
+        let (output, y) = match query.rank {
+            4 => {
+                let sizes = [batch, heads, tokens, dim];
+                (View::dense("Y", Layout::Bhnd, &sizes, None)?, shape_of(query.element, &sizes))
+            }
+            _ => {
+                let sizes = [batch, tokens, width];
+                (View::dense("Y", Layout::Bnc, &sizes, Some(heads))?, shape_of(query.element, &sizes))
+            }
+        };
+        let mut spec = Spec::new(dtype, q, key, value, output);
+        spec.past_key = past(Input::PastKey, shapes, query)?;
+        spec.past_value = past(Input::PastValue, shapes, query)?;
+        let past = spec.past_key.map_or(0, |past| past.tokens());
+        let present = |of: View| {
+            let sizes = [of.batch(), of.heads(), of.tokens().saturating_add(past), of.dim()];
+            let view = View::dense("present_key", Layout::Bhnd, &sizes, None);
+            view.map(|view| (view, shape_of(query.element, &sizes)))
+        };
+        let (present_key, present_value) = (present(key)?, present(value)?);
+        spec.present_key = shapes.present_key.then_some(present_key.0);
+        spec.present_value = shapes.present_value.then_some(present_value.0);
+        spec.scale = attributes.scale;
+        spec.softcap = attributes.softcap;
+        spec.window = attributes.window;
+        spec.key_lengths = lengths(attributes, shapes, batch)?;
+        let aligned = if spec.key_lengths { Alignment::BottomRight } else { Alignment::TopLeft };
+        spec.causal = attributes.causal.then_some(aligned);
+        spec.mask = mask(shapes, query)?;
+        (spec.bias, spec.windows) = windows(attributes, shapes, query)?;
+        let large = || elsa_core::argument::ArgumentError::TooLarge { argument: "Q", shape: q.shape() };
+        let outputs =
+            [y.ok_or_else(large)?, present_key.1.ok_or_else(large)?, present_value.1.ok_or_else(large)?];
+        Ok(Geometry { problem: spec.check()?, offsets, packed: attributes.packed, outputs })
+    }
+}

@@ -1,0 +1,105 @@
+//! What the process has loaded besides this library: symbols are looked up, and nothing is loaded.
+
+use std::ffi::{CStr, c_void};
+use std::mem;
+
+/// A symbol of a library that the process has loaded; `None` if it has not, or the library lacks it.
+fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: both texts end with a zero. RTLD_NOLOAD runs no code of a library. The handle is not closed, so the library
+    // stays.
+    let found = unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() { return None } else { libc::dlsym(handle, name.as_ptr()) }
+    };
+    (!found.is_null()).then_some(found)
+}
+
+type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
+type Construct = unsafe extern "C" fn(*mut c_void, *const std::ffi::c_char);
+type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void) -> !;
+
+/// How an exception is thrown, by the C++ library that the process has loaded.
+///
+/// Before version 1.16 of the interface a kernel of ONNX Runtime has no status: an error is an exception that the runtime
+/// catches.
+#[derive(Clone, Copy)]
+pub(crate) struct Exceptions {
+    allocate: Allocate,
+    construct: Construct,
+    throw: Throw,
+    /// The type of `std::runtime_error`, and its destructor.
+    kind: *mut c_void,
+    destroy: *mut c_void,
+}
+
+// SAFETY: addresses of code and constants, which every thread may use.
+unsafe impl Send for Exceptions {}
+// SAFETY: as above.
+unsafe impl Sync for Exceptions {}
+
+impl Exceptions {
+    /// Looks the functions up; `None` if the process has not loaded the GNU C++ library.
+    pub fn find() -> Option<Exceptions> {
+        let of = |name| symbol(c"libstdc++.so.6", name);
+        let (allocate, construct, throw) =
+            (of(c"__cxa_allocate_exception")?, of(c"_ZNSt13runtime_errorC1EPKc")?, of(c"__cxa_throw")?);
+        // SAFETY: the functions have these types: by the Itanium C++ ABI, and for the constructor of
+        // std::runtime_error(const char *) by the name, into which its type is mangled.
+        let (allocate, construct, throw) = unsafe {
+            (
+                mem::transmute::<*mut c_void, Allocate>(allocate),
+                mem::transmute::<*mut c_void, Construct>(construct),
+                mem::transmute::<*mut c_void, Throw>(throw),
+            )
+        };
+        let (kind, destroy) = (of(c"_ZTISt13runtime_error")?, of(c"_ZNSt13runtime_errorD1Ev")?);
+        Some(Exceptions { allocate, construct, throw, kind, destroy })
+    }
+
+    /// Makes a `std::runtime_error` with a message, which is copied.
+    pub fn make(&self, message: &CStr) -> Exception {
+        // SAFETY: a std::runtime_error is a pointer to its functions and one to its text. It is constructed in the memory
+        // of an exception, as the ABI asks.
+        let object = unsafe {
+            let object = (self.allocate)(2 * size_of::<*mut c_void>());
+            (self.construct)(object, message.as_ptr());
+            object
+        };
+        Exception { throw: self.throw, object, kind: self.kind, destroy: self.destroy }
+    }
+}
+
+/// An exception that is made, and not yet thrown. It has nothing to drop.
+#[derive(Clone, Copy)]
+pub(crate) struct Exception {
+    throw: Throw,
+    object: *mut c_void,
+    kind: *mut c_void,
+    destroy: *mut c_void,
+}
+
+impl Exception {
+    /// Throws it.
+    ///
+    /// # Safety
+    /// - *caught*: the caller's caller is C++ that catches it, the caller has nothing to drop and catches nothing, and the
+    ///   exception is thrown once.
+    #[inline(always)]
+    pub unsafe fn throw(self) -> ! {
+        // SAFETY: *caught*; type and destructor are those of the constructed object.
+        unsafe { (self.throw)(self.object, self.kind, self.destroy) }
+    }
+}
+
+/// The context of CUDA that is current on this thread, as a number; `None` without one, or without a driver.
+pub(crate) fn current_context() -> Option<usize> {
+    let found = symbol(c"libcuda.so.1", c"cuCtxGetCurrent")?;
+    // SAFETY: the driver's function has this type.
+    let get = unsafe {
+        mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void) -> std::ffi::c_int>(found)
+    };
+    let mut context = std::ptr::null_mut();
+    // SAFETY: what is written is a local.
+    let code = unsafe { get(&raw mut context) };
+    (code == 0 && !context.is_null()).then_some(context.addr())
+}

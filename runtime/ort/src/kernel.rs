@@ -1,0 +1,186 @@
+//! A node of a session: its attributes, its plans, and a call.
+
+use crate::api::Api;
+use crate::attributes::{Attributes, Node};
+use crate::cache::{Cache, Prepared};
+use crate::engines;
+use crate::error::OperatorError;
+use crate::geometry::{Geometry, INPUTS, Input, Shapes};
+use crate::tensors::{Given, device_inputs, device_outputs, host_inputs, host_outputs};
+use elsa_runtime::{PlanOptions, RawStream};
+use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// Where a node computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Cpu,
+    Cuda,
+}
+
+/// A node of a session. Sessions call it from any number of threads.
+pub(crate) struct Kernel {
+    api: Api,
+    provider: Provider,
+    attributes: Attributes,
+    cache: Cache,
+}
+
+/// The attributes of a node that is being created.
+struct Info<'a> {
+    api: &'a Api,
+    info: *const OrtKernelInfo,
+}
+
+impl Node for Info<'_> {
+    fn integer(&self, name: &CStr) -> Option<i64> {
+        // SAFETY: *handle*: an `Info` lives no longer than the callback that has made it.
+        unsafe { self.api.integer(self.info, name) }
+    }
+
+    fn number(&self, name: &CStr) -> Option<f32> {
+        // SAFETY: as above.
+        unsafe { self.api.number(self.info, name) }
+    }
+
+    fn pair(&self, name: &CStr) -> Option<Result<[i64; 2], usize>> {
+        // SAFETY: as above.
+        unsafe { self.api.integers(self.info, name) }
+    }
+
+    fn has_other(&self, name: &CStr) -> bool {
+        // SAFETY: as above.
+        unsafe { self.api.has_other(self.info, name) }
+    }
+}
+
+impl Kernel {
+    /// Reads the attributes of a node. On the CPU the engine starts, so that a session fails early.
+    ///
+    /// # Safety
+    /// *handle* of [`Api`], for `info`.
+    pub unsafe fn new(
+        api: Api,
+        provider: Provider,
+        info: *const OrtKernelInfo,
+    ) -> Result<Kernel, OperatorError> {
+        let attributes = Attributes::of(&Info { api: &api, info })?;
+        if provider == Provider::Cpu {
+            engines::cpu()?;
+        }
+        Ok(Kernel { api, provider, attributes, cache: Cache::default() })
+    }
+
+    /// The functions of the runtime of this node.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// A call.
+    ///
+    /// # Safety
+    /// *handle* of [`Api`], for `context`.
+    pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
+        // SAFETY: the clause of this function.
+        let (values, shapes) = unsafe { self.shapes(context)? };
+        let prepared = match self.cache.find(&shapes) {
+            Some(prepared) => prepared,
+            None => self.prepare(&shapes)?,
+        };
+        let mut workspace = prepared.workspace()?;
+        // SAFETY: the clause of this function.
+        let given = unsafe { self.given(context, &prepared.geometry, &shapes, &values)? };
+        let plan = &prepared.plan;
+        match self.provider {
+            Provider::Cpu => {
+                // SAFETY: *tensors*: the runtime keeps the tensors of a call until it ends, and nobody else writes them.
+                // Outputs are the call's own, because the operator declares none that takes the place of an input.
+                let (inputs, outputs) = unsafe { (host_inputs(&given), host_outputs(&given)) };
+                plan.bind(inputs, outputs, workspace.get())?.run()?;
+            }
+            Provider::Cuda => {
+                // SAFETY: *handle*: the stream is that of the call, and outlives it.
+                let stream = unsafe { RawStream::new(self.api.stream(context)?) };
+                // SAFETY: *tensors*: the list of lengths is in memory of the host, as the operator declares.
+                let inputs = unsafe { device_inputs(&given) };
+                let outputs = device_outputs(&given);
+                // SAFETY: *tensors*: the runtime frees or reuses the tensors of a call after the work in its stream.
+                // Outputs are the call's own.
+                unsafe {
+                    let mut bound = plan.bind_device(&inputs, &outputs, Some(stream), workspace.get())?;
+                    bound.run()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The inputs of a call, and what decides its plan.
+    ///
+    /// # Safety
+    /// *handle*.
+    unsafe fn shapes(
+        &self,
+        context: *const OrtKernelContext,
+    ) -> Result<([*const OrtValue; INPUTS], Shapes), OperatorError> {
+        let mut values = [std::ptr::null(); INPUTS];
+        let mut shapes = Shapes::default();
+        // SAFETY: *handle*.
+        let (inputs, outputs) = unsafe { (self.api.inputs(context)?, self.api.outputs(context)?) };
+        for i in 0..inputs.min(INPUTS) {
+            // SAFETY: *handle*.
+            values[i] = unsafe { self.api.input(context, i)? };
+            if !values[i].is_null() {
+                // SAFETY: *handle*: an input that is there.
+                shapes.inputs[i] = Some(unsafe { self.api.shape(values[i])? });
+            }
+        }
+        // Whether the node names an output of this number is known when it is asked for.
+        (shapes.present_key, shapes.present_value) = (outputs > 1, outputs > 2);
+        Ok((values, shapes))
+    }
+
+    fn prepare(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
+        let geometry = Geometry::of(&self.attributes, shapes)?;
+        let engine = match self.provider {
+            Provider::Cpu => engines::cpu()?,
+            Provider::Cuda => engines::cuda()?,
+        };
+        let plan = engine.plan(&geometry.problem, &PlanOptions::default())?;
+        Ok(self.cache.insert(*shapes, geometry, plan))
+    }
+
+    /// The memory of a call, with its outputs allocated.
+    ///
+    /// # Safety
+    /// *handle*.
+    unsafe fn given<'a>(
+        &self,
+        context: *mut OrtKernelContext,
+        geometry: &'a Geometry,
+        shapes: &'a Shapes,
+        values: &[*const OrtValue; INPUTS],
+    ) -> Result<Given<'a>, OperatorError> {
+        let mut given = Given::new(geometry, shapes);
+        for input in Input::ALL {
+            let value = values[input as usize];
+            if !value.is_null() {
+                // SAFETY: *handle*: an input that is there.
+                given.set_input(input, unsafe { self.api.data(value)? })?;
+            }
+        }
+        let present = [true, shapes.present_key, shapes.present_value];
+        for (i, shape) in geometry.outputs.iter().enumerate() {
+            if present[i] {
+                // SAFETY: *handle*.
+                let value = unsafe { self.api.output(context, i, shape.dims())? };
+                if !value.is_null() {
+                    // SAFETY: *handle*: an output that was allocated.
+                    given.set_output(i, unsafe { self.api.data(value)? })?;
+                }
+            }
+        }
+        Ok(given)
+    }
+}

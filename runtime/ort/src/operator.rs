@@ -1,0 +1,326 @@
+//! The operator as ONNX Runtime sees it: a table of functions for each provider. Every function is a panic wall.
+
+use crate::api::{Api, element_type, message};
+use crate::error::OperatorError;
+use crate::geometry::{INPUTS, Input, OUTPUTS};
+use crate::host::{Exception, Exceptions};
+use crate::kernel::{Kernel, Provider};
+use ort_sys::{
+    ONNXTensorElementDataType, OrtApi, OrtCustomOp, OrtCustomOpInputOutputCharacteristic as Characteristic,
+    OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr,
+};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The operator for one provider.
+///
+/// The clauses that unsafe blocks here cite:
+/// - *operator*: the runtime hands back the table that was registered, which is the first field of an [`Operator`] that
+///   lives as long as the process.
+/// - *kernel*: the runtime hands back what creation has returned, until it has it destroyed, once.
+/// - *table* and *handle*: those of [`Api`].
+#[repr(C)]
+pub(crate) struct Operator {
+    table: OrtCustomOp,
+    provider: Provider,
+    version: u32,
+    /// The element type of the outputs.
+    output: i32,
+    /// Whether queries, keys, values and the past are declared with that type as well; other inputs take any.
+    typed: bool,
+    /// How an error is reported where a kernel has no status.
+    exceptions: Option<Exceptions>,
+}
+
+/// The first version in which a kernel returns a status.
+pub(crate) const WITH_STATUS: u32 = 16;
+
+/// Runs `body`, with a panic turned into an error.
+pub(crate) fn walled<T>(body: impl FnOnce() -> Result<T, OperatorError>) -> Result<T, OperatorError> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(OperatorError::Panic { message })
+    })
+}
+
+/// # Safety
+/// *operator*.
+unsafe fn operator<'a>(table: *const OrtCustomOp) -> &'a Operator {
+    // SAFETY: the clause of this function.
+    unsafe { &*table.cast::<Operator>() }
+}
+
+/// # Safety
+/// *operator*, *table*, *handle*.
+unsafe fn created(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> Result<*mut c_void, OperatorError> {
+    walled(|| {
+        // SAFETY: the clauses of this function.
+        let kernel = unsafe {
+            let operator = operator(table);
+            Kernel::new(Api::new(api, operator.version), operator.provider, info)?
+        };
+        Ok(Box::into_raw(Box::new(Shared { kernel, operator: table })).cast())
+    })
+}
+
+/// What the runtime keeps of a node.
+struct Shared {
+    kernel: Kernel,
+    operator: *const OrtCustomOp,
+}
+
+/// The exception for a runtime whose kernels have no status.
+///
+/// # Safety
+/// *operator*.
+unsafe fn exception(table: *const OrtCustomOp, e: OperatorError) -> Exception {
+    // SAFETY: the clause of this function.
+    match unsafe { operator(table) }.exceptions {
+        Some(exceptions) => exceptions.make(&message(&e)),
+        None => unreachable!("registration refuses such a runtime"),
+    }
+}
+
+/// What creation returns, or the exception that it throws.
+///
+/// # Safety
+/// *operator*, *table*, *handle*.
+#[inline(never)]
+unsafe fn created_or_exception(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> Result<*mut c_void, Exception> {
+    // SAFETY: the clauses of this function.
+    unsafe { created(table, api, info).map_err(|e| exception(table, e)) }
+}
+
+/// The exception that a call throws.
+///
+/// # Safety
+/// *kernel*, *handle*.
+#[inline(never)]
+unsafe fn computed_or_exception(kernel: *mut c_void, context: *mut OrtKernelContext) -> Option<Exception> {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let shared = &*kernel.cast::<Shared>();
+        walled(|| shared.kernel.compute(context)).err().map(|e| exception(shared.operator, e))
+    }
+}
+
+/// The one frame that an exception of creation passes. It has nothing to drop and catches nothing, so it has no tables by
+/// which Rust unwinds: they would call the unwinder that this library was built with, which is not the one that throws.
+///
+/// # Safety
+/// *operator*, *table*, *handle*.
+unsafe extern "C-unwind" fn create_or_throw(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+) -> *mut c_void {
+    // SAFETY: the clauses of this function; *caught*: as above.
+    unsafe {
+        match created_or_exception(table, api, info) {
+            Ok(kernel) => kernel,
+            Err(exception) => exception.throw(),
+        }
+    }
+}
+
+/// The one frame that an exception of a call passes, as [`create_or_throw`] is that of creation.
+///
+/// # Safety
+/// *kernel*, *handle*.
+unsafe extern "C-unwind" fn compute_or_throw(kernel: *mut c_void, context: *mut OrtKernelContext) {
+    // SAFETY: the clauses of this function; *caught*: as there.
+    unsafe {
+        if let Some(exception) = computed_or_exception(kernel, context) {
+            exception.throw()
+        }
+    }
+}
+
+/// # Safety
+/// *operator*, *table*, *handle*; `kernel` is valid for a write.
+unsafe extern "system" fn create(
+    table: *const OrtCustomOp,
+    api: *const OrtApi,
+    info: *const OrtKernelInfo,
+    kernel: *mut *mut c_void,
+) -> OrtStatusPtr {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let done = created(table, api, info).map(|created| *kernel = created);
+        Api::new(api, operator(table).version).status(done)
+    }
+}
+
+/// # Safety
+/// *kernel*, *handle*.
+unsafe extern "system" fn compute(kernel: *mut c_void, context: *mut OrtKernelContext) -> OrtStatusPtr {
+    // SAFETY: the clauses of this function.
+    unsafe {
+        let kernel = &(*kernel.cast::<Shared>()).kernel;
+        kernel.api().status(walled(|| kernel.compute(context)))
+    }
+}
+
+/// # Safety
+/// *kernel*.
+unsafe extern "system" fn destroy(kernel: *mut c_void) {
+    if !kernel.is_null() {
+        // A panic while memory is freed has no one to be told to.
+        let _ = walled(|| {
+            // SAFETY: the clause of this function.
+            drop(unsafe { Box::from_raw(kernel.cast::<Shared>()) });
+            Ok(())
+        });
+    }
+}
+
+unsafe extern "system" fn name(_: *const OrtCustomOp) -> *const c_char {
+    c"ElsaAttention".as_ptr()
+}
+
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn provider(table: *const OrtCustomOp) -> *const c_char {
+    // SAFETY: the clause of this function.
+    match unsafe { operator(table) }.provider {
+        Provider::Cpu => c"CPUExecutionProvider".as_ptr(),
+        Provider::Cuda => CUDA.as_ptr(),
+    }
+}
+
+/// The name of the CUDA provider.
+pub(crate) const CUDA: &std::ffi::CStr = c"CUDAExecutionProvider";
+
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn input_type(table: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
+    // SAFETY: the clause of this function.
+    let operator = unsafe { operator(table) };
+    let of_query = [Input::Query, Input::Key, Input::Value, Input::PastKey, Input::PastValue];
+    if operator.typed && of_query.iter().any(|input| *input as usize == index) {
+        element_type(operator.output)
+    } else {
+        ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED
+    }
+}
+
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn output_type(table: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
+    // SAFETY: the clause of this function.
+    element_type(unsafe { operator(table) }.output)
+}
+
+unsafe extern "system" fn input_count(_: *const OrtCustomOp) -> usize {
+    INPUTS
+}
+
+unsafe extern "system" fn output_count(_: *const OrtCustomOp) -> usize {
+    OUTPUTS
+}
+
+unsafe extern "system" fn input_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
+    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+}
+
+unsafe extern "system" fn output_characteristic(_: *const OrtCustomOp, index: usize) -> Characteristic {
+    if index == 0 { Characteristic::INPUT_OUTPUT_REQUIRED } else { Characteristic::INPUT_OUTPUT_OPTIONAL }
+}
+
+/// On a GPU the lengths are read on the host; the rest lies where the provider computes.
+///
+/// # Safety
+/// *operator*.
+unsafe extern "system" fn memory(table: *const OrtCustomOp, index: usize) -> OrtMemType {
+    // SAFETY: the clause of this function.
+    let provider = unsafe { operator(table) }.provider;
+    if provider == Provider::Cuda && index == Input::KeyLengths as usize {
+        OrtMemType::OrtMemTypeCPUInput
+    } else {
+        OrtMemType::OrtMemTypeDefault
+    }
+}
+
+unsafe extern "system" fn one(_: *const OrtCustomOp) -> c_int {
+    1
+}
+
+unsafe extern "system" fn largest(_: *const OrtCustomOp) -> c_int {
+    c_int::MAX
+}
+
+impl Operator {
+    /// The operator for a provider, as a runtime of `version` reads it. `output` is the type of its outputs, and `typed`
+    /// whether that of the queries is declared too.
+    pub fn new(
+        version: u32,
+        provider: Provider,
+        output: i32,
+        typed: bool,
+        exceptions: Option<Exceptions>,
+    ) -> Operator {
+        type Create =
+            unsafe extern "system" fn(*const OrtCustomOp, *const OrtApi, *const OrtKernelInfo) -> *mut c_void;
+        type Compute = unsafe extern "system" fn(*mut c_void, *mut OrtKernelContext);
+        type Throwing = unsafe extern "C-unwind" fn(
+            *const OrtCustomOp,
+            *const OrtApi,
+            *const OrtKernelInfo,
+        ) -> *mut c_void;
+        type ThrowingCompute = unsafe extern "C-unwind" fn(*mut c_void, *mut OrtKernelContext);
+        // SAFETY: on Linux both conventions are C's, and only the runtime calls the functions, whose frames exceptions may
+        // pass.
+        let (create_kernel, compute_kernel) = unsafe {
+            (
+                mem::transmute::<Throwing, Create>(create_or_throw),
+                mem::transmute::<ThrowingCompute, Compute>(compute_or_throw),
+            )
+        };
+        let table = OrtCustomOp {
+            version,
+            CreateKernel: Some(create_kernel),
+            GetName: Some(name),
+            GetExecutionProviderType: Some(self::provider),
+            GetInputType: Some(input_type),
+            GetInputTypeCount: Some(input_count),
+            GetOutputType: Some(output_type),
+            GetOutputTypeCount: Some(output_count),
+            KernelCompute: Some(compute_kernel),
+            KernelDestroy: Some(destroy),
+            GetInputCharacteristic: Some(input_characteristic),
+            GetOutputCharacteristic: Some(output_characteristic),
+            GetInputMemoryType: Some(memory),
+            GetVariadicInputMinArity: Some(one),
+            GetVariadicInputHomogeneity: Some(one),
+            GetVariadicOutputMinArity: Some(one),
+            GetVariadicOutputHomogeneity: Some(one),
+            CreateKernelV2: Some(create),
+            KernelComputeV2: Some(compute),
+            // A runtime reads the types of all inputs before it calls one, and fails where an input is absent.
+            InferOutputShapeFn: None,
+            GetStartVersion: Some(one),
+            GetEndVersion: Some(largest),
+        };
+        Operator { table, provider, version, output, typed, exceptions }
+    }
+
+    /// Where it computes.
+    pub fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    /// The table for the runtime.
+    pub fn table(&'static self) -> *const OrtCustomOp {
+        &raw const self.table
+    }
+}

@@ -1,0 +1,234 @@
+//! The memory of a call: from pointers to slices, or to addresses of a GPU.
+//!
+//! Clause of what is unsafe here:
+//! - *tensors*: the memory of an input or output holds the elements that its shape says, until the call ends. Nobody
+//!   writes the inputs meanwhile, and nobody else uses the outputs, of which none shares memory with another tensor.
+
+use crate::error::OperatorError;
+use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
+use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Outputs};
+use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_core::view::View;
+use elsa_runtime::{DeviceInputs, DeviceOutputs};
+use std::ffi::c_void;
+use std::{ptr, slice};
+
+/// The names of the outputs.
+const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
+
+/// The memory of a call, checked for alignment.
+pub(crate) struct Given<'a> {
+    geometry: &'a Geometry,
+    shapes: &'a Shapes,
+    inputs: [*mut c_void; INPUTS],
+    outputs: [*mut c_void; OUTPUTS],
+}
+
+/// Size of an element in bytes, which is its alignment.
+fn size(element: i32) -> usize {
+    match element {
+        1 => 4,
+        7 => 8,
+        10 => 2,
+        _ => 1,
+    }
+}
+
+fn checked(argument: &'static str, data: *mut c_void, size: usize) -> Result<*mut c_void, OperatorError> {
+    if data.addr().is_multiple_of(size) {
+        Ok(data)
+    } else {
+        Err(OperatorError::Place { argument, found: "memory that is not aligned to its elements" })
+    }
+}
+
+impl<'a> Given<'a> {
+    /// No memory yet.
+    pub fn new(geometry: &'a Geometry, shapes: &'a Shapes) -> Given<'a> {
+        Given { geometry, shapes, inputs: [ptr::null_mut(); INPUTS], outputs: [ptr::null_mut(); OUTPUTS] }
+    }
+
+    /// States where an input lies.
+    ///
+    /// # Errors
+    /// Returns an error if it is not aligned.
+    pub fn set_input(&mut self, input: Input, data: *mut c_void) -> Result<(), OperatorError> {
+        let size = self.shapes.input(input).map_or(1, |shape| size(shape.element));
+        self.inputs[input as usize] = checked(input.name(), data, size)?;
+        Ok(())
+    }
+
+    /// States where an output lies.
+    ///
+    /// # Errors
+    /// Returns an error if it is not aligned.
+    pub fn set_output(&mut self, index: usize, data: *mut c_void) -> Result<(), OperatorError> {
+        let size = size(self.geometry.outputs[index].element);
+        self.outputs[index] = checked(OUTPUT_NAMES[index], data, size)?;
+        Ok(())
+    }
+
+    fn dtype(&self) -> DType {
+        self.geometry.problem.spec().dtype
+    }
+
+    /// The first elements of queries, keys and values.
+    fn firsts(&self) -> [*mut u8; 3] {
+        let from = |input: Input| {
+            let at = if self.geometry.packed { Input::Query } else { input };
+            let offset = self.geometry.offsets[input as usize] * self.dtype().size();
+            self.inputs[at as usize].cast::<u8>().wrapping_add(offset)
+        };
+        [Input::Query, Input::Key, Input::Value].map(from)
+    }
+
+    fn input(&self, input: Input) -> *mut c_void {
+        self.inputs[input as usize]
+    }
+}
+
+/// A slice; empty where there are no elements, however the pointer.
+///
+/// # Safety
+/// *tensors*, for `len` elements.
+unsafe fn slice_of<'a, T>(data: *const u8, len: usize) -> &'a [T] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the clause of this function; alignment was checked when the pointer was given.
+    unsafe { slice::from_raw_parts(data.cast(), len) }
+}
+
+/// # Safety
+/// *tensors*, for `len` elements.
+unsafe fn elements<'a>(dtype: DType, data: *const u8, len: usize) -> Elements<'a> {
+    // SAFETY: the clause of this function. Every pattern of bits is a number of these types.
+    unsafe {
+        match dtype {
+            DType::F32 => Elements::F32(slice_of(data, len)),
+            DType::F16 => Elements::F16(slice_of(data, len)),
+            DType::Bf16 => Elements::Bf16(slice_of(data, len)),
+        }
+    }
+}
+
+/// # Safety
+/// *tensors*, for `len` elements of an output.
+unsafe fn elements_mut<'a>(dtype: DType, data: *mut c_void, len: usize) -> ElementsMut<'a> {
+    // A slice without elements needs an address that is aligned and not null.
+    let data = if len == 0 { ptr::without_provenance_mut(64) } else { data };
+    // SAFETY: the clause of this function; alignment was checked when the pointer was given.
+    unsafe {
+        match dtype {
+            DType::F32 => ElementsMut::F32(slice::from_raw_parts_mut(data.cast(), len)),
+            DType::F16 => ElementsMut::F16(slice::from_raw_parts_mut(data.cast(), len)),
+            DType::Bf16 => ElementsMut::Bf16(slice::from_raw_parts_mut(data.cast(), len)),
+        }
+    }
+}
+
+fn extent(view: Option<&View>) -> usize {
+    view.map_or(0, View::extent)
+}
+
+/// The lengths of a call.
+///
+/// # Safety
+/// *tensors*.
+unsafe fn lengths<'a>(given: &Given<'a>) -> Lengths<'a> {
+    let spec = given.geometry.problem.spec();
+    let data = given.input(Input::KeyLengths).cast_const().cast();
+    // SAFETY: the clause of this function: `Geometry` has checked that it is i64 and has an entry for each batch index.
+    let keys = spec.key_lengths.then(|| unsafe { slice_of(data, spec.query.batch()) });
+    Lengths { keys, ..Lengths::default() }
+}
+
+/// The inputs of a call on the host.
+///
+/// # Safety
+/// *tensors*.
+pub(crate) unsafe fn host_inputs<'a>(given: &Given<'a>) -> Inputs<'a> {
+    let spec = given.geometry.problem.spec();
+    let [query, key, value] = given.firsts();
+    let dtype = given.dtype();
+    // SAFETY: the clause of this function. The views were made for the tensors' shapes, from the element on that the
+    // pointer points to.
+    unsafe {
+        let optional = |input: Input, view: Option<&View>| {
+            view.map(|view| elements(dtype, given.input(input).cast(), view.extent()))
+        };
+        let mut inputs = Inputs::new(
+            elements(dtype, query, spec.query.extent()),
+            elements(dtype, key, spec.key.extent()),
+            elements(dtype, value, spec.value.extent()),
+        );
+        inputs.past_key = optional(Input::PastKey, spec.past_key.as_ref());
+        inputs.past_value = optional(Input::PastValue, spec.past_value.as_ref());
+        inputs.mask = spec.mask.map(|mask| {
+            let data = given.input(Input::Mask).cast();
+            match mask.kind() {
+                MaskKind::Bool => MaskElements::Bool(slice_of(data, mask.extent())),
+                MaskKind::Additive(dtype) => MaskElements::Additive(elements(dtype, data, mask.extent())),
+            }
+        });
+        inputs.bias =
+            spec.bias.map(|bias| elements(bias.dtype(), given.input(Input::BiasTable).cast(), bias.extent()));
+        inputs.lengths = lengths(given);
+        inputs
+    }
+}
+
+/// The outputs of a call on the host.
+///
+/// # Safety
+/// *tensors*.
+pub(crate) unsafe fn host_outputs<'a>(given: &Given<'a>) -> Outputs<'a> {
+    let spec = given.geometry.problem.spec();
+    let dtype = given.dtype();
+    // SAFETY: the clause of this function. The views are those of the shapes with which outputs were allocated.
+    unsafe {
+        let mut outputs = Outputs::new(elements_mut(dtype, given.outputs[0], spec.output.extent()));
+        if spec.present_key.is_some() {
+            let len = extent(spec.present_key.as_ref());
+            outputs.present_key = Some(elements_mut(dtype, given.outputs[1], len));
+        }
+        if spec.present_value.is_some() {
+            let len = extent(spec.present_value.as_ref());
+            outputs.present_value = Some(elements_mut(dtype, given.outputs[2], len));
+        }
+        outputs
+    }
+}
+
+/// The inputs of a call on a device, with the lengths on the host.
+///
+/// # Safety
+/// *tensors*, for the lengths.
+pub(crate) unsafe fn device_inputs<'a>(given: &Given<'a>) -> DeviceInputs<'a> {
+    let [query, key, value] = given.firsts().map(|first| first.addr() as u64);
+    let optional = |input: Input| given.shapes.input(input).map(|_| given.input(input).addr() as u64);
+    DeviceInputs {
+        query,
+        key,
+        value,
+        past_key: optional(Input::PastKey),
+        past_value: optional(Input::PastValue),
+        mask: optional(Input::Mask),
+        bias: optional(Input::BiasTable),
+        bias_index: None,
+        // SAFETY: the clause of this function.
+        lengths: unsafe { lengths(given) },
+    }
+}
+
+/// The outputs of a call on a device.
+pub(crate) fn device_outputs(given: &Given<'_>) -> DeviceOutputs {
+    let spec = given.geometry.problem.spec();
+    let [output, present_key, present_value] = given.outputs.map(|data| data.addr() as u64);
+    DeviceOutputs {
+        output: Some(output),
+        present_key: spec.present_key.map(|_| present_key),
+        present_value: spec.present_value.map(|_| present_value),
+        ..DeviceOutputs::default()
+    }
+}
