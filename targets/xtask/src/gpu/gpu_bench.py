@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 
 os.environ.setdefault("ELSA_LIBRARY", os.path.join(os.path.dirname(os.path.realpath(__file__)), "libelsa.so.1"))
 import elsa  # noqa: E402
@@ -24,6 +25,8 @@ import torch.nn.functional as functional  # noqa: E402
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
+# Why a backend does not take a cell, of which PyTorch warns, is in the cell's "failed".
+warnings.filterwarnings("ignore", category=UserWarning)
 
 
 class Cell:
