@@ -1,6 +1,8 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, vision, workspace};
+use super::{
+    bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, vision, workspace,
+};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
