@@ -146,6 +146,9 @@ enum Command {
         /// Runs of each model.
         #[arg(long, default_value_t = 21)]
         rounds: u32,
+        /// The processor's time in place of elapsed time: other programs of the machine disturb it less.
+        #[arg(long)]
+        cpu: bool,
         /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
         words: Vec<String>,
     },
@@ -203,8 +206,9 @@ fn main() -> ExitCode {
         }
         Command::Hunt { arguments } => test::bounds::hunt(&tree, &arguments),
         Command::Peers { plot, arguments } => peers::run(&tree, plot.as_deref(), &arguments),
-        Command::Models { threads, rounds, words } => {
-            let arguments = ["--threads".to_owned(), threads, "--rounds".to_owned(), rounds.to_string()];
+        Command::Models { threads, rounds, cpu, words } => {
+            let mut arguments = vec!["--threads".to_owned(), threads, format!("--rounds={rounds}")];
+            arguments.extend(cpu.then(|| "--cpu".to_owned()));
             models::run(&tree, &words, &arguments)
         }
         Command::Count { shapes } => count::run(&tree, &shapes),

@@ -10,7 +10,7 @@ const HERE: &str = "targets/xtask/src/measure/models";
 const TORCH: &str = "runtime/capi/python/tests/test_torch.py";
 
 /// Makes the environment and the folder of this machine, exports the models whose names have every one of `words`, tests
-/// `elsa.py` with torch, and prints the table. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
+/// `elsa.py` with torch and beside it, and prints the tables. `arguments` go to the comparison: `--threads 1,2`, `--rounds N`.
 pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), String> {
     let python = setup::models(tree)?;
     build::run(tree, HOST, false)?;
@@ -19,8 +19,9 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
     let script = |name: &str| Run::new(tree, "").arg(&python).arg("-B").arg(tree.root.join(name));
     let with_words = |run: Run| words.iter().fold(run, |run, word| run.arg(word));
 
-    let module = dist.join("share/python");
-    let tested = script(TORCH).env("PYTHONPATH", module).env("ELSA_LIBRARY", "").run();
+    let with_module = |run: Run| run.env("PYTHONPATH", dist.join("share/python")).env("ELSA_LIBRARY", "");
+    let tested = with_module(script(TORCH)).run();
+    let sdpa = with_module(script(&format!("{HERE}/sdpa.py"))).run();
     // A model that an exporter refuses is named, and the others are compared.
     let exported = with_words(script(&format!("{HERE}/export.py")).arg(&folder)).run();
     let compare = script(&format!("{HERE}/compare.py"))
@@ -29,7 +30,7 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
         .arg(dist.join("lib/libelsa_ort.so"));
     let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
     let compared = with_words(compare).run();
-    for (what, out) in [(TORCH, tested), ("export.py", exported), ("compare.py", compared)] {
+    for (what, out) in [(TORCH, tested), ("sdpa.py", sdpa), ("export.py", exported), ("compare.py", compared)] {
         if !out.ok {
             return Err(format!("{what}: {}", out.how));
         }
