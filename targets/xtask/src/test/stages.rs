@@ -1,6 +1,8 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
-use super::{bounds, capi, cross, deploy, examples, fuzz, house, release, sanitizers, vision, workspace};
+use super::{
+    bounds, capi, cross, deploy, examples, fuzz, house, ort, release, sanitizers, vision, workspace,
+};
 use crate::gpu::ptx;
 use crate::ran::Ran;
 use crate::shell::Tree;
@@ -18,7 +20,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 30] = [
+pub const STAGES: [Stage; 31] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -117,6 +119,12 @@ pub const STAGES: [Stage; 30] = [
         about: "programs and library, ThreadSanitizer",
         fast: false,
         run: capi::instrumented::tsan,
+    },
+    Stage {
+        name: "ort",
+        about: "the operator of ONNX Runtime, 1.10 to the newest",
+        fast: false,
+        run: ort::ort,
     },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage {
