@@ -253,10 +253,10 @@ impl Api {
         context: *mut OrtKernelContext,
         index: usize,
         dims: &[i64],
-    ) -> Result<*mut OrtValue, OperatorError> {
-        let mut value = ptr::null_mut();
+    ) -> Result<*const OrtValue, OperatorError> {
+        let mut value: *mut OrtValue = ptr::null_mut();
         call!(self, KernelContext_GetOutput(context, index, dims.as_ptr(), dims.len(), &raw mut value))
-            .map(|()| value)
+            .map(|()| value.cast_const())
     }
 
     /// The memory of a tensor.

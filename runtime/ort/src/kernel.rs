@@ -5,12 +5,14 @@ use crate::attributes::{Attributes, Node};
 use crate::cache::{Cache, Prepared};
 use crate::engines;
 use crate::error::OperatorError;
-use crate::geometry::{Geometry, INPUTS, Input, Shapes};
+use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
 use crate::tensors::{Given, device_inputs, device_outputs, host_inputs, host_outputs};
 use elsa_runtime::{PlanOptions, RawStream};
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
 use std::ffi::CStr;
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Where a node computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(crate) struct Kernel {
     api: Api,
     provider: Provider,
     attributes: Attributes,
+    /// Whether the node leaves out `present_key` and `present_value`, learnt when they are first asked for.
+    left_out: [AtomicBool; 2],
     cache: Cache,
 }
 
@@ -69,7 +73,7 @@ impl Kernel {
         if provider == Provider::Cpu {
             engines::cpu()?;
         }
-        Ok(Kernel { api, provider, attributes, cache: Cache::default() })
+        Ok(Kernel { api, provider, attributes, left_out: Default::default(), cache: Cache::default() })
     }
 
     /// The functions of the runtime of this node.
@@ -83,14 +87,21 @@ impl Kernel {
     /// *handle* of [`Api`], for `context`.
     pub unsafe fn compute(&self, context: *mut OrtKernelContext) -> Result<(), OperatorError> {
         // SAFETY: the clause of this function.
-        let (values, shapes) = unsafe { self.shapes(context)? };
-        let prepared = match self.cache.find(&shapes) {
-            Some(prepared) => prepared,
-            None => self.prepare(&shapes)?,
+        let (values, mut shapes) = unsafe { self.shapes(context)? };
+        let mut prepared = self.prepared(&shapes)?;
+        // SAFETY: the clause of this function.
+        let outputs = match unsafe { self.outputs(context, &prepared.geometry, &mut shapes)? } {
+            Some(outputs) => outputs,
+            None => {
+                prepared = self.prepared(&shapes)?;
+                // SAFETY: the clause of this function.
+                let again = unsafe { self.outputs(context, &prepared.geometry, &mut shapes)? };
+                again.ok_or(OperatorError::Missing { argument: "Y", other: "the operator" })?
+            }
         };
         let mut workspace = prepared.workspace()?;
         // SAFETY: the clause of this function.
-        let given = unsafe { self.given(context, &prepared.geometry, &shapes, &values)? };
+        let given = unsafe { self.given(&prepared.geometry, &shapes, &values, &outputs)? };
         let plan = &prepared.plan;
         match self.provider {
             Provider::Cpu => {
@@ -124,7 +135,7 @@ impl Kernel {
         &self,
         context: *const OrtKernelContext,
     ) -> Result<([*const OrtValue; INPUTS], Shapes), OperatorError> {
-        let mut values = [std::ptr::null(); INPUTS];
+        let mut values = [ptr::null(); INPUTS];
         let mut shapes = Shapes::default();
         // SAFETY: *handle*.
         let (inputs, outputs) = unsafe { (self.api.inputs(context)?, self.api.outputs(context)?) };
@@ -136,12 +147,16 @@ impl Kernel {
                 shapes.inputs[i] = Some(unsafe { self.api.shape(values[i])? });
             }
         }
-        // Whether the node names an output of this number is known when it is asked for.
-        (shapes.present_key, shapes.present_value) = (outputs > 1, outputs > 2);
+        let [key, value] = [0, 1].map(|i| outputs > i + 1 && !self.left_out[i].load(Relaxed));
+        (shapes.present_key, shapes.present_value) = (key, value);
         Ok((values, shapes))
     }
 
-    fn prepare(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
+    /// The plan for the shapes of a call.
+    fn prepared(&self, shapes: &Shapes) -> Result<Arc<Prepared>, OperatorError> {
+        if let Some(prepared) = self.cache.find(shapes) {
+            return Ok(prepared);
+        }
         let geometry = Geometry::of(&self.attributes, shapes)?;
         let engine = match self.provider {
             Provider::Cpu => engines::cpu()?,
@@ -151,34 +166,59 @@ impl Kernel {
         Ok(self.cache.insert(*shapes, geometry, plan))
     }
 
-    /// The memory of a call, with its outputs allocated.
+    /// Allocates the outputs of a call, `Y` last. Returns none if one turns out to be left out by the node, which `shapes`
+    /// then says.
+    ///
+    /// # Safety
+    /// *handle*.
+    unsafe fn outputs(
+        &self,
+        context: *mut OrtKernelContext,
+        geometry: &Geometry,
+        shapes: &mut Shapes,
+    ) -> Result<Option<[*const OrtValue; OUTPUTS]>, OperatorError> {
+        let mut outputs = [ptr::null(); OUTPUTS];
+        let wanted = [true, shapes.present_key, shapes.present_value];
+        for i in (0..OUTPUTS).rev().filter(|i| wanted[*i]) {
+            // SAFETY: *handle*.
+            outputs[i] = unsafe { self.api.output(context, i, geometry.outputs[i].dims())? };
+            if outputs[i].is_null() {
+                match i {
+                    1 => shapes.present_key = false,
+                    _ => shapes.present_value = false,
+                }
+                if let Some(left_out) = i.checked_sub(1).and_then(|i| self.left_out.get(i)) {
+                    left_out.store(true, Relaxed);
+                }
+            }
+        }
+        let now = [true, shapes.present_key, shapes.present_value];
+        Ok((now == wanted && !outputs[0].is_null()).then_some(outputs))
+    }
+
+    /// The memory of a call.
     ///
     /// # Safety
     /// *handle*.
     unsafe fn given<'a>(
         &self,
-        context: *mut OrtKernelContext,
         geometry: &'a Geometry,
         shapes: &'a Shapes,
-        values: &[*const OrtValue; INPUTS],
+        inputs: &[*const OrtValue; INPUTS],
+        outputs: &[*const OrtValue; OUTPUTS],
     ) -> Result<Given<'a>, OperatorError> {
         let mut given = Given::new(geometry, shapes);
         for input in Input::ALL {
-            let value = values[input as usize];
+            let value = inputs[input as usize];
             if !value.is_null() {
                 // SAFETY: *handle*: an input that is there.
                 given.set_input(input, unsafe { self.api.data(value)? })?;
             }
         }
-        let present = [true, shapes.present_key, shapes.present_value];
-        for (i, shape) in geometry.outputs.iter().enumerate() {
-            if present[i] {
-                // SAFETY: *handle*.
-                let value = unsafe { self.api.output(context, i, shape.dims())? };
-                if !value.is_null() {
-                    // SAFETY: *handle*: an output that was allocated.
-                    given.set_output(i, unsafe { self.api.data(value)? })?;
-                }
+        for (i, value) in outputs.iter().enumerate() {
+            if !value.is_null() {
+                // SAFETY: *handle*: an output that was allocated.
+                given.set_output(i, unsafe { self.api.data(*value)? })?;
             }
         }
         Ok(given)

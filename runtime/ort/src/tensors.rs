@@ -4,6 +4,7 @@
 //! - *tensors*: the memory of an input or output holds the elements that its shape says, until the call ends. Nobody
 //!   writes the inputs meanwhile, and nobody else uses the outputs, of which none shares memory with another tensor.
 
+use crate::api::TensorShape;
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
 use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Outputs};
@@ -16,7 +17,7 @@ use std::{ptr, slice};
 /// The names of the outputs.
 const OUTPUT_NAMES: [&str; OUTPUTS] = ["Y", "present_key", "present_value"];
 
-/// The memory of a call, checked for alignment.
+/// The memory of a call, checked for alignment and null.
 pub(crate) struct Given<'a> {
     geometry: &'a Geometry,
     shapes: &'a Shapes,
@@ -34,8 +35,15 @@ fn size(element: i32) -> usize {
     }
 }
 
-fn checked(argument: &'static str, data: *mut c_void, size: usize) -> Result<*mut c_void, OperatorError> {
-    if data.addr().is_multiple_of(size) {
+fn checked(
+    argument: &'static str,
+    data: *mut c_void,
+    shape: &TensorShape,
+) -> Result<*mut c_void, OperatorError> {
+    if data.is_null() && shape.dims().iter().all(|dim| *dim != 0) {
+        return Err(OperatorError::Place { argument, found: "no memory" });
+    }
+    if data.addr().is_multiple_of(size(shape.element)) {
         Ok(data)
     } else {
         Err(OperatorError::Place { argument, found: "memory that is not aligned to its elements" })
@@ -51,20 +59,20 @@ impl<'a> Given<'a> {
     /// States where an input lies.
     ///
     /// # Errors
-    /// Returns an error if it is not aligned.
+    /// Returns an error if it is not aligned, or null.
     pub fn set_input(&mut self, input: Input, data: *mut c_void) -> Result<(), OperatorError> {
-        let size = self.shapes.input(input).map_or(1, |shape| size(shape.element));
-        self.inputs[input as usize] = checked(input.name(), data, size)?;
+        if let Some(shape) = self.shapes.input(input) {
+            self.inputs[input as usize] = checked(input.name(), data, shape)?;
+        }
         Ok(())
     }
 
     /// States where an output lies.
     ///
     /// # Errors
-    /// Returns an error if it is not aligned.
+    /// Returns an error if it is not aligned, or null.
     pub fn set_output(&mut self, index: usize, data: *mut c_void) -> Result<(), OperatorError> {
-        let size = size(self.geometry.outputs[index].element);
-        self.outputs[index] = checked(OUTPUT_NAMES[index], data, size)?;
+        self.outputs[index] = checked(OUTPUT_NAMES[index], data, &self.geometry.outputs[index])?;
         Ok(())
     }
 

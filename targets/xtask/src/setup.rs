@@ -1,6 +1,8 @@
 //! What the stages need besides the toolchain of the tree: looked up, installed when missing, and where that is not
 //! allowed, refused with the command that installs it.
 
+pub mod ort;
+
 use crate::shell::{Run, Tree};
 use elsa_targets::{Board, REFERENCE};
 use std::path::{Path, PathBuf};

@@ -18,8 +18,8 @@ pub struct Case {
     pub kv_heads: usize,
     pub scale: f64,
     pub score: Score,
-    /// Whether `present_key` and `present_value` are asked for.
-    pub present: bool,
+    /// The outputs, with empty names for what is left out.
+    pub outputs: &'static [&'static str],
 }
 
 /// Numbers between −1 and 1 that look random.
@@ -62,7 +62,7 @@ fn plain(name: &'static str, numbers: &mut Numbers, half: bool) -> Case {
     let dims = [2, 4, 12, 16];
     let inputs = ["Q", "K", "V"].map(|name| (name, Some(numbers.tensor(half, &dims)))).into();
     let (attributes, score) = (Vec::new(), Box::new(|_, s| s));
-    Case { name, attributes, inputs, heads: 4, kv_heads: 4, scale: 0.25, score, present: false }
+    Case { name, attributes, inputs, heads: 4, kv_heads: 4, scale: 0.25, score, outputs: &["Y"] }
 }
 
 fn keep(attended: bool, s: f64) -> f64 {
@@ -134,9 +134,11 @@ pub fn cases(half: bool) -> Vec<Case> {
         let mut past = || Some(numbers.tensor(half, &[2, 4, 5, 16]));
         case.inputs.extend([("", None), ("", None), ("past_key", past()), ("past_value", past())]);
         case.score = Box::new(|[_, _, i, j], s| keep(j <= i + 5, s));
-        case.present = true;
+        case.outputs = &["Y", "present_key", "present_value"];
     });
-    add("present without a past", &|case, _| case.present = true);
+    add("present without a past", &|case, _| case.outputs = &["Y", "present_key", "present_value"]);
+    add("present values alone", &|case, _| case.outputs = &["Y", "", "present_value"]);
+    add("outputs that are left out", &|case, _| case.outputs = &["Y", "", ""]);
     add("lengths, causal", &|case, _| {
         case.attributes = vec![("is_causal", Int(1))];
         let lengths = Tensor { dims: vec![2], data: Data::I64(vec![7, 12]) };

@@ -10,6 +10,7 @@ mod examples;
 mod fuzz;
 mod house;
 mod links;
+mod ort;
 mod printed;
 mod python;
 mod readme;

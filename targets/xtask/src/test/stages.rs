@@ -1,7 +1,7 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use super::{
-    bounds, capi, cross, deploy, examples, fuzz, house, python, release, sanitizers, tensorrt, vision, workspace,
+    bounds, capi, cross, deploy, examples, fuzz, house, ort, python, release, sanitizers, tensorrt, vision, workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
@@ -20,7 +20,7 @@ pub struct Stage {
 }
 
 /// Every stage.
-pub const STAGES: [Stage; 32] = [
+pub const STAGES: [Stage; 33] = [
     Stage { name: "fmt", about: "formatting", fast: true, run: workspace::fmt },
     Stage {
         name: "house",
@@ -121,6 +121,12 @@ pub const STAGES: [Stage; 32] = [
         run: capi::instrumented::tsan,
     },
     Stage { name: "python", about: "elsa.py, by this Python and by 3.6", fast: false, run: python::python },
+    Stage {
+        name: "ort",
+        about: "the operator of ONNX Runtime, 1.10 to the newest",
+        fast: false,
+        run: ort::ort,
+    },
     Stage { name: "vision", about: "the C++ pipeline answers as PyTorch", fast: false, run: vision::vision },
     Stage {
         name: "examples",

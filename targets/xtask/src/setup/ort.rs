@@ -1,0 +1,133 @@
+//! What the operator of ONNX Runtime is tested with: libraries of the runtime, and Python environments.
+
+use super::{BOARD_ROOT, environment, file, in_path, program, succeeds};
+use crate::shell::{Run, Tree, side_by_side};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The versions: those of JetPack 4.6, with and without a Python of that time; the last before streams of providers; the
+/// first whose kernels have a status in every build; and the newest.
+const VERSIONS: [&str; 5] = ["1.10.0", "1.11.0", "1.14.0", "1.17.0", "latest"];
+const NEWEST_PACKAGES: [&str; 3] = ["numpy", "onnx", "onnxruntime"];
+const OLDEST_PACKAGES: [&str; 2] = ["numpy", "onnxruntime==1.10.0"];
+
+/// What an emulated program reads about its processor: the machine's own description is that of another.
+const PROCESSOR: &str = "BogoMIPS\t: 62.50\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32\n\
+    CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd07\nCPU revision\t: 3\n\n";
+
+/// The library of a version of the runtime.
+pub struct Runtime {
+    version: &'static str,
+    /// For x86-64.
+    pub here: PathBuf,
+    /// For arm64.
+    pub board: PathBuf,
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ONNX Runtime {}", self.version)
+    }
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{}: {error}", path.display())
+}
+
+/// The libraries, from the packages of the runtime for Node.js, which hold them for both machines.
+pub fn runtimes(tree: &Tree) -> Result<Vec<Runtime>, String> {
+    program(tree, "npm", "npm")?;
+    side_by_side(VERSIONS.to_vec(), |version| runtime(tree, version)).into_iter().collect()
+}
+
+fn runtime(tree: &Tree, version: &'static str) -> Result<Runtime, String> {
+    let folder = tree.target.join("onnxruntime").join(version);
+    let [here, board] = ["x64", "arm64"].map(|machine| folder.join(machine).join("libonnxruntime.so.1"));
+    if here.is_file() && board.is_file() {
+        return Ok(Runtime { version, here, board });
+    }
+    // Whole or not at all.
+    let part = folder.join("part");
+    if part.exists() {
+        fs::remove_dir_all(&part).map_err(at(&part))?;
+    }
+    fs::create_dir_all(&part).map_err(at(&part))?;
+    let pack = Run::new(tree, "npm pack --silent").arg(format!("onnxruntime-node@{version}")).dir(&part);
+    let packed = pack.whole().run().text("npm pack onnxruntime-node")?;
+    let name = packed.lines().last().unwrap_or_default().trim();
+    let unpack = Run::new(tree, "tar --wildcards -xzf").arg(part.join(name)).arg("*/libonnxruntime.so*");
+    unpack.dir(&part).whole().run().text("tar")?;
+    for (machine, to) in [("x64", &here), ("arm64", &board)] {
+        let found =
+            library(&part, machine).ok_or(format!("onnxruntime-node@{version}: none for {machine}"))?;
+        let folder = folder.join(machine);
+        fs::create_dir_all(&folder).map_err(at(&folder))?;
+        fs::rename(&found, to).map_err(at(to))?;
+    }
+    fs::remove_dir_all(&part).map_err(at(&part))?;
+    Ok(Runtime { version, here, board })
+}
+
+/// The library for a machine in an unpacked package, whose folders are named by the interface of Node.js.
+fn library(part: &Path, machine: &str) -> Option<PathBuf> {
+    let bin = fs::read_dir(part.join("package/bin")).ok()?;
+    let folders = bin.filter_map(|entry| Some(entry.ok()?.path().join("linux").join(machine)));
+    let mut files = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().filter_map(Result::ok);
+    files.find(|file| file.file_name().to_string_lossy().starts_with("libonnxruntime.so")).map(|f| f.path())
+}
+
+/// Where an emulated program finds its libraries, and a description of the emulated processor.
+pub fn board_root(tree: &Tree) -> Result<PathBuf, String> {
+    file(tree, &format!("{BOARD_ROOT}/lib/libstdc++.so.6"), "libstdc++6-arm64-cross")?;
+    let root = tree.target.join("onnxruntime/board");
+    let proc = root.join("proc");
+    fs::create_dir_all(&proc).map_err(at(&proc))?;
+    let text: String = (0..2).map(|i| format!("processor\t: {i}\n{PROCESSOR}")).collect();
+    fs::write(proc.join("cpuinfo"), text).map_err(at(&proc))?;
+    let lib = root.join("lib");
+    if !lib.exists() {
+        std::os::unix::fs::symlink(format!("{BOARD_ROOT}/lib"), &lib).map_err(at(&lib))?;
+    }
+    Ok(root)
+}
+
+/// The Python of a private environment with the newest ONNX and ONNX Runtime.
+pub fn newest(tree: &Tree) -> Result<PathBuf, String> {
+    let works = |bin: &Path| succeeds(tree, bin, "python", &["-c", "import numpy, onnx, onnxruntime"]);
+    let bin = environment(tree, "ort-venv", "onnx or onnxruntime", &NEWEST_PACKAGES, &works)?;
+    Ok(bin.join("python"))
+}
+
+/// Python 3.6 with ONNX Runtime 1.10, as JetPack 4.6 has them; `None` where there is no Python 3.6.
+pub fn oldest(tree: &Tree) -> Result<Option<PathBuf>, String> {
+    let venv = tree.target.join("ort36-venv");
+    let python = venv.join("bin/python");
+    let works = || succeeds(tree, &venv.join("bin"), "python", &["-c", "import numpy, onnxruntime"]);
+    if works() {
+        return Ok(Some(python));
+    }
+    let Some(interpreter) = interpreter() else { return Ok(None) };
+    let made = Run::new(tree, "").arg(interpreter).args("-m venv --clear").arg(&venv).run();
+    made.text("Python 3.6")?;
+    // The pip of that Python knows no packages of that runtime's kind.
+    let pip = |words: &[&str]| {
+        let run = Run::new(tree, "").arg(&python).args("-m pip install --quiet");
+        words.iter().fold(run, |run, word| run.arg(*word)).run().text("pip of Python 3.6")
+    };
+    pip(&["--upgrade", "pip<22"])?;
+    pip(&OLDEST_PACKAGES)?;
+    if works() { Ok(Some(python)) } else { Err("Python 3.6: no onnxruntime in its environment".to_owned()) }
+}
+
+/// An interpreter of Python 3.6: in the path, or one of pyenv's.
+fn interpreter() -> Option<PathBuf> {
+    let mut own = Vec::new();
+    if let Some(home) = std::env::var_os("HOME") {
+        let versions = fs::read_dir(Path::new(&home).join(".pyenv/versions")).ok();
+        let of = versions.into_iter().flatten().filter_map(Result::ok);
+        let of = of.filter(|version| version.file_name().to_string_lossy().starts_with("3.6."));
+        own.extend(of.map(|version| version.path().join("bin/python3.6")));
+    }
+    own.into_iter().find(|path| path.is_file()).or_else(|| in_path("python3.6").then(|| "python3.6".into()))
+}
