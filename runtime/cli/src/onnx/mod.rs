@@ -16,6 +16,7 @@ mod find;
 mod forms;
 mod fused;
 mod infer;
+mod key;
 mod masks;
 mod model;
 mod ops;
@@ -37,6 +38,7 @@ use infer::External;
 use model::Model;
 pub use model::ModelError;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -122,10 +124,11 @@ fn examine(model: &Model<'_>, external: External<'_>) -> (Vec<Attention>, Vec<Ch
         let worlds = infer::worlds(model, external);
         let site = Site { graph, opset: model.opset, worlds: &worlds };
         let prefix = prefix(graph);
+        let mut proved = HashSet::new();
         for (n, node) in graph.nodes.iter().enumerate().filter(|(_, node)| is_site(node)) {
             let made = node.outputs.first().cloned().unwrap_or_default();
             let name = if node.name.is_empty() { made } else { node.name.clone() };
-            let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()));
+            let change = replacement(&site, n, &format!("{prefix}_{}", changes.len()), &mut proved);
             let (replaced, words) = match change {
                 Ok(change) => {
                     let words = change.words.clone();
@@ -149,8 +152,13 @@ fn examine(model: &Model<'_>, external: External<'_>) -> (Vec<Attention>, Vec<Ch
     (attentions, changes)
 }
 
-/// The proved replacement of node `n`.
-fn replacement(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason> {
+/// The proved replacement of node `n`. `proved` holds the keys of proofs that have been made.
+fn replacement(
+    site: &Site<'_>,
+    n: usize,
+    prefix: &str,
+    proved: &mut HashSet<Vec<u8>>,
+) -> Result<Change, Reason> {
     let node = &site.graph.nodes[n];
     let change = if node.is("Softmax") {
         change::of(site, &site.around(node)?, prefix)?
@@ -158,7 +166,13 @@ fn replacement(site: &Site<'_>, n: usize, prefix: &str) -> Result<Change, Reason
         let found = fused::found(site, n)?;
         change::of(site, &found, prefix).or_else(|_| fused::same(site, n, prefix))?
     };
-    prove::prove(site, &change)?;
+    match key::key(site, &change) {
+        Some(key) if proved.contains(&key) => {}
+        key => {
+            prove::prove(site, &change)?;
+            proved.extend(key);
+        }
+    }
     Ok(change)
 }
 

@@ -111,7 +111,8 @@ pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError
     Ok(out.0)
 }
 
-fn message(node: &Node) -> Vec<u8> {
+/// The bytes of a node.
+pub fn message(node: &Node) -> Vec<u8> {
     let mut w = Writer::default();
     for input in &node.inputs {
         w.bytes(1, input.as_bytes());
@@ -150,7 +151,8 @@ fn message(node: &Node) -> Vec<u8> {
     w.0
 }
 
-fn constant(name: &str, array: &Array) -> Vec<u8> {
+/// The bytes of a constant.
+pub fn constant(name: &str, array: &Array) -> Vec<u8> {
     let mut w = Writer::default();
     for &n in &array.shape {
         w.int(1, i64::try_from(n).unwrap_or(i64::MAX));
