@@ -275,7 +275,7 @@ impl Site<'_> {
                     _ => return Err("a Where among its scores puts no constant in their place".into()),
                 };
                 let fill = other * found.scale;
-                if !(fill <= LOWEST) {
+                if fill > LOWEST || fill.is_nan() {
                     return Err(format!(
                         "a Where among its scores puts {fill} in their place; a mask puts {LOWEST} or less"
                     ));

@@ -69,7 +69,7 @@ fn moved(site: &Site<'_>, world: &World<'_>, links: &[Link], at: usize) -> Optio
 
 fn numbers(world: &World<'_>, name: &str) -> Option<Array> {
     let shape = world.shape(name)?.to_vec();
-    let n = count(&shape, LARGEST)?;
+    let n = count(&shape, world.limits().elements)?;
     Some(Array::new(Kind::F64, shape, (0..n).map(|i| i as f64).collect()))
 }
 

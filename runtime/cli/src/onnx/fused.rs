@@ -4,7 +4,7 @@ use super::array::{Array, Kind, count};
 use super::change::{Change, DOMAIN, OPERATOR, Role};
 use super::find::{Action, Found, Reason, Site, Term};
 use super::model::{Attribute, Node};
-use super::ops::{LARGEST, expanded};
+use super::ops::{LARGEST, Limits, expanded};
 
 /// The domain of ONNX Runtime's own operators.
 pub const MICROSOFT: &str = "com.microsoft";
@@ -174,7 +174,7 @@ fn operand(array: &Array, heads: Option<usize>) -> Option<[usize; 4]> {
 
 /// The answer of such a node, in f64; none for other nodes, and for what is not replaced.
 #[must_use]
-pub fn eval(node: &Node, inputs: &[Option<&Array>]) -> Option<Array> {
+pub fn eval(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Option<Array> {
     if !is_fused(node) {
         return None;
     }
@@ -188,7 +188,9 @@ pub fn eval(node: &Node, inputs: &[Option<&Array>]) -> Option<Array> {
     if kv == 0 || !h.is_multiple_of(kv) || d != d2 || m != m2 {
         return None;
     }
-    count(&[b, h, n, m, d + e], 1 << 35)?;
+    count(&[b, h, n, m, d.checked_add(e)?], limits.work)?;
+    count(&[b, h, n, e], limits.elements)?;
+    count(&[b, h, n, m], limits.elements)?;
     let at = |heads: usize, tokens: usize, dim: usize, b: usize, h: usize, i: usize| {
         if rows { ((b * tokens + i) * heads + h) * dim } else { ((b * heads + h) * tokens + i) * dim }
     };

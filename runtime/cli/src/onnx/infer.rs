@@ -6,7 +6,7 @@
 
 use super::array::{Array, Kind, Stored, count};
 use super::model::{Axis, Declared, Model, Node};
-use super::ops;
+use super::ops::{self, Limits};
 use super::shapes::{self, Value};
 use std::collections::HashMap;
 
@@ -26,6 +26,7 @@ pub type External<'a> = &'a dyn Fn(&Stored, usize) -> Option<Array>;
 pub struct World<'a> {
     model: &'a Model<'a>,
     external: External<'a>,
+    limits: Limits,
     /// Sizes of the free axes by name.
     sizes: HashMap<String, usize>,
     values: HashMap<String, Value>,
@@ -58,7 +59,7 @@ fn free_axes(model: &Model<'_>) -> Vec<(String, usize, usize)> {
 const SIZES: [[usize; 3]; 5] = [[2, 6, 224], [3, 9, 256], [3, 9, 224], [1, 8, 384], [2, 7, 64]];
 
 /// Up to two worlds in which the shapes of as many attentions as possible are known.
-pub fn worlds<'a>(model: &'a Model<'a>, external: External<'a>) -> Vec<World<'a>> {
+pub fn worlds<'a>(model: &'a Model<'a>, external: External<'a>, limits: Limits) -> Vec<World<'a>> {
     let axes = free_axes(model);
     let mut tried: Vec<(usize, World<'a>)> = Vec::new();
     for sizes in if axes.is_empty() { &SIZES[..1] } else { &SIZES[..] } {
@@ -74,7 +75,7 @@ pub fn worlds<'a>(model: &'a Model<'a>, external: External<'a>) -> Vec<World<'a>
         if tried.iter().any(|(_, world)| world.sizes == sizes) {
             continue;
         }
-        let world = World::new(model, external, sizes);
+        let world = World::new(model, external, limits, sizes);
         let known = model.graph.nodes.iter().filter(|node| node.op == "Softmax" || node.op == "MatMul");
         let known =
             known.filter(|node| node.outputs.first().is_some_and(|name| world.values.contains_key(name)));
@@ -90,8 +91,13 @@ pub fn worlds<'a>(model: &'a Model<'a>, external: External<'a>) -> Vec<World<'a>
 }
 
 impl<'a> World<'a> {
-    fn new(model: &'a Model<'a>, external: External<'a>, sizes: HashMap<String, usize>) -> World<'a> {
-        let mut world = World { model, external, sizes, values: HashMap::new() };
+    fn new(
+        model: &'a Model<'a>,
+        external: External<'a>,
+        limits: Limits,
+        sizes: HashMap<String, usize>,
+    ) -> World<'a> {
+        let mut world = World { model, external, limits, sizes, values: HashMap::new() };
         let declared: HashMap<&str, &Declared> = model
             .graph
             .infos
@@ -111,7 +117,7 @@ impl<'a> World<'a> {
                 world.values.entry(input.name.clone()).or_insert(value);
             }
         }
-        let mut budget = TOTAL;
+        let mut budget = TOTAL.min(limits.elements.saturating_mul(16));
         for node in &model.graph.nodes {
             let made = world.follow(node, &mut budget);
             for (i, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
@@ -168,7 +174,7 @@ impl<'a> World<'a> {
             let missing =
                 arrays.iter().zip(&node.inputs).any(|(array, name)| array.is_none() && !name.is_empty());
             let arrays: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
-            if missing { None } else { ops::eval(model.file, node, model.opset, &arrays) }
+            if missing { None } else { ops::eval(model.file, node, model.opset, &arrays, self.limits) }
         });
         match computed {
             Some(arrays) => Some(arrays.into_iter().map(Value::from).collect()),
@@ -225,9 +231,15 @@ impl<'a> World<'a> {
         self.values.get(name).map(|value| value.kind)
     }
 
+    /// How much may be computed.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// What `node` makes of `inputs`.
     #[must_use]
     pub fn eval(&self, node: &Node, inputs: &[Option<&Array>]) -> Option<Vec<Array>> {
-        ops::eval(self.model.file, node, self.model.opset, inputs)
+        ops::eval(self.model.file, node, self.model.opset, inputs, self.limits)
     }
 }

@@ -157,7 +157,7 @@ pub fn shift(piece: &Piece, s: &Sizes, grid: [usize; 2]) -> Option<([usize; 2], 
     if count < 2 || queries != n || keys != n || !s.batch.is_multiple_of(count) {
         return None;
     }
-    if piece.data.iter().any(|&x| x != 0.0 && !(x <= SHIFTED)) {
+    if piece.data.iter().any(|&x| x.is_nan() || x > SHIFTED && x != 0.0) {
         return None;
     }
     let [r, c] = grid;

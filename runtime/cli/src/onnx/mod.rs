@@ -37,6 +37,7 @@ use find::{Reason, Site};
 use infer::External;
 use model::Model;
 pub use model::ModelError;
+pub use ops::Limits;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -105,15 +106,19 @@ pub struct Attention {
 ///
 /// # Errors
 /// Bytes that are not a model.
-pub fn rewritten(file: &[u8], external: External<'_>) -> Result<(Vec<Attention>, Vec<u8>), ModelError> {
+pub fn rewritten(
+    file: &[u8],
+    external: External<'_>,
+    limits: Limits,
+) -> Result<(Vec<Attention>, Vec<u8>), ModelError> {
     let model = Model::read(file)?;
     model.locations()?;
-    let (attentions, changes) = examine(&model, external);
+    let (attentions, changes) = examine(&model, external, limits);
     Ok((attentions, write::write(&model, &changes)?))
 }
 
 /// Every attention of the model, and the changes that are proved.
-fn examine(model: &Model<'_>, external: External<'_>) -> (Vec<Attention>, Vec<Change>) {
+fn examine(model: &Model<'_>, external: External<'_>, limits: Limits) -> (Vec<Attention>, Vec<Change>) {
     let graph = &model.graph;
     let is_site = |node: &model::Node| node.is("Softmax") || fused::is_fused(node);
     let mut attentions: Vec<Attention> = Vec::new();
@@ -121,7 +126,7 @@ fn examine(model: &Model<'_>, external: External<'_>) -> (Vec<Attention>, Vec<Ch
     let mut inner: Vec<&String> = model.functions.iter().collect();
     inner.extend(graph.nodes.iter().flat_map(|node| &node.inner));
     if graph.nodes.iter().any(is_site) {
-        let worlds = infer::worlds(model, external);
+        let worlds = infer::worlds(model, external, limits);
         let site = Site { graph, opset: model.opset, worlds: &worlds };
         let prefix = prefix(graph);
         let mut proved = HashSet::new();
@@ -261,7 +266,8 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
         Verb::List(args) => {
             let source = Source::open(&args.model)?;
             let (model, _) = source.model()?;
-            let (attentions, _) = examine(&model, &|stored, most| source.external(stored, most));
+            let (attentions, _) =
+                examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
             tell(&args.model, &attentions, None, args.json)
         }
         Verb::Rewrite(args) => {
@@ -286,7 +292,8 @@ pub fn onnx(args: &OnnxArgs) -> Result<(), Error> {
                 }
             }
             let target = if args.dry_run { None } else { Some(Target::new("OUT", &args.out)?) };
-            let (attentions, changes) = examine(&model, &|stored, most| source.external(stored, most));
+            let (attentions, changes) =
+                examine(&model, &|stored, most| source.external(stored, most), Limits::WHOLE);
             let bytes = write::write(&model, &changes).map_err(|e| source.refuse(e.into()))?;
             let written = target.is_some().then_some(args.out.as_path());
             if let Some(target) = target {

@@ -10,8 +10,21 @@ use super::shapes::{self, Value, place};
 /// The most elements that the rewriter computes of one tensor.
 pub const LARGEST: usize = 1 << 25;
 
-/// The most multiplications of one product of matrices.
-const PRODUCTS: usize = 1 << 36;
+/// How much is computed for a model. What needs more stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Elements of one tensor, at most [`LARGEST`].
+    pub elements: usize,
+    /// Multiplications of one product of matrices, or of one attention.
+    pub work: usize,
+}
+
+impl Limits {
+    /// For models that are to be rewritten.
+    pub const WHOLE: Limits = Limits { elements: LARGEST, work: 1 << 35 };
+    /// For hostile bytes: an answer in milliseconds.
+    pub const SMALL: Limits = Limits { elements: 1 << 12, work: 1 << 18 };
+}
 
 /// The elements `x[offset + Σ coordinate · stride]` in the order of `shape`.
 fn strided(x: &[f64], shape: &[usize], offset: isize, strides: &[isize]) -> Option<Vec<f64>> {
@@ -69,12 +82,15 @@ pub fn expanded(array: &Array, shape: &[usize]) -> Option<Vec<f64>> {
     strided(&array.data, shape, 0, &strides)
 }
 
-fn product(a: &Array, b: &Array, shape: &[usize]) -> Option<Vec<f64>> {
+fn product(a: &Array, b: &Array, shape: &[usize], limits: Limits) -> Option<Vec<f64>> {
     let ([.., m, k], [.., n]) = (a.shape.as_slice(), b.shape.as_slice()) else { return None };
     let (m, k, n) = (*m, *k, *n);
     let outer = &shape[..shape.len() - 2];
     let batches = count(outer, LARGEST)?;
-    batches.checked_mul(m)?.checked_mul(k)?.checked_mul(n).filter(|&work| work <= PRODUCTS)?;
+    count(&[batches, m, k, n], limits.work)?;
+    // Either is repeated along the batch.
+    count(&[batches, m, k], limits.elements)?;
+    count(&[batches, k, n], limits.elements)?;
     let whole = |rows: usize, columns: usize| [outer, &[rows, columns]].concat();
     let (a, b) = (expanded(a, &whole(m, k))?, expanded(b, &whole(k, n))?);
     let mut out = vec![0.0; count(shape, LARGEST)?];
@@ -162,13 +178,19 @@ fn binary(op: &str, integers: bool, a: f64, b: f64) -> Option<f64> {
 
 /// What `node` makes of `inputs`; none for an operator that is not computed here, and for tensors that are too large.
 #[must_use]
-pub fn eval(file: &[u8], node: &Node, opset: i64, inputs: &[Option<&Array>]) -> Option<Vec<Array>> {
+pub fn eval(
+    file: &[u8],
+    node: &Node,
+    opset: i64,
+    inputs: &[Option<&Array>],
+    limits: Limits,
+) -> Option<Vec<Array>> {
     let values: Vec<Option<Value>> =
         inputs.iter().map(|array| array.map(|array| array.clone().into())).collect();
     let values: Vec<Option<&Value>> = values.iter().map(Option::as_ref).collect();
     let made = shapes::of(node, opset, &values)?;
     for (_, shape) in &made {
-        count(shape, LARGEST)?;
+        count(shape, limits.elements)?;
     }
     let (kind, shape) = made.first()?.clone();
     let get = |i: usize| inputs.get(i).copied().flatten();
@@ -234,7 +256,7 @@ pub fn eval(file: &[u8], node: &Node, opset: i64, inputs: &[Option<&Array>]) -> 
             let (low, high) = (bound(1, "min", f64::NEG_INFINITY)?, bound(2, "max", f64::INFINITY)?);
             one(get(0)?.data.iter().map(|&x| x.max(low).min(high)).collect())
         }
-        "MatMul" => one(product(get(0)?, get(1)?, &shape)?),
+        "MatMul" => one(product(get(0)?, get(1)?, &shape, limits)?),
         "Gemm" => {
             let turned = |name: &str| node.int(name).unwrap_or(0) != 0;
             if turned("transA") || get(2).is_none() || node.float("alpha").unwrap_or(1.0) != 1.0 {
@@ -249,7 +271,7 @@ pub fn eval(file: &[u8], node: &Node, opset: i64, inputs: &[Option<&Array>]) -> 
             };
             let c = expanded(get(2)?, &shape)?;
             let beta = f64::from(node.float("beta").unwrap_or(1.0));
-            one(product(get(0)?, &b, &shape)?.into_iter().zip(c).map(|(x, c)| x + beta * c).collect())
+            one(product(get(0)?, &b, &shape, limits)?.into_iter().zip(c).map(|(x, c)| x + beta * c).collect())
         }
         "Softmax" => {
             let axis = place(node.int("axis").unwrap_or(if opset < 13 { 1 } else { -1 }), shape.len())?;

@@ -11,6 +11,7 @@ use super::find::{Reason, Site};
 use super::fused;
 use super::infer::World;
 use super::model::{Attribute, Node};
+use super::ops::Limits;
 use crate::random::Random;
 use elsa_core::attention::{
     Alignment, BiasView, Inputs, MaskElements, MaskKind, MaskView, Spec, TableView, Windows, reference,
@@ -23,9 +24,6 @@ use std::collections::HashMap;
 /// How far an element may lie from the other, relative to the largest value. The scale is rounded to f32 in the node, which
 /// is `2^-24` of a score.
 const NEAR: f64 = 1e-5;
-
-/// The most multiplications of a proof.
-const WORK: usize = 1 << 35;
 
 /// Nodes that depend on each other at most so deep.
 const DEPTH: usize = 200;
@@ -88,7 +86,9 @@ fn draw(
     let (Some(shape), Some(kind)) = (world.shape(name), world.kind(name)) else {
         return Err(format!("the shape of '{name}' does not follow from the model"));
     };
-    let Some(n) = count(shape, 1 << 26) else { return Err(format!("'{name}' is too large for a proof")) };
+    let Some(n) = count(shape, world.limits().elements) else {
+        return Err(format!("'{name}' is too large for a proof"));
+    };
     let keys = shape.last().copied().unwrap_or(1).max(1);
     // Scores of a few units, whatever the scale: a proof sees nothing where one key takes all.
     let node = change.operator();
@@ -138,7 +138,7 @@ impl Graph<'_> {
             arrays.push(if input.is_empty() { None } else { Some(self.tensor(input, depth + 1)?) });
         }
         let inputs: Vec<Option<&Array>> = arrays.iter().map(Option::as_ref).collect();
-        let made = match fused::eval(node, &inputs) {
+        let made = match fused::eval(node, &inputs, self.world.limits()) {
             Some(made) => vec![made],
             None => self.world.eval(node, &inputs)?,
         };
@@ -154,8 +154,8 @@ impl Graph<'_> {
         for _ in 0..DEPTH {
             let Some(&n) = self.site.graph.producer.get(&name) else { break };
             let inputs = self.site.graph.nodes[n].inputs.iter().filter(|input| !input.is_empty());
-            match inputs.cloned().find(|input| self.tensor(input, 0).is_none()) {
-                Some(input) => name = input,
+            match inputs.into_iter().find(|input| self.tensor(input, 0).is_none()) {
+                Some(input) => name = input.clone(),
                 None => break,
             }
         }
@@ -167,8 +167,11 @@ impl Graph<'_> {
 fn new(world: &World<'_>, change: &Change, mut known: HashMap<String, Array>) -> Result<Array, Reason> {
     for node in &change.nodes {
         let inputs: Vec<Option<&Array>> = node.inputs.iter().map(|name| known.get(name)).collect();
-        let made =
-            if node.op == OPERATOR { Some(vec![oracle(node, &inputs)?]) } else { world.eval(node, &inputs) };
+        let made = if node.op == OPERATOR {
+            Some(vec![oracle(node, &inputs, world.limits())?])
+        } else {
+            world.eval(node, &inputs)
+        };
         let Some(made) = made else { return Err(format!("the new node {} cannot be computed", node.op)) };
         for (name, array) in node.outputs.iter().zip(made) {
             known.insert(name.clone(), array);
@@ -205,7 +208,7 @@ impl Stored {
 }
 
 /// What the operator answers, by the oracle.
-fn oracle(node: &Node, inputs: &[Option<&Array>]) -> Result<Array, Reason> {
+fn oracle(node: &Node, inputs: &[Option<&Array>], limits: Limits) -> Result<Array, Reason> {
     let get = |i: usize| inputs.get(i).copied().flatten();
     let size = |name: &str| node.int(name).and_then(|n| usize::try_from(n).ok());
     let pair = |name: &str| match node.ints(name) {
@@ -242,7 +245,7 @@ fn oracle(node: &Node, inputs: &[Option<&Array>]) -> Result<Array, Reason> {
     let [batch, heads, queries, dim] = query.shape();
     let value_dim = value.dim();
     let work = [batch, heads, queries, key.tokens(), dim + value_dim];
-    if count(&work, WORK).is_none() {
+    if count(&work, limits.work).is_none() {
         return Err("it is too large for a proof".into());
     }
     let output =
@@ -277,7 +280,8 @@ fn oracle(node: &Node, inputs: &[Option<&Array>]) -> Result<Array, Reason> {
     }
     let problem = spec.check().map_err(refuse)?;
     data.check(&problem).map_err(refuse)?;
-    let mut answer = vec![0.0; count(&[batch, heads, queries, value_dim], 1 << 26).ok_or_else(missing)?];
+    let length = count(&[batch, heads, queries, value_dim], limits.elements);
+    let mut answer = vec![0.0; length.ok_or("it is too large for a proof")?];
     let rows = q.shape.len() == 3;
     for (b, h, i) in
         (0..batch).flat_map(|b| (0..heads).flat_map(move |h| (0..queries).map(move |i| (b, h, i))))

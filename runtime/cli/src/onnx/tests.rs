@@ -3,7 +3,7 @@
 use super::array::{Array, Kind};
 use super::model::{Attribute, Model, Node};
 use super::wire::Writer;
-use super::{Attention, change, find, infer, prove, rewritten, write};
+use super::{Attention, Limits, change, find, infer, prove, rewritten, write};
 use std::collections::HashMap;
 
 /// A graph in the making.
@@ -168,7 +168,7 @@ impl Made {
     }
 
     fn rewritten(&self) -> (Vec<Attention>, Vec<u8>) {
-        rewritten(&self.bytes(), &|_, _| None).unwrap()
+        rewritten(&self.bytes(), &|_, _| None, Limits::WHOLE).unwrap()
     }
 
     /// Requires that all is replaced, `count` times, each time by what `words` say.
@@ -471,7 +471,7 @@ fn what_is_shared_or_none_stays() {
 fn proof(g: &Made, bend: impl FnOnce(&mut change::Change)) -> Result<(), String> {
     let bytes = g.bytes();
     let model = Model::read(&bytes).unwrap();
-    let worlds = infer::worlds(&model, &|_, _| None);
+    let worlds = infer::worlds(&model, &|_, _| None, Limits::WHOLE);
     let site = find::Site { graph: &model.graph, opset: model.opset, worlds: &worlds };
     let softmax = model.graph.nodes.iter().find(|node| node.op == "Softmax").unwrap();
     let mut change = change::of(&site, &site.around(softmax)?, "elsa_0")?;
@@ -538,12 +538,15 @@ fn hostile_bytes_are_refused_in_a_line() {
     let whole = vit(17, true).bytes();
     for end in 0..whole.len() {
         // A file that ends between two fields may still be a model.
-        if let Ok((_, bytes)) = rewritten(&whole[..end], &|_, _| None) {
+        if let Ok((_, bytes)) = rewritten(&whole[..end], &|_, _| None, Limits::WHOLE) {
             Model::read(&bytes).unwrap();
         }
     }
     let refused = |g: &Made, why: &str| {
-        let found = rewritten(&g.bytes(), &|_, _| None).err().map(|e| e.to_string()).unwrap_or_default();
+        let found = rewritten(&g.bytes(), &|_, _| None, Limits::WHOLE)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default();
         assert!(
             found.contains(why) && found.contains("; allowed: ") && !found.contains('\n'),
             "{why}: {found}"
@@ -566,8 +569,8 @@ fn hostile_bytes_are_refused_in_a_line() {
     let mut g = vit(17, false);
     g.outputs[0].0 = "nowhere".into();
     refused(&g, "the output 'nowhere'");
-    assert!(rewritten(b"", &|_, _| None).is_err());
-    assert!(rewritten(&[0xff; 64], &|_, _| None).is_err());
+    assert!(rewritten(b"", &|_, _| None, Limits::WHOLE).is_err());
+    assert!(rewritten(&[0xff; 64], &|_, _| None, Limits::WHOLE).is_err());
 }
 
 #[test]
