@@ -4,10 +4,11 @@ use crate::bench::BenchArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
 use crate::listen::ListenArgs;
+use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{bench, info, listen, run, verify, warmup};
+use crate::{bench, info, listen, onnx, run, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -46,6 +47,8 @@ pub enum Command {
     Warmup(WarmupArgs),
     /// Show what a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
+    /// Replace the attention of ONNX models by this runtime's operator, or list it
+    Onnx(OnnxArgs),
 }
 
 impl Command {
@@ -61,6 +64,7 @@ impl Command {
             Command::Info(args) => info::info(args),
             Command::Warmup(args) => warmup::warmup(args),
             Command::Listen(args) => listen::listen(args),
+            Command::Onnx(args) => onnx::onnx(args),
         }
     }
 }

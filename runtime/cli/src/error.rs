@@ -1,6 +1,7 @@
 //! Why a command fails: one line of text and an exit status.
 
 use crate::flag;
+use crate::onnx::ModelError;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
@@ -108,7 +109,7 @@ pub enum Error {
         source: TensorError,
     },
     /// A file that cannot be read.
-    #[error("--{argument}: {}: cannot be read: {source}; allowed: a readable file", path.display())]
+    #[error("{}: {}: cannot be read: {source}; allowed: a readable file", dashed(argument), path.display())]
     Read {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -126,7 +127,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// An output that cannot be written; found before anything is computed.
-    #[error("--{argument}: {}: cannot be written: {reason}; allowed: a file in a writable folder", path.display())]
+    #[error("{}: {}: cannot be written: {reason}; allowed: a file in a writable folder", dashed(argument), path.display())]
     Target {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -167,7 +168,7 @@ pub enum Error {
     #[error("{0}")]
     Certify(#[from] CertifyError),
     /// Writing failed although the folder is writable: a full disk, a failing device.
-    #[error("--{argument}: {}: writing failed: {source}", path.display())]
+    #[error("{}: {}: writing failed: {source}", dashed(argument), path.display())]
     Write {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -219,6 +220,16 @@ pub enum Error {
         /// What is wrong with it.
         found: String,
     },
+    /// A file that is not a model that can be rewritten.
+    #[error("{}: {}: {source}", dashed(argument), path.display())]
+    Model {
+        /// The argument.
+        argument: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ModelError,
+    },
     /// Something became slower than the results that it was compared with.
     #[error("slower: {0}")]
     Slower(String),
@@ -237,6 +248,7 @@ impl Error {
             | Error::Tensor { .. }
             | Error::Target { .. }
             | Error::Table { .. }
+            | Error::Model { .. }
             | Error::Problem(_)
             | Error::Tensors { .. }
             | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
@@ -280,6 +292,15 @@ impl Error {
     #[must_use]
     pub fn line(&self) -> String {
         one_line(&self.to_string())
+    }
+}
+
+/// A flag with its dashes. An argument without a flag has its name in capitals, and stands as it is.
+fn dashed(argument: &str) -> String {
+    if argument.starts_with(|c: char| c.is_ascii_uppercase()) {
+        argument.into()
+    } else {
+        format!("--{argument}")
     }
 }
 

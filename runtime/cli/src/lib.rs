@@ -8,6 +8,7 @@
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
+//! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
 //! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
@@ -32,6 +33,7 @@ pub mod job;
 pub mod listen;
 pub mod machine;
 pub mod memory;
+pub mod onnx;
 pub mod oracle;
 pub mod progress;
 pub mod random;

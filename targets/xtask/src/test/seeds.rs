@@ -10,6 +10,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "npz" => cut(npz()),
         "safetensors" => cut(safetensors()),
         "telemetry" => cut(telemetry()),
+        "onnx" => cut(onnx()),
         _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
     }
 }
@@ -169,13 +170,60 @@ fn telemetry() -> Vec<Vec<u8>> {
     streams
 }
 
+/// Models with one attention each: with and without a mask that is added, with the batch free, and in one node.
+fn onnx() -> Vec<Vec<u8>> {
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        // Lengths of up to 14 bits.
+        let length = [bytes.len() as u8 & 127 | 128, (bytes.len() >> 7) as u8];
+        [&[number << 3 | 2], &length[..], bytes].concat()
+    }
+    let node = |op: &str, inputs: &[&str], output: &str, more: &[u8]| {
+        let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
+        let named = [field(2, output.as_bytes()), field(4, op.as_bytes())].concat();
+        field(1, &[&inputs, &named[..], more].concat())
+    };
+    let info = |number: u8, name: &str, axes: &[u8]| {
+        let dims: Vec<u8> = (axes.iter())
+            .flat_map(|&n| field(1, &if n == 0 { field(2, b"n") } else { vec![1 << 3, n] }))
+            .collect();
+        let tensor = [vec![1 << 3, 1], field(2, &dims)].concat();
+        field(number, &[field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat())
+    };
+    let perm: Vec<u8> = [
+        field(1, b"perm"),
+        [0, 1, 3, 2].into_iter().flat_map(|axis| [8 << 3, axis]).collect(),
+        vec![0xa0, 1, 7],
+    ]
+    .concat();
+    let (perm, axis) =
+        (field(5, &perm), field(5, &[field(1, b"axis"), vec![3 << 3, 3, 0xa0, 1, 2]].concat()));
+    let model = |batch: u8, masked: bool, fused: bool| {
+        let scores = if masked { "m" } else { "s" };
+        let nodes = if fused {
+            node("Attention", &["q", "k", "v"], "y", &[])
+        } else {
+            let add = if masked { node("Add", &["s", "mask"], "m", &[]) } else { vec![] };
+            let first =
+                [node("Transpose", &["k"], "t", &perm), node("MatMul", &["q", "t"], "s", &[]), add].concat();
+            [first, node("Softmax", &[scores], "w", &axis), node("MatMul", &["w", "v"], "y", &[])].concat()
+        };
+        let inputs: Vec<u8> =
+            ["q", "k", "v"].iter().flat_map(|name| info(11, name, &[batch, 2, 5, 4])).collect();
+        let mask = if masked { info(11, "mask", &[batch, 1, 1, 5]) } else { vec![] };
+        let graph = [nodes, field(2, b"main"), inputs, mask, info(12, "y", &[batch, 2, 5, 4])].concat();
+        let import = field(8, &[field(1, b""), vec![2 << 3, 23]].concat());
+        [vec![1 << 3, 10], field(7, &graph), import].concat()
+    };
+    vec![model(2, false, false), model(0, true, false), model(0, false, true), model(1, true, false)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "npz", "safetensors", "telemetry"] {
+        for target in ["problem", "npy", "npz", "safetensors", "telemetry", "onnx"] {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();

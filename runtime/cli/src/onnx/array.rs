@@ -1,0 +1,281 @@
+//! Tensors of a model as the rewriter computes with them: every element as an f64, beside the type that the model gives it.
+
+use super::wire::{self, Field, Payload, WireError};
+use half::{bf16, f16};
+use std::rc::Rc;
+
+/// The type of elements, by its number in ONNX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind(pub i64);
+
+impl Kind {
+    /// f32.
+    pub const F32: Kind = Kind(1);
+    /// 64-bit integers.
+    pub const I64: Kind = Kind(7);
+    /// Truth values.
+    pub const BOOL: Kind = Kind(9);
+    /// f16.
+    pub const F16: Kind = Kind(10);
+    /// f64.
+    pub const F64: Kind = Kind(11);
+
+    /// Size of an element in `raw_data`; none for types that the rewriter does not read.
+    #[must_use]
+    pub const fn size(self) -> Option<usize> {
+        match self.0 {
+            2 | 3 | 9 => Some(1),
+            4 | 5 | 10 | 16 => Some(2),
+            1 | 6 | 12 => Some(4),
+            7 | 11 | 13 => Some(8),
+            _ => None,
+        }
+    }
+
+    /// Whether elements are floating-point numbers.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self.0, 1 | 10 | 11 | 16)
+    }
+
+    /// The name of the type.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            1 => "f32",
+            2 => "u8",
+            3 => "i8",
+            4 => "u16",
+            5 => "i16",
+            6 => "i32",
+            7 => "i64",
+            8 => "string",
+            9 => "bool",
+            10 => "f16",
+            11 => "f64",
+            12 => "u32",
+            13 => "u64",
+            16 => "bf16",
+            _ => "of another type",
+        }
+    }
+
+    /// The element whose bytes begin `bytes`.
+    fn element(self, bytes: &[u8]) -> f64 {
+        fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+            let mut all = [0; N];
+            all.copy_from_slice(&bytes[..N]);
+            all
+        }
+        match self.0 {
+            2 | 9 => f64::from(bytes[0]),
+            3 => f64::from(bytes[0].cast_signed()),
+            4 => f64::from(u16::from_le_bytes(first(bytes))),
+            5 => f64::from(i16::from_le_bytes(first(bytes))),
+            10 => f16::from_le_bytes(first(bytes)).to_f64(),
+            16 => bf16::from_le_bytes(first(bytes)).to_f64(),
+            1 => f64::from(f32::from_le_bytes(first(bytes))),
+            6 => f64::from(i32::from_le_bytes(first(bytes))),
+            12 => f64::from(u32::from_le_bytes(first(bytes))),
+            7 => i64::from_le_bytes(first(bytes)) as f64,
+            13 => u64::from_le_bytes(first(bytes)) as f64,
+            _ => f64::from_le_bytes(first(bytes)),
+        }
+    }
+
+    /// `x` as this type stores it.
+    #[must_use]
+    pub fn rounded(self, x: f64) -> f64 {
+        match self.0 {
+            1 => f64::from(x as f32),
+            10 => f16::from_f64(x).to_f64(),
+            16 => bf16::from_f64(x).to_f64(),
+            9 => f64::from(u8::from(x != 0.0)),
+            11 => x,
+            _ => x.trunc(),
+        }
+    }
+}
+
+/// A dense tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Type of the elements in the model.
+    pub kind: Kind,
+    /// Its axes.
+    pub shape: Vec<usize>,
+    /// Its elements; integers are exact up to `2^53`.
+    pub data: Rc<Vec<f64>>,
+}
+
+impl Array {
+    /// A tensor of `data`, whose length is the product of `shape`.
+    #[must_use]
+    pub fn new(kind: Kind, shape: Vec<usize>, data: Vec<f64>) -> Array {
+        Array { kind, shape, data: Rc::new(data) }
+    }
+
+    /// A tensor with one axis, of integers.
+    #[must_use]
+    pub fn ints(values: impl IntoIterator<Item = usize>) -> Array {
+        let data: Vec<f64> = values.into_iter().map(|n| n as f64).collect();
+        Array::new(Kind::I64, vec![data.len()], data)
+    }
+
+    /// The only element.
+    #[must_use]
+    pub fn scalar(&self) -> Option<f64> {
+        if let [x] = self.data[..] { Some(x) } else { None }
+    }
+}
+
+/// Number of elements of a shape, if it is at most `most`.
+#[must_use]
+pub fn count(shape: &[usize], most: usize) -> Option<usize> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1usize, |n, &axis| n.checked_mul(axis)).filter(|&n| n <= most)
+}
+
+/// Where the elements of a tensor lie.
+#[derive(Clone, Debug)]
+enum Store {
+    /// In the field `raw_data`.
+    Raw(std::ops::Range<usize>),
+    /// In repeated fields of numbers.
+    Fields(Vec<Field>),
+    /// In another file.
+    External(Vec<(String, String)>),
+}
+
+/// A tensor as the model stores it, its elements unread.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// Its name.
+    pub name: String,
+    /// Type of the elements.
+    pub kind: Kind,
+    /// Its axes.
+    pub shape: Vec<usize>,
+    store: Store,
+}
+
+/// The text in `range` of `file`.
+///
+/// # Errors
+/// Bytes that are not UTF-8.
+pub fn text(file: &[u8], range: std::ops::Range<usize>) -> Result<String, WireError> {
+    let at = range.start;
+    let text =
+        std::str::from_utf8(&file[range]).map_err(|_| WireError { what: "a text that is not UTF-8", at })?;
+    Ok(text.to_owned())
+}
+
+impl Stored {
+    /// The tensor in `range` of `file`.
+    ///
+    /// # Errors
+    /// Bytes that are not a tensor, or a shape that no memory can hold.
+    pub fn read(file: &[u8], range: std::ops::Range<usize>) -> Result<Stored, WireError> {
+        let at = range.start;
+        let (mut dims, mut kind, mut name) = (Vec::new(), 0, String::new());
+        let (mut numbers, mut raw, mut entries, mut external) = (Vec::new(), None, Vec::new(), false);
+        for field in wire::fields(file, range)? {
+            match field.number {
+                1 => wire::ints(file, &field, &mut dims)?,
+                2 => kind = field.int()?,
+                8 => name = text(file, field.bytes()?)?,
+                9 => raw = Some(field.bytes()?),
+                13 => entries.push(entry(file, field.bytes()?)?),
+                14 => external = field.int()? == 1,
+                4 | 5 | 7 | 10 | 11 => numbers.push(field),
+                _ => {}
+            }
+        }
+        let shape: Option<Vec<usize>> = dims.iter().map(|&n| usize::try_from(n).ok()).collect();
+        let what = "a tensor with more elements than memory can hold";
+        let shape = shape.filter(|shape| count(shape, isize::MAX as usize / 16).is_some());
+        let shape = shape.ok_or(WireError { what, at })?;
+        let store = match (external, raw) {
+            (true, _) => Store::External(entries),
+            (false, Some(raw)) => Store::Raw(raw),
+            (false, None) => Store::Fields(numbers),
+        };
+        Ok(Stored { name, kind: Kind(kind), shape, store })
+    }
+
+    /// The entries that say where the elements lie, if that is another file.
+    #[must_use]
+    pub fn external(&self) -> Option<&[(String, String)]> {
+        if let Store::External(entries) = &self.store { Some(entries) } else { None }
+    }
+
+    /// The elements; none if they are more than `most`, of a type that the rewriter does not read, in another file, or not as
+    /// many as the shape says.
+    #[must_use]
+    pub fn array(&self, file: &[u8], most: usize) -> Option<Array> {
+        match &self.store {
+            Store::Raw(range) => self.decode(&file[range.clone()], most),
+            Store::Fields(fields) => {
+                let n = count(&self.shape, most)?;
+                let mut data = Vec::new();
+                for field in fields {
+                    self.numbers(file, field, &mut data)?;
+                }
+                (data.len() == n).then(|| Array::new(self.kind, self.shape.clone(), data))
+            }
+            Store::External(_) => None,
+        }
+    }
+
+    /// The elements in `bytes`, in the layout of `raw_data`.
+    #[must_use]
+    pub fn decode(&self, bytes: &[u8], most: usize) -> Option<Array> {
+        let (n, size) = (count(&self.shape, most)?, self.kind.size()?);
+        if n.checked_mul(size)? != bytes.len() {
+            return None;
+        }
+        let data = bytes.chunks_exact(size).map(|bytes| self.kind.element(bytes)).collect();
+        Some(Array::new(self.kind, self.shape.clone(), data))
+    }
+
+    /// Appends the numbers of a repeated field.
+    fn numbers(&self, file: &[u8], field: &Field, data: &mut Vec<f64>) -> Option<()> {
+        match (field.number, &field.payload) {
+            (4, Payload::Fixed32(bits)) => data.push(f64::from(f32::from_bits(*bits))),
+            (10, Payload::Fixed64(bits)) => data.push(f64::from_bits(*bits)),
+            (4 | 10, Payload::Bytes(range)) => {
+                let (kind, size) = if field.number == 4 { (Kind::F32, 4) } else { (Kind::F64, 8) };
+                let bytes = &file[range.clone()];
+                bytes.len().is_multiple_of(size).then_some(())?;
+                data.extend(bytes.chunks_exact(size).map(|bytes| kind.element(bytes)));
+            }
+            (5 | 7 | 11, _) => {
+                let mut all = Vec::new();
+                wire::ints(file, field, &mut all).ok()?;
+                // The bits of 16-bit floats stand in 32-bit integers.
+                data.extend(all.into_iter().map(|x| match self.kind.0 {
+                    10 | 16 => self.kind.element(&(x as u16).to_le_bytes()),
+                    13 => x.cast_unsigned() as f64,
+                    _ => x as f64,
+                }));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A pair of texts: a key and its value.
+fn entry(file: &[u8], range: std::ops::Range<usize>) -> Result<(String, String), WireError> {
+    let mut pair = (String::new(), String::new());
+    for field in wire::fields(file, range)? {
+        match field.number {
+            1 => pair.0 = text(file, field.bytes()?)?,
+            2 => pair.1 = text(file, field.bytes()?)?,
+            _ => {}
+        }
+    }
+    Ok(pair)
+}

@@ -1,0 +1,329 @@
+//! The nodes that take the place of an attention.
+
+use super::array::{Array, Kind};
+use super::find::{Action, Found, Reason, Site, Term};
+use super::forms::{Form, Layout, layout};
+use super::masks::{self, Piece};
+use super::model::{Attribute, Node};
+
+/// The operator's name.
+pub const OPERATOR: &str = "ElsaAttention";
+/// The operator's domain.
+pub const DOMAIN: &str = "ai.elsa";
+
+/// What a tensor that the new nodes read stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Role {
+    /// Queries, keys or values.
+    Operand,
+    /// A mask that is added.
+    Added,
+    /// A mask that is subtracted.
+    Subtracted,
+    /// A condition; what is attended where it is true, or where it is false.
+    Condition(bool),
+}
+
+/// New nodes for an attention.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The nodes, in order; the last is the operator.
+    pub nodes: Vec<Node>,
+    /// New constants.
+    pub constants: Vec<(String, Array)>,
+    /// What the new nodes read of the graph, with its role.
+    pub reads: Vec<(String, Role)>,
+    /// The tensor that they make, and the node that made it.
+    pub output: (String, usize),
+    /// The replacement in words.
+    pub words: String,
+}
+
+impl Change {
+    /// The operator.
+    #[must_use]
+    pub fn operator(&self) -> Option<&Node> {
+        self.nodes.last()
+    }
+}
+
+/// A node of ONNX.
+fn plain(op: &str, inputs: Vec<String>, output: String) -> Node {
+    Node { name: output.clone(), op: op.into(), inputs, outputs: vec![output], ..Node::default() }
+}
+
+/// Makes names, nodes and constants of a change.
+struct Builder<'a> {
+    prefix: &'a str,
+    nodes: Vec<Node>,
+    constants: Vec<(String, Array)>,
+    reads: Vec<(String, Role)>,
+}
+
+impl Builder<'_> {
+    fn name(&self, what: &str) -> String {
+        format!("{}_{what}{}", self.prefix, self.nodes.len() + self.constants.len())
+    }
+
+    fn node(&mut self, what: &str, op: &str, inputs: &[&str]) -> String {
+        let output = self.name(what);
+        self.nodes.push(plain(op, inputs.iter().map(|&name| name.to_owned()).collect(), output.clone()));
+        output
+    }
+
+    fn constant(&mut self, what: &str, array: Array) -> String {
+        let name = self.name(what);
+        self.constants.push((name.clone(), array));
+        name
+    }
+
+    fn read(&mut self, name: &str, role: Role) {
+        if self.reads.iter().all(|(other, _)| other != name) {
+            self.reads.push((name.to_owned(), role));
+        }
+    }
+}
+
+/// What masks become.
+#[derive(Default)]
+struct Masks {
+    causal: bool,
+    table: Option<([usize; 2], Array)>,
+    shift: Option<([usize; 2], [usize; 2])>,
+    mask: Option<String>,
+}
+
+/// The new nodes for what was found, their names beginning with `prefix`.
+///
+/// # Errors
+/// Why it stays.
+pub fn of(site: &Site<'_>, found: &Found, prefix: &str) -> Result<Change, Reason> {
+    let layout = layout(site, found)?;
+    let kind = |name: &str| site.worlds.iter().map(|world| world.kind(name)).next().flatten();
+    let kinds = [0, 1, 2].map(|i| kind(&layout.operands[i].0));
+    let kind = match kinds {
+        [Some(q), Some(k), Some(v)] if q == k && q == v && (q == Kind::F32 || q == Kind::F16) => q,
+        _ => {
+            let names: Vec<&str> = kinds.iter().map(|kind| kind.map_or("unknown", Kind::name)).collect();
+            return Err(format!(
+                "its operands are {}; those of one type, f32 or f16, are replaced",
+                names.join(", ")
+            ));
+        }
+    };
+    let mut b = Builder { prefix, nodes: vec![], constants: vec![], reads: vec![] };
+    let masks = masks(site, &found.terms, &layout, kind, found.causal, &mut b)?;
+    let mut inputs = Vec::new();
+    for (name, form) in &layout.operands {
+        b.read(name, Role::Operand);
+        inputs.push(if *form == Form::Tokens {
+            let turned = b.node("turned", "Transpose", &[name]);
+            if let Some(node) = b.nodes.last_mut() {
+                node.attributes.insert("perm".into(), Attribute::Ints(vec![0, 2, 1, 3]));
+            }
+            turned
+        } else {
+            name.clone()
+        });
+    }
+    if layout.form == Form::Packed {
+        inputs[1..].iter_mut().for_each(String::clear);
+    }
+    let scale = found.scale * layout.factor;
+    if !(scale.is_finite() && (scale as f32).is_normal()) {
+        return Err(format!("its scale is {scale}"));
+    }
+    let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let pair = |[a, b]: [usize; 2]| Attribute::Ints(vec![size(a), size(b)]);
+    let mut node = plain(OPERATOR, vec![], layout.output.0.clone());
+    node.name = prefix.to_owned();
+    node.domain = DOMAIN.into();
+    let mut set = |name: &str, value: Attribute| node.attributes.insert(name.to_owned(), value);
+    set("num_heads", Attribute::Int(size(layout.heads)));
+    set("scale", Attribute::Float(scale as f32));
+    let first = layout.sizes[0];
+    let mut words = format!("{} heads of {}, scale {}", layout.heads, first.dim, scale as f32);
+    if layout.kv_heads != layout.heads {
+        set("kv_num_heads", Attribute::Int(size(layout.kv_heads)));
+        words += &format!(", {} KV heads", layout.kv_heads);
+    }
+    if layout.form == Form::Packed {
+        set("packed", Attribute::Int(1));
+        words += ", packed";
+    }
+    if masks.causal {
+        set("is_causal", Attribute::Int(1));
+        words += ", causal";
+    }
+    if let Some(cap) = found.softcap {
+        set("softcap", Attribute::Float(cap as f32));
+        words += &format!(", soft cap {cap}");
+    }
+    inputs.push(masks.mask.clone().unwrap_or_default());
+    if masks.mask.is_some() {
+        words += ", mask";
+    }
+    if let Some((grid, table)) = masks.table {
+        set("grid", pair(grid));
+        words += &format!(", table of {} x {} tokens", grid[0], grid[1]);
+        inputs.push(b.constant("table", table));
+    }
+    if let Some((picture, shift)) = masks.shift {
+        set("picture", pair(picture));
+        set("shift", pair(shift));
+        words += &format!(", shift {} x {} in {} x {}", shift[0], shift[1], picture[0], picture[1]);
+    }
+    while inputs.last().is_some_and(String::is_empty) {
+        inputs.pop();
+    }
+    node.inputs = inputs;
+    b.nodes.push(node);
+    Ok(Change { nodes: b.nodes, constants: b.constants, reads: b.reads, output: layout.output, words })
+}
+
+/// Tells what the terms are.
+fn masks(
+    site: &Site<'_>,
+    terms: &[Term],
+    layout: &Layout,
+    kind: Kind,
+    causal: bool,
+    b: &mut Builder<'_>,
+) -> Result<Masks, Reason> {
+    let mut all = Masks { causal, ..Masks::default() };
+    let mut rest: Vec<(&Term, Option<Vec<Piece>>)> = Vec::new();
+    for term in terms {
+        let worlds = site.worlds.iter().zip(&layout.sizes);
+        let pieces: Option<Vec<Piece>> = worlds.map(|(world, s)| masks::piece(world, term, s)).collect();
+        let Some(pieces) = pieces else {
+            rest.push((term, None));
+            continue;
+        };
+        let each = || pieces.iter().zip(&layout.sizes);
+        if pieces.iter().all(masks::is_nothing) {
+            continue;
+        }
+        if each().all(|(piece, s)| masks::is_causal(piece, s)) {
+            all.causal = true;
+            continue;
+        }
+        let mut tables = each().map(|(piece, s)| masks::table(piece, s));
+        if all.table.is_none()
+            && let Some(Some((grid, table))) = tables.next()
+            && tables.all(|other| other.as_ref() == Some(&(grid, table.clone())))
+        {
+            let shape = vec![table.len() / layout.heads, layout.heads];
+            all.table = Some((grid, Array::new(kind, shape, table)));
+            continue;
+        }
+        rest.push((term, Some(pieces)));
+    }
+    if let Some((grid, _)) = all.table {
+        rest.retain(|(_, pieces)| {
+            let Some(pieces) = pieces.as_ref().filter(|_| all.shift.is_none()) else { return true };
+            let mut found = pieces.iter().zip(&layout.sizes).map(|(piece, s)| masks::shift(piece, s, grid));
+            match found.next() {
+                Some(Some(first)) if found.all(|other| other == Some(first)) => {
+                    all.shift = Some(first);
+                    false
+                }
+                _ => true,
+            }
+        });
+    }
+    let only = rest.len() == 1;
+    for (term, pieces) in rest {
+        let name = mask(site, term, pieces, layout, only, b)?;
+        all.mask = Some(match all.mask.take() {
+            None => name,
+            Some(other) => b.node("masks", "Add", &[&other, &name]),
+        });
+    }
+    if let Some(name) = &all.mask {
+        let known = |name: &str| site.worlds.first().and_then(|world| world.kind(name));
+        let made = |name: &str| {
+            b.constants.iter().any(|(other, _)| other == name)
+                || b.nodes.iter().any(|node| node.outputs[0] == name)
+        };
+        let found = if made(name) { Some(Kind::F32) } else { known(name) };
+        if !found.is_some_and(|found| found == kind || found == Kind::F32 || found == Kind::BOOL) {
+            return Err(format!(
+                "its mask is {}; allowed: bool, f32 or {}",
+                found.map_or("unknown", Kind::name),
+                kind.name()
+            ));
+        }
+    }
+    Ok(all)
+}
+
+/// The tensor that is given as the mask, or as a part of it.
+fn mask(
+    site: &Site<'_>,
+    term: &Term,
+    pieces: Option<Vec<Piece>>,
+    layout: &Layout,
+    only: bool,
+    b: &mut Builder<'_>,
+) -> Result<String, Reason> {
+    let mut wanted = Vec::new();
+    let mut direct = true;
+    for (world, s) in site.worlds.iter().zip(&layout.sizes) {
+        let (Some(shape), Some(scores)) = (world.shape(&term.name), masks::scores(world, term, s)) else {
+            return Err(format!("the shape of its mask '{}' does not follow from the model", term.name));
+        };
+        let axes = masks::axes(shape, &scores, s)?;
+        if axes[0] != 1 && axes[0] != s.batch {
+            return Err(format!(
+                "its mask is one of {} windows and cannot be broadcast to a batch of {}",
+                axes[0], s.batch
+            ));
+        }
+        let mut padded = vec![1; 4usize.saturating_sub(shape.len())];
+        padded.extend(shape);
+        direct &= padded == axes;
+        wanted.push(axes);
+    }
+    let choose = matches!(term.action, Action::Choose { .. });
+    if let Some(pieces) =
+        pieces.filter(|pieces| (choose || !direct) && pieces.iter().all(|piece| *piece == pieces[0]))
+    {
+        return Ok(b.constant("mask", Array { kind: Kind::F32, ..pieces[0].clone() }));
+    }
+    let mut name = term.name.clone();
+    if !direct {
+        let differs = (0..4).filter(|&axis| wanted.iter().any(|axes| axes[axis] != wanted[0][axis]));
+        let differs: Vec<usize> = differs.collect();
+        if differs.len() > 1 {
+            return Err("its mask has several free axes and cannot be broadcast as it is".into());
+        }
+        let target = (0..4).map(|axis| if differs.contains(&axis) { -1.0 } else { wanted[0][axis] as f64 });
+        let target = b.constant("shape", Array::new(Kind::I64, vec![4], target.collect()));
+        b.read(&term.name, role(term.action));
+        name = b.node("mask", "Reshape", &[&name, &target]);
+    }
+    b.read(&term.name, role(term.action));
+    match term.action {
+        Action::Add => Ok(name),
+        Action::Subtract => Ok(b.node("mask", "Neg", &[&name])),
+        Action::Choose { keeps: true, fill: f64::NEG_INFINITY } if only => Ok(name),
+        Action::Choose { keeps: false, fill: f64::NEG_INFINITY } if only => {
+            Ok(b.node("mask", "Not", &[&name]))
+        }
+        Action::Choose { keeps, fill } => {
+            let scalar = |x: f64| Array::new(Kind::F32, vec![], vec![x]);
+            let (zero, low) =
+                (b.constant("zero", scalar(0.0)), b.constant("low", scalar(masks::lowest(fill))));
+            let (a, c) = if keeps { (&zero, &low) } else { (&low, &zero) };
+            Ok(b.node("mask", "Where", &[&name, a, c]))
+        }
+    }
+}
+
+fn role(action: Action) -> Role {
+    match action {
+        Action::Add => Role::Added,
+        Action::Subtract => Role::Subtracted,
+        Action::Choose { keeps, .. } => Role::Condition(keeps),
+    }
+}

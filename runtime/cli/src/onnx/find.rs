@@ -1,0 +1,373 @@
+//! Attention in a graph: from each Softmax back to the product of queries and keys, and on to the product with values.
+//!
+//! ```text
+//! Softmax <- Add | Sub | Mul | Div | Where | Cast | Reshape | Tanh | Max | Identity <- MatMul(queries, keys)
+//! Softmax -> Cast | Dropout | Identity | Reshape | IsNaN and Where -> MatMul(weights, values) -> layout
+//! ```
+//!
+//! From both products the walk goes on through what only moves elements or multiplies by a constant. It records, and
+//! proves nothing: `prove` does.
+
+use super::infer::World;
+use super::model::{Graph, Node};
+
+/// The longest walk through a chain of nodes.
+const LONGEST: usize = 40;
+
+/// A score at or below this, put in place of what is not attended, is as good as `−∞`.
+const LOWEST: f64 = -1e4;
+
+/// A tensor on the way back from an operand of a product: the operand is made from it by layout and by the factor.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// What its elements are multiplied by until they are the operand's.
+    pub factor: f64,
+    /// The node that reads it on the way; none for the operand itself.
+    pub reader: Option<usize>,
+}
+
+/// What is added to the scores, or replaces some of them.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// The tensor: a mask to add, or a condition.
+    pub name: String,
+    /// How it acts.
+    pub action: Action,
+    /// The scores to which it is applied, whose shape tells to what it broadcasts; none where they have no name, and have the
+    /// axes of the attention.
+    pub scores: Option<String>,
+}
+
+/// How a mask acts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// It is added.
+    Add,
+    /// It is subtracted.
+    Subtract,
+    /// Scores are kept where it is true if `keeps`, else where it is false; the others become `fill`.
+    Choose {
+        /// Whether the scores are kept where the condition is true.
+        keeps: bool,
+        /// What the others become.
+        fill: f64,
+    },
+}
+
+/// Attention as a graph spells it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Ways back from queries, keys and values.
+    pub operands: [Vec<Link>; 3],
+    /// Whether the keys are transposed, as a product has them.
+    pub turned: bool,
+    /// Factor of the scores, without those of the operands.
+    pub scale: f64,
+    /// The soft cap.
+    pub softcap: Option<f64>,
+    /// Whether the node says that it is causal.
+    pub causal: bool,
+    /// Masks, from the softmax inwards.
+    pub terms: Vec<Term>,
+    /// The output of the product with values, and what layout makes of it, with the node that makes it.
+    pub outputs: Vec<(String, usize)>,
+}
+
+/// Why something is left as it is.
+pub type Reason = String;
+
+/// A graph with its worlds.
+pub struct Site<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// Version of ONNX's operators.
+    pub opset: i64,
+    /// What is known of it.
+    pub worlds: &'a [World<'a>],
+}
+
+impl Site<'_> {
+    fn producer(&self, name: &str) -> Option<(usize, &Node)> {
+        let n = *self.graph.producer.get(name)?;
+        Some((n, &self.graph.nodes[n]))
+    }
+
+    /// The constant with one element that has the same value in all worlds.
+    #[must_use]
+    pub fn scalar(&self, name: &str) -> Option<f64> {
+        let mut all = self.worlds.iter().map(|world| world.scalar(name));
+        let first = all.next()??;
+        all.all(|x| x.is_some_and(|x| x == first || x.is_nan() && first.is_nan())).then_some(first)
+    }
+
+    fn known(&self, name: &str) -> bool {
+        self.worlds.iter().all(|world| world.array(name).is_some())
+    }
+
+    fn same_last(&self, a: &str, b: &str, axes: usize) -> bool {
+        self.worlds.iter().all(|world| match (world.shape(a), world.shape(b)) {
+            (Some(a), Some(b)) if a.len() >= axes && b.len() >= axes => {
+                a[a.len() - axes..] == b[b.len() - axes..]
+            }
+            _ => false,
+        })
+    }
+
+    /// Whether `node` only moves elements of its first input.
+    fn moves(&self, node: &Node) -> bool {
+        let layout = [
+            "Reshape",
+            "Transpose",
+            "Squeeze",
+            "Unsqueeze",
+            "Flatten",
+            "Identity",
+            "Split",
+            "Slice",
+            "Gather",
+            "Expand",
+        ];
+        node.domain.is_empty()
+            && layout.contains(&node.op.as_str())
+            && node.inputs.iter().skip(1).all(|name| name.is_empty() || self.known(name))
+            && node.input(0).is_some_and(|name| !self.known(name))
+    }
+
+    /// The way back from an operand.
+    #[must_use]
+    pub fn trace(&self, name: &str) -> Vec<Link> {
+        let mut links = vec![Link { name: name.to_owned(), factor: 1.0, reader: None }];
+        while let Some(last) = links.last().filter(|_| links.len() < LONGEST) {
+            let Some((n, node)) = self.producer(&last.name) else { break };
+            let next =
+                if self.moves(node) { node.input(0).map(|name| (name, 1.0)) } else { self.scaled(node) };
+            let Some((name, factor)) = next else { break };
+            let factor = last.factor * factor;
+            links.push(Link { name: name.to_owned(), factor, reader: Some(n) });
+        }
+        links
+    }
+
+    /// The tensor that `node` multiplies by a constant, and the constant.
+    fn scaled<'n>(&self, node: &'n Node) -> Option<(&'n str, f64)> {
+        let (a, b) = (node.input(0)?, node.input(1)?);
+        let ok = |x: f64| (x.is_finite() && x != 0.0).then_some(x);
+        if node.is("Mul") {
+            return match (self.scalar(a), self.scalar(b)) {
+                (None, Some(x)) => Some((a, ok(x)?)),
+                (Some(x), None) => Some((b, ok(x)?)),
+                _ => None,
+            };
+        }
+        (node.is("Div") && self.scalar(a).is_none()).then(|| Some((a, 1.0 / ok(self.scalar(b)?)?)))?
+    }
+
+    /// Requires that `name` is read once and is no output.
+    fn alone(&self, name: &str, what: &str) -> Result<(), Reason> {
+        if self.graph.is_output(name) {
+            return Err(format!("{what} are an output of the model"));
+        }
+        match self.graph.readers.get(name).map_or(0, Vec::len) {
+            1 => Ok(()),
+            n => Err(format!("{what} are read by {n} nodes")),
+        }
+    }
+
+    /// The attention around a softmax.
+    ///
+    /// # Errors
+    /// Why there is none, or why it stays.
+    pub fn around(&self, softmax: &Node) -> Result<Found, Reason> {
+        let (Some(input), Some(output)) = (softmax.input(0), softmax.outputs.first()) else {
+            return Err("a Softmax without input or output".into());
+        };
+        let Some(rank) = self.worlds.first().and_then(|world| world.shape(input)).map(<[usize]>::len) else {
+            return Err("the shape of its scores does not follow from the model".into());
+        };
+        let axis = softmax.int("axis").unwrap_or(if self.opset < 13 { 1 } else { -1 });
+        if axis != -1 && usize::try_from(axis).ok() != rank.checked_sub(1) {
+            return Err(format!("its axis is {axis}, not the last of {rank}"));
+        }
+        let mut found = Found {
+            operands: [vec![], vec![], vec![]],
+            turned: true,
+            scale: 1.0,
+            softcap: None,
+            causal: false,
+            terms: vec![],
+            outputs: vec![],
+        };
+        let product = self.scores(input, &mut found, 0)?;
+        self.weights(output, &mut found)?;
+        let (Some(q), Some(k)) = (product.input(0), product.input(1)) else {
+            return Err("a product without its factors".into());
+        };
+        found.operands[0] = self.trace(q);
+        found.operands[1] = self.trace(k);
+        Ok(found)
+    }
+
+    /// Walks from scores inwards to the product of queries and keys.
+    fn scores(&self, name: &str, found: &mut Found, depth: usize) -> Result<&Node, Reason> {
+        self.alone(name, "its scores")?;
+        let none = || "its scores come from no product of queries and keys".to_string();
+        let Some((_, node)) = self.producer(name).filter(|_| depth < LONGEST) else { return Err(none()) };
+        if !node.domain.is_empty() {
+            return Err(format!("its scores come from {}.{}", node.domain, node.op));
+        }
+        let (a, b) = (node.input(0), node.input(1));
+        match (node.op.as_str(), a, b) {
+            ("MatMul", ..) => Ok(node),
+            ("Cast", Some(a), _) => {
+                let floats =
+                    |name: &str| self.worlds.iter().all(|w| w.kind(name).is_some_and(|kind| kind.is_float()));
+                if !floats(a) || !floats(name) {
+                    return Err("its scores are cast from or to integers".into());
+                }
+                self.scores(a, found, depth + 1)
+            }
+            ("Identity", Some(a), _) => self.scores(a, found, depth + 1),
+            ("Reshape", Some(a), _) if self.same_last(name, a, 2) => self.scores(a, found, depth + 1),
+            ("Max", Some(a), Some(b))
+                if node.inputs.len() == 2 && self.scalar(b).is_some_and(|x| x * found.scale <= -1e30) =>
+            {
+                self.scores(a, found, depth + 1)
+            }
+            ("Mul" | "Div", Some(a), Some(b)) => {
+                let Some((inner, factor)) = self.scaled(node) else {
+                    let other = if self.known(a) { a } else { b };
+                    return Err(format!("its scores are multiplied by '{other}', which is not one constant"));
+                };
+                found.scale *= factor;
+                self.scores(inner, found, depth + 1)
+            }
+            ("Tanh", Some(a), _) if found.softcap.is_none() => {
+                let cap = found.scale;
+                found.softcap = Some(cap);
+                found.scale = 1.0;
+                let product = self.scores(a, found, depth + 1)?;
+                // cap · tanh(s): the operator's s is divided by the cap within.
+                found.scale *= cap;
+                Ok(product)
+            }
+            ("Add", Some(a), Some(b)) => {
+                let mut other = found.clone();
+                let first = self.term(name, b, Action::Add, a, found, depth);
+                if first.is_ok() {
+                    return first;
+                }
+                let second = self.term(name, a, Action::Add, b, &mut other, depth);
+                if second.is_ok() {
+                    *found = other;
+                    return second;
+                }
+                // The side that is no constant is the one to explain.
+                if self.known(a) { second } else { first }
+            }
+            ("Sub", Some(a), Some(b)) => self.term(name, b, Action::Subtract, a, found, depth),
+            ("Where", Some(c), Some(a)) => {
+                let b = node.input(2).unwrap_or_default();
+                let (inner, other, keeps) = match (self.scalar(a), self.scalar(b)) {
+                    (None, Some(x)) => (a, x, true),
+                    (Some(x), None) => (b, x, false),
+                    _ => return Err("a Where among its scores puts no constant in their place".into()),
+                };
+                let fill = other * found.scale;
+                if fill > LOWEST || fill.is_nan() {
+                    return Err(format!(
+                        "a Where among its scores puts {fill} in their place; a mask puts {LOWEST} or less"
+                    ));
+                }
+                self.term(name, c, Action::Choose { keeps, fill }, inner, found, depth)
+            }
+            _ => Err(none()),
+        }
+    }
+
+    /// Notes the mask `name` and goes on with the scores that it is applied to.
+    fn term(
+        &self,
+        scores: &str,
+        name: &str,
+        action: Action,
+        inner: &str,
+        found: &mut Found,
+        depth: usize,
+    ) -> Result<&Node, Reason> {
+        if !matches!(action, Action::Choose { .. }) && found.scale != 1.0 {
+            return Err("its mask is scaled after it is added".into());
+        }
+        if found.softcap.is_some() {
+            return Err("its mask is added within the soft cap".into());
+        }
+        found.terms.push(Term { name: name.to_owned(), action, scores: Some(scores.to_owned()) });
+        self.scores(inner, found, depth + 1)
+    }
+
+    /// Walks from the weights to the product with values and on through layout.
+    fn weights(&self, name: &str, found: &mut Found) -> Result<(), Reason> {
+        let mut name = name;
+        for _ in 0..LONGEST {
+            if self.graph.is_output(name) {
+                return Err("its weights are an output of the model".into());
+            }
+            let readers = self.graph.readers.get(name).map_or(&[][..], Vec::as_slice);
+            let nodes: Vec<&Node> = readers.iter().map(|&n| &self.graph.nodes[n]).collect();
+            match nodes[..] {
+                [node] if node.is("MatMul") && node.input(0) == Some(name) => {
+                    let Some(values) = node.input(1) else { break };
+                    found.operands[2] = self.trace(values);
+                    let Some(out) = node.outputs.first() else { break };
+                    found.outputs.push((out.clone(), readers[0]));
+                    self.layouts(found);
+                    return Ok(());
+                }
+                [node] if ["Cast", "Identity", "Dropout", "Reshape"].iter().any(|op| node.is(op)) => {
+                    let (Some(out), Some(a)) = (node.outputs.first(), node.input(0)) else { break };
+                    if node.op == "Reshape" && !self.same_last(out, a, 2)
+                        || node.outputs.len() > 1
+                        || a != name
+                    {
+                        break;
+                    }
+                    name = out;
+                }
+                // Rows of NaN become constant: those that attend nothing.
+                [a, b] => {
+                    let (guard, choice) = if a.is("IsNaN") { (a, b) } else { (b, a) };
+                    let fits = guard.is("IsNaN")
+                        && choice.is("Where")
+                        && choice.input(0) == guard.outputs.first().map(String::as_str)
+                        && choice.input(1).is_some_and(|x| self.scalar(x) == Some(0.0))
+                        && choice.input(2) == Some(name);
+                    let Some(out) = choice.outputs.first().filter(|_| fits) else { break };
+                    let test = guard.outputs.first().map_or("", String::as_str);
+                    self.alone(test, "the places of NaN among its weights")?;
+                    name = out;
+                }
+                _ => break,
+            }
+        }
+        Err("its weights do not go into one product with values, and nowhere else".into())
+    }
+
+    /// Walks from the product with values on through what only moves its elements.
+    pub fn layouts(&self, found: &mut Found) {
+        while let Some((last, _)) = found.outputs.last().filter(|_| found.outputs.len() < LONGEST) {
+            if self.alone(last, "").is_err() {
+                return;
+            }
+            let Some(&[n]) = self.graph.readers.get(last).map(Vec::as_slice) else { return };
+            let node = &self.graph.nodes[n];
+            let whole = ["Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity"];
+            let (Some(out), true) = (node.outputs.first(), node.input(0) == Some(last)) else { return };
+            if !whole.contains(&node.op.as_str()) || !self.moves(node) {
+                return;
+            }
+            let next = (out.clone(), n);
+            found.outputs.push(next);
+        }
+    }
+}

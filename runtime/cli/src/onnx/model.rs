@@ -1,0 +1,465 @@
+//! A model as its file has it: nodes, tensors and names, each with the span of bytes that holds it.
+
+use super::array::{Kind, Stored, text};
+use super::wire::{self, Field, Payload, WireError};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::{Component, Path};
+
+/// Graphs lie within graphs at most so deep.
+const DEPTH: usize = 64;
+
+/// A value of an attribute, as far as the rewriter reads it.
+#[derive(Clone, Debug)]
+pub enum Attribute {
+    /// A number.
+    Float(f32),
+    /// An integer.
+    Int(i64),
+    /// A text, as bytes.
+    Text(Vec<u8>),
+    /// A tensor.
+    Tensor(Box<Stored>),
+    /// Numbers.
+    Floats(Vec<f32>),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// Anything else.
+    Other,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Its name; may be empty.
+    pub name: String,
+    /// The operator.
+    pub op: String,
+    /// The operator's domain; empty for that of ONNX.
+    pub domain: String,
+    /// Names of what it reads; an empty name is an absent input.
+    pub inputs: Vec<String>,
+    /// Names of what it makes.
+    pub outputs: Vec<String>,
+    /// Its attributes by name.
+    pub attributes: HashMap<String, Attribute>,
+    /// Names that graphs within its attributes read.
+    pub captured: Vec<String>,
+    /// Attentions, by operator, that stand in graphs within its attributes.
+    pub inner: Vec<String>,
+}
+
+impl Node {
+    /// An integer attribute.
+    #[must_use]
+    pub fn int(&self, name: &str) -> Option<i64> {
+        if let Some(Attribute::Int(x)) = self.attributes.get(name) { Some(*x) } else { None }
+    }
+
+    /// A floating-point attribute.
+    #[must_use]
+    pub fn float(&self, name: &str) -> Option<f32> {
+        if let Some(Attribute::Float(x)) = self.attributes.get(name) { Some(*x) } else { None }
+    }
+
+    /// An attribute of integers.
+    #[must_use]
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        if let Some(Attribute::Ints(x)) = self.attributes.get(name) { Some(x) } else { None }
+    }
+
+    /// Whether this is the operator `op` of ONNX's own domain.
+    #[must_use]
+    pub fn is(&self, op: &str) -> bool {
+        self.op == op && self.domain.is_empty()
+    }
+
+    /// The name of input `i`, if it is present.
+    #[must_use]
+    pub fn input(&self, i: usize) -> Option<&str> {
+        self.inputs.get(i).map(String::as_str).filter(|name| !name.is_empty())
+    }
+}
+
+/// An axis as a model declares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Its size.
+    Size(usize),
+    /// A name, or nothing: any size.
+    Any(String),
+}
+
+/// The type and shape that a model declares of a name.
+#[derive(Clone, Debug)]
+pub struct Declared {
+    /// The name.
+    pub name: String,
+    /// Type of the elements.
+    pub kind: Kind,
+    /// The axes, if they are given.
+    pub shape: Option<Vec<Axis>>,
+    /// The bytes of its field in the graph.
+    pub span: Range<usize>,
+}
+
+/// The main graph.
+#[derive(Debug, Default)]
+pub struct Graph {
+    /// The bytes between which its fields lie.
+    pub range: Range<usize>,
+    /// Its nodes, in the order of the file.
+    pub nodes: Vec<Node>,
+    /// Its constants by name, with the bytes of their fields.
+    pub initializers: HashMap<String, (Stored, Range<usize>)>,
+    /// Its inputs.
+    pub inputs: Vec<Declared>,
+    /// Its outputs.
+    pub outputs: Vec<Declared>,
+    /// What is declared of names within.
+    pub infos: Vec<Declared>,
+    /// The node that makes a name.
+    pub producer: HashMap<String, usize>,
+    /// The nodes that read a name, once for each input that does.
+    pub readers: HashMap<String, Vec<usize>>,
+    /// Every name that stands anywhere.
+    pub names: HashSet<String>,
+}
+
+/// A model.
+#[derive(Debug)]
+pub struct Model<'a> {
+    /// The bytes of the file.
+    pub file: &'a [u8],
+    /// The fields of the model.
+    pub fields: Vec<Field>,
+    /// The version of ONNX's own operators.
+    pub opset: i64,
+    /// Domains of the imports, with their versions.
+    pub imports: Vec<(String, i64)>,
+    /// The main graph.
+    pub graph: Graph,
+    /// Attentions within functions of the model, by operator.
+    pub functions: Vec<String>,
+}
+
+/// Why a file is not a model that can be rewritten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// Bytes that are not protocol buffers.
+    #[error("not an ONNX model: {0}; allowed: a whole file as an exporter writes it")]
+    Wire(#[from] WireError),
+    /// A model that breaks a rule of ONNX.
+    #[error("{found}; allowed: {allowed}")]
+    Rule {
+        /// What was found.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+}
+
+fn rule(found: String, allowed: &'static str) -> ModelError {
+    ModelError::Rule { found, allowed }
+}
+
+/// `domain` with both spellings of ONNX's own as one.
+fn plain(domain: String) -> String {
+    if domain == "ai.onnx" { String::new() } else { domain }
+}
+
+/// Operators that compute attention, or the softmax of one.
+const ATTENTION: [&str; 4] = ["Softmax", "Attention", "MultiHeadAttention", "GroupQueryAttention"];
+
+impl<'a> Model<'a> {
+    /// Reads a model and checks that names are made once, that what is read is made, and that no node depends on itself.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn read(file: &'a [u8]) -> Result<Model<'a>, ModelError> {
+        let fields = wire::fields(file, 0..file.len())?;
+        let (mut graph, mut imports, mut functions) = (None, Vec::new(), Vec::new());
+        for field in &fields {
+            match field.number {
+                7 if graph.is_some() => return Err(rule("two graphs".into(), "one")),
+                7 => graph = Some(Graph::read(file, field.bytes()?)?),
+                8 => {
+                    let (mut domain, mut version) = (String::new(), 0);
+                    for field in wire::fields(file, field.bytes()?)? {
+                        match field.number {
+                            1 => domain = text(file, field.bytes()?)?,
+                            2 => version = field.int()?,
+                            _ => {}
+                        }
+                    }
+                    imports.push((plain(domain), version));
+                }
+                25 => {
+                    for field in wire::fields(file, field.bytes()?)? {
+                        if field.number == 7 {
+                            let node = node(file, field.bytes()?, 1)?;
+                            functions.extend(node.inner);
+                            functions.extend(ATTENTION.contains(&node.op.as_str()).then_some(node.op));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let Some(graph) = graph else {
+            return Err(rule("no graph".into(), "a model with a graph"));
+        };
+        let Some(opset) = imports.iter().find(|(domain, _)| domain.is_empty()).map(|(_, version)| *version)
+        else {
+            return Err(rule("no opset_import of ONNX's operators".into(), "one"));
+        };
+        graph.check()?;
+        Ok(Model { file, fields, opset, imports, graph, functions })
+    }
+
+    /// Files beside the model that hold elements of its constants.
+    ///
+    /// # Errors
+    /// A location that leaves the folder of the model.
+    pub fn locations(&self) -> Result<Vec<String>, ModelError> {
+        let mut all = HashSet::new();
+        let mut stored: Vec<&Stored> = self.graph.initializers.values().map(|(stored, _)| stored).collect();
+        for node in &self.graph.nodes {
+            stored.extend(node.attributes.values().filter_map(|attribute| match attribute {
+                Attribute::Tensor(stored) => Some(&**stored),
+                _ => None,
+            }));
+        }
+        for entries in stored.into_iter().filter_map(Stored::external) {
+            let location = entries.iter().find(|(key, _)| key == "location").map_or("", |(_, value)| value);
+            let inside = Path::new(location)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+            if location.is_empty() || !inside {
+                let found = format!("external data at '{location}'");
+                return Err(rule(
+                    found,
+                    "a file in the folder of the model, by a relative path without '..'",
+                ));
+            }
+            all.insert(location.to_owned());
+        }
+        let mut all: Vec<String> = all.into_iter().collect();
+        all.sort();
+        Ok(all)
+    }
+}
+
+impl Graph {
+    fn read(file: &[u8], range: Range<usize>) -> Result<Graph, ModelError> {
+        let mut graph = Graph { range: range.clone(), ..Graph::default() };
+        for field in wire::fields(file, range)? {
+            match field.number {
+                1 => graph.nodes.push(node(file, field.bytes()?, 0)?),
+                5 => {
+                    let stored = Stored::read(file, field.bytes()?)?;
+                    let name = stored.name.clone();
+                    if graph.initializers.insert(name.clone(), (stored, field.span)).is_some() {
+                        return Err(rule(
+                            format!("two constants named '{name}'"),
+                            "names that are made once",
+                        ));
+                    }
+                }
+                11 => graph.inputs.push(declared(file, field)?),
+                12 => graph.outputs.push(declared(file, field)?),
+                13 => graph.infos.push(declared(file, field)?),
+                _ => {}
+            }
+        }
+        for (n, node) in graph.nodes.iter().enumerate() {
+            for name in node.outputs.iter().filter(|name| !name.is_empty()) {
+                let twice = graph.producer.insert(name.clone(), n).is_some();
+                if twice
+                    || graph.initializers.contains_key(name)
+                    || graph.inputs.iter().any(|i| i.name == *name)
+                {
+                    return Err(rule(format!("the name '{name}' is made twice"), "names that are made once"));
+                }
+                graph.names.insert(name.clone());
+            }
+            for name in node.inputs.iter().chain(&node.captured).filter(|name| !name.is_empty()) {
+                graph.readers.entry(name.clone()).or_default().push(n);
+                graph.names.insert(name.clone());
+            }
+            graph.names.insert(node.name.clone());
+        }
+        let more =
+            graph.inputs.iter().chain(&graph.outputs).chain(&graph.infos).map(|declared| &declared.name);
+        graph.names.extend(more.chain(graph.initializers.keys()).cloned());
+        Ok(graph)
+    }
+
+    /// Checks that inputs are named once, that what nodes and outputs read is made, and that nodes can be put in an order.
+    fn check(&self) -> Result<(), ModelError> {
+        let mut known: HashSet<&str> = self.initializers.keys().map(String::as_str).collect();
+        let mut inputs = HashSet::new();
+        for input in &self.inputs {
+            if !inputs.insert(input.name.as_str()) {
+                return Err(rule(format!("two inputs named '{}'", input.name), "names that are made once"));
+            }
+        }
+        known.extend(inputs);
+        for (n, node) in self.nodes.iter().enumerate() {
+            for name in node.inputs.iter().filter(|name| !name.is_empty()) {
+                if known.contains(name.as_str()) {
+                    continue;
+                }
+                let what = format!("node {n} ('{}', {}) reads '{name}'", node.name, node.op);
+                return Err(match self.producer.get(name) {
+                    None => {
+                        rule(format!("{what}, which nothing makes"), "names of inputs, constants and nodes")
+                    }
+                    Some(_) => rule(
+                        format!("{what}, which a later node makes"),
+                        "nodes after those that they read, without a cycle",
+                    ),
+                });
+            }
+            known.extend(node.outputs.iter().map(String::as_str));
+        }
+        match self.outputs.iter().find(|output| !known.contains(output.name.as_str())) {
+            Some(output) => {
+                Err(rule(format!("the output '{}', which nothing makes", output.name), "names that are made"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a name is an output of the graph.
+    #[must_use]
+    pub fn is_output(&self, name: &str) -> bool {
+        self.outputs.iter().any(|output| output.name == name)
+    }
+}
+
+fn node(file: &[u8], range: Range<usize>, depth: usize) -> Result<Node, ModelError> {
+    let mut node = Node::default();
+    for field in wire::fields(file, range)? {
+        match field.number {
+            1 => node.inputs.push(text(file, field.bytes()?)?),
+            2 => node.outputs.push(text(file, field.bytes()?)?),
+            3 => node.name = text(file, field.bytes()?)?,
+            4 => node.op = text(file, field.bytes()?)?,
+            7 => node.domain = plain(text(file, field.bytes()?)?),
+            5 => {
+                let (name, value) = attribute(file, field.bytes()?, &mut node, depth)?;
+                if node.attributes.insert(name.clone(), value).is_some() {
+                    let found = format!("node '{}' with two attributes '{name}'", node.name);
+                    return Err(rule(found, "attributes that are given once"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(node)
+}
+
+fn attribute(
+    file: &[u8],
+    range: Range<usize>,
+    node: &mut Node,
+    depth: usize,
+) -> Result<(String, Attribute), ModelError> {
+    let (mut name, mut value, mut kind) = (String::new(), None, None);
+    let (mut ints, mut floats) = (Vec::new(), Vec::new());
+    for field in wire::fields(file, range)? {
+        match (field.number, &field.payload) {
+            (1, _) => name = text(file, field.bytes()?)?,
+            (2, Payload::Fixed32(bits)) => value = Some(Attribute::Float(f32::from_bits(*bits))),
+            (3, _) => value = Some(Attribute::Int(field.int()?)),
+            (4, _) => value = Some(Attribute::Text(file[field.bytes()?].to_vec())),
+            (5, _) => value = Some(Attribute::Tensor(Box::new(Stored::read(file, field.bytes()?)?))),
+            (6 | 11, _) => within(file, field.bytes()?, node, depth + 1)?,
+            (7, Payload::Fixed32(bits)) => floats.push(f32::from_bits(*bits)),
+            (7, Payload::Bytes(range)) => {
+                floats.extend(
+                    file[range.clone()].as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)),
+                );
+            }
+            (8, _) => wire::ints(file, &field, &mut ints)?,
+            (20, _) => kind = Some(field.int()?),
+            _ => {}
+        }
+    }
+    // Zero and nothing are not written by every exporter, but the type is.
+    let value = match (kind, value) {
+        (Some(6), _) => Attribute::Floats(floats),
+        (Some(7), _) => Attribute::Ints(ints),
+        (Some(1), None) => Attribute::Float(0.0),
+        (Some(2), None) => Attribute::Int(0),
+        (_, Some(value)) => value,
+        (_, None) if !ints.is_empty() => Attribute::Ints(ints),
+        (_, None) => Attribute::Other,
+    };
+    Ok((name, value))
+}
+
+/// Takes the names that a graph within an attribute reads, and its attentions, into `outer`.
+fn within(file: &[u8], range: Range<usize>, outer: &mut Node, depth: usize) -> Result<(), ModelError> {
+    if depth > DEPTH {
+        return Err(rule(format!("graphs within graphs, more than {DEPTH} deep"), "64 levels"));
+    }
+    for field in wire::fields(file, range)? {
+        match field.number {
+            1 => {
+                let inner = node(file, field.bytes()?, depth)?;
+                outer.captured.extend(inner.inputs.into_iter().chain(inner.captured));
+                outer.inner.extend(inner.inner);
+                outer.inner.extend(ATTENTION.contains(&inner.op.as_str()).then_some(inner.op));
+            }
+            // An output of a branch may be a name of the graph around it.
+            12 => outer.captured.push(declared(file, field)?.name),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn declared(file: &[u8], field: Field) -> Result<Declared, ModelError> {
+    let mut found = Declared { name: String::new(), kind: Kind(0), shape: None, span: field.span.clone() };
+    for field in wire::fields(file, field.bytes()?)? {
+        match field.number {
+            1 => found.name = text(file, field.bytes()?)?,
+            2 => {
+                for field in wire::fields(file, field.bytes()?)?.into_iter().filter(|field| field.number == 1)
+                {
+                    for field in wire::fields(file, field.bytes()?)? {
+                        match field.number {
+                            1 => found.kind = Kind(field.int()?),
+                            2 => found.shape = Some(axes(file, field.bytes()?)?),
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn axes(file: &[u8], range: Range<usize>) -> Result<Vec<Axis>, ModelError> {
+    let mut all = Vec::new();
+    for field in wire::fields(file, range)?.into_iter().filter(|field| field.number == 1) {
+        let mut axis = Axis::Any(String::new());
+        for field in wire::fields(file, field.bytes()?)? {
+            match field.number {
+                1 => {
+                    if let Ok(n) = usize::try_from(field.int()?) {
+                        axis = Axis::Size(n);
+                    }
+                }
+                2 => axis = Axis::Any(text(file, field.bytes()?)?),
+                _ => {}
+            }
+        }
+        all.push(axis);
+    }
+    Ok(all)
+}

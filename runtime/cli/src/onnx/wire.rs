@@ -1,0 +1,221 @@
+//! The wire format of protocol buffers: fields as spans of the bytes that hold them.
+//!
+//! A message is a sequence of fields, each a number, a wire type and a payload. A reader that keeps the span of every
+//! field can write a message again with some fields replaced and all others, the unknown ones included, as they were,
+//! byte by byte.
+
+use std::ops::Range;
+
+/// Why bytes are not a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at byte {at}")]
+pub struct WireError {
+    /// What is wrong.
+    pub what: &'static str,
+    /// Offset from the first byte of the file.
+    pub at: usize,
+}
+
+/// What a field holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// A varint.
+    Varint(u64),
+    /// Four bytes, little-endian.
+    Fixed32(u32),
+    /// Eight bytes, little-endian.
+    Fixed64(u64),
+    /// Bytes with their length before them: a message, a text, packed numbers. The range counts from the start of the file.
+    Bytes(Range<usize>),
+}
+
+/// A field of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its number.
+    pub number: u32,
+    /// What it holds.
+    pub payload: Payload,
+    /// The bytes of the whole field, its key included, from the start of the file.
+    pub span: Range<usize>,
+}
+
+impl Field {
+    /// The range of a field that holds bytes.
+    ///
+    /// # Errors
+    /// A field of another wire type.
+    pub fn bytes(&self) -> Result<Range<usize>, WireError> {
+        match &self.payload {
+            Payload::Bytes(range) => Ok(range.clone()),
+            _ => Err(WireError { what: "a number where a message or a text belongs", at: self.span.start }),
+        }
+    }
+
+    /// The number of a field that holds a varint, as a signed one.
+    ///
+    /// # Errors
+    /// A field of another wire type.
+    pub fn int(&self) -> Result<i64, WireError> {
+        match self.payload {
+            Payload::Varint(x) => Ok(x.cast_signed()),
+            _ => Err(WireError { what: "no varint where an integer belongs", at: self.span.start }),
+        }
+    }
+}
+
+/// Reads the varint at `*at`, before `end`.
+fn varint(file: &[u8], at: &mut usize, end: usize) -> Result<u64, WireError> {
+    let start = *at;
+    let mut value = 0u64;
+    for shift in (0..70).step_by(7) {
+        if *at >= end {
+            return Err(WireError { what: "the message ends within a number", at: start });
+        }
+        let byte = file[*at];
+        *at += 1;
+        if shift == 63 && byte > 1 {
+            break;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(WireError { what: "a varint of more than 64 bits", at: start })
+}
+
+/// The fields of the message in `range` of `file`.
+///
+/// # Errors
+/// Bytes that are not a message, groups included, which no model uses.
+pub fn fields(file: &[u8], range: Range<usize>) -> Result<Vec<Field>, WireError> {
+    let (mut at, end) = (range.start, range.end);
+    let mut all = Vec::new();
+    while at < end {
+        let start = at;
+        let key = varint(file, &mut at, end)?;
+        let number = u32::try_from(key >> 3).ok().filter(|n| (1..1 << 29).contains(n));
+        let Some(number) = number else {
+            return Err(WireError { what: "a field number out of range", at: start });
+        };
+        let mut take = |n: usize| {
+            if end - at < n {
+                return Err(WireError { what: "the message ends within a field", at: start });
+            }
+            at += n;
+            Ok(at - n..at)
+        };
+        let payload = match key & 7 {
+            0 => Payload::Varint(varint(file, &mut at, end)?),
+            1 => {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(&file[take(8)?]);
+                Payload::Fixed64(u64::from_le_bytes(bytes))
+            }
+            5 => {
+                let mut bytes = [0; 4];
+                bytes.copy_from_slice(&file[take(4)?]);
+                Payload::Fixed32(u32::from_le_bytes(bytes))
+            }
+            2 => {
+                let length = usize::try_from(varint(file, &mut at, end)?).unwrap_or(usize::MAX);
+                if end - at < length {
+                    return Err(WireError { what: "a field that is longer than its message", at: start });
+                }
+                at += length;
+                Payload::Bytes(at - length..at)
+            }
+            _ => return Err(WireError { what: "a wire type that no model uses", at: start }),
+        };
+        all.push(Field { number, payload, span: start..at });
+    }
+    Ok(all)
+}
+
+/// The numbers of a repeated integer: one varint a field, or many packed in one.
+///
+/// # Errors
+/// Bytes that are not varints.
+pub fn ints(file: &[u8], field: &Field, into: &mut Vec<i64>) -> Result<(), WireError> {
+    match &field.payload {
+        Payload::Varint(x) => into.push(x.cast_signed()),
+        Payload::Bytes(range) => {
+            let mut at = range.start;
+            while at < range.end {
+                into.push(varint(file, &mut at, range.end)?.cast_signed());
+            }
+        }
+        _ => return Err(WireError { what: "no varint where an integer belongs", at: field.span.start }),
+    }
+    Ok(())
+}
+
+/// Writes messages.
+#[derive(Clone, Debug, Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    fn varint(&mut self, mut x: u64) {
+        while x >= 0x80 {
+            self.0.push(x as u8 | 0x80);
+            x >>= 7;
+        }
+        self.0.push(x as u8);
+    }
+
+    /// A field that holds a varint.
+    pub fn int(&mut self, number: u32, x: i64) {
+        self.varint(u64::from(number) << 3);
+        self.varint(x.cast_unsigned());
+    }
+
+    /// A field that holds an f32.
+    pub fn float(&mut self, number: u32, x: f32) {
+        self.varint(u64::from(number) << 3 | 5);
+        self.0.extend(x.to_le_bytes());
+    }
+
+    /// A field that holds bytes.
+    pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
+        self.varint(u64::from(number) << 3 | 2);
+        self.varint(bytes.len() as u64);
+        self.0.extend(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_as_they_were_written() {
+        let mut w = Writer::default();
+        w.int(1, -7);
+        w.float(2, 0.5);
+        w.bytes(300, b"text");
+        let all = fields(&w.0, 0..w.0.len()).unwrap();
+        assert_eq!(all.iter().map(|f| f.number).collect::<Vec<_>>(), [1, 2, 300]);
+        assert_eq!(all[0].int(), Ok(-7));
+        assert_eq!(all[1].payload, Payload::Fixed32(0.5f32.to_bits()));
+        assert_eq!(&w.0[all[2].bytes().unwrap()], b"text");
+        assert_eq!(all.last().unwrap().span.end, w.0.len());
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for (bytes, what) in [
+            (&[0x08][..], "ends within a number"),
+            (&[0x08, 0x80], "ends within a number"),
+            (&[0x12, 5, 1], "longer than its message"),
+            (&[0x0d, 1, 2], "ends within a field"),
+            (&[0x0b], "wire type"),
+            (&[0x00, 1], "out of range"),
+            (&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2], "more than 64 bits"),
+            (&[0x12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], "longer than its message"),
+        ] {
+            let found = fields(bytes, 0..bytes.len()).unwrap_err();
+            assert!(found.what.contains(what), "{bytes:?}: {found}");
+        }
+    }
+}

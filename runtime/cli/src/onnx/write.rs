@@ -1,0 +1,172 @@
+//! A model written again: all bytes as they were, but for the nodes that are replaced.
+
+use super::array::{Array, Kind};
+use super::change::{Change, DOMAIN};
+use super::model::{Attribute, Model, Node};
+use super::wire::{self, Payload, WireError, Writer};
+use half::f16;
+use std::collections::{HashMap, HashSet};
+
+/// The nodes that go with the changes: those that made their outputs, and what nothing reads any more because of that.
+fn gone(model: &Model<'_>, changes: &[Change]) -> HashSet<usize> {
+    let graph = &model.graph;
+    let mut readers: HashMap<&str, usize> = HashMap::new();
+    let new = changes.iter().flat_map(|change| &change.nodes).flat_map(|node| &node.inputs);
+    let outputs = graph.outputs.iter().map(|output| &output.name);
+    let old = graph.nodes.iter().flat_map(|node| node.inputs.iter().chain(&node.captured));
+    for name in old.chain(new).chain(outputs) {
+        *readers.entry(name).or_default() += 1;
+    }
+    let mut gone: HashSet<usize> = HashSet::new();
+    let mut work: Vec<usize> = changes.iter().map(|change| change.output.1).collect();
+    while let Some(n) = work.pop() {
+        if !gone.insert(n) {
+            continue;
+        }
+        let node = &graph.nodes[n];
+        for name in node.inputs.iter().chain(&node.captured).filter(|name| !name.is_empty()) {
+            if let Some(count) = readers.get_mut(name.as_str()) {
+                *count = count.saturating_sub(1);
+            }
+            let Some(&maker) = graph.producer.get(name) else { continue };
+            let unread = |name: &String| readers.get(name.as_str()).copied().unwrap_or(0) == 0;
+            if graph.nodes[maker].outputs.iter().all(unread) {
+                work.push(maker);
+            }
+        }
+    }
+    gone
+}
+
+/// The bytes of the model with `changes` made.
+///
+/// # Errors
+/// None that a model that was read can cause.
+pub fn write(model: &Model<'_>, changes: &[Change]) -> Result<Vec<u8>, WireError> {
+    let file = model.file;
+    if changes.is_empty() {
+        return Ok(file.to_vec());
+    }
+    let graph = &model.graph;
+    let gone = gone(model, changes);
+    let here: HashMap<usize, &Change> = changes.iter().map(|change| (change.output.1, change)).collect();
+    // Names that stay: those that a node that stays, or a new one, reads or makes.
+    let mut stays: HashSet<&str> = HashSet::new();
+    let kept = graph.nodes.iter().enumerate().filter(|(n, _)| !gone.contains(n)).map(|(_, node)| node);
+    for node in kept.chain(changes.iter().flat_map(|change| &change.nodes)) {
+        stays.extend(node.inputs.iter().chain(&node.outputs).chain(&node.captured).map(String::as_str));
+    }
+    stays.extend(graph.inputs.iter().chain(&graph.outputs).map(|declared| declared.name.as_str()));
+    // Names that went with a node; what nothing has ever read is not ours to remove.
+    let mut lost: HashSet<&str> = HashSet::new();
+    for &n in &gone {
+        let node = &graph.nodes[n];
+        lost.extend(
+            node.inputs.iter().chain(&node.outputs).map(String::as_str).filter(|name| !stays.contains(name)),
+        );
+    }
+    let dropped: HashSet<usize> = (graph.initializers.iter())
+        .filter(|(name, _)| lost.contains(name.as_str()))
+        .map(|(_, (_, span))| span.start)
+        .chain(
+            graph.infos.iter().filter(|info| lost.contains(info.name.as_str())).map(|info| info.span.start),
+        )
+        .collect();
+    let mut body = Writer(Vec::with_capacity(graph.range.len()));
+    let mut n = 0;
+    for field in wire::fields(file, graph.range.clone())? {
+        if field.number == 1 {
+            n += 1;
+            if let Some(change) = here.get(&(n - 1)) {
+                for node in &change.nodes {
+                    body.bytes(1, &message(node));
+                }
+            }
+            if gone.contains(&(n - 1)) {
+                continue;
+            }
+        }
+        if !dropped.contains(&field.span.start) {
+            body.0.extend(&file[field.span]);
+        }
+    }
+    for (name, array) in changes.iter().flat_map(|change| &change.constants) {
+        body.bytes(5, &constant(name, array));
+    }
+    let mut out = Writer(Vec::with_capacity(file.len()));
+    let imported = model.imports.iter().any(|(domain, _)| domain == DOMAIN);
+    let last = model.fields.iter().rposition(|field| field.number == 8);
+    for (at, field) in model.fields.iter().enumerate() {
+        match (&field.payload, field.number) {
+            (Payload::Bytes(_), 7) => out.bytes(7, &body.0),
+            _ => out.0.extend(&file[field.span.clone()]),
+        }
+        if Some(at) == last && !imported {
+            let mut import = Writer::default();
+            import.bytes(1, DOMAIN.as_bytes());
+            import.int(2, 1);
+            out.bytes(8, &import.0);
+        }
+    }
+    Ok(out.0)
+}
+
+/// The bytes of a node.
+pub fn message(node: &Node) -> Vec<u8> {
+    let mut w = Writer::default();
+    for input in &node.inputs {
+        w.bytes(1, input.as_bytes());
+    }
+    for output in &node.outputs {
+        w.bytes(2, output.as_bytes());
+    }
+    w.bytes(3, node.name.as_bytes());
+    w.bytes(4, node.op.as_bytes());
+    let mut attributes: Vec<_> = node.attributes.iter().collect();
+    attributes.sort_by_key(|(name, _)| *name);
+    for (name, value) in attributes {
+        let mut a = Writer::default();
+        a.bytes(1, name.as_bytes());
+        match value {
+            Attribute::Float(x) => {
+                a.float(2, *x);
+                a.int(20, 1);
+            }
+            Attribute::Int(x) => {
+                a.int(3, *x);
+                a.int(20, 2);
+            }
+            Attribute::Ints(all) => {
+                all.iter().for_each(|&x| a.int(8, x));
+                a.int(20, 7);
+            }
+            // New nodes have no others.
+            Attribute::Text(_) | Attribute::Tensor(_) | Attribute::Floats(_) | Attribute::Other => continue,
+        }
+        w.bytes(5, &a.0);
+    }
+    if !node.domain.is_empty() {
+        w.bytes(7, node.domain.as_bytes());
+    }
+    w.0
+}
+
+/// The bytes of a constant.
+pub fn constant(name: &str, array: &Array) -> Vec<u8> {
+    let mut w = Writer::default();
+    for &n in &array.shape {
+        w.int(1, i64::try_from(n).unwrap_or(i64::MAX));
+    }
+    w.int(2, array.kind.0);
+    w.bytes(8, name.as_bytes());
+    let mut raw = Vec::new();
+    for &x in array.data.iter() {
+        match array.kind {
+            Kind::I64 => raw.extend((x as i64).to_le_bytes()),
+            Kind::F16 => raw.extend(f16::from_f64(x).to_le_bytes()),
+            _ => raw.extend((x as f32).to_le_bytes()),
+        }
+    }
+    w.bytes(9, &raw);
+    w.0
+}

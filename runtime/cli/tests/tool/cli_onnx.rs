@@ -1,0 +1,127 @@
+//! `elsa onnx`: what is written and printed, and requests that are refused with nothing written.
+
+use crate::common::Desk;
+use std::fs;
+
+/// A field that holds bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let length = [bytes.len() as u8 & 127 | 128, (bytes.len() >> 7) as u8];
+    [&[number << 3 | 2], &length[..], bytes].concat()
+}
+
+fn node(op: &str, inputs: &[&str], output: &str, attributes: &[u8]) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|name| field(1, name.as_bytes())).collect();
+    let name = field(3, format!("the {op}").as_bytes());
+    let named = [field(2, output.as_bytes()), name, field(4, op.as_bytes())].concat();
+    field(1, &[&inputs, &named[..], attributes].concat())
+}
+
+/// An attribute of integers, or of one.
+fn ints(name: &str, all: &[u8]) -> Vec<u8> {
+    let values = match all {
+        [one] => vec![3 << 3, *one, 0xa0, 1, 2],
+        _ => [all.iter().flat_map(|&x| [8 << 3, x]).collect(), vec![0xa0, 1, 7]].concat(),
+    };
+    field(5, &[field(1, name.as_bytes()), values].concat())
+}
+
+/// An input or output of f32; an axis of zero is free.
+fn info(number: u8, name: &str, axes: &[u8]) -> Vec<u8> {
+    let dim = |&n: &u8| field(1, &if n == 0 { field(2, b"batch") } else { vec![1 << 3, n] });
+    let tensor = [vec![1 << 3, 1], field(2, &axes.iter().flat_map(dim).collect::<Vec<u8>>())].concat();
+    field(number, &[field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat())
+}
+
+/// Attention with a mask, and `more` fields in its graph.
+fn model(more: &[u8]) -> Vec<u8> {
+    let nodes = [
+        node("Transpose", &["k"], "t", &ints("perm", &[0, 1, 3, 2])),
+        node("MatMul", &["q", "t"], "s", &[]),
+        node("Add", &["s", "mask"], "m", &[]),
+        node("Softmax", &["m"], "w", &ints("axis", &[3])),
+        node("MatMul", &["w", "v"], "y", &[]),
+    ];
+    let inputs: Vec<u8> = ["q", "k", "v"].iter().flat_map(|name| info(11, name, &[0, 2, 5, 4])).collect();
+    let outer = [inputs, info(11, "mask", &[0, 1, 1, 5]), info(12, "y", &[0, 2, 5, 4])].concat();
+    let import = field(8, &[field(1, b""), vec![2 << 3, 17]].concat());
+    [vec![1 << 3, 8], import, field(7, &[nodes.concat(), outer, more.to_vec()].concat())].concat()
+}
+
+/// A constant `c` whose elements lie at `location`.
+fn external(location: &str) -> Vec<u8> {
+    let entry = [field(1, b"location"), field(2, location.as_bytes())].concat();
+    let tensor = [vec![1 << 3, 2, 2 << 3, 1], field(8, b"c"), field(13, &entry), vec![14 << 3, 1]].concat();
+    field(5, &tensor)
+}
+
+#[test]
+fn attention_is_listed_and_replaced() {
+    let desk = Desk::new();
+    fs::write(desk.path("in.onnx"), model(&[])).unwrap();
+    let words = "replaced  Softmax the Softmax: 2 heads of 4, scale 1, mask\n1 replaced, 0 stay";
+    assert_eq!(desk.ok("onnx list @in.onnx").trim_end(), words);
+    assert_eq!(desk.ok("onnx rewrite @in.onnx @out.onnx --dry-run").trim_end(), words);
+    assert_eq!(desk.list(), ["in.onnx"]);
+    assert!(desk.ok("onnx rewrite @in.onnx @out.onnx").contains(&format!("{words}, written to ")));
+    let out = fs::read(desk.path("out.onnx")).unwrap();
+    for part in [&b"ElsaAttention"[..], b"ai.elsa"] {
+        assert!(out.windows(part.len()).any(|window| window == part));
+    }
+    let told: serde_json::Value = serde_json::from_str(&desk.ok("onnx list @out.onnx --json")).unwrap();
+    assert_eq!((&told["what"], &told["replaced"], &told["written"]), (&"onnx".into(), &0.into(), &().into()));
+    assert_eq!(told["attentions"].as_array().map(Vec::len), Some(0));
+    // In place.
+    desk.ok("onnx rewrite @in.onnx @in.onnx");
+    assert_eq!(fs::read(desk.path("in.onnx")).unwrap(), out);
+}
+
+#[test]
+fn weights_beside_a_model_stay_beside_it() {
+    let desk = Desk::new();
+    fs::write(desk.path("in.onnx"), model(&external("in.data"))).unwrap();
+    refused(&desk, "onnx rewrite @in.onnx @out.onnx", &["IN: ", "external data at 'in.data'", "allowed: "]);
+    fs::write(desk.path("in.data"), [0; 8]).unwrap();
+    fs::create_dir(desk.path("other")).unwrap();
+    refused(&desk, "onnx rewrite @in.onnx @other/out.onnx", &["OUT: ", "would not find them"]);
+    refused(&desk, "onnx rewrite @in.onnx @in.data", &["OUT: ", "holds weights of IN"]);
+    desk.ok("onnx rewrite @in.onnx @out.onnx");
+    assert_eq!(fs::read(desk.path("in.data")).unwrap(), [0; 8]);
+}
+
+/// Requires status 2, one line with all of `words`, and the same files as before.
+fn refused(desk: &Desk, line: &str, words: &[&str]) {
+    let before = desk.list();
+    let output = desk.call(line);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{line}: {text}");
+    assert!(words.iter().all(|word| text.contains(word)) && output.stdout.is_empty(), "{line}: {text}");
+    assert_eq!(desk.list(), before, "{line}");
+}
+
+#[test]
+fn what_is_no_model_is_refused() {
+    let desk = Desk::new();
+    let whole = model(&[]);
+    let again = node("Identity", &["q"], "s", &[]);
+    let cycle = [node("Neg", &["b"], "a", &[]), node("Neg", &["a"], "b", &[])].concat();
+    for (name, bytes, what) in [
+        ("empty", vec![], "no graph"),
+        ("half", whole[..whole.len() / 2].to_vec(), "not an ONNX model"),
+        ("text", b"this is no model at all".to_vec(), "not an ONNX model"),
+        ("twice", model(&again), "'s' is made twice"),
+        ("cycle", model(&cycle), "without a cycle"),
+        ("missing", model(&node("Neg", &["none"], "a", &[])), "reads 'none', which nothing makes"),
+        ("climbs", model(&external("../in.data")), "external data at '../in.data'"),
+        ("absolute", model(&external("/etc/passwd")), "external data at '/etc/passwd'"),
+    ] {
+        fs::write(desk.path(name), bytes).unwrap();
+        for verb in ["list @NAME", "rewrite @NAME @out.onnx", "rewrite @NAME @out.onnx --dry-run"] {
+            refused(&desk, &format!("onnx {}", verb.replace("NAME", name)), &["IN: ", what, "allowed: "]);
+        }
+    }
+    fs::write(desk.path("in.onnx"), whole).unwrap();
+    refused(&desk, "onnx list @absent.onnx", &["IN: ", "cannot be read"]);
+    refused(&desk, "onnx list @", &["IN: ", "cannot be read"]);
+    refused(&desk, "onnx rewrite @in.onnx @none/out.onnx", &["OUT: ", "cannot be written"]);
+    refused(&desk, "onnx rewrite @in.onnx", &["OUT"]);
+}
