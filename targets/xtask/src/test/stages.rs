@@ -1,7 +1,8 @@
 //! The stages of `cargo xtask test`, in the order in which they run.
 
 use super::{
-    bounds, capi, cross, deploy, examples, fuzz, house, ort, python, release, sanitizers, tensorrt, vision, workspace,
+    bounds, capi, cross, deploy, examples, fuzz, house, ort, python, release, sanitizers, tensorrt, vision,
+    workspace,
 };
 use crate::gpu::ptx;
 use crate::ran::Ran;
