@@ -746,7 +746,8 @@ public:
         return status(elsa_partial(get(), room.get(), &chunk, &inputs, &outputs, report));
     }
 
-    // Over tensors in device memory. With a null stream the call waits.
+    // Over tensors in device memory. With a null stream the call waits; one that is captured takes the run into its CUDA
+    // graph, as elsa_run_device says.
     status run_device(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                       void *stream, elsa_report *report = nullptr) const {
         return status(elsa_run_device(get(), room.get(), &inputs, &outputs, stream, report));

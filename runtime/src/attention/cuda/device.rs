@@ -195,7 +195,7 @@ impl<'a> DeviceCall<'a> {
         // waited for before the workspace is freed.
         let enqueued =
             unsafe { self.launch.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
-        self.workspace.graph.took(&self.launch, capture);
+        self.workspace.graph.took(self.launch.entries(), capture);
         let marked = self.workspace.pending.mark(&entered, self.stream, capture);
         drop(relaxed);
         enqueued?;

@@ -146,7 +146,7 @@ impl<'a> HostCall<'a> {
         self.copied = done?;
         waited?;
         ended?;
-        self.workspace.graph.took(&self.launch, None);
+        self.workspace.graph.took(self.launch.entries(), None);
         self.staged = true;
         if !resident {
             self.fill_gaps(&entered, stream)?;

@@ -1,6 +1,5 @@
 //! The memory in which the runs of a plan work on a GPU.
 
-use super::launch::Launch;
 use super::plan::GpuPlan;
 use crate::cuda::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use crate::cuda::gpu::Gpu;
@@ -162,15 +161,15 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Remembers a run.
-    pub fn took(&mut self, launch: &Launch, capture: Option<Capture>) {
+    /// Remembers a run, whose table has so many entries.
+    pub fn took(&mut self, entries: usize, capture: Option<Capture>) {
         let captured = capture.is_some();
         self.any |= captured;
-        if launch.entries() > 0 {
+        if entries > 0 {
             self.uploads = captured;
         }
         if captured {
-            self.entries = self.entries.max(launch.entries());
+            self.entries = self.entries.max(entries);
         }
     }
 }
