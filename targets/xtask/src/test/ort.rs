@@ -2,7 +2,7 @@
 //! Cortex-A57, and from Python.
 
 use crate::ran::Ran;
-use crate::setup::{self, ort::Runtime};
+use crate::setup;
 use crate::shell::{Run, Tree};
 use std::path::Path;
 use std::time::Duration;
