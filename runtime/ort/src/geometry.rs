@@ -451,7 +451,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
         /// Whatever the shapes and attributes, the answer is an error with a name, or a problem that stays inside its
         /// tensors.
