@@ -397,3 +397,121 @@ impl Geometry {
         Ok(Geometry { problem: spec.check()?, offsets, packed: attributes.packed, outputs })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Sizes that calls have, and those that make products overflow.
+    fn size() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            8 => 0..5i64,
+            2 => prop::sample::select(vec![8, 12, 24, 49]),
+            1 => prop::sample::select(vec![-1, i64::MIN, i64::MAX, 1 << 31, 1 << 32, 1 << 62]),
+        ]
+    }
+
+    fn shape() -> impl Strategy<Value = Option<TensorShape>> {
+        let element =
+            prop_oneof![6 => Just(FLOAT), 2 => Just(FLOAT16), 1 => Just(BOOL), 1 => Just(INT64), 1 => 0..30];
+        let shape = (element, prop_oneof![4 => 3usize..5, 1 => 0usize..7], prop::array::uniform4(size()));
+        prop::option::weighted(
+            0.6,
+            shape.prop_map(|(element, rank, dims)| TensorShape { element, rank, dims }),
+        )
+    }
+
+    fn attributes() -> impl Strategy<Value = Attributes> {
+        let side = || prop::sample::select(vec![0usize, 1, 2, 3, 4, 7, usize::MAX]);
+        let sides = || prop::option::weighted(0.3, [side(), side()]);
+        let heads = || prop::option::weighted(0.5, prop::sample::select(vec![1usize, 2, 3, 4, usize::MAX]));
+        let window = prop::option::weighted(0.2, prop::sample::select(vec![0usize, 1, usize::MAX]));
+        (
+            (heads(), heads(), any::<bool>(), any::<bool>()),
+            (prop::option::weighted(0.2, any::<f32>()), prop::option::weighted(0.2, any::<f32>())),
+            (sides(), sides(), sides(), window.clone(), window),
+        )
+            .prop_map(|((num_heads, kv_num_heads, causal, packed), (scale, softcap), windows)| {
+                let (grid, picture, shift, left, right) = windows;
+                let window = Window { left, right };
+                Attributes {
+                    num_heads,
+                    kv_num_heads,
+                    scale,
+                    causal,
+                    softcap,
+                    window,
+                    grid,
+                    picture,
+                    shift,
+                    packed,
+                }
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+        /// Whatever the shapes and attributes, the answer is an error with a name, or a problem that stays inside its
+        /// tensors.
+        #[test]
+        fn any_shape_is_refused_or_stays_inside_its_tensors(
+            attributes in attributes(),
+            mut inputs in prop::array::uniform8(shape()),
+            alike in any::<[bool; 3]>(),
+            present_key in any::<bool>(),
+            present_value in any::<bool>(),
+        ) {
+            // Most calls have tensors that fit one another.
+            if alike[0] {
+                (inputs[1], inputs[2]) = (inputs[0], inputs[0]);
+            }
+            for (i, alike) in [(3..5, alike[1]), (5..8, alike[2])] {
+                if alike {
+                    inputs[i].fill(None);
+                }
+            }
+            let shapes = Shapes { inputs, present_key, present_value };
+            match Geometry::of(&attributes, &shapes) {
+                Err(e) => prop_assert!(e.to_string().contains("; allowed: "), "{e}"),
+                Ok(geometry) => {
+                    let count = |input: Input| {
+                        let shape = shapes.input(input);
+                        shape.map_or(0, |shape| shape.dims().iter().map(|dim| *dim as usize).product())
+                    };
+                    let spec = geometry.problem.spec();
+                    let views = [(Input::Query, spec.query), (Input::Key, spec.key), (Input::Value, spec.value)];
+                    for (input, view) in views {
+                        let from = if geometry.packed { Input::Query } else { input };
+                        let end = geometry.offsets[input as usize] + view.extent();
+                        prop_assert!(view.extent() == 0 || end <= count(from), "{input:?}");
+                    }
+                    for (input, view) in [(Input::PastKey, spec.past_key), (Input::PastValue, spec.past_value)] {
+                        prop_assert_eq!(view.map_or(0, |view| view.extent()), count(input));
+                    }
+                    prop_assert_eq!(spec.mask.map_or(0, |mask| mask.extent()), count(Input::Mask));
+                    prop_assert_eq!(spec.bias.map_or(0, |bias| bias.extent()), count(Input::BiasTable));
+                    let y: i64 = geometry.outputs[0].dims().iter().product();
+                    prop_assert_eq!(spec.output.extent() as i64, y);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordinary_call_is_taken() {
+        let of = |element, dims: &[i64]| {
+            let mut shape = TensorShape { element, rank: dims.len(), dims: [0; 4] };
+            shape.dims[..dims.len()].copy_from_slice(dims);
+            Some(shape)
+        };
+        let mut shapes = Shapes::default();
+        shapes.inputs[0] = of(FLOAT, &[2, 12, 3 * 64]);
+        let attributes = Attributes { packed: true, num_heads: Some(4), ..Attributes::default() };
+        let geometry = Geometry::of(&attributes, &shapes).unwrap();
+        assert_eq!(geometry.offsets, [0, 64, 128]);
+        assert_eq!(geometry.outputs[0].dims(), [2, 12, 64]);
+        assert_eq!(geometry.problem.spec().key.strides(), [12 * 192, 16, 192, 1]);
+    }
+}

@@ -8,18 +8,18 @@
 //! **Why the code differs.**
 //!
 //! 1. *One file serves every version from 1.10 on.* The runtime hands over its table of functions. Tables only grow, so
-//!    the library asks for the newest version that both know ([`register`]), states no newer one in the operator's own
-//!    table ([`operator`]), and calls what is newer than 1.10 only where it is there ([`api`]).
+//!    the library asks for the newest version that both know (`register`), states no newer one in the operator's own
+//!    table (`operator`), and calls what is newer than 1.10 only where it is there (`api`).
 //! 2. *Nothing is linked.* Types come from the crate `ort-sys`, whose linking is disabled.
 //! 3. *A kernel of a runtime before 1.16 has no status.* There an error is a `std::runtime_error` of the C++ library
-//!    that the process has loaded, looked up when the operator is registered ([`host`]). The one frame of
+//!    that the process has loaded, looked up when the operator is registered (`host`). The one frame of
 //!    this library that it passes has nothing to drop.
 //! 4. *A runtime before 1.18 takes one table for an operator*, and cannot infer the type of its outputs from several inputs
 //!    of unknown type. Outputs then are f32, or what the environment variable `ELSA_ORT_TYPE` says. Later ones take one
 //!    table for each element type.
 //!
-//! A call looks up the plan for the shapes of its tensors ([`cache`]), binds their memory ([`tensors`]) and runs. The
-//! engine is that of the process ([`engines`]).
+//! A call looks up the plan for the shapes of its tensors (`cache`), binds their memory (`tensors`) and runs. The
+//! engine is that of the process (`engines`).
 
 mod api;
 mod attributes;

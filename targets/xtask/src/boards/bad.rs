@@ -123,7 +123,10 @@ fn exported(cc: &Compiler, own: &str, glibc: Version, trials: &mut Vec<Trial>) -
     let well = library("good.so", start, versioned)?;
     trials.push(good("a library of its functions alone", check::exports(&well, &abi)));
     trials.push(good("a library with its name", check::soname(&well, &abi.soname())));
+    trials.push(good("a library of one function", check::entry(&well, "elsa_start")));
+    trials.push(bad("a library without its function", "elsa_start", check::entry(&well, "elsa_stop")));
     let more = library("more.so", both, versioned)?;
+    trials.push(bad("a library of two functions", "start", check::entry(&more, "elsa_start")));
     trials.push(bad("a library that exports another name", "start@ELSA_1.0", check::exports(&more, &abi)));
     let less = library("less.so", other, versioned)?;
     trials.push(bad("a library without a function", "no elsa_start", check::exports(&less, &abi)));

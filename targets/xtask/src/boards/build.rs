@@ -5,6 +5,7 @@
 //!     bin/elsa                    the tool, stripped
 //!     lib/libelsa.a               the C library, of one object whose only global symbols are the functions of elsa.h
 //!     lib/libelsa.so.1.0          the same to share; libelsa.so.1, which programs ask for, and libelsa.so point to it
+//!     lib/libelsa_ort.so          the operator of ONNX Runtime
 //!     lib/cmake/elsa lib/pkgconfig
 //!     include/                    elsa.h, elsa.hpp
 //!     share/python/elsa.py        the library for Python, which it finds in lib/
@@ -30,6 +31,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+/// The operator of ONNX Runtime.
+const OPERATOR: &str = "libelsa_ort.so";
 /// The profile of cargo that keeps symbols.
 const PROFILE: &str = "shipped";
 
@@ -103,7 +106,7 @@ pub fn build(tree: &Tree, target: &Target, cubins: bool) -> Result<Ran, String> 
 
 /// Runs cargo; returns the folder of its products.
 fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBuf, String> {
-    let packages = format!("--profile {PROFILE} -p elsa-edge -p elsa-capi");
+    let packages = format!("--profile {PROFILE} -p elsa-edge -p elsa-capi -p elsa-ort");
     let mut run = match target {
         Target::Host(_) => Run::new(tree, "cargo build").args(&packages),
         Target::Board(board) => {
@@ -177,6 +180,7 @@ fn assemble(
     }
     strip(tree, &products.join("elsa"), &dist.join("bin/elsa"), "--strip-all")?;
     strip(tree, &library.shared, &dist.join("lib").join(abi.file()), "--strip-all")?;
+    strip(tree, &products.join(OPERATOR), &dist.join("lib").join(OPERATOR), "--strip-all")?;
     strip(tree, &library.archive, &dist.join("lib/libelsa.a"), "--strip-debug")?;
     for (name, to) in abi.links() {
         let link = dist.join("lib").join(name);
@@ -233,7 +237,8 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (packages, nodes) = (list(&value["packages"]), list(&value["resolve"]["nodes"]));
-    let shipped = |package: &&Value| package["name"] == "elsa-edge" || package["name"] == "elsa-capi";
+    let shipped =
+        |package: &&Value| ["elsa-edge", "elsa-capi", "elsa-ort"].iter().any(|name| package["name"] == *name);
     let mut open: Vec<String> =
         packages.iter().filter(shipped).map(|package| string(&package["id"])).collect();
     let mut linked = BTreeSet::new();
@@ -247,7 +252,7 @@ fn third_party(tree: &Tree, triple: &str) -> Result<String, String> {
         }
     }
     let mut text = String::from(
-        "Packages that are linked into elsa and libelsa, with their licences. Besides them: the standard library\n\
+        "Packages that are linked into elsa, libelsa and libelsa_ort, with their licences. Besides them: the standard library\n\
          of Rust (MIT OR Apache-2.0), and for the boards compiler-rt and libunwind of LLVM (Apache-2.0 WITH\n\
          LLVM-exception) as zig (MIT) brings them.\n",
     );
@@ -293,7 +298,7 @@ fn examine(
     let dist = target.dist(tree);
     let mut note = |file: &str, check: &str, found: Found| match found {
         Ok(found) => {
-            println!("{file:<12} {check:<16} {found}");
+            println!("{file:<14} {check:<16} {found}");
             ran.passed += 1;
         }
         Err(fault) => {
@@ -309,7 +314,12 @@ fn examine(
     };
     let private = paths::private(tree)?;
     let (tool, shared) = (dist.join("bin/elsa"), dist.join("lib").join(abi.file()));
-    let files = [("elsa", &tool, &products.join("elsa")), ("libelsa.so", &shared, &library.shared)];
+    let operator = dist.join("lib").join(OPERATOR);
+    let files = [
+        ("elsa", &tool, &products.join("elsa")),
+        ("libelsa.so", &shared, &library.shared),
+        (OPERATOR, &operator, &products.join(OPERATOR)),
+    ];
     for (file, path, unstripped) in files {
         let bytes = read(path)?;
         note(file, "machine", check::machine(&bytes, target));
@@ -328,6 +338,7 @@ fn examine(
             note(file, "instructions", check::instructions(tree, unstripped, &exceptions));
         }
     }
+    note(OPERATOR, "entry", check::entry(&read(&operator)?, "RegisterCustomOps"));
     let (shared, archive) = (read(&shared)?, read(&dist.join("lib/libelsa.a"))?);
     note("libelsa.so", "name", check::soname(&shared, &abi.soname()));
     note("libelsa.so", "exports", check::exports(&shared, abi));

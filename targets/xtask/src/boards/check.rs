@@ -8,6 +8,7 @@
 //! | driver symbols | undefined `cu…`: the driver is opened at run time, so that a board without one can start the program |
 //! | name | a shared library without a `DT_SONAME`, or with another one |
 //! | exports | a library that exports other names than the functions of `elsa.map`, not all, or in another version |
+//! | entry | a library for a host, such as ONNX Runtime, that exports anything but its one function |
 //! | paths | paths of the machine that built it |
 //! | instructions | encodings beyond ARMv8.0-A, apart from the functions of `targets/exceptions.txt` |
 //! | PTX | modules beyond the driver's PTX ISA or above the board's GPU, and missing kernels of `required.txt` |
@@ -225,6 +226,13 @@ pub fn defined(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
 pub fn exports(bytes: &[u8], abi: &Abi) -> Found {
     let found = exported(bytes)?;
     compare(&found, abi)
+}
+
+/// A library that a host loads by its path exports one function.
+pub fn entry(bytes: &[u8], function: &str) -> Found {
+    let found = defined(bytes)?;
+    refuse(found.iter().filter(|name| *name != function).cloned(), function)?;
+    if found.is_empty() { Err(format!("none; allowed: {function}")) } else { Ok(function.to_owned()) }
 }
 
 /// The names that the members of an archive give to a program which links them, and which a plugin would export.

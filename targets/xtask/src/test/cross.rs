@@ -13,8 +13,13 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Files of every board's folder.
-const HANDED_OUT: [&str; 4] =
-    ["bin/elsa", "share/aarch64.cmake", "share/licences/LICENSE-MIT", "share/licences/THIRD-PARTY.txt"];
+const HANDED_OUT: [&str; 5] = [
+    "bin/elsa",
+    "lib/libelsa_ort.so",
+    "share/aarch64.cmake",
+    "share/licences/LICENSE-MIT",
+    "share/licences/THIRD-PARTY.txt",
+];
 /// Files of the C library among them.
 const OF_LIBRARY: [&str; 9] = [
     "lib/libelsa.a",
