@@ -132,7 +132,7 @@ impl<'a> World<'a> {
     }
 
     fn is_input(&self, name: &str) -> bool {
-        self.model.graph.inputs.iter().any(|input| input.name == name)
+        self.model.graph.given.contains(name)
     }
 
     fn stored(&self, stored: &Stored, most: usize) -> Option<Array> {

@@ -114,6 +114,8 @@ pub struct Graph {
     pub initializers: HashMap<String, (Stored, Range<usize>)>,
     /// Its inputs.
     pub inputs: Vec<Declared>,
+    /// Names of the inputs.
+    pub given: HashSet<String>,
     /// Its outputs.
     pub outputs: Vec<Declared>,
     /// What is declared of names within.
@@ -272,13 +274,11 @@ impl Graph {
                 _ => {}
             }
         }
+        graph.given = graph.inputs.iter().map(|input| input.name.clone()).collect();
         for (n, node) in graph.nodes.iter().enumerate() {
             for name in node.outputs.iter().filter(|name| !name.is_empty()) {
                 let twice = graph.producer.insert(name.clone(), n).is_some();
-                if twice
-                    || graph.initializers.contains_key(name)
-                    || graph.inputs.iter().any(|i| i.name == *name)
-                {
+                if twice || graph.initializers.contains_key(name) || graph.given.contains(name) {
                     return Err(rule(format!("the name '{name}' is made twice"), "names that are made once"));
                 }
                 graph.names.insert(name.clone());

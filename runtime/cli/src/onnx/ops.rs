@@ -341,6 +341,22 @@ pub fn eval(
             }
             one(data)
         }
+        "ScatterND" if node.attributes.is_empty() => {
+            let (from, indices, updates) = (get(0)?, get(1)?, get(2)?);
+            let depth = *indices.shape.last()?;
+            let (own, mut data) = (steps(&from.shape), from.data.to_vec());
+            let block = count(from.shape.get(depth..)?, LARGEST)?;
+            for (i, index) in indices.data.chunks_exact(depth.max(1)).enumerate() {
+                let mut start = 0;
+                for (axis, &x) in index.iter().enumerate() {
+                    start += place(x as i64, from.shape[axis])? * own[axis].cast_unsigned();
+                }
+                data.get_mut(start..)?
+                    .get_mut(..block)?
+                    .copy_from_slice(updates.data.get(i * block..)?.get(..block)?);
+            }
+            one(data)
+        }
         "Trilu" => {
             let k = get(1).map_or(Some(0.0), Array::scalar)? as i64;
             let upper = node.int("upper").unwrap_or(1) != 0;
