@@ -30,7 +30,8 @@ pub fn run(tree: &Tree, words: &[String], arguments: &[String]) -> Result<(), St
         .arg(dist.join("lib/libelsa_ort.so"));
     let compare = arguments.iter().fold(compare, |run, argument| run.arg(argument));
     let compared = with_words(compare).run();
-    for (what, out) in [(TORCH, tested), ("sdpa.py", sdpa), ("export.py", exported), ("compare.py", compared)] {
+    for (what, out) in [(TORCH, tested), ("sdpa.py", sdpa), ("export.py", exported), ("compare.py", compared)]
+    {
         if !out.ok {
             return Err(format!("{what}: {}", out.how));
         }
