@@ -265,6 +265,9 @@ def backends():
     return found
 
 
+_CAPTURE = "q: captured as a CUDA graph; allowed: after a call of the same shapes on this thread"
+
+
 class Engine(object):
     """What computes: a back end with its threads, and the plans of the shapes that were used last.
 
@@ -274,6 +277,10 @@ class Engine(object):
 
     Any number of threads may use an engine; each has a workspace of its own. After os.fork the child's calls compute on
     the thread that calls.
+
+    A call may be captured as a CUDA graph after a call of the same shapes on the same thread. Its workspace is the graph's
+    from then on, and stays as long as the engine; captured calls of a thread that share one are to be replayed one after
+    the other.
     """
 
     def __init__(self, backend=None, threads=0, device=0):
@@ -296,6 +303,8 @@ class Engine(object):
         self._plans = collections.OrderedDict()
         self._lock = threading.Lock()
         self._local = threading.local()
+        # Workspaces of CUDA graphs.
+        self._captured = []
 
     def __del__(self):
         handle = self.__dict__.get("_handle")
@@ -305,13 +314,15 @@ class Engine(object):
     def __repr__(self):
         return f"elsa.Engine(backend={self.backend!r}, threads={self.threads})"
 
-    def _plan(self, key, problem):
+    def _plan(self, key, problem, capturing=False):
         """The plan of a shape, which `problem` describes where there is none yet."""
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
                 self._plans.move_to_end(key)
                 return plan
+        if capturing:
+            raise UnsupportedError(_CAPTURE)
         plan = _Plan(self._handle, problem())
         with self._lock:
             self._plans[key] = plan
@@ -319,9 +330,21 @@ class Engine(object):
                 self._plans.popitem(last=False)
         return plan
 
-    def _workspace(self, plan):
+    def _workspace(self, plan, capturing=False):
         """The calling thread's workspace, which serves `plan` and every plan that it has served before."""
         workspace = getattr(self._local, "workspace", None)
+        if capturing:
+            # Nothing can be allocated now: that of the last call, or that of the capture's calls before.
+            captured = getattr(self._local, "captured", None)
+            if captured is not None and (workspace is None or not workspace.serves(plan)):
+                workspace = captured
+            if workspace is None or not workspace.serves(plan):
+                raise UnsupportedError(_CAPTURE)
+            if workspace is not captured:
+                self._local.captured, self._local.workspace = workspace, None
+                with self._lock:
+                    self._captured.append(workspace)
+            return workspace
         if workspace is None or not workspace.serves(plan):
             workspace = _Workspace([plan] + (workspace.plans if workspace else []))
             self._local.workspace = workspace
@@ -730,7 +753,8 @@ def attention(
     )
     if engine is None:
         engine = _engine_for(device)
-    plan = engine._plan(key, problem)
+    capturing = device is not None and sys.modules["torch"].cuda.is_current_stream_capturing()
+    plan = engine._plan(key, problem, capturing)
     inputs, outputs = _Inputs(), _Outputs()
     inputs.q, inputs.k, inputs.v = queries.memory(), keys.memory(), values.memory()
     outputs.out = output.memory()
@@ -755,7 +779,7 @@ def attention(
     if not output.bytes:
         # No queries.
         return (out, logarithms) if lse else out
-    workspace = engine._workspace(plan)
+    workspace = engine._workspace(plan, capturing)
     if device is None:
         _check(_lib.elsa_run(plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs), None))
     else:

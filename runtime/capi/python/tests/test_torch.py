@@ -240,6 +240,42 @@ class Cuda(Case):
             stream.synchronize()
             self.near(out / 2, wanted, 1e-5)
 
+    def test_a_graph_keeps_its_workspace(self):
+        engine = elsa.Engine("cuda")
+        graphs = []
+        for shape in ((1, 2, 900, 64), (1, 4, 577, 64)):
+            q, k, v = tensors(shape, device="cuda")
+            out = torch.empty_like(q)
+            for _ in range(2):
+                elsa.attention(q, k, v, out=out, engine=engine)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                elsa.attention(q, k, v, out=out, engine=engine)
+                elsa.attention(out, k, v, out=q, engine=engine)
+            graphs.append((graph, q, k, v, out))
+        # Larger calls of the same thread get memory of their own.
+        for heads in (8, 32):
+            q, k, v = tensors((1, heads, 900, 64), device="cuda")
+            elsa.attention(q, k, v, engine=engine)
+        for graph, q, k, v, out in graphs:
+            fresh, _, _ = tensors(tuple(q.shape), device="cuda")
+            q.copy_(fresh)
+            graph.replay()
+            torch.cuda.synchronize()
+            first = elsa.attention(fresh, k, v, engine=engine)
+            self.assertTrue(torch.equal(out, first))
+            self.assertTrue(torch.equal(q, elsa.attention(first, k, v, engine=engine)))
+            self.near(out, exact(fresh, k, v), 1e-5)
+
+    def test_a_shape_that_was_not_called_is_not_captured(self):
+        q, k, v = tensors((1, 3, 61, 64), device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaisesRegex(elsa.UnsupportedError, "^q: captured"):
+            with torch.cuda.graph(graph):
+                torch.zeros(1, device="cuda")
+                elsa.attention(q, k, v)
+
     def test_nothing_is_copied(self):
         q, k, v = tensors((4, 8, 1024, 64), dtype=torch.float16, device="cuda")
         out = torch.empty_like(q)
