@@ -18,6 +18,8 @@ pub(crate) const MAX_RANK: usize = 4;
 pub(crate) const NEWEST: u32 = 17;
 /// The first version in which a session's configuration can be read.
 const WITH_CONFIGURATION: u32 = 14;
+/// The first version that lends its threads to an operator.
+const WITH_THREADS: u32 = 17;
 
 /// The table of functions of a runtime.
 ///
@@ -71,6 +73,26 @@ impl Api {
     /// The version for which the table was asked.
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Whether the runtime lends its threads.
+    pub fn lends(&self) -> bool {
+        self.version >= WITH_THREADS
+    }
+
+    /// Has the runtime's threads call `share` with every number below `count`, and waits.
+    ///
+    /// # Safety
+    /// *handle*; the runtime [lends](Api::lends) its threads; `share` may be called with `task` and any of the numbers.
+    pub unsafe fn parallel_for(
+        &self,
+        context: *const OrtKernelContext,
+        share: unsafe extern "system" fn(*mut c_void, usize),
+        count: usize,
+        task: *mut c_void,
+    ) -> Result<(), OperatorError> {
+        // As many batches as shares: none waits behind another.
+        call!(self, KernelContext_ParallelFor(context, share, count, count, task))
     }
 
     fn checked(&self, call: &'static str, status: OrtStatusPtr) -> Result<(), OperatorError> {

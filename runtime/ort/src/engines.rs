@@ -1,4 +1,5 @@
-//! The engines of the process: one for the CPU, and one for each context of CUDA in which a session computes.
+//! The engines of the process: one for the CPU, and one for each context of CUDA in which a session computes. Where the runtime
+//! lends its threads, that of the CPU has none of its own.
 
 use crate::error::OperatorError;
 use crate::host;
@@ -14,11 +15,14 @@ struct Engines {
     /// The number of threads that a session's configuration asks for.
     threads: Option<usize>,
     cpu: Option<Engine>,
+    /// The same for a runtime that lends its threads.
+    lent: Option<Engine>,
     /// Engines by their context.
     cuda: Vec<(usize, Engine)>,
 }
 
-static ENGINES: Mutex<Engines> = Mutex::new(Engines { threads: None, cpu: None, cuda: Vec::new() });
+static ENGINES: Mutex<Engines> =
+    Mutex::new(Engines { threads: None, cpu: None, lent: None, cuda: Vec::new() });
 
 /// A number of threads as text.
 fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
@@ -39,7 +43,7 @@ fn parsed(argument: &'static str, text: &str) -> Result<usize, OperatorError> {
 pub(crate) fn configure(text: &str) -> Result<(), OperatorError> {
     let threads = parsed(ENTRY, text)?;
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    match &engines.cpu {
+    match engines.lent.as_ref().or(engines.cpu.as_ref()) {
         Some(engine) if engine.threads() != threads => Err(OperatorError::Value {
             argument: ENTRY,
             found: format!("{threads}, but the engine of the process runs with {}", engine.threads()),
@@ -61,14 +65,14 @@ fn options(threads: Option<usize>) -> Result<EngineOptions, OperatorError> {
     Ok(EngineOptions { threads, ..EngineOptions::default() })
 }
 
-/// The engine of the CPU provider. It is that of the environment variable `ELSA_BACKEND`, which may name a GPU; else the
+/// The engine of the CPU provider, for a runtime that lends its threads or for one that does not. It is that of the environment variable `ELSA_BACKEND`, which may name a GPU; else the
 /// CPU's fastest instructions.
 ///
 /// # Errors
 /// Returns an error if the engine cannot start.
-pub(crate) fn cpu() -> Result<Engine, OperatorError> {
+pub(crate) fn cpu(lent: bool) -> Result<Engine, OperatorError> {
     let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(engine) = &engines.cpu {
+    if let Some(engine) = if lent { &engines.lent } else { &engines.cpu } {
         return Ok(engine.clone());
     }
     let named = std::env::var("ELSA_BACKEND").is_ok_and(|name| !name.is_empty() && name != "auto");
@@ -77,8 +81,9 @@ pub(crate) fn cpu() -> Result<Engine, OperatorError> {
         options.backend =
             InstructionSet::ALL.into_iter().map(Backend::Cpu).find(|backend| backend.is_present());
     }
+    options.host = lent.then(crate::lent::threads);
     let engine = Engine::new(&options)?;
-    engines.cpu = Some(engine.clone());
+    *(if lent { &mut engines.lent } else { &mut engines.cpu }) = Some(engine.clone());
     Ok(engine)
 }
 

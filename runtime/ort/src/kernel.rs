@@ -6,6 +6,7 @@ use crate::cache::{Cache, Prepared};
 use crate::engines;
 use crate::error::OperatorError;
 use crate::geometry::{Geometry, INPUTS, Input, OUTPUTS, Shapes};
+use crate::lent;
 use crate::tensors::{Given, device_inputs, device_outputs, host_inputs, host_outputs};
 use elsa_runtime::{PlanOptions, RawStream};
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtValue};
@@ -71,7 +72,7 @@ impl Kernel {
     ) -> Result<Kernel, OperatorError> {
         let attributes = Attributes::of(&Info { api: &api, info })?;
         if provider == Provider::Cpu {
-            engines::cpu()?;
+            engines::cpu(api.lends())?;
         }
         Ok(Kernel { api, provider, attributes, left_out: Default::default(), cache: Cache::default() })
     }
@@ -108,7 +109,13 @@ impl Kernel {
                 // SAFETY: *tensors*: the runtime keeps the tensors of a call until it ends, and nobody else writes them.
                 // Outputs are the call's own, because the operator declares none that takes the place of an input.
                 let (inputs, outputs) = unsafe { (host_inputs(&given), host_outputs(&given)) };
-                plan.bind(inputs, outputs, workspace.get())?.run()?;
+                let mut bound = plan.bind(inputs, outputs, workspace.get())?;
+                if self.api.lends() {
+                    // SAFETY: the clause of this function.
+                    unsafe { lent::during(self.api, context, || bound.run()) }?;
+                } else {
+                    bound.run()?;
+                }
             }
             Provider::Cuda => {
                 // SAFETY: *handle*: the stream is that of the call, and outlives it.
@@ -159,7 +166,7 @@ impl Kernel {
         }
         let geometry = Geometry::of(&self.attributes, shapes)?;
         let engine = match self.provider {
-            Provider::Cpu => engines::cpu()?,
+            Provider::Cpu => engines::cpu(self.api.lends())?,
             Provider::Cuda => engines::cuda()?,
         };
         let plan = engine.plan(&geometry.problem, &PlanOptions::default())?;

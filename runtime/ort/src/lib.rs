@@ -29,6 +29,7 @@ mod error;
 mod geometry;
 mod host;
 mod kernel;
+mod lent;
 mod operator;
 mod register;
 mod tensors;
