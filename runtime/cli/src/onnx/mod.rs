@@ -4,11 +4,11 @@
 //! file -> wire -> model -> infer (worlds) -> find -> forms, masks -> change -> prove -> write
 //! ```
 //!
-//! A model is read as spans of its bytes ([`wire`], [`model`]), so that what is not changed stays as it is, byte by
-//! byte. The free axes of its inputs get sizes, twice, and shapes and constants follow ([`infer`]). From each Softmax the
-//! walk goes to both products ([`find`]), which tells what to prove: how elements lie ([`forms`]) and what masks are
-//! ([`masks`]). The new nodes ([`change`]) are compared with the old ones in f64 ([`prove`]) before anything is written
-//! ([`write`]).
+//! A model is read as spans of its bytes (`wire`, `model`), so that what is not changed stays as it is, byte by
+//! byte. The free axes of its inputs get sizes, twice, and shapes and constants follow (`infer`). From each Softmax the
+//! walk goes to both products (`find`), which tells what to prove: how elements lie (`forms`) and what masks are
+//! (`masks`). The new nodes (`change`) are compared with the old ones in f64 (`prove`) before anything is written
+//! (`write`).
 
 mod array;
 mod change;

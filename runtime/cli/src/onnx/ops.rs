@@ -13,7 +13,7 @@ pub const LARGEST: usize = 1 << 25;
 /// How much is computed for a model. What needs more stays as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Elements of one tensor, at most [`LARGEST`].
+    /// Elements of one tensor, at most `LARGEST`.
     pub elements: usize,
     /// Multiplications of one product of matrices, or of one attention.
     pub work: usize,
