@@ -105,6 +105,21 @@ struct Ready {
     bool own = false;
 };
 
+// Runs `body`. Where it throws, says why and returns `otherwise`.
+template <class T, class Body>
+T guarded(T otherwise, const Body &body) noexcept {
+    try {
+        return body();
+    } catch (const refused &what) {
+        refuse(what.why);
+    } catch (const std::exception &what) {
+        refuse(what.what());
+    } catch (...) {
+        refuse("an error without a name");
+    }
+    return otherwise;
+}
+
 class Plugin final : public nvinfer1::IPluginV2DynamicExt {
 public:
     Plugin(const Stored &stored, std::string space)
@@ -232,21 +247,6 @@ private:
     Plugin(const Plugin &other)
         : nvinfer1::IPluginV2DynamicExt(), kept_(other.kept_), space_(other.space_), granted_(other.granted_) {}
 
-    // Runs `body`. Where it throws, says why and returns `otherwise`.
-    template <class T, class Body>
-    static T guarded(T otherwise, const Body &body) noexcept {
-        try {
-            return body();
-        } catch (const refused &what) {
-            refuse(what.why);
-        } catch (const std::exception &what) {
-            refuse(what.what());
-        } catch (...) {
-            refuse("an error without a name");
-        }
-        return otherwise;
-    }
-
     Stored stored() const {
         Stored now = kept_;
         now.granted = granted_->load();
@@ -329,16 +329,7 @@ public:
 private:
     template <class Body>
     nvinfer1::IPluginV2 *made(const Body &body) noexcept {
-        try {
-            return new Plugin(body(), space_);
-        } catch (const refused &what) {
-            refuse(what.why);
-        } catch (const std::exception &what) {
-            refuse(what.what());
-        } catch (...) {
-            refuse("an error without a name");
-        }
-        return nullptr;
+        return guarded<nvinfer1::IPluginV2 *>(nullptr, [&] { return new Plugin(body(), space_); });
     }
 
     std::array<PluginField, 10> fields_{{
