@@ -22,7 +22,7 @@
 //!
 //! 1. **Runs, not tokens.** Chunks are cut from the gathered sequence, so that a chunk of one level straddles the joints of the
 //!    levels above. Each of `l` chunks is one interval of that sequence, and a joint divides at most one of them: a level adds
-//!    at most `l − 1` runs of consecutive tokens. A task of nine levels with `c = 7` has at most 19 runs, however many tokens
+//!    at most `l − 1` runs of consecutive tokens. A task of nine levels with `c = 7` has at most 19 runs, and commonly 5, however many tokens
 //!    ([`MAX_RUNS`] in all cases), and is planned in microseconds on the stack.
 //! 2. **Runs meet as wholes.** All tokens of a run have the same labels, so the tile of a query run and a key run is owned, or
 //!    not ([`Task::meet`]). Tiles that are not owned are never visited: the work is that of plain attention.
