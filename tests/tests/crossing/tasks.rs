@@ -305,7 +305,8 @@ fn what_a_task_does_not_take_is_refused() {
     assert!(m.iter().chain(&s).all(|x| *x == 7.0), "refused calls write nothing");
     let mut merge = TaskMerge::new(1, 20, 8, 7).unwrap();
     let states = RowStates::empty(9, 8).unwrap();
-    assert!(merge.push(task.task().queries(), &states).is_ok());
+    let first = Task::new(&seven, &"1".parse().unwrap(), 21, 21).unwrap();
+    assert!(merge.push(first.queries(), &states).is_ok());
     let last = Task::new(&seven, &"6".parse().unwrap(), 21, 21).unwrap();
     assert!(merge.push(last.queries(), &states).is_err(), "tokens beyond the whole");
     assert!(merge.push(&last.queries()[1..], &states).is_err(), "too few rows");

@@ -214,6 +214,12 @@ impl TaskPlan {
         &self.task
     }
 
+    /// The plans of the calls, one for each shape.
+    #[must_use]
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+
     /// Query and key tokens of the whole.
     #[must_use]
     pub const fn totals(&self) -> [usize; 2] {
