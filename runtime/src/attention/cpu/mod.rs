@@ -9,5 +9,6 @@ mod kept;
 mod math;
 mod measure;
 pub mod plan;
+pub mod resident;
 mod stage;
 mod walk;
