@@ -131,7 +131,9 @@ pub enum PlanError {
         allowed: &'static str,
     },
     /// The budget of a streamed run exceeds the memory that the machine, a control group or a limit leaves the process.
-    #[error("host_budget: {budget} bytes; allowed: at most {available}, which the system leaves this process")]
+    #[error(
+        "host_budget: {budget} bytes; allowed: at most {available}, which the system leaves this process"
+    )]
     Beyond {
         /// The budget in bytes.
         budget: usize,

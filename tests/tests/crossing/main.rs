@@ -30,5 +30,6 @@ mod refusals;
 mod scans;
 mod schedule;
 mod small_calls;
+mod streamed;
 mod ulp;
 mod windows;

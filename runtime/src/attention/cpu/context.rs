@@ -53,6 +53,20 @@ impl Pass {
     pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
 }
 
+/// The view of an operand in memory, also of those with one f32, or `d_v`, per query row. Empty for masks and biases, which
+/// have views of their own.
+pub fn view_of(problem: &Problem, operand: Operand) -> View {
+    let dim = match operand {
+        Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
+        Operand::StateWeighted => problem.value_dim(),
+        _ => return problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
+    };
+    let [batch, heads, queries, _] = problem.spec().output.shape();
+    let strides = [heads * queries * dim, queries * dim, dim, 1];
+    // It has no more elements than the output, whose view was checked.
+    View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
+}
+
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
@@ -97,15 +111,19 @@ impl<'a> Context<'a> {
         base: *mut f32,
     ) -> Context<'a> {
         let tensor = |operand| {
-            let memory = problem.memory(operand);
-            let view = memory.and_then(|memory| memory.view).unwrap_or_default();
+            let view = view_of(problem, operand);
             Tensor { view, data: tensors[operand], present: !tensors[operand].is_null() }
         };
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }
 
     /// A context whose tensors lie where `tensors` says, and which has all keys.
-    pub fn of(plan: &'a CpuPlan, problem: &'a Problem, tensors: Operands<Tensor>, base: *mut f32) -> Context<'a> {
+    pub fn of(
+        plan: &'a CpuPlan,
+        problem: &'a Problem,
+        tensors: Operands<Tensor>,
+        base: *mut f32,
+    ) -> Context<'a> {
         let (query_factor, cap) = problem.score_factors();
         Context {
             kernel: plan.kernel,

@@ -3,7 +3,7 @@
 mod added;
 mod bias;
 pub mod call;
-mod context;
+pub mod context;
 mod finish;
 mod kept;
 mod math;

@@ -8,13 +8,27 @@ use super::context::{Context, Pass, Task, Tensor};
 use super::kept::Kept;
 use super::plan::CpuPlan;
 use super::walk;
-use crate::attention::stream::Unit;
 use crate::cpu::memory::{Bytes, Memory};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
 use std::ops::Range;
+
+/// A box of query tiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Number of the unit.
+    pub number: usize,
+    /// Sequences.
+    pub sequences: Range<usize>,
+    /// Query heads.
+    pub heads: Range<usize>,
+    /// Query tiles of each head.
+    pub tiles: Range<usize>,
+    /// Query rows of each head, counted within the sequence.
+    pub rows: Range<usize>,
+}
 
 /// Where a tensor's excerpt lies in one of the buffers of a pass.
 #[derive(Clone, Copy, Debug)]
@@ -70,16 +84,14 @@ impl Resident {
     /// Computes a pass: what the keys of a chunk add to the states of a unit, and its outputs if the pass ends it.
     /// `self.sequences` are those of the unit. `begins` says whether the unit's queries are in the chunk.
     ///
+    /// `places` are those that a `Frame` of the same problem and choice gives for the part: inputs in `chunk`, for the rows
+    /// of the unit and for `keys`, outputs in `self.rows`, without overlap, and both buffers have its sizes. A table is the
+    /// whole one. Unless `begins`, the last pass was one of the same unit, over the keys before. The instruction set of the
+    /// plan's kernel is present, which the engine ensures.
+    ///
     /// # Errors
     /// Returns an error if a worker panicked.
-    ///
-    /// # Safety
-    /// - `places` lie in their buffers: inputs in `chunk`, for the rows of the unit and for `keys`, outputs in
-    ///   `self.rows`, for the rows of the unit, without overlap. A table is the whole one. Mask, bias and index are those
-    ///   that the problem has, and keys and values are there.
-    /// - Unless `begins`, the last pass was one of the same unit, over the keys before.
-    /// - The instruction set of the plan's kernel is present.
-    pub unsafe fn pass(
+    pub fn pass(
         &mut self,
         plan: &CpuPlan,
         problem: &Problem,
@@ -127,7 +139,7 @@ impl Resident {
                 number,
                 resident: Some((sequence * unit.heads.len() + head) * tiles + inside),
             };
-            // SAFETY: the clauses are the invariants of the context. The pool gives each task to one worker, and each
+            // SAFETY: what a caller ensures are the invariants of the context. The pool gives each task to one worker, and each
             // worker has its own number. Tasks have different tiles of the resident ones, of which the layout has as many
             // as the largest unit.
             unsafe { walk::attend(c, &task, worker) };

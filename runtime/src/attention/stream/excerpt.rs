@@ -85,8 +85,7 @@ mod tests {
         let tensor = View::dense("x", layout, dims, None).unwrap();
         let data: Vec<u8> = (0..tensor.extent()).map(|i| (i % 251) as u8).collect();
         let to = Excerpt::strides(&tensor, [count[0], count[1], count[2] + 1], tensor.dim());
-        let excerpt =
-            Excerpt { tensor, size: 1, first, count, start: 0, len: tensor.dim(), to, at: 3 };
+        let excerpt = Excerpt { tensor, size: 1, first, count, start: 0, len: tensor.dim(), to, at: 3 };
         let mut buffer = vec![255u8; 3 + count[0] * count[1] * (count[2] + 1) * tensor.dim()];
         let mut seen = 0;
         let done: Result<(), ()> = excerpt.pieces(|offset, place| {

@@ -1,8 +1,8 @@
 //! Which rows of which tensors a part needs, and where they lie in its buffers.
 
 use super::excerpt::Excerpt;
-use super::units::Unit;
-use crate::attention::cpu::resident::{Place, Places};
+use crate::attention::cpu::context::view_of;
+use crate::attention::cpu::resident::{Place, Places, Unit};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{StreamChoice, Written};
 use elsa_core::attention::{BiasView, Lengths, MaskView, Operand, Operands, Problem, Sequence};
@@ -22,13 +22,8 @@ const INPUTS: [Operand; 8] = [
 ];
 
 /// Outputs that a unit writes.
-const OUTPUTS: [Operand; 5] = [
-    Operand::Output,
-    Operand::LogSumExp,
-    Operand::StateReference,
-    Operand::StateSum,
-    Operand::StateWeighted,
-];
+const OUTPUTS: [Operand; 5] =
+    [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
 /// The buffers of a run: where the regions of operands start in them, and their sizes, in bytes.
 #[derive(Clone, Debug)]
@@ -76,15 +71,10 @@ impl<'a> Frame<'a> {
         written: Written,
     ) -> Result<Frame<'a>, ArgumentError> {
         let spec = problem.spec();
-        let [batch, heads, queries, _] = spec.query.shape();
-        let per_row = |dim: usize| View::new("lse", [batch, heads, queries, dim], [heads * queries * dim, queries * dim, dim, 1]);
+        let queries = spec.query.tokens();
         let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
         let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
-        let mut tensors = Operands::from_fn(|operand| problem.memory(operand).and_then(|m| m.view).unwrap_or_default());
-        tensors[Operand::LogSumExp] = per_row(1)?;
-        tensors[Operand::StateReference] = per_row(1)?;
-        tensors[Operand::StateSum] = per_row(1)?;
-        tensors[Operand::StateWeighted] = per_row(problem.value_dim())?;
+        let mut tensors = Operands::from_fn(|operand| view_of(problem, operand));
         if let Some(mask) = &spec.mask {
             tensors[Operand::Mask] = of_mask(mask)?;
         }
@@ -109,7 +99,8 @@ impl<'a> Frame<'a> {
         ] {
             starts[operand] = take(&mut chunk, bytes);
         }
-        (starts[Operand::PastKey], starts[Operand::PastValue]) = (starts[Operand::Key], starts[Operand::Value]);
+        (starts[Operand::PastKey], starts[Operand::PastValue]) =
+            (starts[Operand::Key], starts[Operand::Value]);
         let mut end = 0;
         for (operand, wanted, bytes) in [
             (Operand::Output, written.output, rows * dv * size),
@@ -153,7 +144,8 @@ impl<'a> Frame<'a> {
         let (tensor, size) = (self.tensors[operand], self.size(operand));
         let sequences = if self.problem.spec().packed.is_some() { 1 } else { unit.sequences.len() };
         let batch = first.batch;
-        let all = |len| Excerpt { tensor, size, first: [0; 3], count: [0; 3], start: 0, len, to: [0; 3], at: 0 };
+        let all =
+            |len| Excerpt { tensor, size, first: [0; 3], count: [0; 3], start: 0, len, to: [0; 3], at: 0 };
         Some(match operand {
             Operand::Key | Operand::Value | Operand::PastKey | Operand::PastValue => {
                 let like = match operand {
@@ -165,7 +157,9 @@ impl<'a> Frame<'a> {
                 let of_past = matches!(operand, Operand::PastKey | Operand::PastValue);
                 let (token, count, at) = match of_past {
                     true => (keys.start, past - keys.start, 0),
-                    false => ((first.key0 + past).saturating_sub(first.past), keys.end - past, past - keys.start),
+                    false => {
+                        ((first.key0 + past).saturating_sub(first.past), keys.end - past, past - keys.start)
+                    }
                 };
                 let to = self.distances(&like);
                 Excerpt {
@@ -274,7 +268,8 @@ impl<'a> Frame<'a> {
                 Operand::PastKey | Operand::PastValue => part.keys.start as isize,
                 _ => excerpt.first[2] as isize,
             };
-            let skip = (excerpt.first[0] * b + excerpt.first[1] * h + excerpt.start) as isize + token * t as isize;
+            let skip =
+                (excerpt.first[0] * b + excerpt.first[1] * h + excerpt.start) as isize + token * t as isize;
             let argument = operand.argument();
             let view = match operand {
                 Operand::Mask | Operand::Bias | Operand::BiasIndex => View::EMPTY,
@@ -297,13 +292,7 @@ impl<'a> Frame<'a> {
         if table {
             operands[Operand::Bias] = Some(Place { view: View::EMPTY, at: 0, skip: 0 });
         }
-        Ok(Places {
-            operands,
-            mask: moved(Operand::Mask),
-            bias,
-            index_stride: self.choice.chunk,
-            table,
-        })
+        Ok(Places { operands, mask: moved(Operand::Mask), bias, index_stride: self.choice.chunk, table })
     }
 
     /// The excerpts of a copy of past and new keys, or values, to the present: those that are read to the start of the

@@ -19,5 +19,3 @@ pub mod limits;
 pub mod plan;
 pub mod run;
 mod units;
-
-pub(crate) use units::Unit;

@@ -4,7 +4,7 @@ use super::error::StreamError;
 use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
 use super::plan::StreamPlan;
-use super::units::Units;
+use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
 use crate::cpu::memory::Bytes;
 use crate::stream::{Sink, Source, Times, prefetch};
@@ -61,11 +61,15 @@ impl StreamPlan {
         let (problem, choice) = (&self.problem, &self.choice);
         let copied = copies(problem);
         let copy = (from..copied.max(from)).flat_map(move |number| {
-            chunks(0..problem.keys(), choice.chunk).map(move |(keys, _, ends)| Step::Copy { number, keys, ends })
+            chunks(0..problem.keys(), choice.chunk).map(move |(keys, _, ends)| Step::Copy {
+                number,
+                keys,
+                ends,
+            })
         });
         let units = Units::new(problem, choice, lengths).filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {
-            let keys = unit.keys(problem, &lengths, choice.cpu.segment);
+            let keys = keys_of(&unit, problem, &lengths, choice.cpu.segment);
             chunks(keys, choice.chunk)
                 .map(move |(keys, begins, ends)| Step::Pass(Part { unit: unit.clone(), keys, begins, ends }))
         });
@@ -123,8 +127,11 @@ impl StreamPlan {
         let [Some(one), Some(two)] = buffers else { return Err(refused()) };
         if table > 0 {
             let to = resident.table.as_mut_slice();
-            source.read(Operand::Bias, 0, to).map_err(|source| {
-                StreamError::Read { operand: Operand::Bias, offset: 0, bytes: table, source }
+            source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
+                operand: Operand::Bias,
+                offset: 0,
+                bytes: table,
+                source,
             })?;
         }
         let mut written = 0;
@@ -176,7 +183,7 @@ impl StreamPlan {
             self.engine.pool(),
             &part.unit,
             &places,
-            (buffer, frame.chunk),
+            buffer,
             (part.keys.clone(), part.begins, part.ends),
         )?;
         let mut written = 0;
@@ -204,9 +211,12 @@ fn read(
         excerpt.pieces(|offset, place| {
             let to = &mut buffer[start + place.start..start + place.end];
             let n = to.len();
-            source
-                .read(operand, offset, to)
-                .map_err(|source| StreamError::Read { operand, offset, bytes: n, source })
+            source.read(operand, offset, to).map_err(|source| StreamError::Read {
+                operand,
+                offset,
+                bytes: n,
+                source,
+            })
         })
     };
     let buffer = buffer.as_mut_slice();

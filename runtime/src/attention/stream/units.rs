@@ -1,40 +1,24 @@
 //! Units: boxes of sequences, heads and query tiles whose states stay in memory while their keys pass.
 
+use crate::attention::cpu::resident::Unit;
 use elsa_core::attention::plan::StreamChoice;
 use elsa_core::attention::{Lengths, Problem, Sequence};
 use std::ops::Range;
 
-/// A box of query tiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// Number of the unit.
-    pub number: usize,
-    /// Sequences.
-    pub sequences: Range<usize>,
-    /// Query heads.
-    pub heads: Range<usize>,
-    /// Query tiles of each head.
-    pub tiles: Range<usize>,
-    /// Query rows of each head, counted within the sequence.
-    pub rows: Range<usize>,
-}
-
-impl Unit {
-    /// The keys that its rows may attend in its sequences, from the start of a segment on.
-    pub fn keys(&self, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
-        let mut all: Option<Range<usize>> = None;
-        for index in self.sequences.clone() {
-            let (any, _) = problem.sequence(lengths, index).ranges(self.rows.clone());
-            if any.start >= any.end {
-                continue;
-            }
-            all = Some(match all {
-                Some(all) => all.start.min(any.start)..all.end.max(any.end),
-                None => any,
-            });
+/// The keys that the rows of a unit may attend in its sequences, from the start of a segment on.
+pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
+    let mut all: Option<Range<usize>> = None;
+    for index in unit.sequences.clone() {
+        let (any, _) = problem.sequence(lengths, index).ranges(unit.rows.clone());
+        if any.start >= any.end {
+            continue;
         }
-        all.map_or(0..0, |all| all.start / segment * segment..all.end)
+        all = Some(match all {
+            Some(all) => all.start.min(any.start)..all.end.max(any.end),
+            None => any,
+        });
     }
+    all.map_or(0..0, |all| all.start / segment * segment..all.end)
 }
 
 /// The units of a call, in order: sequences, then heads, then tiles.
