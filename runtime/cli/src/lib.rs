@@ -46,6 +46,7 @@ pub mod scenario;
 pub mod serial;
 pub mod shape;
 pub mod signals;
+pub mod stream;
 mod target;
 pub mod task;
 mod temporary;

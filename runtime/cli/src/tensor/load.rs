@@ -15,6 +15,8 @@ pub struct Tensor {
     // Holds the advisory lock.
     file: InputFile,
     contents: Contents,
+    /// Where the elements start in the file, if they were left there.
+    start: Option<u64>,
 }
 
 impl Tensor {
@@ -27,7 +29,7 @@ impl Tensor {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
         let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
-        Ok(Tensor { argument, file, contents })
+        Ok(Tensor { argument, file, contents, start: None })
     }
 
     /// As [`Tensor::load`], of the part that `part` makes of the tensor's shape.
@@ -44,7 +46,7 @@ impl Tensor {
         let read =
             |file: &InputFile| part::read_part(file.reader(), file.length(), format, name, accept, part);
         let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
-        Ok(Tensor { argument, file, contents })
+        Ok(Tensor { argument, file, contents, start: None })
     }
 
     /// The shape of the tensor at `source`, whose elements are not read.
@@ -55,6 +57,17 @@ impl Tensor {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| part::shape(file.reader(), file.length(), format, name);
         Ok(Tensor::open(argument, source, None, read)?.1)
+    }
+
+    /// Reads the header of the tensor at `source`, and leaves its elements in the file.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`], and an archive.
+    pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
+        let (file, (contents, start)) = Tensor::open(argument, source, Some(accept), read)?;
+        Ok(Tensor { argument, file, contents, start: Some(start) })
     }
 
     /// Opens the file of `source` and calls `read` with it.
@@ -85,6 +98,12 @@ impl Tensor {
             Fault::Memory(bytes) => Error::Memory { argument, bytes },
         })?;
         Ok((file, contents))
+    }
+
+    /// The file, if the elements were left there, and where they start.
+    #[must_use]
+    pub fn in_file(&self) -> Option<(&InputFile, u64)> {
+        Some((&self.file, self.start?))
     }
 
     /// The element type in the file.
@@ -136,6 +155,18 @@ impl Tensor {
             };
             format!("--{}: {}: f64 is rounded to f32{infinite}", self.argument, self.file.path().display())
         })
+    }
+
+    /// The flag, and what tells the file from others and from itself once it has been written.
+    #[must_use]
+    pub fn stamp(&self) -> String {
+        format!("{} {}", self.argument, self.file.stamp())
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        self.file.path()
     }
 
     /// Requires that the file is still the one that was read.
