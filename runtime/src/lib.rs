@@ -39,6 +39,10 @@ mod presence;
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
+pub use attention::cuda::stream::{
+    DeviceKeys, FillKeys, FillRows, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall,
+    StreamDivision, StreamKeys, StreamRows, StreamTimes, TakeRows,
+};
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use backend::{Backend, UnknownBackend};
