@@ -40,8 +40,9 @@ pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
 pub use attention::cuda::stream::{
-    DeviceKeys, FillKeys, FillRows, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall,
-    StreamDivision, StreamKeys, StreamRows, StreamTimes, TakeRows,
+    DeviceKeys, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
+    StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes, StreamWants,
+    TakeRows,
 };
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};

@@ -1,6 +1,6 @@
 //! Why a stream could not be made or did not end.
 
-use crate::error::{DeviceError, EngineError};
+use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError;
 
@@ -77,20 +77,20 @@ pub enum GpuStreamError {
     /// The GPU failed.
     #[error("backend: cuda: {0}")]
     Device(#[from] DeviceError),
-    /// No engine could be made that computes instead.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
 }
 
 impl GpuStreamError {
     /// Whether memory was not available, so that a smaller division may succeed.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
-        matches!(
-            self,
+        /// The driver's code for memory that is not available, which any call may return.
+        const OUT_OF_MEMORY: u32 = 2;
+        match self {
             GpuStreamError::Device(DeviceError::Memory { .. } | DeviceError::HostMemory { .. })
-                | GpuStreamError::Limit { .. }
-                | GpuStreamError::Budget { .. }
-        )
+            | GpuStreamError::Limit { .. }
+            | GpuStreamError::Budget { .. } => true,
+            GpuStreamError::Device(DeviceError::Call { code, .. }) => *code == OUT_OF_MEMORY,
+            _ => false,
+        }
     }
 }

@@ -26,6 +26,8 @@
 
 mod engine;
 mod error;
+mod fit;
+mod guard;
 mod memory;
 mod plan;
 mod run;
@@ -33,5 +35,6 @@ mod steps;
 
 pub use engine::GpuStream;
 pub use error::GpuStreamError;
+pub use fit::{Fitted, StreamBudget, StreamFit, StreamWants};
 pub use plan::{GpuStreamOptions, KeysFrom, StreamDivision};
 pub use run::{DeviceKeys, FillKeys, FillRows, StreamCall, StreamKeys, StreamRows, StreamTimes, TakeRows};
