@@ -35,6 +35,7 @@ mod cuda;
 mod engine;
 mod error;
 mod presence;
+mod stream;
 
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
@@ -46,6 +47,10 @@ pub use attention::cuda::stream::{
 };
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
+pub use attention::stream::error::StreamError;
+pub use attention::stream::limits::peak_memory;
+pub use attention::stream::plan::{StreamOptions, StreamPlan};
+pub use attention::stream::run::StreamReport;
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};
@@ -57,6 +62,7 @@ pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
+pub use stream::{PrefetchError, Sink, Source, Times, prefetch};
 
-pub use elsa_core::attention::plan::Method;
+pub use elsa_core::attention::plan::{Method, Written};
 pub use elsa_core::profile::InstructionSet;
