@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::{Alignment, Window};
+use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
@@ -165,6 +165,17 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// Streams for the sanitizers: every kind of keys, chunks and pending states.
+pub fn a_few_streams() {
+    let engine = engine();
+    for case in cases().into_iter().skip(2).step_by(4) {
+        for from in [KeysFrom::Function, KeysFrom::Host] {
+            let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
+            case.naive().check_all(&streamed(&engine, &case, division, from), 5000).unwrap();
+        }
+    }
+}
+
 /// Rows that a kernel's blocks have, in the case.
 fn unit(engine: &Engine, case: &Case) -> usize {
     GpuStream::kernel_rows(engine, &case.problem(), false).unwrap()
@@ -268,6 +279,73 @@ fn runs_repeat_and_are_accounted_for() {
             GpuStream::bytes_of(&engine, &case.problem(), &options(division, from)).unwrap()
         );
     }
+}
+
+/// From tensors as files hold them into tensors as files hold them; padding between rows is not written.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn sources_and_sinks_have_the_same_bits() {
+    let engine = engine();
+    for case in cases().into_iter().skip(2).step_by(3) {
+        let division = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
+        let want = streamed(&engine, &case, division, KeysFrom::Function);
+        let files = [&case.q, &case.k, &case.v].map(bytes_of);
+        let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
+            let file = match operand {
+                Operand::Query => &files[0],
+                Operand::Key => &files[1],
+                _ => &files[2],
+            };
+            to.copy_from_slice(&file[offset as usize..offset as usize + to.len()]);
+            Ok(())
+        };
+        let rows: [Vec<u8>; 4] = [&want.lse, &want.m, &want.s, &want.w].map(|x| vec![0xee; 4 * x.len()]);
+        let outputs = std::cell::RefCell::new((vec![0xee; bytes_of(&want.output).len()], rows));
+        let mut sink = |operand: Operand, offset: u64, from: &[u8]| {
+            let (output, [lse, m, s, w]) = &mut *outputs.borrow_mut();
+            let file = match operand {
+                Operand::Output => output,
+                Operand::LogSumExp => lse,
+                Operand::StateReference => m,
+                Operand::StateSum => s,
+                _ => w,
+            };
+            file[offset as usize..offset as usize + from.len()].copy_from_slice(from);
+            Ok(())
+        };
+        let mut stream =
+            GpuStream::new(&engine, &case.problem(), &options(division, KeysFrom::Function)).unwrap();
+        stream.run_between(&case.inputs().lengths, &mut source, &mut sink).unwrap();
+        let (output, [lse, m, s, w]) = outputs.into_inner();
+        let mut padded = vec![0xee; output.len()];
+        let (view, size) = (case.spec.output, case.spec.dtype.size());
+        let [batch, heads, tokens, dim] = view.shape();
+        let bytes = bytes_of(&want.output);
+        for row in 0..batch * heads * tokens {
+            let at = view.row(row / (heads * tokens), row / tokens % heads, row % tokens) * size;
+            padded[at..at + dim * size].copy_from_slice(&bytes[at..at + dim * size]);
+        }
+        assert!(output == padded, "{case:?}");
+        for (found, want) in [(lse, &want.lse), (m, &want.m), (s, &want.s), (w, &want.w)] {
+            assert!(found == want.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>(), "{case:?}");
+        }
+        let mut fails = |operand: Operand, _: u64, _: &mut [u8]| match operand {
+            Operand::Value => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            _ => Ok(()),
+        };
+        if case.spec.query.tokens() > 0 && case.spec.key.tokens() > 0 {
+            let error =
+                stream.run_between(&case.inputs().lengths, &mut fails, &mut sink_of_none).unwrap_err();
+            assert!(
+                matches!(&error, GpuStreamError::Io { reason, .. } if reason.starts_with("v: ")),
+                "{error}"
+            );
+        }
+    }
+}
+
+fn sink_of_none(_: Operand, _: u64, _: &[u8]) -> io::Result<()> {
+    Ok(())
 }
 
 #[test]

@@ -130,6 +130,12 @@ impl GpuStream {
         Ok(StreamPlan::new(gpu_of(engine)?, problem, options)?.bytes())
     }
 
+    /// The problem.
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
+        &self.plan.problem
+    }
+
     /// Bytes on the device, and bytes of page-locked memory.
     #[must_use]
     pub fn bytes(&self) -> [usize; 2] {

@@ -84,6 +84,23 @@ pub struct StreamRows<'a> {
     pub s: &'a [f32],
     /// Weighted sums of the states, `[batch][head][token][value_dim]`.
     pub w: &'a [f32],
+    /// Bytes of all of them, in this order.
+    bytes: [&'a [u8]; 5],
+}
+
+impl StreamRows<'_> {
+    /// The bytes of an output; none if it is not wanted.
+    #[must_use]
+    pub fn bytes(&self, operand: Operand) -> &[u8] {
+        match operand {
+            Operand::Output => self.bytes[0],
+            Operand::LogSumExp => self.bytes[1],
+            Operand::StateReference => self.bytes[2],
+            Operand::StateSum => self.bytes[3],
+            Operand::StateWeighted => self.bytes[4],
+            _ => &[],
+        }
+    }
 }
 
 /// Where the time of a run went, and what moved.
@@ -574,22 +591,23 @@ impl Run<'_, '_> {
                 unsafe { std::slice::from_raw_parts(data.cast_const(), bytes) }
             })
         };
-        let floats = |area: (Area, usize)| {
-            let bytes = bytes(area);
+        let all = areas.map(bytes);
+        let floats = |which: usize| {
+            let bytes: &[u8] = all[which];
             if bytes.is_empty() {
                 return &[][..];
             }
             // SAFETY: as above; areas are aligned to 256 bytes, and every bit pattern is a number.
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
-        let [output, lse, m, s, w] = areas;
         let rows = StreamRows {
             tokens: step.tokens.clone(),
-            output: bytes(output),
-            lse: floats(lse),
-            m: floats(m),
-            s: floats(s),
-            w: floats(w),
+            output: all[0],
+            lse: floats(1),
+            m: floats(2),
+            s: floats(3),
+            w: floats(4),
+            bytes: all,
         };
         (self.call.results)(&rows).map_err(io_error("results"))
     }
