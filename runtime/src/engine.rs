@@ -191,6 +191,16 @@ impl Engine {
         self.inner.gpu.as_ref().map(|gpu| gpu.info())
     }
 
+    /// Free memory of the GPU's device in bytes, of every process; `None` if no GPU computes. On an integrated GPU it is
+    /// the system's memory.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub fn free_device_memory(&self) -> Result<Option<usize>, DeviceError> {
+        let free = |gpu: &Arc<Gpu>| gpu.context()?.enter()?.free_memory();
+        self.inner.gpu.as_ref().map(free).transpose()
+    }
+
     /// The GPU kernels loaded so far. Empty on the CPU.
     #[must_use]
     pub fn loaded_kernels(&self) -> Vec<LoadedKernel> {

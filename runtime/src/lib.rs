@@ -40,6 +40,11 @@ mod stream;
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
+pub use attention::cuda::stream::{
+    DeviceKeys, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
+    StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes, StreamWants,
+    TakeRows,
+};
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use attention::stream::error::StreamError;

@@ -14,6 +14,10 @@
 // of one row, the merged state takes the place of the first, and the next pass has strides GROUP times as long.
 //
 // Waiting for memory takes the time: few registers let an SM hold many rows, hence an instance for few splits.
+//
+// Where keys come in chunks, each of a power of two of splits, the splits of a chunk are a subtree. Its state merges with
+// those of earlier chunks that are pending, to its left, from the last one on: as many as it completes subtrees with. The
+// result is pending in their place, until after the last chunk it is the row's.
 #pragma once
 
 #include "finish.cuh"
@@ -50,12 +54,44 @@ INLINE void write_columns(const Call& call, long long row, int x, f4 w, float m,
   }
 }
 
+// The states of a row that are pending: `joins` of them, from `into` on, merge with that of the chunk, which takes the
+// place of the first if `more` chunks follow.
+struct Pending {
+  Address ms, w;             // [row][slot][2], [row][slot][part_dim]
+  int slots, joins, into, more;
+};
+
+// The argument of a launch for a chunk of keys: the device twin of kernels/src/cuda/attention/stream.rs.
+struct Stream {
+  Call call;
+  Pending pending;
+};
+
+static_assert(__builtin_offsetof(Stream, pending) == sizeof(Call) && sizeof(Pending) == 32, "");
+
+// None are pending: the keys come at once.
+struct NonePending {};
+
+INLINE int joins_of(const NonePending&) { return 0; }
+INLINE bool is_whole(const NonePending&) { return true; }
+INLINE Address references_of(const NonePending&, long long, int) { return 0; }
+INLINE Address sums_of(const NonePending&, const Call&, long long, int) { return 0; }
+INLINE int joins_of(const Pending& p) { return p.joins; }
+INLINE bool is_whole(const Pending& p) { return p.more == 0; }
+// References and sum of the state that is `slot` places behind the first of those that merge; its weighted sums.
+INLINE Address references_of(const Pending& p, long long row, int slot) {
+  return p.ms + (row * p.slots + p.into + slot) * 8;
+}
+INLINE Address sums_of(const Pending& p, const Call& call, long long row, int slot) {
+  return p.w + (row * p.slots + p.into + slot) * call.part_dim * 4;
+}
+
 // The subtree of GROUP states from `first` on, `stride` splits apart, of which lane `lane` of a team of `lanes` takes
-// some columns. Where `last`, the row's results come from its state, else it takes the place of the first. With MANY
-// all lanes of a warp come here; a team without `own` work reads and writes nothing.
-template <int GROUP, bool MANY>
-INLINE void merge_group(const Call& call, long long row, int first, int stride, int lane, int lanes, bool last,
-                        bool own) {
+// some columns. Where `last`, the row's results come from its state and those that are pending, else it takes the place
+// of the first. With MANY all lanes of a warp come here; a team without `own` work reads and writes nothing.
+template <int GROUP, bool MANY, class Earlier>
+INLINE void merge_group(const Call& call, const Earlier& earlier, long long row, int first, int stride, int lane,
+                        int lanes, bool last, bool own) {
   // Past the last state the last one is read, and ignored.
   const long long leaf = row * call.splits + first;
   const int count = call.splits - first, pace = MANY ? opaque(stride) : 1;
@@ -92,25 +128,37 @@ INLINE void merge_group(const Call& call, long long row, int first, int stride, 
         merge_into(merge, w[i], w[i + step]);
       }
     if (own && x < call.part_dim) {
-      if (last) write_columns(call, row, x, w[0], m[0], s[0]);
-      else write_f4(column(0, x), w[0]);
+      if (last) {
+        NO_UNROLL for (int slot = joins_of(earlier) - 1; slot >= 0; slot--) {
+          const f2 y = read_f2(references_of(earlier, row, slot));
+          f4 sums = read_f4(sums_of(earlier, call, row, slot) + x * 4);
+          const Merge merge = merge_of(y[0], m[0]);
+          m[0] = merge.m;
+          s[0] = merge_apply(merge, y[1], s[0]);
+          merge_into(merge, sums, w[0]);
+          w[0] = sums;
+        }
+      }
+      if (last && is_whole(earlier)) write_columns(call, row, x, w[0], m[0], s[0]);
+      else write_f4(last ? sums_of(earlier, call, row, 0) + x * 4 : column(0, x), w[0]);
     }
     x += lanes * 4;
   } while (own && x < call.part_dim);
   if constexpr (MANY) sync_warp();  // every lane has read the references
   if (!own) return;
-  if (last) write_scalars(call, opaque((int)row), m[0], s[0], lane, lanes);
-  else if (lane == 0) write_f2(ms, f2{m[0], s[0]});
+  if (last && is_whole(earlier)) write_scalars(call, opaque((int)row), m[0], s[0], lane, lanes);
+  else if (lane == 0) write_f2(last ? references_of(earlier, row, 0) : ms, f2{m[0], s[0]});
 }
 
-template <int GROUP, bool MANY> INLINE void merge_rows(const Call& call) {
+template <int GROUP, bool MANY, class Earlier>
+INLINE void merge_rows(const Call& call, const Earlier& earlier) {
   const int bits = call.part_dim <= 32 ? 3 : call.part_dim <= 64 ? 4 : 5, lanes = 1 << bits;
   const int teams = THREADS >> bits, team = thread_index() >> bits, lane = thread_index() & (lanes - 1);
   const bool many = MANY && call.splits > GROUP;
   const long long row = many ? block_index() : (long long)block_index() * teams + team;
   const bool there = row < call.query_rows;
   if constexpr (!MANY) {
-    if (there) merge_group<GROUP, false>(call, row, 0, 1, lane, lanes, true, true);
+    if (there) merge_group<GROUP, false>(call, earlier, row, 0, 1, lane, lanes, true, true);
     return;
   }
   int stride = 1;
@@ -118,7 +166,7 @@ template <int GROUP, bool MANY> INLINE void merge_rows(const Call& call) {
     const bool last = (long long)stride * GROUP >= call.splits;
     int first = many ? team * GROUP * stride : 0;
     NO_UNROLL do {
-      merge_group<GROUP, true>(call, row, first, stride, lane, lanes, last, there && first < call.splits);
+      merge_group<GROUP, true>(call, earlier, row, first, stride, lane, lanes, last, there && first < call.splits);
       first += teams * GROUP * stride;
     } while (!last && any_of_warp(first < call.splits));
     if (last) return;
@@ -129,4 +177,11 @@ template <int GROUP, bool MANY> INLINE void merge_rows(const Call& call) {
 
 // name, states merged at once, whether a row may have more, blocks of an SM
 #define MERGE(name, GROUP, MANY, BLOCKS)                                                           \
-  KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) { merge_rows<GROUP, MANY>(call); }
+  KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Call call) {                         \
+    merge_rows<GROUP, MANY>(call, NonePending{});                                                  \
+  }
+// The same for a chunk of the keys.
+#define MERGE_STREAM(name, GROUP, BLOCKS)                                                          \
+  KERNEL LAUNCH_BOUNDS(THREADS, BLOCKS) void name(const Stream stream) {                           \
+    merge_rows<GROUP, true>(stream.call, stream.pending);                                          \
+  }

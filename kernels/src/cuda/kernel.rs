@@ -42,6 +42,15 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
+    /// Merge of the partial states of a chunk of keys with those of earlier chunks, and all outputs of a row after the
+    /// last one. Launched on [`merge_blocks`](super::attention::merge_blocks) blocks; takes
+    /// [`StreamArgs`](super::attention::StreamArgs).
+    AttentionStream {
+        /// Partial states of a row that it takes in at once.
+        states: usize,
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// How large the elements of the tensors of a call are: a record for each block, of any number of blocks; takes
     /// [`MeasureArgs`](super::attention::MeasureArgs).
     AttentionMeasure {
@@ -62,6 +71,7 @@ impl GpuKernel {
         match &self.role {
             Role::Attention(spec) => spec.resources,
             Role::AttentionMerge { resources, .. }
+            | Role::AttentionStream { resources, .. }
             | Role::AttentionMeasure { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
@@ -72,9 +82,10 @@ impl GpuKernel {
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
             Role::Attention(spec) => Some(spec),
-            Role::AttentionMerge { .. } | Role::AttentionMeasure { .. } | Role::AttentionPresent { .. } => {
-                None
-            }
+            Role::AttentionMerge { .. }
+            | Role::AttentionStream { .. }
+            | Role::AttentionMeasure { .. }
+            | Role::AttentionPresent { .. } => None,
         }
     }
 }

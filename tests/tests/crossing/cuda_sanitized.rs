@@ -67,3 +67,9 @@ fn threads_share_an_engine() {
         }
     });
 }
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn streams_in_chunks() {
+    crate::cuda_stream::a_few_streams();
+}

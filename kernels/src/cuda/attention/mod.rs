@@ -2,11 +2,13 @@
 
 mod args;
 mod measure;
+mod stream;
 #[cfg(feature = "cuda")]
 mod table;
 
 pub use args::*;
 pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
+pub use stream::{Pending, StreamArgs};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 

@@ -97,6 +97,7 @@ pub static KERNELS: &[GpuKernel] = &[
     rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 197),
     helper!("merge_f32_s4__sm53", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm53", AttentionMerge { states: 8, most: ANY }, 165),
+    helper!("stream_f32_s4__sm53", AttentionStream { states: 4 }, 103),
     kernel!(
         "measure__sm53",
         Role::AttentionMeasure { resources: GpuResources { threads: 256, shared: 8448, registers: 124 } }

@@ -12,6 +12,7 @@
 //!    made of its pieces, and the same numbers tell the walk where the rows are.
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
 
+mod cuda;
 pub mod error;
 mod excerpt;
 mod frame;

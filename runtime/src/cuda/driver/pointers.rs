@@ -1,9 +1,22 @@
-//! Queries of the driver about addresses.
+//! Queries of the driver about addresses and memory.
 
 use super::api::pointer;
 use super::context::Entered;
+use crate::error::DeviceError;
 
 impl Entered<'_> {
+    /// Free memory of the device, in bytes. On an integrated device it is the system's.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn free_memory(&self) -> Result<usize, DeviceError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: *current*, *room*: two sizes.
+        let code = unsafe { (self.context.api().cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+        self.check("cuMemGetInfo_v2", code)?;
+        Ok(free)
+    }
+
     /// The allocation of device memory that contains `address`, as its start and its size in bytes. Returns `None`
     /// if the address is not device memory of this context.
     pub fn allocation(&self, address: u64) -> Option<(u64, usize)> {

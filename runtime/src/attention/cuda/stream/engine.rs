@@ -1,0 +1,164 @@
+//! A stream: its plan, its memory, and what orders its work.
+
+use super::error::GpuStreamError;
+use super::memory::Memory;
+use super::plan::{self, GpuStreamOptions, StreamDivision, StreamPlan};
+use crate::cpu::limits::available_memory;
+use crate::cuda::driver::{Context, Event, Function, Stream};
+use crate::cuda::gpu::Gpu;
+use crate::engine::Engine;
+use crate::error::DeviceError;
+use elsa_core::attention::Problem;
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use std::sync::Arc;
+
+/// Steps whose events are kept: the two that are under way, the one whose times are read, and the one before it.
+pub const MARKS: usize = 4;
+
+/// The events of a step, which keep their times.
+#[derive(Debug)]
+pub struct Marks {
+    /// Around the copy of its keys.
+    pub copy: [Event; 2],
+    /// Around its products.
+    pub work: [Event; 2],
+}
+
+impl Marks {
+    fn new(context: &Arc<Context>) -> Result<Marks, DeviceError> {
+        let event = || Event::timed(context);
+        Ok(Marks { copy: [event()?, event()?], work: [event()?, event()?] })
+    }
+}
+
+/// The kernel that merges a chunk with those before it, and the states that it takes in at once.
+pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
+    let found = GPU_KERNELS.iter().find_map(|k| match k.role {
+        Role::AttentionStream { states, .. } => Some((k, states)),
+        _ => None,
+    });
+    found.ok_or(DeviceError::NoKernel { role: "streaming" })
+}
+
+/// Keys and values of any length that pass resident queries in chunks, on a GPU.
+///
+/// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on the
+/// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the queries
+/// that are resident, the splits of a chunk, or where the keys come from.
+#[derive(Debug)]
+pub struct GpuStream {
+    pub(super) plan: StreamPlan,
+    pub(super) context: Arc<Context>,
+    pub(super) attention: Function,
+    pub(super) merge: Function,
+    /// Work in these streams is waited for before a run returns, so that memory and events below are free.
+    pub(super) compute: Stream,
+    pub(super) copy: Stream,
+    pub(super) start: Event,
+    pub(super) done: Event,
+    pub(super) marks: [Marks; MARKS],
+    pub(super) memory: Memory,
+}
+
+fn gpu_of(engine: &Engine) -> Result<&Arc<Gpu>, GpuStreamError> {
+    engine.gpu().ok_or(GpuStreamError::NoGpu)
+}
+
+impl GpuStream {
+    /// Allocates everything that runs need. Before that, the limits of the machine, of control groups and of the process
+    /// are asked whether there is room for the part that is memory of the host.
+    ///
+    /// # Errors
+    /// Returns an error if no GPU computes, if the problem or the division is not supported, if memory is not available, or
+    /// if the device fails.
+    pub fn new(
+        engine: &Engine,
+        problem: &Problem,
+        options: &GpuStreamOptions,
+    ) -> Result<GpuStream, GpuStreamError> {
+        let gpu = gpu_of(engine)?;
+        let plan = StreamPlan::new(gpu, problem, options)?;
+        let [device, pinned] = plan.bytes();
+        let needed = if gpu.profile().integrated { pinned.saturating_add(device) } else { pinned };
+        if let Some(room) = available_memory()
+            && needed as u64 > room.bytes
+        {
+            return Err(GpuStreamError::Limit { needed, available: room.bytes, limit: room.limit.name() });
+        }
+        let context = gpu.context()?;
+        let attention = gpu.function(&context, plan.kernel)?;
+        let merge = gpu.function(&context, merging()?.0)?;
+        let memory = Memory::new(&context, plan.layouts[0], plan.layouts[1])?;
+        let marks = || Marks::new(&context);
+        Ok(GpuStream {
+            compute: Stream::new(&context)?,
+            copy: Stream::new(&context)?,
+            start: Event::timed(&context)?,
+            done: Event::new(&context)?,
+            marks: [marks()?, marks()?, marks()?, marks()?],
+            plan,
+            context,
+            attention,
+            merge,
+            memory,
+        })
+    }
+
+    /// Rows of a block of the kernel that computes the problem: [`StreamDivision::rows`] is a multiple of it.
+    ///
+    /// # Errors
+    /// Returns an error if no GPU computes, or if its kernels do not support the problem.
+    pub fn kernel_rows(
+        engine: &Engine,
+        problem: &Problem,
+        half_scores: bool,
+    ) -> Result<usize, GpuStreamError> {
+        let (_, choice) = plan::kernel(gpu_of(engine)?, problem, half_scores)?;
+        Ok(choice.kernel.rows)
+    }
+
+    /// Bytes on the device, and bytes of page-locked memory, that a stream would allocate. On an integrated GPU both are
+    /// the host's memory.
+    ///
+    /// # Errors
+    /// Returns an error if no GPU computes, or if the problem or the division is not supported.
+    pub fn bytes_of(
+        engine: &Engine,
+        problem: &Problem,
+        options: &GpuStreamOptions,
+    ) -> Result<[usize; 2], GpuStreamError> {
+        Ok(StreamPlan::new(gpu_of(engine)?, problem, options)?.bytes())
+    }
+
+    /// The problem.
+    #[must_use]
+    pub fn problem(&self) -> &Problem {
+        &self.plan.problem
+    }
+
+    /// Bytes on the device, and bytes of page-locked memory.
+    #[must_use]
+    pub fn bytes(&self) -> [usize; 2] {
+        self.memory.bytes()
+    }
+
+    /// How queries and keys are divided.
+    #[must_use]
+    pub fn division(&self) -> StreamDivision {
+        self.plan.options.division
+    }
+
+    /// Frees everything. Dropping a stream does the same, but logs errors instead of returning them.
+    ///
+    /// # Errors
+    /// Returns the first error that the driver reports. The rest is freed nevertheless.
+    pub fn close(self) -> Result<(), DeviceError> {
+        let GpuStream { compute, copy, start, done, marks, memory, .. } = self;
+        let mut closed = vec![compute.close(), copy.close(), start.close(), done.close()];
+        for Marks { copy, work } in marks {
+            closed.extend(copy.into_iter().chain(work).map(crate::cuda::driver::Event::close));
+        }
+        closed.push(memory.close());
+        closed.into_iter().collect()
+    }
+}

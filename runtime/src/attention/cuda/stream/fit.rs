@@ -1,0 +1,251 @@
+//! A stream within budgets: the largest division that they have room for, and what is tried when memory is refused.
+
+use super::engine::GpuStream;
+use super::error::GpuStreamError;
+use super::guard::{Attempt, Guard, Limits, parallel};
+use super::plan::{self, GpuStreamOptions, KeysFrom, StreamDivision, StreamPlan};
+use crate::cuda::gpu::Gpu;
+use crate::engine::{Engine, Fallback};
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::GpuChoice;
+use std::sync::Arc;
+
+/// Keys of a split, unless memory has room for fewer. Bits depend on it.
+const SPLIT: usize = 1024;
+/// Largest number of splits of a chunk that are chosen.
+const MOST_SPLITS: usize = 32;
+/// Blocks per SM that a chunk's blocks are to fill.
+const BLOCKS_PER_SM: usize = 2;
+
+/// The most memory that a stream may take, in bytes; `None` is what there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamBudget {
+    /// Memory on the device. On an integrated GPU it is the host's, and one budget holds for both: the smaller one.
+    pub device: Option<usize>,
+    /// Page-locked memory.
+    pub pinned: Option<usize>,
+}
+
+/// What a stream needs, besides its division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamWants {
+    /// Where keys and values come from.
+    pub keys: KeysFrom,
+    /// Whether the output is wanted.
+    pub output: bool,
+    /// Whether log-sum-exp is wanted.
+    pub lse: bool,
+    /// Whether states are wanted.
+    pub states: bool,
+    /// Whether short chains of f16 products may be summed in f16.
+    pub half_scores: bool,
+}
+
+impl StreamWants {
+    const fn options(&self, division: StreamDivision) -> GpuStreamOptions {
+        let StreamWants { keys, output, lse, states, half_scores } = *self;
+        GpuStreamOptions { division, keys, output, lse, states, half_scores }
+    }
+}
+
+/// How a stream was fitted into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamFit {
+    /// Tasks of queries that are resident, `n_cap`.
+    pub n_cap: usize,
+    /// Tasks that the device computes at once, `n_parallel`.
+    pub n_parallel: usize,
+    /// Queries of a task.
+    pub task_rows: usize,
+    /// How often memory was refused.
+    pub refused: usize,
+}
+
+/// A stream that fits, or why the CPU is to compute.
+#[derive(Debug)]
+pub enum Fitted {
+    /// The GPU computes.
+    Gpu(Box<GpuStream>, StreamFit),
+    /// Not even the finest division fits, and [`Fallback::Cpu`] lets the CPU compute.
+    Cpu {
+        /// Why the last attempt was refused.
+        reason: GpuStreamError,
+        /// How often memory was refused.
+        refused: usize,
+    },
+}
+
+/// A search for a division.
+struct Search<'a> {
+    engine: &'a Engine,
+    gpu: &'a Arc<Gpu>,
+    problem: &'a Problem,
+    wants: &'a StreamWants,
+    budget: [usize; 2],
+    choice: GpuChoice,
+}
+
+impl GpuStream {
+    /// Makes the largest stream that `budget` has room for: as many resident queries as fit. All memory is allocated
+    /// here. When it is refused, by the device, the system or the budget, fewer tasks are resident, then tasks are finer.
+    ///
+    /// # Errors
+    /// Returns an error if no GPU computes, if the problem is not supported, or if the device fails. If memory has no
+    /// room for the finest division, also with [`Fallback::Fail`].
+    pub fn fit(
+        engine: &Engine,
+        problem: &Problem,
+        wants: &StreamWants,
+        budget: &StreamBudget,
+    ) -> Result<Fitted, GpuStreamError> {
+        let gpu = engine.gpu().ok_or(GpuStreamError::NoGpu)?;
+        let (_, choice) = plan::kernel(gpu, problem, wants.half_scores)?;
+        let mut device = budget.device.unwrap_or(usize::MAX);
+        let mut pinned = budget.pinned.unwrap_or(usize::MAX);
+        if budget.device.is_none() {
+            device = gpu.context()?.enter()?.free_memory()?;
+        }
+        if gpu.profile().integrated {
+            let least = device.min(pinned);
+            (device, pinned) = (least, least);
+        }
+        let search = Search { engine, gpu, problem, wants, budget: [device, pinned], choice };
+        search.run()
+    }
+}
+
+impl Search<'_> {
+    fn run(&self) -> Result<Fitted, GpuStreamError> {
+        let queries = self.problem.spec().query.tokens();
+        let limits =
+            Limits { queries, unit: self.choice.kernel.rows.max(1), tile: self.choice.kernel.keys.max(1) };
+        let (task, tasks, splits) = self.first(&limits);
+        let mut guard = Guard::new(limits, task, tasks, SPLIT, splits);
+        let mut reason = GpuStreamError::NoGpu;
+        while let Some(attempt) = guard.next() {
+            match self.attempt(&attempt) {
+                Ok(stream) => {
+                    let more = if attempt.calibrates { self.more(&attempt, &stream)? } else { 0 };
+                    if guard.grant(more) {
+                        // The memory of one task is given back before that of several is taken.
+                        stream.close()?;
+                        continue;
+                    }
+                    let blocks = self.blocks(attempt.rows, attempt.splits);
+                    let fit = StreamFit {
+                        n_cap: attempt.tasks,
+                        n_parallel: parallel(attempt.tasks, blocks, self.room()),
+                        task_rows: attempt.rows,
+                        refused: guard.refused(),
+                    };
+                    return Ok(Fitted::Gpu(Box::new(stream), fit));
+                }
+                Err(e) if e.is_memory() => {
+                    log::debug!("{attempt:?}: {e}");
+                    reason = e;
+                    guard.refuse();
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        match self.engine.fallback() {
+            Fallback::Cpu => {
+                self.gpu.warn(&reason);
+                Ok(Fitted::Cpu { reason, refused: guard.refused() })
+            }
+            Fallback::Fail => Err(reason),
+        }
+    }
+
+    /// Blocks of threads that a device holds at once.
+    fn room(&self) -> usize {
+        let profile = self.gpu.profile();
+        profile.sms.max(1) * self.choice.kernel.resources.resident(profile)
+    }
+
+    /// Blocks of threads of a chunk that passes `rows` queries.
+    fn blocks(&self, rows: usize, splits: usize) -> usize {
+        let blocks = rows.div_ceil(self.choice.kernel.rows.max(1));
+        blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * self.problem.sequences())
+    }
+
+    /// Bytes of a division, of which page-locked ones; on an integrated GPU both are one.
+    fn bytes(&self, division: StreamDivision) -> Result<[usize; 2], GpuStreamError> {
+        let [device, pinned] =
+            StreamPlan::new(self.gpu, self.problem, &self.wants.options(division))?.bytes();
+        Ok(if self.gpu.profile().integrated { [device.saturating_add(pinned); 2] } else { [device, pinned] })
+    }
+
+    fn fits(&self, division: StreamDivision) -> bool {
+        let [device, pinned] = self.budget;
+        self.bytes(division).is_ok_and(|[a, b]| a <= device && b <= pinned)
+    }
+
+    /// Most tasks of `rows` queries, up to `most`, that the budget has room for with these chunks.
+    fn most_tasks(&self, rows: usize, most: usize, split: usize, splits: usize) -> usize {
+        let division = |tasks: usize| StreamDivision { rows: rows * tasks, keys: split * splits, splits };
+        let (mut fits, mut too_many) = (0, most + 1);
+        while too_many - fits > 1 {
+            let tasks = fits + (too_many - fits) / 2;
+            if self.fits(division(tasks)) {
+                fits = tasks;
+            } else {
+                too_many = tasks;
+            }
+        }
+        fits
+    }
+
+    /// Queries of a task, tasks, and splits of a chunk to begin with: the fewest splits whose blocks fill the device, and
+    /// as many queries as the budget has room for. A task has the rows of one block, unless there are very many.
+    fn first(&self, limits: &Limits) -> (usize, usize, usize) {
+        let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
+        let most = limits.queries.div_ceil(task).max(1);
+        let fill = BLOCKS_PER_SM * self.gpu.profile().sms.max(1);
+        let mut best = (task, 1, 1);
+        let mut splits = 1;
+        while splits <= MOST_SPLITS {
+            let tasks = self.most_tasks(task, most, SPLIT, splits);
+            if tasks == 0 {
+                break;
+            }
+            best = (task, tasks, splits);
+            let enough = SPLIT.saturating_mul(splits) >= self.problem.keys();
+            if enough || self.blocks(task * tasks, splits) >= fill {
+                break;
+            }
+            splits *= 2;
+        }
+        best
+    }
+
+    /// Allocates a stream, if the budget has room for it.
+    fn attempt(&self, attempt: &Attempt) -> Result<GpuStream, GpuStreamError> {
+        let division = attempt.division();
+        let (needed, budget) = (self.bytes(division)?, self.budget);
+        for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
+            if needed[which] > budget[which] {
+                let (budget, needed) = (budget[which], needed[which]);
+                return Err(GpuStreamError::Budget { argument, budget, needed });
+            }
+        }
+        GpuStream::new(self.engine, self.problem, &self.wants.options(division))
+    }
+
+    /// Tasks that have room besides those of an attempt: by the bytes that one more takes, and what the budget and the
+    /// device have left.
+    fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, GpuStreamError> {
+        let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
+        let (now, then) = (self.bytes(attempt.division())?, self.bytes(next.division())?);
+        let free = stream.context.enter()?.free_memory()?;
+        let left = [(self.budget[0].saturating_sub(now[0])).min(free), self.budget[1].saturating_sub(now[1])];
+        let more = |which: usize| match then[which].saturating_sub(now[which]) {
+            0 => usize::MAX,
+            task => left[which] / task,
+        };
+        Ok(more(0).min(more(1)))
+    }
+}
+
+/// Largest number of tasks of a search, so that giving up one at a time ends soon.
+const MOST_TASKS: usize = 256;

@@ -1,0 +1,259 @@
+//! The guardrail: what is tried next after memory was refused (Stream-CQSA, 2.5).
+//!
+//! A task is a block of resident queries that all keys pass. `n_cap` tasks are resident at once. When memory is refused,
+//!
+//! ```text
+//! n_cap > 1                     n_cap ← n_cap − 1
+//! n_cap = 1                     finer tasks, and a calibration pass: one task alone, whose bytes are measured;
+//!                               if it fits, n_cap ← as many as the memory left has room for
+//! finer is not possible         the CPU, or an error
+//! ```
+//!
+//! Finer is, in this order: half the splits of a chunk, half the queries of a task, half the keys of a split. The first
+//! two change no bit. Each refusal leaves fewer tasks or finer ones, so the search ends.
+//!
+//! How many tasks run at once, `n_parallel`, is another number: a device that one task fills computes one after the
+//! other, however many are resident.
+
+use super::plan::StreamDivision;
+
+/// The sizes that limit a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queries of the problem.
+    pub queries: usize,
+    /// Rows of a block of the kernel, of which a task has a multiple.
+    pub unit: usize,
+    /// Keys of a tile, of which a split has a multiple.
+    pub tile: usize,
+}
+
+/// What is tried next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Queries of a task.
+    pub rows: usize,
+    /// Tasks that are resident at once, `n_cap`.
+    pub tasks: usize,
+    /// Keys of a split.
+    pub split: usize,
+    /// Splits of a chunk.
+    pub splits: usize,
+    /// Whether it measures the bytes of a task, so that more of them may be resident next.
+    pub calibrates: bool,
+}
+
+impl Attempt {
+    /// The division of a stream.
+    pub const fn division(&self) -> StreamDivision {
+        StreamDivision {
+            rows: self.rows.saturating_mul(self.tasks),
+            keys: self.split.saturating_mul(self.splits),
+            splits: self.splits,
+        }
+    }
+}
+
+/// The search for a division that memory has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard {
+    limits: Limits,
+    next: Option<Attempt>,
+    /// Attempts that were refused.
+    refused: usize,
+}
+
+impl Guard {
+    /// Begins with tasks of `rows` queries, `tasks` of them at once. Numbers that the kernel does not support are made
+    /// ones that it does.
+    pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
+        let limits =
+            Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
+        let rows = rows.clamp(1, limits.queries).next_multiple_of(limits.unit);
+        let most = limits.queries.div_ceil(rows);
+        let next = Attempt {
+            rows,
+            tasks: tasks.clamp(1, most),
+            split: split.max(1).next_multiple_of(limits.tile),
+            splits: if splits.is_power_of_two() { splits } else { 1 },
+            calibrates: false,
+        };
+        Guard { limits, next: Some(next), refused: 0 }
+    }
+
+    /// What is tried next; `None` if nothing finer is possible.
+    pub const fn next(&self) -> Option<Attempt> {
+        self.next
+    }
+
+    /// Attempts that were refused.
+    pub const fn refused(&self) -> usize {
+        self.refused
+    }
+
+    /// Memory was refused.
+    pub fn refuse(&mut self) {
+        let Some(now) = self.next else { return };
+        self.refused += 1;
+        let Limits { unit, tile, .. } = self.limits;
+        let finer = Attempt { tasks: 1, calibrates: true, ..now };
+        self.next = if now.tasks > 1 {
+            Some(Attempt { tasks: now.tasks - 1, calibrates: false, ..now })
+        } else if now.splits > 1 {
+            Some(Attempt { splits: now.splits / 2, ..finer })
+        } else if now.rows > unit {
+            Some(Attempt { rows: (now.rows / 2).next_multiple_of(unit), ..finer })
+        } else if now.split > tile {
+            Some(Attempt { split: (now.split / 2).next_multiple_of(tile), ..finer })
+        } else {
+            None
+        };
+    }
+
+    /// The attempt was granted. After a calibration `more` tasks have room besides the one that was measured; returns
+    /// whether more are tried.
+    pub fn grant(&mut self, more: usize) -> bool {
+        let Some(now) = self.next else { return false };
+        let most = self.limits.queries.div_ceil(now.rows);
+        let tasks = if now.calibrates { now.tasks.saturating_add(more).min(most) } else { now.tasks };
+        self.next = Some(Attempt { tasks, calibrates: false, ..now });
+        tasks > now.tasks
+    }
+}
+
+/// Tasks that a device computes at once, of `tasks` that are resident: one has `blocks` blocks of threads, of which the
+/// device holds `room`.
+pub const fn parallel(tasks: usize, blocks: usize, room: usize) -> usize {
+    let at_once = match room.checked_div(blocks) {
+        None => tasks,
+        Some(0) => 1,
+        Some(at_once) => at_once,
+    };
+    if at_once < tasks { at_once } else { tasks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { queries: 1000, unit: 64, tile: 64 };
+
+    /// Bytes of an attempt, for a device on which they are what counts.
+    fn bytes(a: &Attempt) -> usize {
+        a.rows * a.tasks * (10 + 3 * a.splits) + 2 * a.split * a.splits * 8
+    }
+
+    /// Searches with a memory of `room` bytes. Returns the attempt that was granted, and the number of attempts.
+    fn search(room: usize) -> (Option<Attempt>, usize) {
+        let mut guard = Guard::new(LIMITS, 256, 4, 512, 4);
+        let mut count = 0;
+        while let Some(attempt) = guard.next() {
+            count += 1;
+            assert!(count < 200, "no end: {attempt:?}");
+            if bytes(&attempt) > room {
+                guard.refuse();
+                continue;
+            }
+            let task = bytes(&Attempt { tasks: 2, ..attempt }) - bytes(&Attempt { tasks: 1, ..attempt });
+            if !guard.grant((room - bytes(&attempt)) / task) {
+                assert_eq!(guard.refused(), count - 1 - usize::from(raised(&guard, count)));
+                return (guard.next(), count);
+            }
+        }
+        (None, count)
+    }
+
+    /// Whether one of the attempts was a calibration that was granted, which is counted but not refused.
+    fn raised(guard: &Guard, count: usize) -> bool {
+        guard.refused() + 1 < count
+    }
+
+    #[test]
+    fn every_memory_gets_the_largest_division_of_its_level_or_none() {
+        let mut levels = std::collections::BTreeSet::new();
+        let mut last = 0;
+        for room in (0..200_000).step_by(97) {
+            let (granted, count) = search(room);
+            assert!(count <= 32, "{room}: {count} attempts");
+            let Some(granted) = granted else {
+                let least = Attempt { rows: 64, tasks: 1, split: 64, splits: 1, calibrates: false };
+                assert!(bytes(&least) > room, "{room}");
+                continue;
+            };
+            assert!(bytes(&granted) <= room && !granted.calibrates, "{room}: {granted:?}");
+            let more = Attempt { tasks: granted.tasks + 1, ..granted };
+            let most = granted.rows * granted.tasks >= LIMITS.queries;
+            let first = (granted.rows, granted.split, granted.splits) == (256, 512, 4) && granted.tasks == 4;
+            assert!(most || first || bytes(&more) > room, "{room}: {granted:?}");
+            levels.insert((granted.rows, granted.split, granted.splits));
+            let size = granted.division().keys;
+            assert!(size >= last, "{room}: more memory, finer chunks");
+            last = size;
+        }
+        assert!(levels.len() >= 6, "{levels:?}");
+    }
+
+    /// Every sequence of refusals and grants ends, with fewer tasks or finer ones after each refusal.
+    #[test]
+    fn every_sequence_of_failures_ends() {
+        fn walk(guard: Guard, depth: usize, ends: &mut [usize; 2]) {
+            let Some(now) = guard.next() else {
+                ends[0] += 1;
+                return;
+            };
+            assert!(depth < 60);
+            assert!(now.rows.is_multiple_of(LIMITS.unit) && now.split.is_multiple_of(LIMITS.tile));
+            assert!(now.splits.is_power_of_two() && now.tasks >= 1);
+            assert!(!now.calibrates || now.tasks == 1);
+            let mut refused = guard;
+            refused.refuse();
+            if let Some(next) = refused.next() {
+                let size = |a: &Attempt| (a.rows * a.split * a.splits, a.tasks);
+                assert!(size(&next) < size(&now), "{now:?} {next:?}");
+                assert!(now.tasks > 1 || next.calibrates);
+            }
+            walk(refused, depth + 1, ends);
+            for more in [0, 2] {
+                let mut granted = guard;
+                if granted.grant(more) {
+                    assert!(now.calibrates);
+                    // What was raised is tried, and not raised again.
+                    assert!(!granted.next().is_some_and(|next| next.calibrates));
+                    let mut again = granted;
+                    assert!(!again.grant(5));
+                    if more == 2 && depth < 6 {
+                        walk(granted, depth + 1, ends);
+                    }
+                } else {
+                    ends[1] += 1;
+                }
+            }
+        }
+        let mut ends = [0; 2];
+        walk(Guard::new(LIMITS, 256, 3, 256, 2), 0, &mut ends);
+        assert!(ends[0] > 1 && ends[1] > 10, "{ends:?}");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_support_is_not_tried() {
+        let next =
+            |rows, tasks, split, splits| Guard::new(LIMITS, rows, tasks, split, splits).next().unwrap();
+        assert_eq!(next(1, 0, 0, 3).division(), StreamDivision { rows: 64, keys: 64, splits: 1 });
+        assert_eq!(
+            next(usize::MAX, 9, 100, 2).division(),
+            StreamDivision { rows: 1024, keys: 256, splits: 2 }
+        );
+        assert_eq!(next(100, 99, 64, 1).tasks, 8);
+        let mut ended = Guard::new(LIMITS, 64, 1, 64, 1);
+        ended.refuse();
+        assert_eq!((ended.next(), ended.grant(3)), (None, false));
+        ended.refuse();
+        assert_eq!(ended.refused(), 1);
+    }
+
+    #[test]
+    fn a_full_device_runs_one_task_at_a_time() {
+        assert_eq!([parallel(4, 100, 80), parallel(4, 40, 80), parallel(4, 10, 80)], [1, 2, 4]);
+        assert_eq!([parallel(3, 0, 80), parallel(1, 5, 0)], [3, 1]);
+    }
+}

@@ -1,0 +1,196 @@
+//! The memory of a stream: one buffer on the device and one in page-locked memory of the host, with the same areas where
+//! both have them.
+
+use crate::cuda::driver::{Context, DeviceBuffer, PinnedBuffer};
+use crate::error::DeviceError;
+use std::sync::Arc;
+
+/// What an area holds. Areas of chunks come twice: while one is computed, the other is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// Queries of the resident block, `[batch][head][token][head_dim]`.
+    Query,
+    /// Its output, `[batch][head][token][value_dim]`.
+    Output,
+    /// Its log-sum-exp, `[batch][head][token]`.
+    Lse,
+    /// References of its states.
+    Reference,
+    /// Sums of its states.
+    Sum,
+    /// Weighted sums of its states.
+    Weighted,
+    /// The table of sequences of a chunk.
+    Table(usize),
+    /// Keys of a chunk.
+    Key(usize),
+    /// Values of a chunk.
+    Value(usize),
+    /// References and sums of the partial states of a chunk.
+    PartialMs,
+    /// Weighted sums of those.
+    PartialW,
+    /// References and sums of pending states.
+    PendingMs,
+    /// Weighted sums of those.
+    PendingW,
+}
+
+/// Number of areas.
+const AREAS: usize = 16;
+const ALL: [Area; AREAS] = [
+    Area::Query,
+    Area::Output,
+    Area::Lse,
+    Area::Reference,
+    Area::Sum,
+    Area::Weighted,
+    Area::Table(0),
+    Area::Table(1),
+    Area::Key(0),
+    Area::Key(1),
+    Area::Value(0),
+    Area::Value(1),
+    Area::PartialMs,
+    Area::PartialW,
+    Area::PendingMs,
+    Area::PendingW,
+];
+
+impl Area {
+    /// Whether kernels alone use it.
+    pub const fn is_inner(self) -> bool {
+        matches!(self, Area::PartialMs | Area::PartialW | Area::PendingMs | Area::PendingW)
+    }
+
+    /// Whether it holds keys or values.
+    pub const fn is_chunk(self) -> bool {
+        matches!(self, Area::Key(_) | Area::Value(_))
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Area::Query => 0,
+            Area::Output => 1,
+            Area::Lse => 2,
+            Area::Reference => 3,
+            Area::Sum => 4,
+            Area::Weighted => 5,
+            Area::Table(i) => 6 + (i & 1),
+            Area::Key(i) => 8 + (i & 1),
+            Area::Value(i) => 10 + (i & 1),
+            Area::PartialMs => 12,
+            Area::PartialW => 13,
+            Area::PendingMs => 14,
+            Area::PendingW => 15,
+        }
+    }
+}
+
+/// Offsets of areas in a buffer, multiples of 256.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Offset and size of each area, in bytes; `None` where the buffer does not have it.
+    at: [Option<(usize, usize)>; AREAS],
+    /// Total number of bytes.
+    pub bytes: usize,
+}
+
+impl Layout {
+    /// Lays out the areas for which `size` returns their bytes. Returns `None` if the sum overflows.
+    pub fn of(mut size: impl FnMut(Area) -> Option<usize>) -> Option<Layout> {
+        let (mut at, mut bytes) = ([None; AREAS], 0usize);
+        for area in ALL {
+            if let Some(len) = size(area) {
+                at[area.index()] = Some((bytes, len));
+                bytes = bytes.checked_add(len)?.checked_next_multiple_of(256)?;
+            }
+        }
+        (bytes <= isize::MAX as usize).then_some(Layout { at, bytes })
+    }
+
+    /// Offset and size of an area in bytes; `None` if the buffer does not have it.
+    pub const fn area(&self, area: Area) -> Option<(usize, usize)> {
+        self.at[area.index()]
+    }
+}
+
+/// The buffers of a stream.
+#[derive(Debug)]
+pub struct Memory {
+    layouts: [Layout; 2],
+    device: DeviceBuffer,
+    pinned: PinnedBuffer,
+    /// Where the device finds the page-locked memory.
+    mapped: u64,
+}
+
+impl Memory {
+    /// Allocates both buffers. The page-locked one is written, so that every page is there.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available, or if the device fails.
+    pub fn new(context: &Arc<Context>, device: Layout, pinned: Layout) -> Result<Memory, DeviceError> {
+        let on_device = DeviceBuffer::new(context, device.bytes)?;
+        let on_host = PinnedBuffer::new(context, pinned.bytes)?;
+        let mapped = on_host.device_address().unwrap_or(0);
+        Ok(Memory { layouts: [device, pinned], device: on_device, pinned: on_host, mapped })
+    }
+
+    /// The device address of an area: on the device, or else in page-locked memory. Zero if there is none.
+    pub fn on_device(&self, area: Area) -> u64 {
+        let at = |base: u64, (offset, _): (usize, usize)| if base == 0 { 0 } else { base + offset as u64 };
+        match (self.layouts[0].area(area), self.layouts[1].area(area)) {
+            (Some(place), _) => at(self.device.address(), place),
+            (None, Some(place)) => at(self.mapped, place),
+            (None, None) => 0,
+        }
+    }
+
+    /// The host address of an area and its size; `None` if the device alone has it.
+    pub fn on_host(&self, area: Area) -> Option<(*mut u8, usize)> {
+        let (offset, len) = self.layouts[1].area(area)?;
+        Some((self.pinned.data().wrapping_add(offset), len))
+    }
+
+    /// Whether both sides have the area, so that it is copied from one to the other.
+    pub const fn is_copied(&self, area: Area) -> bool {
+        self.layouts[0].area(area).is_some() && self.layouts[1].area(area).is_some()
+    }
+
+    /// Bytes on the device, and bytes of page-locked memory.
+    pub const fn bytes(&self) -> [usize; 2] {
+        [self.layouts[0].bytes, self.layouts[1].bytes]
+    }
+
+    /// Frees both buffers.
+    ///
+    /// # Errors
+    /// Returns the first error that the driver reports.
+    pub fn close(self) -> Result<(), DeviceError> {
+        let closed = [self.device.close(), self.pinned.close()];
+        closed.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_lie_apart() {
+        let layout = Layout::of(|area| (!matches!(area, Area::Lse)).then(|| area.index() * 100)).unwrap();
+        let mut end = 0;
+        for (number, area) in ALL.into_iter().enumerate() {
+            assert_eq!(area.index(), number);
+            let Some((offset, len)) = layout.area(area) else {
+                assert_eq!(area, Area::Lse);
+                continue;
+            };
+            assert!(offset >= end && offset.is_multiple_of(256) && len == number * 100, "{area:?}");
+            end = offset + len;
+        }
+        assert!(layout.bytes >= end);
+        assert_eq!(Layout::of(|_| Some(usize::MAX / 2)), None);
+    }
+}

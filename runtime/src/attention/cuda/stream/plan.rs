@@ -1,0 +1,226 @@
+//! What a stream decides once per shape: the kernel, the division, the layout of its memory.
+
+use super::error::GpuStreamError;
+use super::memory::{Area, Layout};
+use super::steps;
+use crate::attention::cuda::plan::GpuPlan;
+use crate::cuda::gpu::Gpu;
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{
+    ChooseError, GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
+};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+use std::sync::Arc;
+
+/// How a stream divides queries and keys. Bits depend on the keys of a split alone, `keys / splits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamDivision {
+    /// Queries of each sequence and head that are resident at once: all, or a multiple of the kernel's rows
+    /// ([`GpuStream::kernel_rows`](super::GpuStream::kernel_rows)).
+    pub rows: usize,
+    /// Keys of a chunk: `splits` times a multiple of 64.
+    pub keys: usize,
+    /// Splits of a chunk, which blocks of threads compute side by side: a power of two.
+    pub splits: usize,
+}
+
+/// Where the keys and values of a stream come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeysFrom {
+    /// A function that fills page-locked memory: of a file, or of a network.
+    Function,
+    /// Host memory. An integrated GPU needs it page-locked, and uses it in place.
+    Host,
+    /// Device memory, which is used in place.
+    Device,
+}
+
+/// What a stream is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuStreamOptions {
+    /// Queries, keys and splits.
+    pub division: StreamDivision,
+    /// Where keys and values come from.
+    pub keys: KeysFrom,
+    /// Whether the output is wanted.
+    pub output: bool,
+    /// Whether log-sum-exp is wanted.
+    pub lse: bool,
+    /// Whether states are wanted.
+    pub states: bool,
+    /// Whether short chains of f16 products may be summed in f16, as in [`PlanOptions`](crate::PlanOptions::half_scores).
+    pub half_scores: bool,
+}
+
+impl GpuStreamOptions {
+    /// A stream that returns the output.
+    #[must_use]
+    pub const fn new(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
+        GpuStreamOptions { division, keys, output: true, lse: false, states: false, half_scores: false }
+    }
+}
+
+/// The kernel and the division.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    pub gpu: Arc<Gpu>,
+    pub problem: Problem,
+    pub options: GpuStreamOptions,
+    pub kernel: &'static GpuKernel,
+    /// The choice for a whole chunk.
+    pub choice: GpuChoice,
+    /// Areas on the device, and areas in page-locked memory.
+    pub layouts: [Layout; 2],
+}
+
+/// The kernel for the whole problem, which no resident block changes.
+pub fn kernel(
+    gpu: &Arc<Gpu>,
+    problem: &Problem,
+    half_scores: bool,
+) -> Result<(&'static GpuKernel, GpuChoice), ChooseError> {
+    let candidates = || GPU_KERNELS.iter().filter_map(|k| k.attention().map(|spec| (k, spec)));
+    let options = GpuOptions { half_scores, ..GpuOptions::default() };
+    let choice = choose_gpu(problem, gpu.profile(), candidates().map(|(_, spec)| spec), &options)?;
+    let (kernel, _) = candidates().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
+    Ok((kernel, choice))
+}
+
+/// Whether the problem has what cannot be divided here.
+fn refuse(problem: &Problem) -> Result<(), GpuStreamError> {
+    let s = problem.spec();
+    let given = [
+        (s.past_key.is_some(), "past_k"),
+        (s.present_key.is_some(), "present_k"),
+        (s.present_value.is_some(), "present_v"),
+        (s.packed.is_some(), "cu_seqlens_q"),
+        (s.windows.is_some(), "windows"),
+        (s.mask.is_some(), "mask"),
+        (s.bias.is_some(), "bias"),
+    ];
+    match given.into_iter().find(|(given, _)| *given) {
+        Some((_, argument)) => Err(GpuStreamError::Argument { argument }),
+        None => Ok(()),
+    }
+}
+
+impl StreamPlan {
+    /// Chooses the kernel and lays out the memory.
+    ///
+    /// # Errors
+    /// Returns an error if the problem or the division is not supported, or if a size overflows.
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        problem: &Problem,
+        options: &GpuStreamOptions,
+    ) -> Result<StreamPlan, GpuStreamError> {
+        refuse(problem)?;
+        if !(options.output || options.lse || options.states) {
+            return Err(GpuStreamError::NoOutput);
+        }
+        let (kernel, mut choice) = kernel(gpu, problem, options.half_scores)?;
+        let StreamDivision { rows, keys, splits } = options.division;
+        let (queries, tile) = (problem.spec().query.tokens(), choice.kernel.keys.max(1));
+        let division = |argument, found, allowed, multiple| {
+            Err(GpuStreamError::Division { argument, found, allowed, multiple })
+        };
+        if rows == 0 || (rows < queries && !rows.is_multiple_of(choice.kernel.rows)) {
+            return division("rows", rows, "all queries, or fewer", choice.kernel.rows);
+        }
+        if !splits.is_power_of_two() || splits > MOST_SPLITS {
+            return division("splits", splits, "a power of two up to 256", 1);
+        }
+        let unit = splits * tile;
+        if keys == 0 || !keys.is_multiple_of(unit) || keys > MOST_KEYS {
+            return division("keys", keys, "1 to 2^30", unit);
+        }
+        (choice.splits, choice.chunk) = (splits, keys / splits);
+        let rows = rows.min(queries).max(1);
+        let keys = keys.min(problem.keys().max(1).next_multiple_of(tile));
+        (choice.splits, choice.row_blocks) = (keys.div_ceil(choice.chunk), rows.div_ceil(choice.kernel.rows));
+        let options = GpuStreamOptions { division: StreamDivision { rows, ..options.division }, ..*options };
+        let layouts = layouts(gpu, problem, &options, &choice, keys);
+        let layouts = layouts.ok_or(ChooseError::Memory { needed: usize::MAX })?;
+        let counts = [problem.sequences(), problem.heads(), choice.splits, choice.row_blocks];
+        let found = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
+        if found > i32::MAX as usize {
+            return Err(ChooseError::Extent { axis: "blocks", found, max: i32::MAX as usize }.into());
+        }
+        Ok(StreamPlan { gpu: gpu.clone(), problem: *problem, options, kernel, choice, layouts })
+    }
+
+    /// The same plan in the form that fills the kernels' parameters, for a chunk of `keys` keys.
+    pub fn for_keys(&self, keys: usize, rows: usize) -> GpuPlan {
+        let mut choice = self.choice;
+        choice.splits = keys.div_ceil(choice.chunk.max(1)).max(1);
+        choice.rows = rows;
+        GpuPlan {
+            gpu: self.gpu.clone(),
+            choice,
+            layout: GpuWorkspaceLayout::default(),
+            attention: self.kernel,
+            budget: None,
+        }
+    }
+
+    /// Bytes on the device, and bytes of page-locked memory.
+    pub const fn bytes(&self) -> [usize; 2] {
+        [self.layouts[0].bytes, self.layouts[1].bytes]
+    }
+}
+
+/// Largest number of splits of a chunk.
+const MOST_SPLITS: usize = 256;
+/// Largest number of keys of a chunk, which the device counts in 32 bits.
+const MOST_KEYS: usize = 1 << 30;
+
+/// The areas on the device and in page-locked memory, for chunks of `keys` keys.
+fn layouts(
+    gpu: &Arc<Gpu>,
+    problem: &Problem,
+    options: &GpuStreamOptions,
+    choice: &GpuChoice,
+    keys: usize,
+) -> Option<[Layout; 2]> {
+    let s = problem.spec();
+    let (size, integrated) = (s.dtype.size(), gpu.profile().integrated);
+    let product = |factors: &[usize]| factors.iter().try_fold(1usize, |a, n| a.checked_mul(*n));
+    let rows = product(&[s.query.batch(), problem.heads(), options.division.rows])?;
+    let slots = steps::slots(problem.keys().div_ceil(options.division.keys));
+    let key_rows = product(&[s.key.batch(), problem.kv_heads(), keys])?;
+    let (d, dv) = (problem.head_dim(), problem.value_dim());
+    // `None` where the stream does not have the area; `Some(None)` where its size overflows.
+    let bytes = |area: Area| -> Option<Option<usize>> {
+        let states = options.states.then_some(());
+        Some(match area {
+            Area::Query => product(&[rows, d, size]),
+            Area::Output => options.output.then(|| product(&[rows, dv, size]))?,
+            Area::Lse => options.lse.then(|| product(&[rows, 4]))?,
+            Area::Reference | Area::Sum => states.map(|()| product(&[rows, 4]))?,
+            Area::Weighted => states.map(|()| product(&[rows, dv, 4]))?,
+            Area::Table(_) => (choice.sequences > 0).then(|| product(&[choice.sequences, SEQUENCE_BYTES]))?,
+            Area::Key(_) => product(&[key_rows, d, size]),
+            Area::Value(_) => product(&[key_rows, dv, size]),
+            Area::PartialMs => product(&[rows, choice.splits, 8]),
+            Area::PartialW => product(&[rows, choice.splits, choice.partial_dim, 4]),
+            Area::PendingMs => product(&[rows, slots, 8]),
+            Area::PendingW => product(&[rows, slots, choice.partial_dim, 4]),
+        })
+    };
+    let mut overflow = false;
+    let mut lay_out = |has: &dyn Fn(Area) -> bool| {
+        Layout::of(|area| {
+            let bytes = bytes(area).filter(|_| has(area))?;
+            overflow |= bytes.is_none();
+            bytes
+        })
+    };
+    let on_device = |area: Area| match area {
+        _ if area.is_inner() => true,
+        _ if integrated => false,
+        _ => !area.is_chunk() || options.keys != KeysFrom::Device,
+    };
+    let on_host = |area: Area| !area.is_inner() && (!area.is_chunk() || options.keys == KeysFrom::Function);
+    let layouts = [lay_out(&on_device)?, lay_out(&on_host)?];
+    (!overflow).then_some(layouts)
+}

@@ -1,0 +1,623 @@
+//! A run: chunk after chunk is brought, computed and merged, and results leave at the end of each block of queries.
+
+use super::engine::{GpuStream, MARKS, Marks, merging};
+use super::error::GpuStreamError;
+use super::memory::Area;
+use super::plan::KeysFrom;
+use super::steps::{self, Step, Steps};
+use crate::attention::cuda::marshal::{self, PartialStates, Sequences};
+use crate::attention::cuda::place::for_runs;
+use crate::cuda::driver::{Entered, RawStream};
+use crate::error::DeviceError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Chunk, Lengths, Operand, Operands, Problem, Spec};
+use elsa_core::view::{Layout, View};
+use elsa_kernels::cuda::attention::{AttentionArgs, Pending, Sequence, StreamArgs, merge_blocks};
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A function that fills the rows of some tokens: `[batch][head][token][dim]`, dense, in the problem's element type.
+pub type FillRows<'a> = dyn FnMut(Range<usize>, &mut [u8]) -> io::Result<()> + 'a;
+/// A function that fills keys and values of some tokens, each `[batch][head][token][dim]`.
+pub type FillKeys<'a> = dyn FnMut(Range<usize>, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
+/// A function that takes the results of some queries.
+pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
+
+/// The keys and values of a run.
+pub enum StreamKeys<'a> {
+    /// A function fills the keys and the values of a chunk.
+    Function(&'a mut FillKeys<'a>),
+    /// Host memory with the views of the problem.
+    Host {
+        /// Bytes of the key view.
+        key: &'a [u8],
+        /// Bytes of the value view.
+        value: &'a [u8],
+    },
+    /// Device memory with the views of the problem.
+    Device(DeviceKeys),
+}
+
+/// Keys and values in device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceKeys {
+    key: u64,
+    value: u64,
+}
+
+impl DeviceKeys {
+    /// Addresses of the first element of keys and of values.
+    ///
+    /// # Safety
+    /// The memory stays allocated, and nobody writes it, while a run uses it.
+    #[must_use]
+    pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
+        DeviceKeys { key, value }
+    }
+}
+
+/// What a run reads and writes.
+pub struct StreamCall<'a> {
+    /// Lengths of the sequences.
+    pub lengths: Lengths<'a>,
+    /// Fills the queries of a block.
+    pub queries: &'a mut FillRows<'a>,
+    /// Keys and values.
+    pub keys: StreamKeys<'a>,
+    /// Takes the results of a block, which are final.
+    pub results: &'a mut TakeRows<'a>,
+}
+
+/// The results of some queries, dense: `[batch][head][token]`. What is not wanted is empty.
+#[derive(Clone, Debug)]
+pub struct StreamRows<'a> {
+    /// The queries.
+    pub tokens: Range<usize>,
+    /// Bytes of the output, `[batch][head][token][value_dim]`, in the problem's element type.
+    pub output: &'a [u8],
+    /// Log-sum-exp, natural logarithm.
+    pub lse: &'a [f32],
+    /// References of the states, in natural-log units.
+    pub m: &'a [f32],
+    /// Sums of the states.
+    pub s: &'a [f32],
+    /// Weighted sums of the states, `[batch][head][token][value_dim]`.
+    pub w: &'a [f32],
+    /// Bytes of all of them, in this order.
+    bytes: [&'a [u8]; 5],
+}
+
+impl StreamRows<'_> {
+    /// The bytes of an output; none if it is not wanted.
+    #[must_use]
+    pub fn bytes(&self, operand: Operand) -> &[u8] {
+        match operand {
+            Operand::Output => self.bytes[0],
+            Operand::LogSumExp => self.bytes[1],
+            Operand::StateReference => self.bytes[2],
+            Operand::StateSum => self.bytes[3],
+            Operand::StateWeighted => self.bytes[4],
+            _ => &[],
+        }
+    }
+}
+
+/// Where the time of a run went, and what moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StreamTimes {
+    /// Milliseconds in which the function of the keys filled chunks, on the host.
+    pub fetch_ms: f64,
+    /// Milliseconds of copies of keys and values to the device, by events.
+    pub copy_ms: f64,
+    /// Milliseconds of products and merges, by events.
+    pub compute_ms: f64,
+    /// Milliseconds in which the device had no products to compute: the first copy, and whatever is not hidden.
+    pub wait_ms: f64,
+    /// Milliseconds from the start to the end of the last product, on the device.
+    pub total_ms: f64,
+    /// Bytes of keys and values that were brought: read into page-locked memory, copied to the device, or both.
+    pub bytes: u64,
+    /// Chunks that passed.
+    pub chunks: u64,
+}
+
+impl StreamTimes {
+    /// `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if nothing took time.
+    #[must_use]
+    pub fn overlap(&self) -> f64 {
+        if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }
+    }
+}
+
+/// Waits for both streams when it is dropped, so that no copy uses memory of the caller's any longer.
+struct Settle<'a> {
+    entered: &'a Entered<'a>,
+    streams: [RawStream; 2],
+}
+
+impl Drop for Settle<'_> {
+    fn drop(&mut self) {
+        for stream in self.streams {
+            if let Err(e) = stream.synchronize(self.entered) {
+                log::debug!("while waiting for a GPU: {e}");
+            }
+        }
+    }
+}
+
+/// A tensor in host or device memory whose tokens are taken by chunks.
+#[derive(Clone, Copy, Debug)]
+struct InPlace {
+    view: View,
+    host: *const u8,
+    device: u64,
+}
+
+/// A run under way.
+struct Run<'a, 'c> {
+    stream: &'a GpuStream,
+    entered: &'a Entered<'a>,
+    call: StreamCall<'c>,
+    /// Keys and values, unless a function fills them.
+    tensors: Option<[InPlace; 2]>,
+    times: StreamTimes,
+}
+
+impl GpuStream {
+    /// Passes all keys by all queries. `results` is called once for each block of resident queries, in order.
+    ///
+    /// # Errors
+    /// Returns an error if the data do not match the problem, if a function fails, or if the device fails. No work is then
+    /// left that uses memory of the caller's.
+    pub fn run(&mut self, call: StreamCall<'_>) -> Result<StreamTimes, GpuStreamError> {
+        call.lengths.check(&self.plan.problem)?;
+        if call.lengths.chunk.is_some() {
+            return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
+        }
+        let context = self.context.clone();
+        let entered = context.enter()?;
+        let tensors = self.tensors(&entered, &call.keys)?;
+        let settle = Settle { entered: &entered, streams: [self.compute.raw(), self.copy.raw()] };
+        let mut run = Run { stream: self, entered: &entered, call, tensors, times: StreamTimes::default() };
+        let done = run.all();
+        let times = run.times;
+        drop(settle);
+        done.map(|()| times)
+    }
+
+    /// Checks that the keys are where the stream was made for.
+    fn tensors(
+        &self,
+        entered: &Entered<'_>,
+        keys: &StreamKeys<'_>,
+    ) -> Result<Option<[InPlace; 2]>, GpuStreamError> {
+        let from = self.plan.options.keys;
+        let [found, allowed] = [
+            match keys {
+                StreamKeys::Function(_) => KeysFrom::Function,
+                StreamKeys::Host { .. } => KeysFrom::Host,
+                StreamKeys::Device(_) => KeysFrom::Device,
+            },
+            from,
+        ];
+        if found != allowed {
+            return Err(GpuStreamError::Keys { found: place_name(found), allowed: place_name(allowed) });
+        }
+        let of = |operand: Operand| {
+            let memory = self.plan.problem.memory(operand);
+            memory.and_then(|memory| Some((memory.view?, memory.bytes(), operand.argument())))
+        };
+        let (Some(key), Some(value)) = (of(Operand::Key), of(Operand::Value)) else { return Ok(None) };
+        let size = self.plan.problem.spec().dtype.size();
+        Ok(match keys {
+            StreamKeys::Function(_) => None,
+            StreamKeys::Host { key: k, value: v } => {
+                let place = |(view, needed, argument): (View, usize, _), data: &[u8]| {
+                    if data.len() < needed {
+                        let (found, needed) = (data.len() / size, needed / size);
+                        return Err(ArgumentError::Short { argument, found, needed }.into());
+                    }
+                    let mut device = 0;
+                    if self.plan.gpu.profile().integrated && needed > 0 {
+                        let address = data.as_ptr().expose_provenance() as u64;
+                        device = entered.mapped(address, needed).ok_or(GpuStreamError::Keys {
+                            found: "ordinary host memory",
+                            allowed: "page-locked memory, on an integrated GPU",
+                        })?;
+                    }
+                    Ok::<InPlace, GpuStreamError>(InPlace { view, host: data.as_ptr(), device })
+                };
+                Some([place(key, k)?, place(value, v)?])
+            }
+            StreamKeys::Device(keys) => {
+                let place = |(view, needed, _): (View, usize, &str), address: u64| {
+                    let usable = needed == 0
+                        || (address.is_multiple_of(size as u64)
+                            && entered.usable_at(address, needed).is_ok());
+                    if !usable {
+                        return Err(GpuStreamError::Keys {
+                            found: "an address that the device cannot use, or too few bytes",
+                            allowed: "aligned memory of the device and its context for the whole view",
+                        });
+                    }
+                    let device =
+                        if needed == 0 { 0 } else { entered.usable_at(address, needed).unwrap_or(0) };
+                    Ok(InPlace { view, host: std::ptr::null(), device })
+                };
+                Some([place(key, keys.key)?, place(value, keys.value)?])
+            }
+        })
+    }
+}
+
+const fn place_name(keys: KeysFrom) -> &'static str {
+    match keys {
+        KeysFrom::Function => "a function",
+        KeysFrom::Host => "host memory",
+        KeysFrom::Device => "device memory",
+    }
+}
+
+fn io_error(what: &'static str) -> impl Fn(io::Error) -> GpuStreamError {
+    move |error| GpuStreamError::Io { what, reason: error.to_string() }
+}
+
+/// A dense view of `tokens` tokens of a tensor, in its order of heads and tokens.
+fn packed(view: &View, tokens: usize) -> Result<View, ArgumentError> {
+    let [batch, heads, _, dim] = view.shape();
+    let [_, by_head, ..] = view.strides();
+    match heads == 1 || by_head == dim {
+        true => View::dense("k", Layout::Bnhd, &[batch, tokens, heads, dim], None),
+        false => View::dense("k", Layout::Bhnd, &[batch, heads, tokens, dim], None),
+    }
+}
+
+impl Run<'_, '_> {
+    fn all(&mut self) -> Result<(), GpuStreamError> {
+        let stream = self.stream;
+        let lengths = self.call.lengths;
+        let division = stream.plan.options.division;
+        let mut steps = Steps::new(&stream.plan.problem, &lengths, division.rows, division.keys);
+        stream.start.record(self.entered, stream.compute.raw())?;
+        let mut number = 0;
+        let mut step = steps.next();
+        if let Some(step) = &step {
+            self.bring(0, step)?;
+        }
+        while let Some(present) = step {
+            self.compute(number, &present)?;
+            step = steps.next();
+            if let Some(next) = &step {
+                self.bring(number + 1, next)?;
+            }
+            if present.last {
+                self.hand_out(&present)?;
+            }
+            number += 1;
+        }
+        for number in number.saturating_sub(2)..number {
+            self.read_times(number)?;
+        }
+        Ok(())
+    }
+
+    fn marks(&self, number: usize) -> &Marks {
+        &self.stream.marks[number % MARKS]
+    }
+
+    /// Adds up the times of a step, which is done.
+    fn read_times(&mut self, number: usize) -> Result<(), GpuStreamError> {
+        let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
+        let [begin, end] = &marks.work;
+        end.synchronize(entered)?;
+        let before = match number.checked_sub(1) {
+            Some(before) => &self.marks(before).work[1],
+            None => &self.stream.start,
+        };
+        let wait = f64::from(begin.since(entered, before)?);
+        let compute = f64::from(end.since(entered, begin)?);
+        let copy = f64::from(marks.copy[1].since(entered, &marks.copy[0])?);
+        let times = &mut self.times;
+        times.wait_ms += wait;
+        times.compute_ms += compute;
+        times.copy_ms += copy;
+        times.total_ms += wait + compute;
+        times.chunks += 1;
+        Ok(())
+    }
+
+    /// Brings the keys of a step into the buffer that the step before the last has left, and the table of sequences.
+    fn bring(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
+        if let Some(before) = number.checked_sub(2) {
+            self.read_times(before)?;
+        }
+        let (stream, entered) = (self.stream, self.entered);
+        let (buffer, copies) = (number % 2, stream.copy.raw());
+        let size = stream.plan.problem.spec().dtype.size();
+        let (areas, memory) = ([Area::Key(buffer), Area::Value(buffer)], &stream.memory);
+        let dims = [stream.plan.problem.head_dim(), stream.plan.problem.value_dim()];
+        let rows = stream.plan.problem.spec().key.batch() * stream.plan.problem.kv_heads() * step.keys.len();
+        if let (StreamKeys::Function(fill), false) = (&mut self.call.keys, step.keys.is_empty()) {
+            let place = |which: usize| {
+                let bytes = rows * dims[which] * size;
+                memory.on_host(areas[which]).filter(|(_, len)| bytes <= *len).map(|(data, _)| (data, bytes))
+            };
+            if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
+                // SAFETY: *room*: the areas lie apart in page-locked memory and have the bytes, which were written when
+                // they were allocated. Work that used them is done: that of the step before the last.
+                let (key, value) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(key, key_bytes),
+                        std::slice::from_raw_parts_mut(value, value_bytes),
+                    )
+                };
+                let start = Instant::now();
+                fill(step.keys.clone(), key, value).map_err(io_error("keys"))?;
+                self.times.fetch_ms += milliseconds(start.elapsed());
+                self.times.bytes += (key_bytes + value_bytes) as u64;
+            }
+        }
+        let marks = self.marks(number);
+        marks.copy[0].record(entered, copies)?;
+        let mut moved = 0;
+        for ((area, dim), which) in areas.into_iter().zip(dims).zip(0..) {
+            let to = memory.on_device(area);
+            match &self.tensors {
+                None if memory.is_copied(area) => {
+                    let bytes = rows * dim * size;
+                    if let Some((from, _)) = memory.on_host(area) {
+                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+                        unsafe { copies.copy_in(entered, to, from, bytes)? };
+                    }
+                }
+                Some(tensors) if stream.plan.options.keys == KeysFrom::Host && tensors[which].device == 0 => {
+                    let tensor = tensors[which];
+                    let mut at = to;
+                    for_runs(&tensor.view, step.keys.clone(), |run| {
+                        let bytes = run.len() * size;
+                        moved += bytes as u64;
+                        let from = tensor.host.wrapping_add(run.start * size);
+                        // SAFETY: *room*: the run lies in the view, whose bytes the caller has, and runs are dense in
+                        // the area. *alive*: a run waits for its copies before it returns, even if it fails.
+                        let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
+                        at += bytes as u64;
+                        copied
+                    })?;
+                }
+                _ => {}
+            }
+        }
+        self.times.bytes += moved;
+        self.write_table(buffer, step)?;
+        self.marks(number).copy[1].record(entered, copies)?;
+        Ok(())
+    }
+
+    /// The place of a step's chunk in the whole.
+    fn lengths(&self, step: &Step) -> Lengths<'_> {
+        let problem = &self.stream.plan.problem;
+        let chunk = Chunk {
+            key_offset: step.keys.start,
+            key_total: problem.keys(),
+            query_offset: step.tokens.start,
+            query_total: problem.spec().query.tokens(),
+        };
+        Lengths { chunk: Some(chunk), ..self.call.lengths }
+    }
+
+    /// Views of the keys and the values of a step as the kernels read them, and their addresses.
+    fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], GpuStreamError> {
+        let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
+        let areas = [Area::Key(number % 2), Area::Value(number % 2)];
+        let mut chunk = [(spec.key, 0), (spec.value, 0)];
+        for (which, (view, address)) in chunk.iter_mut().enumerate() {
+            let in_place = self.tensors.as_ref().map(|tensors| tensors[which]);
+            let [batch, heads, _, dim] = view.shape();
+            match in_place {
+                Some(tensor) if tensor.device != 0 => {
+                    let strides = view.strides();
+                    let offset = step.keys.start * strides[2] * spec.dtype.size();
+                    *view = View::new("k", [batch, heads, step.keys.len(), dim], strides)?;
+                    *address = tensor.device + offset as u64;
+                }
+                Some(_) => {
+                    *view = packed(view, step.keys.len())?;
+                    *address = stream.memory.on_device(areas[which]);
+                }
+                None => {
+                    *view = View::dense("k", Layout::Bhnd, &[batch, heads, step.keys.len(), dim], None)?;
+                    *address = stream.memory.on_device(areas[which]);
+                }
+            }
+        }
+        Ok(chunk)
+    }
+
+    /// The problem of a step: resident queries and a chunk of keys.
+    fn problem(&self, step: &Step, key: View, value: View) -> Result<Problem, ArgumentError> {
+        let problem = &self.stream.plan.problem;
+        let spec = problem.spec();
+        let rows = |dim| {
+            let shape = [spec.query.batch(), problem.heads(), step.tokens.len(), dim];
+            View::dense("q", Layout::Bhnd, &shape, None)
+        };
+        let (query, output) = (rows(problem.head_dim())?, rows(problem.value_dim())?);
+        Spec { query, key, value, output, ..*spec }.check()
+    }
+
+    /// Writes the table of sequences of a step, if the problem has one, and enqueues its copy.
+    fn write_table(&self, buffer: usize, step: &Step) -> Result<(), GpuStreamError> {
+        let (stream, area) = (self.stream, Area::Table(buffer));
+        let Some((table, bytes)) = stream.memory.on_host(area) else { return Ok(()) };
+        let [(key, _), (value, _)] = self.chunk(buffer, step)?;
+        let problem = self.problem(step, key, value)?;
+        let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
+        for index in 0..count {
+            let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
+            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the
+            // last is done.
+            unsafe { table.cast::<Sequence>().add(index).write(entry) };
+        }
+        if stream.memory.is_copied(area) {
+            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+            unsafe { stream.copy.raw().copy_in(self.entered, stream.memory.on_device(area), table, bytes)? };
+        }
+        Ok(())
+    }
+
+    /// Fills the queries of a block.
+    fn bring_queries(&mut self, step: &Step) -> Result<(), GpuStreamError> {
+        let (stream, problem) = (self.stream, &self.stream.plan.problem);
+        let rows = problem.spec().query.batch() * problem.heads() * step.tokens.len();
+        let bytes = rows * problem.head_dim() * problem.spec().dtype.size();
+        let Some((data, len)) = stream.memory.on_host(Area::Query) else { return Ok(()) };
+        if len < bytes {
+            return Err(DeviceError::HostMemory { bytes }.into());
+        }
+        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done:
+        // the results of the block before were waited for.
+        let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
+        (self.call.queries)(step.tokens.clone(), slice).map_err(io_error("queries"))?;
+        if stream.memory.is_copied(Area::Query) {
+            let (to, compute) = (stream.memory.on_device(Area::Query), stream.compute.raw());
+            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+            unsafe { compute.copy_in(self.entered, to, data, bytes)? };
+        }
+        Ok(())
+    }
+
+    /// Enqueues the products of a step and their merge, behind the copy of its keys.
+    fn compute(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
+        if step.first {
+            self.bring_queries(step)?;
+        }
+        let (stream, entered) = (self.stream, self.entered);
+        let [(key, key_at), (value, value_at)] = self.chunk(number, step)?;
+        let problem = self.problem(step, key, value)?;
+        let lengths = self.lengths(step);
+        let memory = &stream.memory;
+        let at = Operands::from_fn(|operand| match operand {
+            Operand::Query => memory.on_device(Area::Query),
+            Operand::Key => key_at,
+            Operand::Value => value_at,
+            Operand::Output => memory.on_device(Area::Output),
+            Operand::LogSumExp => memory.on_device(Area::Lse),
+            Operand::StateReference => memory.on_device(Area::Reference),
+            Operand::StateSum => memory.on_device(Area::Sum),
+            Operand::StateWeighted => memory.on_device(Area::Weighted),
+            _ => 0,
+        });
+        let partials =
+            PartialStates { ms: memory.on_device(Area::PartialMs), w: memory.on_device(Area::PartialW) };
+        let shared = marshal::sequence(&problem.sequence(&lengths, 0));
+        let sequences = Sequences {
+            table: if stream.plan.choice.sequences > 0 {
+                memory.on_device(Area::Table(number % 2))
+            } else {
+                0
+            },
+            shared,
+            longest: step.tokens.len(),
+            most_keys: step.keys.len(),
+        };
+        let plan = stream.plan.for_keys(step.keys.len(), problem.rows());
+        let call = marshal::attention(&plan, &problem, &at, partials, sequences);
+        let chunks = problem_chunks(&stream.plan.problem, stream.plan.options.division.keys);
+        let pending = Pending {
+            ms: memory.on_device(Area::PendingMs),
+            w: memory.on_device(Area::PendingW),
+            slots: steps::slots(chunks) as i32,
+            joins: step.joins as i32,
+            into: step.into as i32,
+            more: i32::from(!step.last),
+        };
+        let marks = self.marks(number);
+        let compute = stream.compute.raw();
+        marks.copy[1].precede(entered, compute)?;
+        marks.work[0].record(entered, compute)?;
+        self.launch(&problem, &plan.choice, call, pending)?;
+        marks.work[1].record(entered, compute)?;
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        problem: &Problem,
+        choice: &elsa_core::attention::plan::GpuChoice,
+        call: AttentionArgs,
+        pending: Pending,
+    ) -> Result<(), GpuStreamError> {
+        let (stream, entered) = (self.stream, self.entered);
+        let compute = stream.compute.raw();
+        let blocks = problem.sequences() * problem.heads() * choice.splits * call.row_blocks.max(0) as usize;
+        let threads = choice.kernel.resources.threads as u32;
+        // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
+        // keys in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
+        unsafe { compute.launch(entered, &stream.attention, blocks as u32, threads, &call)? };
+        let (merge, states) = merging()?;
+        let blocks = merge_blocks(states, problem.rows(), choice.splits, choice.partial_dim);
+        let parameter = StreamArgs { call, pending };
+        let threads = merge.resources().threads as u32;
+        // SAFETY: the kernel takes a `StreamArgs`; as above.
+        unsafe { compute.launch(entered, &stream.merge, blocks as u32, threads, &parameter)? };
+        Ok(())
+    }
+
+    /// Waits for the results of a block and hands them out.
+    fn hand_out(&mut self, step: &Step) -> Result<(), GpuStreamError> {
+        let (stream, entered) = (self.stream, self.entered);
+        let (problem, memory) = (&stream.plan.problem, &stream.memory);
+        let rows = problem.spec().query.batch() * problem.heads() * step.tokens.len();
+        let (dv, size) = (problem.value_dim(), problem.spec().dtype.size());
+        let areas = [
+            (Area::Output, rows * dv * size),
+            (Area::Lse, rows * 4),
+            (Area::Reference, rows * 4),
+            (Area::Sum, rows * 4),
+            (Area::Weighted, rows * dv * 4),
+        ];
+        for (area, bytes) in areas {
+            if let (true, Some((to, _))) = (memory.is_copied(area), memory.on_host(area)) {
+                // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
+                unsafe { stream.compute.raw().copy_out(entered, to, memory.on_device(area), bytes)? };
+            }
+        }
+        stream.done.record(entered, stream.compute.raw())?;
+        stream.done.synchronize(entered)?;
+        let bytes = |(area, bytes): (Area, usize)| {
+            memory.on_host(area).filter(|(_, len)| bytes <= *len).map_or(&[][..], |(data, _)| {
+                // SAFETY: *room*: the area has the bytes, which were written when it was allocated; no work writes them.
+                unsafe { std::slice::from_raw_parts(data.cast_const(), bytes) }
+            })
+        };
+        let all = areas.map(bytes);
+        let floats = |which: usize| {
+            let bytes: &[u8] = all[which];
+            if bytes.is_empty() {
+                return &[][..];
+            }
+            // SAFETY: as above; areas are aligned to 256 bytes, and every bit pattern is a number.
+            unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
+        };
+        let rows = StreamRows {
+            tokens: step.tokens.clone(),
+            output: all[0],
+            lse: floats(1),
+            m: floats(2),
+            s: floats(3),
+            w: floats(4),
+            bytes: all,
+        };
+        (self.call.results)(&rows).map_err(io_error("results"))
+    }
+}
+
+/// Chunks of a problem's keys.
+fn problem_chunks(problem: &Problem, keys: usize) -> usize {
+    problem.keys().div_ceil(keys.max(1))
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

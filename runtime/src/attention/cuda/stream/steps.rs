@@ -1,0 +1,211 @@
+//! The steps of a stream: which queries meet which keys, and which pending states the state of a chunk merges with.
+
+use elsa_core::attention::{Lengths, Problem};
+use elsa_core::scan::stack::{self, MergeStack};
+use std::ops::Range;
+
+/// A chunk of keys that passes a block of resident queries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The resident queries.
+    pub tokens: Range<usize>,
+    /// The keys of the chunk; empty if no query of the block attends a key.
+    pub keys: Range<usize>,
+    /// Whether the block's queries must be brought.
+    pub first: bool,
+    /// Whether the block is done after it.
+    pub last: bool,
+    /// Pending states that the state of the chunk merges with.
+    pub joins: usize,
+    /// The slot of the first of them, which the merged state takes.
+    pub into: usize,
+}
+
+/// Slots that the pending states of a row need, where `chunks` chunks pass it. The state of a chunk merges with all that
+/// its subtree is complete with before it takes a slot, so that there are as many as the tree has levels.
+pub const fn slots(chunks: usize) -> usize {
+    let depth = stack::depth(chunks);
+    if depth == 0 { 1 } else { depth }
+}
+
+/// The steps of a call, in order: all chunks of the first block of queries, then those of the next.
+#[derive(Debug)]
+pub struct Steps<'a> {
+    problem: &'a Problem,
+    lengths: &'a Lengths<'a>,
+    /// Queries of a block and keys of a chunk.
+    extent: [usize; 2],
+    /// First query of the next block.
+    token: usize,
+    block: Option<Block>,
+}
+
+/// Where in a block the next step is.
+#[derive(Debug)]
+struct Block {
+    tokens: Range<usize>,
+    /// The chunks that pass it, from the next one on.
+    chunks: Range<usize>,
+    first: bool,
+    /// The tree over chunk numbers, which has taken in the next chunk, and its slot.
+    tree: MergeStack,
+    slot: usize,
+}
+
+impl<'a> Steps<'a> {
+    /// Blocks of `rows` queries and chunks of `keys` keys.
+    pub fn new(problem: &'a Problem, lengths: &'a Lengths<'a>, rows: usize, keys: usize) -> Steps<'a> {
+        Steps { problem, lengths, extent: [rows.max(1), keys.max(1)], token: 0, block: None }
+    }
+
+    /// The chunks that hold a key which a query of the block may attend.
+    fn chunks(&self, tokens: &Range<usize>) -> Range<usize> {
+        let (mut start, mut end) = (usize::MAX, 0);
+        for index in 0..self.problem.sequences() {
+            let (any, _) = self.problem.sequence(self.lengths, index).ranges(tokens.clone());
+            if any.start < any.end {
+                (start, end) = (start.min(any.start), end.max(any.end));
+            }
+        }
+        if start < end { start / self.extent[1]..end.div_ceil(self.extent[1]) } else { 0..0 }
+    }
+
+    /// The next block of queries; `None` after the last one.
+    fn open(&mut self) -> Option<Block> {
+        let queries = self.problem.spec().query.tokens();
+        if self.token >= queries {
+            return None;
+        }
+        let tokens = self.token..queries.min(self.token.saturating_add(self.extent[0]));
+        self.token = tokens.end;
+        let chunks = self.chunks(&tokens);
+        let mut tree = MergeStack::default();
+        let slot = tree.push(chunks.start, |_| {});
+        Some(Block { tokens, chunks, first: true, tree, slot })
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let mut block = match self.block.take() {
+            Some(block) => block,
+            None => self.open()?,
+        };
+        let (tokens, first, slot) = (block.tokens.clone(), block.first, block.slot);
+        let chunk = block.chunks.start;
+        let begin = chunk.saturating_mul(self.extent[1]).min(self.problem.keys());
+        let end = match block.chunks.is_empty() {
+            true => begin,
+            false => self.problem.keys().min(begin.saturating_add(self.extent[1])),
+        };
+        block.chunks.start = (chunk + 1).min(block.chunks.end);
+        let last = block.chunks.is_empty();
+        // What the tree merges before it takes in the next chunk is what this one completes.
+        let mut joins = 0;
+        if last {
+            block.tree.finish(|_| joins += 1);
+        } else {
+            block.slot = block.tree.push(chunk + 1, |_| joins += 1);
+            block.first = false;
+            self.block = Some(block);
+        }
+        Some(Step { tokens, keys: begin..end, first, last, joins, into: slot.saturating_sub(joins) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::attention::{Alignment, Spec, Window};
+    use elsa_core::dtype::DType;
+    use elsa_core::view::{Layout, View};
+
+    fn problem(queries: usize, keys: usize, edit: impl Fn(&mut Spec)) -> Problem {
+        let view = |n| View::dense("x", Layout::Bhnd, &[1, 2, n, 4], None).unwrap();
+        let mut spec = Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
+        edit(&mut spec);
+        spec.check().unwrap()
+    }
+
+    /// The tree over leaves `lo..hi` as text, as the states of a stream in memory merge.
+    fn tree(lo: usize, hi: usize, end: usize) -> String {
+        let mid = usize::midpoint(lo, hi);
+        match (hi - lo, mid < end) {
+            (1, _) => lo.to_string(),
+            (_, false) => tree(lo, mid, end),
+            _ => format!("({}+{})", tree(lo, mid, end), tree(mid, hi, end)),
+        }
+    }
+
+    #[test]
+    fn states_merge_in_the_tree_over_chunks() {
+        for chunks in 1..=33usize {
+            let problem = problem(1, chunks * 64, |_| {});
+            let lengths = Lengths::default();
+            let mut pending = vec![String::new(); slots(chunks)];
+            let mut results = Vec::new();
+            for (number, step) in Steps::new(&problem, &lengths, 1, 64).enumerate() {
+                assert_eq!(step.keys, number * 64..(number + 1) * 64);
+                assert_eq!((step.first, step.last), (number == 0, number + 1 == chunks));
+                let mut state = number.to_string();
+                for slot in (step.into..step.into + step.joins).rev() {
+                    state = format!("({}+{state})", pending[slot]);
+                }
+                if step.last {
+                    assert_eq!(step.into, 0);
+                    results.push(state);
+                } else {
+                    // Never more slots than there are levels.
+                    pending[step.into] = state;
+                }
+            }
+            assert_eq!(results, [tree(0, chunks.next_power_of_two(), chunks)], "{chunks} chunks");
+        }
+    }
+
+    #[test]
+    fn every_query_meets_every_key_that_it_attends_once() {
+        let windows = [(None, None), (Some(5), Some(3)), (Some(0), Some(0)), (Some(100), None)];
+        for (queries, keys, rows, chunk) in
+            [(10, 40, 4, 8), (1, 7, 1, 3), (9, 9, 9, 100), (40, 10, 7, 4), (3, 0, 2, 4)]
+        {
+            for causal in [None, Some(Alignment::TopLeft), Some(Alignment::BottomRight)] {
+                for (left, right) in windows {
+                    let problem = problem(queries, keys, |spec| {
+                        (spec.causal, spec.window) = (causal, Window { left, right });
+                    });
+                    let lengths = Lengths::default();
+                    let sequence = problem.sequence(&lengths, 0);
+                    let mut met = vec![vec![0; keys]; queries];
+                    let mut done = 0;
+                    for step in Steps::new(&problem, &lengths, rows, chunk) {
+                        assert!(step.keys.len() <= chunk && step.tokens.len() <= rows);
+                        done += if step.last { step.tokens.len() } else { 0 };
+                        for token in step.tokens.clone() {
+                            step.keys.clone().for_each(|key| met[token][key] += 1);
+                        }
+                        // A chunk that no query of the block attends does not pass it.
+                        let (any, _) = sequence.ranges(step.tokens.clone());
+                        assert!(
+                            step.keys.is_empty() || (any.start < step.keys.end && step.keys.start < any.end)
+                        );
+                    }
+                    assert_eq!(done, queries);
+                    for (token, met) in met.iter().enumerate() {
+                        let (start, end) = sequence.range(token);
+                        assert!(met[start..end.max(start)].iter().all(|n| *n == 1), "{token}: {met:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_queries_take_no_step() {
+        let (problem, lengths) = (problem(0, 8, |_| {}), Lengths::default());
+        assert_eq!(Steps::new(&problem, &lengths, 4, 4).next(), None);
+        assert_eq!([0, 1, 2, 3, 4, 5, 9].map(slots), [1, 1, 1, 2, 2, 3, 4]);
+    }
+}

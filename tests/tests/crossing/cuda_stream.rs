@@ -1,0 +1,614 @@
+//! Keys that pass resident queries in chunks on a GPU: the answer is right, its bits are those of the run in memory of the
+//! same division, and neither chunks, resident queries nor the place of the keys change one.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::{Alignment, Operand, Window};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{
+    Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
+    PlanOptions, StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes,
+    StreamWants,
+};
+use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
+use elsa_tests::standin::{child, folder, is_child, said};
+use std::io;
+use std::ops::Range;
+
+fn engine() -> Engine {
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(1),
+        fallback: Fallback::Fail,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+/// The bytes of elements.
+fn bytes_of(data: &Data) -> Vec<u8> {
+    match data.elements() {
+        Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+        Elements::F16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+        Elements::Bf16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+    }
+}
+
+/// Writes the rows of `tokens`, which lie anywhere, densely.
+fn gather(bytes: &[u8], view: &View, size: usize, tokens: Range<usize>, to: &mut [u8]) {
+    let [batch, heads, _, dim] = view.shape();
+    assert_eq!(to.len(), batch * heads * tokens.len() * dim * size);
+    let mut rows = to.chunks_exact_mut((dim * size).max(1));
+    for b in 0..batch {
+        for h in 0..heads {
+            for t in tokens.clone() {
+                let at = view.row(b, h, t) * size;
+                rows.next().unwrap().copy_from_slice(&bytes[at..at + dim * size]);
+            }
+        }
+    }
+}
+
+/// Puts the results of a block where they belong.
+fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
+    let view = case.spec.output;
+    let [batch, heads, tokens, dim] = view.shape();
+    let mut from = 0;
+    for b in 0..batch {
+        for h in 0..heads {
+            for t in rows.tokens.clone() {
+                let row = (b * heads + h) * tokens + t;
+                (to.lse[row], to.m[row], to.s[row]) = (rows.lse[from], rows.m[from], rows.s[from]);
+                to.w[row * dim..][..dim].copy_from_slice(&rows.w[from * dim..][..dim]);
+                for x in 0..dim {
+                    let size = case.spec.dtype.size();
+                    let bytes = &rows.output[(from * dim + x) * size..][..size];
+                    let value = match case.spec.dtype {
+                        DType::F32 => f32::from_ne_bytes(bytes.try_into().unwrap()),
+                        DType::F16 => half::f16::from_ne_bytes(bytes.try_into().unwrap()).to_f32(),
+                        DType::Bf16 => half::bf16::from_ne_bytes(bytes.try_into().unwrap()).to_f32(),
+                    };
+                    to.output.set(view.row(b, h, t) + x, value);
+                }
+                from += 1;
+            }
+        }
+    }
+}
+
+fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
+    GpuStreamOptions { lse: true, states: true, ..GpuStreamOptions::new(division, keys) }
+}
+
+/// Runs a case in a stream. Every block is handed out once, in order.
+fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
+    let size = case.spec.dtype.size();
+    let [q, k, v] = [&case.q, &case.k, &case.v].map(bytes_of);
+    let len = |bytes: &Vec<u8>| if from == KeysFrom::Host { bytes.len() } else { 0 };
+    let mut pinned = [&k, &v].map(|bytes| engine.host_buffer::<u8>(len(bytes)).unwrap());
+    for (to, from) in pinned.iter_mut().zip([&k, &v]) {
+        let len = to.len();
+        to.copy_from_slice(&from[..len]);
+    }
+    let mut buffers = case.buffers();
+    let mut next = 0;
+    let mut results = |rows: &StreamRows<'_>| {
+        assert_eq!(rows.tokens.start, next);
+        next = rows.tokens.end;
+        scatter(case, rows, &mut buffers);
+        Ok(())
+    };
+    let mut queries = |tokens: Range<usize>, to: &mut [u8]| {
+        gather(&q, &case.spec.query, size, tokens, to);
+        Ok(())
+    };
+    let mut fill = |tokens: Range<usize>, key: &mut [u8], value: &mut [u8]| {
+        gather(&k, &case.spec.key, size, tokens.clone(), key);
+        gather(&v, &case.spec.value, size, tokens, value);
+        Ok(())
+    };
+    let keys = match from {
+        KeysFrom::Function => StreamKeys::Function(&mut fill),
+        _ => StreamKeys::Host { key: &pinned[0], value: &pinned[1] },
+    };
+    let call =
+        StreamCall { lengths: case.inputs().lengths, queries: &mut queries, keys, results: &mut results };
+    let times = stream.run(call).unwrap();
+    assert_eq!(next, case.spec.query.tokens());
+    (buffers, times)
+}
+
+fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: KeysFrom) -> Buffers {
+    let mut stream = GpuStream::new(engine, &case.problem(), &options(division, from)).unwrap();
+    let (buffers, _) = run(&mut stream, engine, case, from);
+    stream.close().unwrap();
+    buffers
+}
+
+/// Bits of output, log-sum-exp and states. A NaN is one whatever its payload.
+fn bits(b: &Buffers) -> Vec<u32> {
+    let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
+    rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
+}
+
+/// Whether a case has nothing that a stream refuses.
+fn may_stream(case: &Case) -> bool {
+    let s = &case.spec;
+    let none = s.past_key.is_none() && s.present_key.is_none() && s.present_value.is_none();
+    none && s.packed.is_none() && s.windows.is_none() && s.mask.is_none() && s.bias.is_none()
+}
+
+/// All semantics of a stream, with keys for several chunks.
+fn cases() -> Vec<Case> {
+    let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
+    let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
+    let window = |left, right| Window { left, right };
+    let f16 = |p: Params| Params { dtype: DType::F16, layout: Layout::Bnhd, pad: 8, ..p };
+    vec![
+        p(70, 700, 64, 64).build("plain"),
+        p(5, 900, 64, 64).build("few rows"),
+        Params { causal: top, ..p(100, 330, 32, 32) }.build("top-left"),
+        Params { causal: bottom, batch: 2, ..p(70, 333, 24, 40) }.build("bottom-right"),
+        Params { causal: bottom, ..p(100, 60, 32, 32) }.build("rows before every key"),
+        Params { window: window(Some(90), Some(20)), ..p(150, 400, 32, 32) }.build("a window around"),
+        Params { causal: bottom, window: window(Some(70), None), softcap: Some(3.0), ..p(70, 400, 64, 64) }
+            .build("a window behind"),
+        Params { causal: bottom, lengths: true, batch: 3, ..p(40, 400, 32, 32) }.build("lengths"),
+        f16(Params { heads: 4, kv_heads: 2, causal: bottom, ..p(70, 300, 64, 64) }).build("f16"),
+        Params { dtype: DType::Bf16, gain: 200.0, ..p(33, 300, 48, 16) }.build("large scores"),
+        Params { heads: 2, kv_heads: 2, ..p(3, 0, 16, 16) }.build("no keys"),
+        Params { heads: 2, kv_heads: 2, ..p(1, 1, 16, 16) }.build("one key"),
+        Params { heads: 2, kv_heads: 2, ..p(0, 70, 16, 16) }.build("no queries"),
+    ]
+}
+
+/// Streams for the sanitizers: every kind of keys, chunks and pending states.
+pub fn a_few_streams() {
+    let engine = engine();
+    for case in cases().into_iter().skip(2).step_by(4) {
+        for from in [KeysFrom::Function, KeysFrom::Host] {
+            let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
+            case.naive().check_all(&streamed(&engine, &case, division, from), 5000).unwrap();
+        }
+    }
+}
+
+/// Rows that a kernel's blocks have, in the case.
+fn unit(engine: &Engine, case: &Case) -> usize {
+    GpuStream::kernel_rows(engine, &case.problem(), false).unwrap()
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn no_division_of_the_same_splits_changes_a_bit() {
+    let engine = engine();
+    for mut case in cases() {
+        if case.name == "plain" {
+            // One key outweighs all, and another row's values are not finite.
+            case.fill_key(0, 300, 50.0);
+            case.fill_value(0, 699, f32::INFINITY);
+        }
+        let rows = unit(&engine, &case);
+        let whole = StreamDivision { rows: 1 << 20, keys: 64 * 16, splits: 16 };
+        let want = streamed(&engine, &case, whole, KeysFrom::Function);
+        if case.name != "plain" {
+            case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        }
+        let divisions = [(rows, 1), (2 * rows, 2), (1 << 20, 4), (rows, 8), (1 << 20, 1)];
+        for (i, (rows, splits)) in divisions.into_iter().enumerate() {
+            let division = StreamDivision { rows, keys: 64 * splits, splits };
+            let from = [KeysFrom::Function, KeysFrom::Host][i % 2];
+            let found = streamed(&engine, &case, division, from);
+            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+        }
+    }
+}
+
+/// In memory, a call whose keys are divided merges the same splits in the same tree.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_stream_has_the_bits_of_the_run_in_memory() {
+    let engine = engine();
+    let mut compared = 0;
+    for case in cases() {
+        let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+        let choice = *plan.gpu_choice().unwrap();
+        if !choice.divided() {
+            continue;
+        }
+        let mut buffers = case.buffers();
+        let mut workspace = plan.workspace().unwrap();
+        plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+        for splits in [1, 2] {
+            let division = StreamDivision { rows: 1 << 20, keys: choice.chunk * splits, splits };
+            let found = streamed(&engine, &case, division, KeysFrom::Function);
+            assert_eq!(bits(&found), bits(&buffers), "{case:?}: {division:?}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 4, "{compared}");
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn hard_cases_pass_in_chunks() {
+    let engine = engine();
+    let small = |case: &Case| {
+        let [batch, heads, queries, _] = case.spec.query.shape();
+        batch * heads * queries * case.spec.key.tokens() <= 40_000
+    };
+    let cases: Vec<Case> =
+        hard_cases().into_iter().filter(|case| may_stream(case) && small(case)).step_by(5).collect();
+    assert!(cases.len() > 20, "{}", cases.len());
+    for case in &cases {
+        let division = StreamDivision { rows: unit(&engine, case), keys: 128, splits: 2 };
+        let found = streamed(&engine, case, division, KeysFrom::Function);
+        case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+    }
+    println!("{} cases", cases.len());
+}
+
+/// A stream serves many runs, and says what moved and where the time went.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn runs_repeat_and_are_accounted_for() {
+    let engine = engine();
+    let case =
+        Params { heads: 2, kv_heads: 1, ..Params::plain(130, 640, 32, 32) }.build("five chunks a block");
+    let rows = unit(&engine, &case);
+    let division = StreamDivision { rows, keys: 128, splits: 1 };
+    for from in [KeysFrom::Function, KeysFrom::Host] {
+        let mut stream = GpuStream::new(&engine, &case.problem(), &options(division, from)).unwrap();
+        let first = run(&mut stream, &engine, &case, from);
+        let second = run(&mut stream, &engine, &case, from);
+        assert_eq!(bits(&first.0), bits(&second.0));
+        let times = second.1;
+        let blocks = 130usize.div_ceil(rows) as u64;
+        assert_eq!(times.chunks, blocks * 5);
+        let brought = if from == KeysFrom::Function { blocks * 640 * 64 * 4 } else { times.bytes };
+        assert_eq!(times.bytes, brought);
+        assert!(times.wait_ms >= 0.0 && times.compute_ms > 0.0 && times.copy_ms >= 0.0);
+        let all = times.wait_ms + times.compute_ms;
+        assert!((times.total_ms - all).abs() <= 1e-6 * all && (0.0..=1.0).contains(&times.overlap()));
+        assert_eq!(stream.division(), division);
+        assert_eq!(
+            stream.bytes(),
+            GpuStream::bytes_of(&engine, &case.problem(), &options(division, from)).unwrap()
+        );
+    }
+}
+
+/// From tensors as files hold them into tensors as files hold them; padding between rows is not written.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn sources_and_sinks_have_the_same_bits() {
+    let engine = engine();
+    for case in cases().into_iter().skip(2).step_by(3) {
+        let division = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
+        let want = streamed(&engine, &case, division, KeysFrom::Function);
+        let files = [&case.q, &case.k, &case.v].map(bytes_of);
+        let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
+            let file = match operand {
+                Operand::Query => &files[0],
+                Operand::Key => &files[1],
+                _ => &files[2],
+            };
+            to.copy_from_slice(&file[offset as usize..offset as usize + to.len()]);
+            Ok(())
+        };
+        let rows: [Vec<u8>; 4] = [&want.lse, &want.m, &want.s, &want.w].map(|x| vec![0xee; 4 * x.len()]);
+        let outputs = std::cell::RefCell::new((vec![0xee; bytes_of(&want.output).len()], rows));
+        let mut sink = |operand: Operand, offset: u64, from: &[u8]| {
+            let (output, [lse, m, s, w]) = &mut *outputs.borrow_mut();
+            let file = match operand {
+                Operand::Output => output,
+                Operand::LogSumExp => lse,
+                Operand::StateReference => m,
+                Operand::StateSum => s,
+                _ => w,
+            };
+            file[offset as usize..offset as usize + from.len()].copy_from_slice(from);
+            Ok(())
+        };
+        let mut stream =
+            GpuStream::new(&engine, &case.problem(), &options(division, KeysFrom::Function)).unwrap();
+        stream.run_between(&case.inputs().lengths, &mut source, &mut sink).unwrap();
+        let (output, [lse, m, s, w]) = outputs.into_inner();
+        let mut padded = vec![0xee; output.len()];
+        let (view, size) = (case.spec.output, case.spec.dtype.size());
+        let [batch, heads, tokens, dim] = view.shape();
+        let bytes = bytes_of(&want.output);
+        for row in 0..batch * heads * tokens {
+            let at = view.row(row / (heads * tokens), row / tokens % heads, row % tokens) * size;
+            padded[at..at + dim * size].copy_from_slice(&bytes[at..at + dim * size]);
+        }
+        assert!(output == padded, "{case:?}");
+        for (found, want) in [(lse, &want.lse), (m, &want.m), (s, &want.s), (w, &want.w)] {
+            assert!(found == want.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>(), "{case:?}");
+        }
+        let mut fails = |operand: Operand, _: u64, _: &mut [u8]| match operand {
+            Operand::Value => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            _ => Ok(()),
+        };
+        if case.spec.query.tokens() > 0 && case.spec.key.tokens() > 0 {
+            let error =
+                stream.run_between(&case.inputs().lengths, &mut fails, &mut sink_of_none).unwrap_err();
+            assert!(
+                matches!(&error, GpuStreamError::Io { reason, .. } if reason.starts_with("v: ")),
+                "{error}"
+            );
+        }
+    }
+}
+
+fn sink_of_none(_: Operand, _: u64, _: &[u8]) -> io::Result<()> {
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_is_not_supported_is_refused_by_name() {
+    let engine = engine();
+    let case = Params { heads: 2, kv_heads: 1, ..Params::plain(200, 300, 32, 32) }.build("refused");
+    let problem = case.problem();
+    let good = StreamDivision { rows: unit(&engine, &case), keys: 128, splits: 2 };
+    let refused = |options: &GpuStreamOptions| GpuStream::new(&engine, &problem, options).unwrap_err();
+    for (division, name) in [
+        (StreamDivision { rows: 0, ..good }, "rows"),
+        (StreamDivision { rows: good.rows + 1, ..good }, "rows"),
+        (StreamDivision { keys: 0, ..good }, "keys"),
+        (StreamDivision { keys: 129, ..good }, "keys"),
+        (StreamDivision { keys: 1 << 31, ..good }, "keys"),
+        (StreamDivision { splits: 0, ..good }, "splits"),
+        (StreamDivision { splits: 3, keys: 192, ..good }, "splits"),
+        (StreamDivision { splits: 512, keys: 1 << 15, ..good }, "splits"),
+    ] {
+        let error = refused(&options(division, KeysFrom::Function));
+        assert!(matches!(error, GpuStreamError::Division { argument, .. } if argument == name), "{error}");
+    }
+    let nothing = GpuStreamOptions { output: false, ..GpuStreamOptions::new(good, KeysFrom::Function) };
+    assert_eq!(refused(&nothing), GpuStreamError::NoOutput);
+    let packed = Params { packed: Some(vec![(5, 7)]), ..Params::plain(5, 7, 16, 16) }.build("packed");
+    let error = GpuStream::new(&engine, &packed.problem(), &options(good, KeysFrom::Function)).unwrap_err();
+    assert_eq!(error, GpuStreamError::Argument { argument: "cu_seqlens_q" });
+
+    // A run: keys elsewhere, too short, and functions that fail. No result is handed out of a failed block.
+    let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Host)).unwrap();
+    let key = engine.host_buffer::<u8>(300 * 32 * 4).unwrap();
+    let mut none = |_: &StreamRows<'_>| -> io::Result<()> { panic!("handed out") };
+    let mut queries = |_: Range<usize>, _: &mut [u8]| Ok(());
+    let mut fill = |_: Range<usize>, _: &mut [u8], _: &mut [u8]| Ok(());
+    let lengths = case.inputs().lengths;
+    let call = StreamCall {
+        lengths,
+        queries: &mut queries,
+        keys: StreamKeys::Function(&mut fill),
+        results: &mut none,
+    };
+    assert!(matches!(stream.run(call), Err(GpuStreamError::Keys { found: "a function", .. })));
+    let short = StreamKeys::Host { key: &key, value: &key[..key.len() - 1] };
+    let call = StreamCall { lengths, queries: &mut queries, keys: short, results: &mut none };
+    assert!(matches!(stream.run(call), Err(GpuStreamError::Problem(_))));
+
+    let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Function)).unwrap();
+    for fails_at in 0..3 {
+        let mut calls = 0;
+        let mut fill = |_: Range<usize>, _: &mut [u8], _: &mut [u8]| {
+            calls += 1;
+            if calls > fails_at { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
+        };
+        let keys = StreamKeys::Function(&mut fill);
+        let call = StreamCall { lengths, queries: &mut queries, keys, results: &mut none };
+        let error = stream.run(call).unwrap_err();
+        assert_eq!(error.to_string(), "keys: the disk is gone");
+    }
+    let mut queries = |_: Range<usize>, _: &mut [u8]| Err(io::Error::other("none"));
+    let keys = StreamKeys::Function(&mut fill);
+    let call = StreamCall { lengths, queries: &mut queries, keys, results: &mut none };
+    assert_eq!(stream.run(call).unwrap_err().to_string(), "queries: none");
+    // The stream serves on.
+    let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);
+    case.naive().check_all(&found, 5000).unwrap();
+}
+
+/// What a child does: `error` with the message, or `right`.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn child_streams() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let engine = engine();
+    for case in cases().into_iter().skip(1).step_by(4) {
+        for from in [KeysFrom::Function, KeysFrom::Host] {
+            let division = StreamDivision { rows: unit(&engine, &case), keys: 64, splits: 1 };
+            let stream = GpuStream::new(&engine, &case.problem(), &options(division, from));
+            let mut stream = match stream {
+                Ok(stream) => stream,
+                Err(e) => {
+                    println!("error: {}", e.is_memory());
+                    continue;
+                }
+            };
+            let (found, times) = run(&mut stream, &engine, &case, from);
+            case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+            println!("right: {}", times.bytes);
+        }
+    }
+    println!("end: -");
+}
+
+/// A device with memory of its own: keys are copied by the copy stream, and their products wait for them.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_discrete_device_copies() {
+    let test = "cuda_stream::child_streams";
+    let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
+    let right = said(&output, "right");
+    assert!(right.len() >= 6 && said(&output, "end").len() == 1, "{output:?}");
+    assert!(right.iter().all(|bytes| bytes != "0"), "{right:?}");
+}
+
+/// Each allocation is refused in turn. The stream is then an error, and the next one is right.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn memory_that_is_refused_is_an_error() {
+    let test = "cuda_stream::child_streams";
+    for device in ["discrete", ""] {
+        // Of page-locked allocations the third and the fourth are the test's.
+        for (call, indices) in [
+            ("cuMemAlloc_v2", &[1, 2, 3][..]),
+            ("cuMemHostAlloc", &[1, 2, 5]),
+            ("cuStreamCreate", &[1, 2, 3, 4]),
+            ("cuEventCreate", &[1, 2, 9, 18, 19]),
+        ] {
+            for index in indices {
+                let fault = format!("{call}:{index}:2");
+                let variables = [("ELSA_STANDIN_FAIL", &*fault), ("ELSA_STANDIN_DEVICE", device)];
+                let output = child(test, &folder(), &variables);
+                assert_eq!(said(&output, "end").len(), 1, "{fault}: {output:?}");
+                let errors = said(&output, "error");
+                assert!(errors.iter().all(|memory| memory == "true"), "{fault}: {errors:?}");
+                assert_eq!(errors.len(), 1, "{fault}: {output:?}");
+            }
+        }
+    }
+}
+
+fn wants(keys: KeysFrom) -> StreamWants {
+    StreamWants { keys, output: true, lse: true, states: true, half_scores: false }
+}
+
+fn fitted(engine: &Engine, case: &Case, budget: &StreamBudget) -> (GpuStream, StreamFit) {
+    match GpuStream::fit(engine, &case.problem(), &wants(KeysFrom::Function), budget).unwrap() {
+        Fitted::Gpu(stream, fit) => (*stream, fit),
+        Fitted::Cpu { reason, .. } => panic!("{reason}"),
+    }
+}
+
+fn long() -> Case {
+    let causal = Some(Alignment::BottomRight);
+    Params { heads: 2, kv_heads: 1, causal, ..Params::plain(400, 1100, 32, 32) }.build("long")
+}
+
+/// A budget is kept and used, and the bits are those of any other that has room for the same splits.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn budgets_are_kept_and_used() {
+    let engine = engine();
+    let case = long();
+    let (mut all, fit) = fitted(&engine, &case, &StreamBudget::default());
+    assert!(all.division().rows == 400 && fit.n_cap * fit.task_rows >= 400 && fit.refused == 0, "{fit:?}");
+    let want = bits(&run(&mut all, &engine, &case, KeysFrom::Function).0);
+    let [device, pinned] = all.bytes();
+    let integrated = engine.device().unwrap().profile.integrated;
+    let whole = if integrated { device + pinned } else { device };
+    let mut divisions = std::collections::BTreeSet::new();
+    for percent in [95, 80, 60] {
+        let bytes = whole / 100 * percent;
+        let budget = StreamBudget { device: Some(bytes), pinned: None };
+        let (mut stream, fit) = fitted(&engine, &case, &budget);
+        let [device, pinned] = stream.bytes();
+        let taken = if integrated { device + pinned } else { device };
+        let task = (case.spec.query.heads() * 4 * (32 * 3 + 40) + 600) * fit.task_rows * 2;
+        assert!(taken <= bytes && taken + 2 * task >= bytes, "{percent} %: {taken} of {bytes}, {fit:?}");
+        let division = stream.division();
+        assert!(division.rows < 400 && division.keys / division.splits == 1024, "{division:?}");
+        divisions.insert(division.rows);
+        assert_eq!(bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0), want, "{percent} %");
+    }
+    assert!(divisions.len() >= 2, "{divisions:?}");
+    // Finer splits where the budget has no room for others; then none.
+    let small = StreamBudget { device: Some(300_000), pinned: Some(300_000) };
+    let (mut stream, fit) = fitted(&engine, &case, &small);
+    assert!(stream.division().keys < 1024 && fit.refused > 0, "{:?} {fit:?}", stream.division());
+    case.naive().check_all(&run(&mut stream, &engine, &case, KeysFrom::Function).0, 5000).unwrap();
+    let none = StreamBudget { device: Some(1000), pinned: Some(1000) };
+    let error = GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &none).unwrap_err();
+    assert!(matches!(error, GpuStreamError::Budget { budget: 1000, .. }), "{error}");
+}
+
+/// What a child does: `fit` with the tasks that are resident and how often memory was refused, `cpu`, or `error`.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn child_fits() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(1),
+        fallback,
+        ..EngineOptions::default()
+    };
+    let engine = Engine::new(&options).unwrap();
+    let case = long();
+    match GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &StreamBudget::default()) {
+        Ok(Fitted::Gpu(mut stream, fit)) => {
+            let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);
+            if fit.refused == 0 || stream.division().keys < 1024 {
+                case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+            }
+            let hash = bits(&found).iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
+            println!("bits: {hash:x}");
+            println!("fit: {} {}", fit.n_cap, fit.refused);
+        }
+        Ok(Fitted::Cpu { refused, .. }) => println!("cpu: {refused}"),
+        Err(e) => println!("error: {}", e.is_memory()),
+    }
+    println!("end: -");
+}
+
+/// Refusals of the driver, of a device that is small, and of one that has nothing: fewer tasks, finer ones, the CPU or an
+/// error. The answer is right wherever there is one, and its bits do not depend on how many tasks are resident.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn refused_memory_makes_smaller_tasks() {
+    let test = "cuda_stream::child_fits";
+    let of = |variables: &[(&str, &str)]| {
+        let output = child(test, &folder(), variables);
+        assert_eq!(said(&output, "end").len(), 1, "{variables:?}: {output:?}");
+        let fit = said(&output, "fit").first().map(|line| {
+            let numbers: Vec<usize> = line.split(' ').map(|n| n.parse().unwrap()).collect();
+            (numbers[0], numbers[1])
+        });
+        (fit, said(&output, "bits"), said(&output, "cpu"), said(&output, "error"))
+    };
+    for device in ["", "discrete"] {
+        let plain = of(&[("ELSA_STANDIN_DEVICE", device)]);
+        let (n_cap, refused) = plain.0.unwrap();
+        assert!(n_cap > 2 && refused == 0, "{plain:?}");
+        // One task fewer for each refusal, whichever allocation it is.
+        for (fault, times) in [
+            ("cuMemAlloc_v2:1:2", 1),
+            ("cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", 2),
+            ("cuMemHostAlloc:1:2", 1),
+            ("cuMemAlloc_v2:2:2,cuMemHostAlloc:1:2", 2),
+            ("cuStreamCreate:2:2", 1),
+            ("cuEventCreate:7:2", 1),
+        ] {
+            let found = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", fault)]);
+            assert_eq!(found.0, Some((n_cap - times, times)), "{fault}: {found:?}");
+            assert_eq!(found.1, plain.1, "{fault}");
+        }
+        // A device with less memory than all rows need, which the search asks for.
+        let small = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_MEMORY", "900000")]);
+        assert!(small.0.is_some_and(|(tasks, _)| tasks < n_cap), "{small:?}");
+        // More is refused than tasks can be given up: finer ones, which a calibration counts.
+        let faults: Vec<String> = (1..=n_cap + 1).map(|n| format!("cuMemAlloc_v2:{n}:2")).collect();
+        let finer = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", &faults.join(","))]);
+        assert!(finer.0.is_some_and(|(tasks, refused)| refused == n_cap + 1 && tasks > 1), "{finer:?}");
+        // Everything is refused.
+        let all = [("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", "cuMemAlloc_v2:1+:2")];
+        let (fit, _, cpu, _) = of(&all);
+        assert!(fit.is_none() && cpu.len() == 1);
+        let (fit, _, cpu, error) = of(&[all[0], all[1], ("ELSA_TEST_FAIL", "1")]);
+        assert!(fit.is_none() && cpu.is_empty() && error == ["true"], "{error:?}");
+    }
+}
