@@ -36,6 +36,9 @@ mod engine;
 mod error;
 mod presence;
 
+pub use attention::backward::{
+    BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
+};
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;

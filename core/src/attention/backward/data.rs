@@ -1,0 +1,136 @@
+//! The data of a backward call: the tensors that it reads and writes.
+
+use super::problem::BackwardProblem;
+use crate::argument::ArgumentError;
+use crate::attention::data::Inputs;
+use crate::attention::operands::Operand;
+use crate::dtype::{DType, Elements};
+use crate::view::View;
+
+/// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
+/// its probabilities stay exact where scores are large.
+#[derive(Clone, Copy, Debug)]
+pub enum Statistics<'a> {
+    /// Log-sum-exp of each row, as [`Outputs::lse`](crate::attention::Outputs) has it. Its rounding to f32, up to
+    /// `|lse| 2^-24`, is a relative error of every probability of the row.
+    LogSumExp(&'a [f32]),
+    /// References and sums of the states, as [`Outputs::state`](crate::attention::Outputs) has them.
+    State {
+        /// References `m`.
+        m: &'a [f32],
+        /// Sums `S`.
+        s: &'a [f32],
+    },
+}
+
+impl Statistics<'_> {
+    /// `(m, S)` of the row at `index`; of a log-sum-exp `(lse, 1)`, and `(−∞, 0)` of a row without keys.
+    ///
+    /// # Panics
+    /// Panics if `index` is out of bounds.
+    #[must_use]
+    pub fn get(&self, index: usize) -> (f32, f32) {
+        match self {
+            Statistics::LogSumExp(lse) => {
+                (lse[index], if lse[index] == f32::NEG_INFINITY { 0.0 } else { 1.0 })
+            }
+            Statistics::State { m, s } => (m[index], s[index]),
+        }
+    }
+}
+
+/// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardInputs<'a> {
+    /// The inputs of the forward pass.
+    pub forward: Inputs<'a>,
+    /// The output of the forward pass, in the view of the problem's output; of the problem's type, or f32. `D_i` is as
+    /// exact as this: an output in a 16-bit type is rounded, and so is `D_i`.
+    pub output: Elements<'a>,
+    /// The upstream gradient; of the problem's type, or f32.
+    pub upstream: Elements<'a>,
+    /// What the forward pass knows of each row. They must be those of these inputs: others give gradients of no
+    /// attention.
+    pub statistics: Statistics<'a>,
+}
+
+/// Checks the type and the number of elements of a tensor.
+fn covers(
+    argument: &'static str,
+    view: &View,
+    dtype: DType,
+    data: Elements<'_>,
+) -> Result<(), ArgumentError> {
+    use ArgumentError as E;
+    if data.dtype() != dtype && data.dtype() != DType::F32 {
+        return Err(E::Type { argument, found: data.dtype().name(), allowed: dtype.name() });
+    }
+    let (found, needed) = (data.len(), view.extent());
+    if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
+}
+
+impl BackwardInputs<'_> {
+    /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check(&self, problem: &BackwardProblem) -> Result<(), ArgumentError> {
+        let forward = problem.forward();
+        self.forward.check(forward)?;
+        if self.forward.lengths.chunk.is_some() {
+            return Err(ArgumentError::Conflict { argument: "chunk", other: "d_out" });
+        }
+        let dtype = forward.spec().dtype;
+        covers("out", &forward.spec().output, dtype, self.output)?;
+        covers("d_out", &problem.spec().upstream, dtype, self.upstream)?;
+        let exact = |operand: Operand, found| {
+            let allowed = forward.rows();
+            let (argument, axis, of) = (operand.argument(), "elements", "the output");
+            if found == allowed {
+                Ok(())
+            } else {
+                Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
+            }
+        };
+        match self.statistics {
+            Statistics::LogSumExp(lse) => exact(Operand::LogSumExp, lse.len()),
+            Statistics::State { m, s } => {
+                exact(Operand::StateReference, m.len())?;
+                exact(Operand::StateSum, s.len())
+            }
+        }
+    }
+}
+
+/// The gradients of a call, in the views of the [`BackwardProblem`]. They are f32 whatever the type of the inputs. Every
+/// row is written; those of queries without keys, and of keys that no query attends, are zero.
+#[derive(Debug)]
+pub struct Gradients<'a> {
+    /// The gradient of the queries.
+    pub query: &'a mut [f32],
+    /// The gradient of the keys.
+    pub key: &'a mut [f32],
+    /// The gradient of the values.
+    pub value: &'a mut [f32],
+}
+
+impl Gradients<'_> {
+    /// Checks the lengths of the buffers against `problem`.
+    ///
+    /// # Errors
+    /// Returns the first buffer that is too short.
+    pub fn check(&self, problem: &BackwardProblem) -> Result<(), ArgumentError> {
+        let spec = problem.spec();
+        for (argument, view, found) in [
+            ("d_q", &spec.query, self.query.len()),
+            ("d_k", &spec.key, self.key.len()),
+            ("d_v", &spec.value, self.value.len()),
+        ] {
+            let needed = view.extent();
+            if found < needed {
+                return Err(ArgumentError::Short { argument, found, needed });
+            }
+        }
+        Ok(())
+    }
+}
