@@ -9,15 +9,15 @@
 //! each term is off by the factors that its parts carry, to first order:
 //!
 //! ```text
-//! score       δ  = (chain + joins + 4) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
+//! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
 //! probability    = 2 δ + 2 exp2 + (forward + 6) u                   its own score, those of S, the exponentials, S, 1/S
 //! dp, D          = (upstream + joins) u  and  2 δ + 2 exp2 + (forward + 6) u for the output in D
-//! ds c           = 4 u, and with a soft cap 8 u + 4 δ for c         products and difference
+//! ds c           = 4 u, and with a soft cap X 12 u + 4 δ max(1, 1/X) for c         products and difference
 //! sum            = additions u                                       the last five products, scale included
 //! ```
 //!
 //! The errors of `p` and of `o` meet in one term, so their sum bounds it. A probability below the smallest normal number
-//! counts as zero in f32, which the last summand of [`Structure::bound`] stands for.
+//! may count as zero, so an element may be off by so much times the largest products besides.
 
 use crate::dtype::DType;
 
@@ -34,8 +34,8 @@ pub struct Structure {
     pub forward: usize,
     /// Largest relative error of a weight.
     pub exp2_relative: f64,
-    /// Whether scores have a soft cap.
-    pub capped: bool,
+    /// The soft cap of the scores, if they have one.
+    pub softcap: Option<f32>,
 }
 
 impl Structure {
@@ -45,10 +45,11 @@ impl Structure {
     #[must_use]
     pub fn bound(&self, largest: f64) -> f64 {
         let u = DType::F32.unit_roundoff();
-        let score = (self.score as f64 + 4.0) * u * largest + 4.0 * u * (largest + 1.0);
+        let score = (self.score as f64 + 8.0) * u * largest + 4.0 * u * (largest + 1.0);
         let probability = 2.0 * score + 2.0 * self.exp2_relative + (self.forward as f64 + 6.0) * u;
-        let cap = if self.capped { 8.0 * u + 4.0 * score } else { 0.0 };
+        // The slope is a function of the score divided by the cap.
+        let cap = self.softcap.map_or(0.0, |cap| 12.0 * u + 4.0 * score * f64::from(cap).recip().max(1.0));
         let products = (self.upstream as f64 + 4.0) * u + cap;
-        2.0 * probability + products + (self.additions as f64 + 4.0) * u + f64::from(f32::MIN_POSITIVE)
+        2.0 * probability + products + (self.additions as f64 + 4.0) * u
     }
 }

@@ -76,8 +76,6 @@ pub struct BackwardChoice {
     pub parts: usize,
     /// Number of workers.
     pub workers: usize,
-    /// Whether a tile may need a bias.
-    pub masked: bool,
     /// Rows of the problem, and their head size.
     rows: [usize; 2],
     sequences: usize,
@@ -104,7 +102,7 @@ impl BackwardChoice {
 
     /// What the error bound depends on, for a forward pass with at most `forward` additions between a weight and a sum.
     #[must_use]
-    pub fn structure(&self, forward: usize, capped: bool) -> Structure {
+    pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
         let (block, chunk) = (self.kernel.block, self.kernel.chunk());
         let chunks = self.keys.div_ceil(chunk);
         let dots =
@@ -122,7 +120,7 @@ impl BackwardChoice {
             additions: into_queries.max(into_keys),
             forward,
             exp2_relative: self.kernel.exp2_relative,
-            capped,
+            softcap,
         }
     }
 }
@@ -160,7 +158,7 @@ pub struct BackwardRegions {
     pub d_scores_by_panel: Span,
     /// Bias, `[block][rows]`.
     pub bias: Span,
-    /// f32 rows of a tile or a block, `[rows or chunk][dim]`, where tensors are converted.
+    /// f32 rows of a tile, `[rows][dim]`.
     pub convert: Span,
 }
 
@@ -202,7 +200,7 @@ impl BackwardLayout {
             probabilities: at.take(&[tall, k.rows]),
             d_scores: at.take(&[tall, k.rows]),
             d_scores_by_panel: at.take(&[tall, k.rows]),
-            bias: at.take(&[k.block, if c.masked { k.rows } else { 0 }]),
+            bias: at.take(&[k.block, k.rows]),
             convert: at.take(&[k.rows, c.head_row.max(c.value_row)]),
         };
         let mut all = at.after();
@@ -257,7 +255,6 @@ pub fn choose(
         value_row: dv.next_multiple_of(kernel.lanes.max(4)),
         parts,
         workers,
-        masked: forward.is_masked(),
         rows: [forward.rows(), d],
         sequences: forward.sequences(),
         keys,

@@ -70,6 +70,9 @@ pub fn pairs(
         sums
     };
     let row = statistics(forward, &inputs.forward, sequence, head, i);
+    if row.max == f64::NEG_INFINITY {
+        return;
+    }
     let attended = |log: Option<f64>| log.filter(|log| *log != f64::NEG_INFINITY).map(libm::exp);
     let mut means = [0.0; 2];
     log_probabilities(forward, &inputs.forward, sequence, head, i, &row, |j, log| {

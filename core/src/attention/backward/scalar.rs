@@ -43,7 +43,7 @@ pub fn structure(problem: &BackwardProblem) -> Structure {
         additions: blocks(forward.keys()).max(rows.min(BLOCK) + rows.div_ceil(BLOCK) * group),
         forward: executed.additions,
         exp2_relative: executed.exp2_relative,
-        capped: forward.spec().softcap.is_some(),
+        softcap: forward.spec().softcap,
     }
 }
 

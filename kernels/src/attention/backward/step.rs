@@ -6,9 +6,7 @@ use crate::attention::modify::{biased, capped};
 use crate::lanes::Lanes;
 use crate::product::{CHAIN, product};
 use core::f32::consts::LOG2_E;
-
-/// Weights of scores beyond the reference by more than this, which only statistics of another call have, are those of this.
-const LARGEST_EXPONENT: f32 = 126.0;
+use elsa_core::attention::backward::LARGEST_EXPONENT;
 
 /// Adds the gradients that the pairs of a tile and a block give. `R` keys by `V` vectors of rows are a register tile, `P`
 /// panels of `V` vectors a tile, and `D` vectors of dims a strip.
