@@ -7,5 +7,6 @@ pub mod cpu;
 pub mod cuda;
 pub mod options;
 pub mod plan;
+pub mod task;
 mod tensors;
 mod warm;
