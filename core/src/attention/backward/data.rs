@@ -5,6 +5,7 @@ use crate::argument::ArgumentError;
 use crate::attention::data::Inputs;
 use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
+use crate::quorum::{Run, Task};
 use crate::view::View;
 
 /// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
@@ -52,6 +53,9 @@ pub struct BackwardInputs<'a> {
     /// What the forward pass knows of each row. They must be those of these inputs: others give gradients of no
     /// attention.
     pub statistics: Statistics<'a>,
+    /// The task whose pairs count; `None` for all pairs. The tensors hold the tokens of the whole, and so do the gradients,
+    /// in which rows of other tokens are zero.
+    pub task: Option<&'a Task>,
 }
 
 /// Checks the type and the number of elements of a tensor.
@@ -69,6 +73,32 @@ fn covers(
     if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
 }
 
+/// The end of the last token of the runs, in the original sequence.
+fn end_of(runs: &[Run]) -> usize {
+    runs.iter().map(|run| run.span().start + run.span().tokens).max().unwrap_or(0)
+}
+
+/// Checks that a task divides the sequences of a problem.
+fn check_task(problem: &BackwardProblem, task: &Task) -> Result<(), ArgumentError> {
+    let spec = problem.forward().spec();
+    if spec.packed.is_some() {
+        return Err(ArgumentError::Conflict { argument: "task", other: "cu_seqlens_q" });
+    }
+    for (argument, view, runs) in [("q", &spec.query, task.queries()), ("k", &spec.key, task.keys())] {
+        let (found, needed) = (view.tokens(), end_of(runs));
+        if found < needed {
+            return Err(ArgumentError::Mismatch {
+                argument,
+                axis: "tokens",
+                found,
+                allowed: needed,
+                of: "the task",
+            });
+        }
+    }
+    Ok(())
+}
+
 impl BackwardInputs<'_> {
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
     ///
@@ -79,6 +109,9 @@ impl BackwardInputs<'_> {
         self.forward.check(forward)?;
         if self.forward.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "d_out" });
+        }
+        if let Some(task) = self.task {
+            check_task(problem, task)?;
         }
         let dtype = forward.spec().dtype;
         covers("out", &forward.spec().output, dtype, self.output)?;
@@ -115,6 +148,41 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
+    /// Adds the gradients that a task gave, `part`, to these. Rows of tokens that the task does not hold are left alone.
+    ///
+    /// # Errors
+    /// Returns an error if buffers are too short, or if the task does not divide the problem's sequences.
+    pub fn add(
+        &mut self,
+        problem: &BackwardProblem,
+        task: &Task,
+        part: &Gradients<'_>,
+    ) -> Result<(), ArgumentError> {
+        self.check(problem)?;
+        part.check(problem)?;
+        check_task(problem, task)?;
+        let spec = problem.spec();
+        for (view, runs, to, from) in [
+            (&spec.query, task.queries(), &mut *self.query, &*part.query),
+            (&spec.key, task.keys(), &mut *self.key, &*part.key),
+            (&spec.value, task.keys(), &mut *self.value, &*part.value),
+        ] {
+            for b in 0..view.batch() {
+                for h in 0..view.heads() {
+                    for span in runs.iter().map(Run::span) {
+                        for token in span.start..span.start + span.tokens {
+                            let at = view.row(b, h, token);
+                            let row = at..at + view.dim();
+                            let pairs = to[row.clone()].iter_mut().zip(&from[row]);
+                            pairs.for_each(|(to, from)| *to += from);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the lengths of the buffers against `problem`.
     ///
     /// # Errors

@@ -48,6 +48,12 @@
 //!    out. So masked keys get and give nothing.
 //! 6. *Chains are bounded.* Sums over keys or queries are added up block by block.
 //!
+//! # Over tasks of quorums
+//!
+//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks. With a task in the
+//! [`BackwardInputs`] only its pairs count ([`owned`]), and the gradients are its part of equation 6. The statistics are
+//! those of the whole, so that parts need no common denominator; [`Gradients::add`] sums them, in the order of the tasks.
+//!
 //! # The error
 //!
 //! [`Structure::bound`] states how far an element may be from the exact one, relative to the sum of its absolute terms.
@@ -57,6 +63,7 @@
 //! |---|---|
 //! | [`BackwardSpec`], [`BackwardProblem`] | shapes and strides |
 //! | [`BackwardInputs`], [`Statistics`], [`Gradients`] | the data of a call |
+//! | [`owned`], [`owns`], [`disown`] | the pairs of a task |
 //! | [`RowWeights`] | probabilities from scores, by state or log-sum-exp |
 //! | [`choose`], [`BackwardChoice`], [`BackwardLayout`] | parts, chunks, workers and the workspace |
 //! | [`scalar`] | the scalar fallback, without an allocator |
@@ -64,6 +71,7 @@
 
 mod bound;
 mod data;
+mod owned;
 mod plan;
 mod problem;
 pub mod reference;
@@ -72,6 +80,7 @@ mod weights;
 
 pub use bound::Structure;
 pub use data::{BackwardInputs, Gradients, Statistics};
+pub use owned::{disown, owned, owns};
 pub use plan::{
     BackwardChoice, BackwardKernelSpec, BackwardLayout, BackwardOptions, BackwardRegions, MOST_PARTS, choose,
 };

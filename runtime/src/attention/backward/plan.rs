@@ -68,6 +68,7 @@ impl Engine {
     ///     output: Elements::F32(&y),
     ///     upstream: Elements::F32(&upstream),
     ///     statistics: Statistics::State { m: &m, s: &s },
+    ///     task: None,
     /// };
     /// let gradients = Gradients { query: &mut dq, key: &mut dk, value: &mut dv };
     /// backward.bind(inputs, gradients, &mut backward.workspace()?)?.run()?;
