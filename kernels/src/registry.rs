@@ -1,6 +1,7 @@
 //! The tables of CPU kernels, one for each operator.
 
 use crate::attention::Kernel;
+use crate::attention::backward::BackwardKernel;
 use elsa_core::profile::InstructionSet;
 
 /// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries
@@ -31,4 +32,22 @@ pub fn attention_of(set: InstructionSet) -> impl Iterator<Item = &'static Kernel
 #[must_use]
 pub fn attention_for_any(set: InstructionSet) -> Option<&'static Kernel> {
     attention_of(set).find(|k| k.spec.most_queries == usize::MAX)
+}
+
+/// Every backward kernel of this architecture, fastest first. Those that this machine can execute are
+/// [`BackwardKernel::is_present`].
+pub static BACKWARD: &[&BackwardKernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx512::backward::KERNEL,
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx2::backward::KERNEL,
+    #[cfg(target_arch = "aarch64")]
+    &crate::neon::backward::KERNEL,
+    &crate::scalar::backward::KERNEL,
+];
+
+/// The backward kernel of an instruction set; none on another architecture.
+#[must_use]
+pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
+    BACKWARD.iter().copied().find(|k| k.spec.set == set)
 }

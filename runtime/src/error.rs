@@ -168,6 +168,9 @@ pub enum PlanError {
         /// Number of bytes that the plan needs.
         needed: usize,
     },
+    /// The engine's GPU computes, and it has no backward pass.
+    #[error("backend: cuda has no backward pass; allowed: a back end of the CPU, or the fallback cpu")]
+    NoBackward,
     /// A workspace for no plan.
     #[error("plans: none; allowed: at least one")]
     NoPlan,

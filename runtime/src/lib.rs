@@ -37,6 +37,9 @@ mod error;
 mod presence;
 mod stream;
 
+pub use attention::backward::{
+    BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
+};
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;

@@ -4,7 +4,7 @@
 //! [`cases`] makes problems, at random ([`cases::any_case`], [`cases::Params`]) and by intent
 //! ([`cases::hard_cases`]). [`naive`] answers them from the definition and bounds how far a computation in
 //! f32 may be from that; [`naive::Answer::check_all`] compares everything that a call returns. [`longest`] measures how
-//! many additions a run executes. [`bounds`] hunts for a violation of an error bound. [`standin`] runs tests against the stand-in CUDA driver.
+//! many additions a run executes. [`gradients`] does the same for the backward pass. [`bounds`] hunts for a violation of an error bound. [`standin`] runs tests against the stand-in CUDA driver.
 #![forbid(unsafe_code)]
 
 /// Whether a call costs many times what it does natively: interpreted, emulated, or instrumented by a sanitizer. A test
@@ -23,6 +23,7 @@ pub fn present() -> Vec<elsa_runtime::Present> {
 
 pub mod bounds;
 pub mod cases;
+pub mod gradients;
 pub mod longest;
 pub mod naive;
 pub mod random;

@@ -4,8 +4,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_runtime::{Backend, Engine, EngineOptions, Method, PlanOptions};
+use elsa_runtime::{Backend, BackwardPlanOptions, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Case, some_hard_cases};
+use elsa_tests::gradients::{Found, Given};
 use elsa_tests::naive::Answer;
 use elsa_tests::present;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -16,6 +17,27 @@ static GLOBAL: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Additions between a key and the result: one chain over all keys, with method math; no case has more than 4096.
 const ADDITIONS: usize = 4096;
+
+/// Gradients of a case: how many runs there were.
+fn gradients(engine: &Engine, case: &Case) -> usize {
+    let Some(given) = Given::of(case) else { return 0 };
+    let options = BackwardPlanOptions { budget: None, all_workers: true };
+    let plan = engine.backward_plan(&given.problem, &options).unwrap();
+    let region = Region::new(GLOBAL);
+    let mut workspace = plan.workspace().unwrap();
+    assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
+    let mut found = Found::room(&given.problem);
+    let (inputs, gradients) = (given.inputs(), found.gradients());
+    // Threads start in the first run.
+    plan.bind(inputs, Found::room(&given.problem).gradients(), &mut workspace).unwrap().run().unwrap();
+    let region = Region::new(GLOBAL);
+    let mut bound = plan.bind(inputs, gradients, &mut workspace).unwrap();
+    bound.run().unwrap();
+    bound.run().unwrap();
+    let change = region.change();
+    assert_eq!(change.allocations + change.reallocations, 0, "{case:?}: {change:?}");
+    3
+}
 
 // One test in this binary, so that no other thread allocates meanwhile.
 #[test]
@@ -31,6 +53,7 @@ fn run_and_bind_allocate_nothing() {
         })
         .unwrap();
         for (case, answer) in &cases {
+            runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {
                 let gpu = present.backend == Backend::Cuda;
                 // Method math supports neither.

@@ -35,9 +35,11 @@
 //! | kernel descriptions, the choosers, the workspace layout | [`plan`] |
 //! | query tiles, key blocks and segments | [`schedule`] |
 //! | the scalar fallback, without an allocator | [`scalar`] |
+//! | gradients | [`backward`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
 
 mod added;
+pub mod backward;
 mod bias;
 pub mod bound;
 pub mod certificate;

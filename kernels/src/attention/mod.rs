@@ -37,8 +37,10 @@
 //! | [`values`] | the weighted sum of the values |
 //! | [`vectors`] | the operations on tiles of whole vectors: the step made of these, merge and finish |
 //! | [`row`] | the operations on one row |
+//! | [`backward`] | gradients |
 
 pub mod ahead;
+pub mod backward;
 pub mod combine;
 pub(crate) mod instance;
 pub mod kernel;

@@ -5,6 +5,7 @@ mod vector;
 pub use vector::Eight;
 pub(crate) use vector::bits;
 
+use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 
@@ -16,4 +17,9 @@ attention!(
     row_name: "attention_f32_q1k4__avx2_exp2_nearest_p5",
     tile_keys: [8, 6, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
     exp2_relative: 1.7e-7, fused: true,
+);
+
+backward!(
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "backward_f32_q48k6__avx2_exp2_nearest_p5",
+    tile_keys: 6, vectors: 2, panels: 3, strip: 2, exp2_relative: 1.7e-7,
 );

@@ -4,6 +4,7 @@ mod vector;
 
 pub use vector::Sixteen;
 
+use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 
@@ -15,4 +16,9 @@ attention!(
     row_name: "attention_f32_q1k4__avx512_exp2_floor_p5",
     tile_keys: [8, 8, 8], vectors: 3, group: 2, keys: KeyLayout::Rows,
     exp2_relative: 1.6e-7, fused: true,
+);
+
+backward!(
+    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "backward_f32_q48k8__avx512_exp2_floor_p5",
+    tile_keys: 8, vectors: 3, panels: 1, strip: 2, exp2_relative: 1.6e-7,
 );

@@ -4,6 +4,7 @@ mod vector;
 
 pub use vector::Four;
 
+use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 
@@ -15,4 +16,9 @@ attention!(
     row_name: "attention_f32_q1k4__neon_exp2_monic_p5",
     tile_keys: [8, 8, 8], vectors: 3, group: 8, keys: KeyLayout::Panels(8),
     exp2_relative: 2.1e-7, fused: true,
+);
+
+backward!(
+    isa: Neon, lanes: Four, features: ["neon"], name: "backward_f32_q48k4__neon_exp2_monic_p5",
+    tile_keys: 4, vectors: 4, panels: 3, strip: 4, exp2_relative: 2.1e-7,
 );

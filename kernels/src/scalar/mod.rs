@@ -4,6 +4,7 @@ mod vector;
 
 pub use vector::One;
 
+use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
 
@@ -15,4 +16,9 @@ attention!(
     row_name: "attention_f32_q1k4__scalar_exp2_nearest_p5",
     tile_keys: [4, 4, 4], vectors: 2, group: 4, keys: KeyLayout::Rows,
     exp2_relative: 1.9e-7, fused: false,
+);
+
+backward!(
+    isa: Scalar, lanes: One, features: [], name: "backward_f32_q16k4__scalar_exp2_nearest_p5",
+    tile_keys: 4, vectors: 4, panels: 4, strip: 4, exp2_relative: 1.9e-7,
 );

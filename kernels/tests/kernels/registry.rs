@@ -5,7 +5,7 @@ use elsa_core::attention::plan::KeyLayout;
 use elsa_core::profile::InstructionSet;
 use elsa_core::state::State;
 use elsa_kernels::attention::{Ahead, Block, Kernel, Sums, Tile};
-use elsa_kernels::registry::ATTENTION;
+use elsa_kernels::registry::{ATTENTION, BACKWARD, backward_of};
 
 /// Kernels that are present. Where `ELSA_REQUIRE` names instruction sets, all of them must be.
 fn present() -> Vec<&'static Kernel> {
@@ -318,4 +318,21 @@ fn declarations_are_consistent() {
             assert!((one - 1.0).abs() <= 2.0 * f32::EPSILON, "{}: {one}", s.name);
         }
     }
+}
+
+#[test]
+fn backward_kernels_declare_what_they_are() {
+    for kernel in BACKWARD {
+        let spec = &kernel.spec;
+        assert!(std::ptr::eq(backward_of(spec.set).unwrap(), *kernel));
+        // Products along rows take four steps at a time, and blocks hold whole register tiles.
+        assert!(spec.panel.is_multiple_of(4) && spec.rows.is_multiple_of(spec.panel), "{}", spec.name);
+        assert!(spec.panel.is_multiple_of(spec.lanes) && spec.block.is_multiple_of(spec.tile_keys));
+        let tile = format!("backward_f32_q{}k{}__{}_exp2_", spec.rows, spec.tile_keys, spec.set.name());
+        assert!(spec.name.starts_with(&tile), "{}: {tile}", spec.name);
+        let twin = ATTENTION.iter().find(|k| k.spec.set == spec.set).unwrap().spec;
+        assert_eq!((spec.exp2_relative, spec.weight_scale), (twin.exp2_relative, twin.weight_scale));
+        assert_eq!((spec.chain, spec.lanes), (twin.chain, kernel.spec.lanes));
+    }
+    assert!(BACKWARD.iter().any(|k| k.is_present() && k.spec.set == InstructionSet::Scalar));
 }

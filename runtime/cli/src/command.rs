@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::backward::BackwardArgs;
 use crate::bench::BenchArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
@@ -9,7 +10,7 @@ use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{bench, info, listen, merge, onnx, run, task, verify, warmup};
+use crate::{backward, bench, info, listen, merge, onnx, run, task, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -40,6 +41,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Join the states of all tasks of elsa run --task to the answer of the whole
     Merge(Box<MergeArgs>),
+    /// Gradients of attention over tensors in files, to files
+    Backward(Box<BackwardArgs>),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
@@ -64,6 +67,7 @@ impl Command {
             Command::Run(args) if args.task.is_given() => task::run(args),
             Command::Run(args) => run::run(args),
             Command::Merge(args) => merge::merge(args),
+            Command::Backward(args) => backward::backward(args),
             Command::Verify(args) => verify::verify(args),
             Command::Bench(args) => bench::bench(args),
             Command::Info(args) => info::info(args),

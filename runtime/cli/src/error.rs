@@ -275,6 +275,7 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
+            | Error::Plan(PlanError::NoBackward)
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
                 | Refused::Packed

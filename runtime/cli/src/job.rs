@@ -221,6 +221,12 @@ impl Job {
         tensors.try_for_each(Tensor::unchanged)
     }
 
+    /// Axes of an input as its file has them; empty if there is none.
+    #[must_use]
+    pub fn shape(&self, operand: Operand) -> Vec<usize> {
+        self.tensors[operand].as_deref().map_or_else(Vec::new, |tensor| tensor.shape().to_vec())
+    }
+
     /// The data of the problem.
     ///
     /// # Errors

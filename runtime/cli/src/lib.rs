@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
 //! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts |
+//! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod backward;
 pub mod bench;
 pub mod board;
 mod chart;

@@ -1,5 +1,6 @@
 //! Exact softmax attention on an engine: plans, bound calls and their runs.
 
+pub mod backward;
 pub mod bound;
 mod certify;
 pub mod cpu;

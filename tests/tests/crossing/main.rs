@@ -2,6 +2,7 @@
 //! have a program of their own.
 
 mod append;
+mod backward;
 mod bounds;
 mod certificate;
 mod certified;

@@ -9,6 +9,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions, Workspace};
 use elsa_tests::cases::{BiasParams, Buffers, Case, MaskParams, Params};
+use elsa_tests::gradients::Given;
 
 /// A segment has 512 keys. One case goes beyond; Miri takes a while for it.
 const LONG: usize = 514;
@@ -115,6 +116,21 @@ fn calls_agree_with_the_definition() {
                     check(&engine, &case, &buffers);
                 }
             }
+        }
+    }
+}
+
+/// Gradients of those that have no past.
+#[test]
+fn gradients_match_f64() {
+    let engines = [engine(1), engine(3)];
+    for case in cases() {
+        let Some(given) = Given::of(&case) else { continue };
+        let exact = given.exact();
+        // Miri interprets, and takes one of them.
+        for engine in &engines[usize::from(cfg!(miri))..] {
+            let (found, structure) = given.engine(engine, given.inputs(), None);
+            exact.check(&found, &structure).unwrap_or_else(|e| panic!("{case:?}: {e}"));
         }
     }
 }

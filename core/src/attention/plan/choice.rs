@@ -157,7 +157,7 @@ impl LongestPath {
 }
 
 /// The workers that `work` is worth, from one to `most`, where each takes at least `per_worker` of it.
-pub(super) fn worthwhile(work: f64, per_worker: f64, most: usize) -> usize {
+pub(in crate::attention) fn worthwhile(work: f64, per_worker: f64, most: usize) -> usize {
     if per_worker > 0.0 { ((work / per_worker) as usize).clamp(1, most.max(1)) } else { most.max(1) }
 }
 

@@ -46,7 +46,7 @@ use crate::dtype::DType;
 use crate::profile::DeviceProfile;
 
 /// Multiply-adds per lane that make a worker worth waking.
-const WORK_PER_LANE: f64 = 32_768.0;
+pub(in crate::attention) const WORK_PER_LANE: f64 = 32_768.0;
 
 /// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
 /// the device and are in order of preference; the first that takes the number of queries is used.

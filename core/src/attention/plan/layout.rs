@@ -132,16 +132,33 @@ pub struct WorkspaceLayout {
 }
 
 /// Number of f32 values in a 64-byte line.
-const LINE: usize = 16;
+pub(in crate::attention) const LINE: usize = 16;
 
-/// Allocates spans one after the other.
-struct Cursor {
+/// Allocates spans one after the other, each on a line.
+#[derive(Default)]
+pub(in crate::attention) struct Cursor {
     at: usize,
     overflow: bool,
 }
 
 impl Cursor {
-    fn take(&mut self, dims: &[usize]) -> Span {
+    /// The end of what was allocated.
+    pub(in crate::attention) const fn end(&self) -> usize {
+        self.at
+    }
+
+    /// A cursor that begins anew and remembers the overflow of this one.
+    pub(in crate::attention) const fn after(&self) -> Cursor {
+        Cursor { at: 0, overflow: self.overflow }
+    }
+
+    /// Whether something did not fit into the address space.
+    pub(in crate::attention) const fn has_overflowed(&self) -> bool {
+        self.overflow
+    }
+
+    /// Allocates the product of `dims`.
+    pub(in crate::attention) fn take(&mut self, dims: &[usize]) -> Span {
         let len = dims.iter().try_fold(1usize, |a, d| a.checked_mul(*d));
         let end = len.and_then(|len| self.at.checked_add(len)).and_then(|e| e.checked_next_multiple_of(LINE));
         match (len, end) {
@@ -165,13 +182,13 @@ impl WorkspaceLayout {
         let c = choice;
         let w = c.width();
         let optional = |needed: bool, n: usize| if needed { n } else { 0 };
-        let mut tile = Cursor { at: 0, overflow: false };
+        let mut tile = Cursor::default();
         let query = tile.take(&[c.head_dim, w]);
         let state = tile.take(&[2 + c.value_dim, w]);
         tile.at = state.start;
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
-        let mut worker = Cursor { at: 0, overflow: tile.overflow };
+        let mut worker = tile.after();
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
         // Keys that are packed into panels pass through f32 rows, unless they are in place as f32 rows already.
         let through = c.convert || (c.stage_keys && panels);
@@ -207,7 +224,7 @@ impl WorkspaceLayout {
             ..WorkspaceLayout::default()
         };
         layout.worker_stride = worker.at;
-        let mut all = Cursor { at: 0, overflow: worker.overflow };
+        let mut all = worker.after();
         all.take(&[c.workers, worker.at]);
         if c.resident > 0 {
             layout.tiles = all.take(&[c.resident, tile.at]);

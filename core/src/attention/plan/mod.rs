@@ -9,13 +9,16 @@ mod layout;
 mod share;
 
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
+pub(in crate::attention) use choice::worthwhile;
 pub use choice::{
     BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
+pub(in crate::attention) use choose::WORK_PER_LANE;
 pub use choose::choose;
 pub use gpu::{
     ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,
     Summation, choose_gpu,
 };
 pub use kernel::{KernelSpec, KeyLayout};
+pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};

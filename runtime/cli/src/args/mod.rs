@@ -7,4 +7,4 @@ pub mod values;
 
 pub use engine::{BackendFlag, EngineArgs, warn_without_half_scores};
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
-pub use task::TaskArgs;
+pub use task::{Chunks, TaskArgs, chunks};

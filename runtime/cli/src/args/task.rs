@@ -41,7 +41,10 @@ pub struct Number {
 }
 
 /// Whole numbers with commas between them.
-fn chunks(text: &str) -> Result<Chunks, String> {
+///
+/// # Errors
+/// Anything else.
+pub fn chunks(text: &str) -> Result<Chunks, String> {
     let chunks: Option<Vec<usize>> = text.split(',').map(|c| c.trim().parse().ok()).collect();
     chunks.map(Chunks).ok_or_else(|| "allowed: the chunks of each level, such as 7 or 7,13".into())
 }

@@ -1,0 +1,55 @@
+//! How far a gradient may be from the exact one.
+//!
+//! With `u = 2^-24`, the exact sum of absolute terms of an element, and of `dq_i[x]` for example
+//!
+//! ```text
+//! A = |scale| Σ_j p_ij c_ij (Σ_y |do_iy| |v_jy| + Σ_y |do_iy| Σ_l p_il |v_ly|) |k_jx|
+//! ```
+//!
+//! each term is off by the factors that its parts carry, to first order:
+//!
+//! ```text
+//! score       δ  = (chain + joins + 8) u E + 4 u (E + |rest|)       E ≥ |scale| Σ_y |q_iy| |k_jy| + |mask| + |m|
+//! probability    = 2 δ + 2 exp2 + (forward + 6) u                   its own score, those of S, the exponentials, S, 1/S
+//! dp, D          = (upstream + joins) u  and  2 δ + 2 exp2 + (forward + 6) u for the output in D
+//! ds c           = 4 u, and with a soft cap X 12 u + 4 δ max(1, 1/X) for c         products and difference
+//! sum            = additions u                                       the last five products, scale included
+//! ```
+//!
+//! The errors of `p` and of `o` meet in one term, so their sum bounds it. A probability below the smallest normal number
+//! may count as zero, so an element may be off by so much times the largest products besides.
+
+use crate::dtype::DType;
+
+/// What the error of a backward run depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Structure {
+    /// Longest chain of multiply-adds in a score, and the additions that join chains.
+    pub score: usize,
+    /// The same of `⟨do_i, v_j⟩`.
+    pub upstream: usize,
+    /// Most additions between a term and its gradient.
+    pub additions: usize,
+    /// Most additions between the weight of a key and a sum of the forward pass.
+    pub forward: usize,
+    /// Largest relative error of a weight.
+    pub exp2_relative: f64,
+    /// The soft cap of the scores, if they have one.
+    pub softcap: Option<f32>,
+}
+
+impl Structure {
+    /// How far an element of a gradient may be from the exact one, relative to the sum of its absolute terms. `largest` is
+    /// the largest `|scale| Σ |q_x k_x|` plus magnitudes of mask and reference `m`, in natural-log units. To first order
+    /// in the unit roundoff.
+    #[must_use]
+    pub fn bound(&self, largest: f64) -> f64 {
+        let u = DType::F32.unit_roundoff();
+        let score = (self.score as f64 + 8.0) * u * largest + 4.0 * u * (largest + 1.0);
+        let probability = 2.0 * score + 2.0 * self.exp2_relative + (self.forward as f64 + 6.0) * u;
+        // The slope is a function of the score divided by the cap.
+        let cap = self.softcap.map_or(0.0, |cap| 12.0 * u + 4.0 * score * f64::from(cap).recip().max(1.0));
+        let products = (self.upstream as f64 + 4.0) * u + cap;
+        2.0 * probability + products + (self.additions as f64 + 4.0) * u
+    }
+}

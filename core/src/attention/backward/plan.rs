@@ -1,0 +1,279 @@
+//! The plan of a backward pass: chunks and parts of keys, workers, and the layout of the workspace.
+
+use super::bound::Structure;
+use super::problem::BackwardProblem;
+use crate::attention::plan::{ChooseError, Cursor, LINE, Span, WORK_PER_LANE, worthwhile};
+use crate::attention::schedule::BLOCKS_PER_SEGMENT;
+use crate::attention::sequence::Sequence;
+use crate::profile::InstructionSet;
+use core::mem::size_of;
+use core::ops::Range;
+
+/// Most parts into which the keys of a head are divided. All but the first have a gradient of the queries of their own.
+pub const MOST_PARTS: usize = 8;
+
+/// Parts of all key heads together from which on no key head is divided further.
+const PARTS_OF_ALL: usize = 16;
+
+/// A CPU micro-kernel of the backward pass, as the chooser and the error bound see it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackwardKernelSpec {
+    /// Name of the kernel, by the grammar of [`KernelSpec`](crate::attention::plan::KernelSpec).
+    pub name: &'static str,
+    /// The instruction set that it requires.
+    pub set: InstructionSet,
+    /// Number of dims in a vector; rows of queries and gradients are padded to it.
+    pub lanes: usize,
+    /// Number of query rows of a tile, a multiple of `panel`.
+    pub rows: usize,
+    /// Number of query rows that lie side by side in a panel, a multiple of four.
+    pub panel: usize,
+    /// Number of keys of a register tile.
+    pub tile_keys: usize,
+    /// Number of keys of a block, a multiple of `tile_keys`.
+    pub block: usize,
+    /// A factor that all its weights carry.
+    pub weight_scale: f64,
+    /// Longest chain of multiply-adds in a score.
+    pub chain: usize,
+    /// Largest relative error of a weight, compared with `weight_scale · 2^x`.
+    pub exp2_relative: f64,
+}
+
+impl BackwardKernelSpec {
+    /// Number of keys of a chunk: those whose gradients a worker keeps while queries pass.
+    #[must_use]
+    pub const fn chunk(&self) -> usize {
+        self.block * BLOCKS_PER_SEGMENT
+    }
+}
+
+/// Options of a backward plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackwardOptions {
+    /// Largest workspace, in bytes; `None` is unlimited.
+    pub budget: Option<usize>,
+    /// Number of workers of the engine.
+    pub workers: usize,
+    /// Whether all of them take part, however small the problem.
+    pub all_workers: bool,
+}
+
+/// What a backward plan has decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackwardChoice {
+    /// The kernel.
+    pub kernel: BackwardKernelSpec,
+    /// Head size of queries and keys, rounded up to a multiple of four.
+    pub head_dim: usize,
+    /// Head size of values, rounded up to a multiple of four.
+    pub value_dim: usize,
+    /// Head size of queries and keys, rounded up to whole vectors.
+    pub head_row: usize,
+    /// Head size of values, rounded up to whole vectors.
+    pub value_row: usize,
+    /// Largest number of parts into which the keys of a head are divided.
+    pub parts: usize,
+    /// Number of workers.
+    pub workers: usize,
+    /// Rows of the problem, and their head size.
+    rows: [usize; 2],
+    sequences: usize,
+    keys: usize,
+    queries: usize,
+    group: usize,
+}
+
+impl BackwardChoice {
+    /// The chunks of part `part` of a sequence with `keys` keys; none of a part that it does not have. They depend on
+    /// nothing else of the call.
+    #[must_use]
+    pub fn chunks(&self, keys: usize, part: usize) -> Range<usize> {
+        let chunks = keys.div_ceil(self.kernel.chunk());
+        let parts = self.parts_of(keys);
+        if part < parts { part * chunks / parts..(part + 1) * chunks / parts } else { 0..0 }
+    }
+
+    /// Number of parts of a sequence with `keys` keys; zero without keys.
+    #[must_use]
+    pub fn parts_of(&self, keys: usize) -> usize {
+        self.parts.min(keys.div_ceil(self.kernel.chunk()))
+    }
+
+    /// What the error bound depends on, for a forward pass with at most `forward` additions between a weight and a sum.
+    #[must_use]
+    pub fn structure(&self, forward: usize, softcap: Option<f32>) -> Structure {
+        let (block, chunk) = (self.kernel.block, self.kernel.chunk());
+        let chunks = self.keys.div_ceil(chunk);
+        let dots =
+            |dim: usize| dim.min(self.kernel.chain) + dim.div_ceil(self.kernel.chain).saturating_sub(1);
+        // A chain of a block's keys, the blocks of a part, the parts.
+        let into_queries = block.min(self.keys)
+            + self.keys.min(chunks.div_ceil(self.parts.max(1)) * chunk).div_ceil(block)
+            + self.parts;
+        // A chain of a panel's rows, the panels of all tiles and heads.
+        let into_keys =
+            self.kernel.rows.min(self.queries) + self.queries.div_ceil(self.kernel.rows) * self.group;
+        Structure {
+            score: dots(self.head_dim),
+            upstream: dots(self.value_dim),
+            additions: into_queries.max(into_keys),
+            forward,
+            exp2_relative: self.kernel.exp2_relative,
+            softcap,
+        }
+    }
+}
+
+/// The regions of a worker, relative to its start, in f32 values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackwardRegions {
+    /// Keys of a chunk, `[chunk + tile_keys][head_dim]`.
+    pub keys: Span,
+    /// Values of a chunk, `[chunk + tile_keys][value_dim]`.
+    pub values: Span,
+    /// Gradients of the keys of a chunk, `[chunk + tile_keys][head_row]`.
+    pub d_keys: Span,
+    /// Gradients of the values of a chunk, `[chunk + tile_keys][value_row]`.
+    pub d_values: Span,
+    /// Queries of a tile, scaled to scores, `[panel][head_dim][rows of a panel]`.
+    pub query_columns: Span,
+    /// Upstream gradients of a tile, `[panel][value_dim][rows of a panel]`.
+    pub upstream_columns: Span,
+    /// Queries of a tile, in strips of dims, `[strip][rows][dims of a strip]`.
+    pub query_rows: Span,
+    /// Upstream gradients of a tile, likewise.
+    pub upstream_rows: Span,
+    /// Gradients of the queries of a tile, `[panel][head_dim][rows of a panel]`.
+    pub d_query: Span,
+    /// What each row needs once, `[4][rows]`.
+    pub statistics: Span,
+    /// Scores of a tile and a block, `[block + tile_keys][rows]`.
+    pub scores: Span,
+    /// Probabilities, likewise.
+    pub probabilities: Span,
+    /// Gradients of the scores, likewise.
+    pub d_scores: Span,
+    /// The same, `[panel][block][rows of a panel]`.
+    pub d_scores_by_panel: Span,
+    /// Bias, `[block][rows]`.
+    pub bias: Span,
+    /// f32 rows of a tile, `[rows][dim]`.
+    pub convert: Span,
+}
+
+/// The layout of a backward workspace. Offsets are in f32 values; every region starts on a 64-byte boundary if the
+/// workspace does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackwardLayout {
+    /// The regions of a worker.
+    pub worker: BackwardRegions,
+    /// Distance from one worker to the next.
+    pub worker_stride: usize,
+    /// Gradients of the queries by the later parts, `[parts − 1][rows of the problem][head_dim]`, after the last worker.
+    pub parts: Span,
+    /// Number of f32 values in total, without those for alignment.
+    pub total: usize,
+    /// Bytes of the table of sequences.
+    pub tables: usize,
+}
+
+impl BackwardLayout {
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    #[must_use]
+    pub fn of(c: &BackwardChoice) -> Option<BackwardLayout> {
+        let k = &c.kernel;
+        let (padded, tall) = (k.chunk() + k.tile_keys, k.block + k.tile_keys);
+        let mut at = Cursor::default();
+        let worker = BackwardRegions {
+            keys: at.take(&[padded, c.head_dim]),
+            values: at.take(&[padded, c.value_dim]),
+            d_keys: at.take(&[padded, c.head_row]),
+            d_values: at.take(&[padded, c.value_row]),
+            query_columns: at.take(&[c.head_dim, k.rows]),
+            upstream_columns: at.take(&[c.value_dim, k.rows]),
+            query_rows: at.take(&[k.rows, c.head_row]),
+            upstream_rows: at.take(&[k.rows, c.value_row]),
+            d_query: at.take(&[c.head_dim, k.rows]),
+            statistics: at.take(&[4, k.rows]),
+            scores: at.take(&[tall, k.rows]),
+            probabilities: at.take(&[tall, k.rows]),
+            d_scores: at.take(&[tall, k.rows]),
+            d_scores_by_panel: at.take(&[tall, k.rows]),
+            bias: at.take(&[k.block, k.rows]),
+            convert: at.take(&[k.rows, c.head_row.max(c.value_row)]),
+        };
+        let mut all = at.after();
+        all.take(&[c.workers, at.end()]);
+        let parts = all.take(&[c.parts.saturating_sub(1), c.rows[0], c.rows[1]]);
+        let tables = c.sequences.checked_mul(size_of::<Sequence>())?;
+        let layout = BackwardLayout { worker, worker_stride: at.end(), parts, total: all.end(), tables };
+        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(tables)?;
+        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
+    }
+
+    /// Number of f32 values of a workspace with arbitrary alignment.
+    #[must_use]
+    pub const fn floats(&self) -> usize {
+        self.total + LINE - 1
+    }
+
+    /// Bytes of the whole workspace, including tables.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.floats() * 4 + self.tables
+    }
+}
+
+/// Decides how the backward pass of `problem` is divided.
+///
+/// The keys of a head are divided into as many parts as sixteen tasks need, by the number of key heads alone. A budget
+/// that is too small for their gradients of the queries halves the parts, which changes the order of additions, and then
+/// the workers, which does not.
+///
+/// # Errors
+/// Returns an error if one part and one worker exceed the budget, or if the size of the workspace overflows.
+pub fn choose(
+    problem: &BackwardProblem,
+    kernel: &BackwardKernelSpec,
+    options: &BackwardOptions,
+) -> Result<(BackwardChoice, BackwardLayout), ChooseError> {
+    let forward = problem.forward();
+    let spec = forward.spec();
+    let (d, dv, keys) = (forward.head_dim(), forward.value_dim(), forward.keys());
+    let chunks = keys.div_ceil(kernel.chunk());
+    let parts = PARTS_OF_ALL.div_ceil(forward.kv_heads()).min(MOST_PARTS).min(chunks).max(1);
+    let pairs = forward.rows() as f64 * keys as f64;
+    let per_worker = if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 };
+    let tasks = forward.sequences().saturating_mul(forward.kv_heads()).saturating_mul(parts).max(1);
+    let workers = worthwhile(2.5 * pairs * (d + dv) as f64, per_worker, options.workers.min(tasks));
+    let mut choice = BackwardChoice {
+        kernel: *kernel,
+        head_dim: d.next_multiple_of(4),
+        value_dim: dv.next_multiple_of(4),
+        head_row: d.next_multiple_of(kernel.lanes.max(4)),
+        value_row: dv.next_multiple_of(kernel.lanes.max(4)),
+        parts,
+        workers,
+        rows: [forward.rows(), d],
+        sequences: forward.sequences(),
+        keys,
+        queries: spec.query.tokens(),
+        group: forward.heads() / forward.kv_heads(),
+    };
+    loop {
+        let layout = BackwardLayout::of(&choice).ok_or(ChooseError::Memory { needed: usize::MAX })?;
+        match options.budget {
+            Some(budget) if layout.bytes() > budget => {
+                if choice.parts > 1 {
+                    choice.parts = choice.parts.div_ceil(2);
+                } else if choice.workers > 1 {
+                    choice.workers -= 1;
+                } else {
+                    return Err(ChooseError::Budget { needed: layout.bytes(), budget });
+                }
+            }
+            _ => return Ok((choice, layout)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The backward problem: an attention problem, and the shapes of its gradients.
+
+use crate::argument::ArgumentError;
+use crate::attention::problem::Problem;
+use crate::view::{Layout, View};
+
+/// The unchecked description of a backward pass. Create it with [`BackwardSpec::new`], change the views that differ, and
+/// call [`BackwardSpec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardSpec {
+    /// The upstream gradient, `[batch, heads, queries, d_v]`.
+    pub upstream: View,
+    /// The gradient of the queries, `[batch, heads, queries, d]`.
+    pub query: View,
+    /// The gradient of the keys, `[batch, kv_heads, keys, d]`.
+    pub key: View,
+    /// The gradient of the values, `[batch, kv_heads, keys, d_v]`.
+    pub value: View,
+}
+
+/// The view of a gradient: that of its tensor, or a dense one of the same shape where rows of the tensor share elements.
+fn own(argument: &'static str, view: &View) -> Result<View, ArgumentError> {
+    if view.may_overlap() { View::dense(argument, Layout::Bhnd, &view.shape(), None) } else { Ok(*view) }
+}
+
+impl BackwardSpec {
+    /// Gradients with the views of the tensors of `problem`. Where rows of a tensor share elements, as in one that is
+    /// broadcast, its gradient is dense, `[batch, heads, tokens, dim]`.
+    ///
+    /// # Errors
+    /// Returns an error if a dense gradient is too large to index.
+    pub fn new(problem: &Problem) -> Result<BackwardSpec, ArgumentError> {
+        let spec = problem.spec();
+        Ok(BackwardSpec {
+            upstream: spec.output,
+            query: own("d_q", &spec.query)?,
+            key: own("d_k", &spec.key)?,
+            value: own("d_v", &spec.value)?,
+        })
+    }
+
+    /// Checks the views against `problem`, and that a backward pass of it exists.
+    ///
+    /// # Errors
+    /// Returns an error if a shape differs from that of its tensor, if rows of a gradient overlap, or if the problem has a
+    /// past or a present.
+    pub fn check(self, problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
+        use ArgumentError as E;
+        let s = problem.spec();
+        for (given, argument) in [
+            (s.past_key.is_some(), "past_k"),
+            (s.present_key.is_some(), "present_k"),
+            (s.present_value.is_some(), "present_v"),
+        ] {
+            if given {
+                return Err(E::Conflict { argument, other: "d_out" });
+            }
+        }
+        for (argument, view, like, of, is_written) in [
+            ("d_out", &self.upstream, &s.output, "out", false),
+            ("d_q", &self.query, &s.query, "q", true),
+            ("d_k", &self.key, &s.key, "k", true),
+            ("d_v", &self.value, &s.value, "v", true),
+        ] {
+            for (a, axis) in ["batch", "heads", "tokens", "head size"].into_iter().enumerate() {
+                let (found, allowed) = (view.shape()[a], like.shape()[a]);
+                if found != allowed {
+                    return Err(E::Mismatch { argument, axis, found, allowed, of });
+                }
+            }
+            if is_written && view.may_overlap() {
+                return Err(E::Overlap { argument });
+            }
+        }
+        Ok(BackwardProblem { forward: *problem, spec: self })
+    }
+}
+
+/// A checked backward problem. Created by [`BackwardSpec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardProblem {
+    forward: Problem,
+    spec: BackwardSpec,
+}
+
+impl BackwardProblem {
+    /// The backward pass of `problem`, with the views of [`BackwardSpec::new`].
+    ///
+    /// # Errors
+    /// Those of [`BackwardSpec::new`] and [`BackwardSpec::check`].
+    pub fn new(problem: &Problem) -> Result<BackwardProblem, ArgumentError> {
+        BackwardSpec::new(problem)?.check(problem)
+    }
+
+    /// The attention whose gradients these are.
+    #[must_use]
+    pub const fn forward(&self) -> &Problem {
+        &self.forward
+    }
+
+    /// The views of the gradients.
+    #[must_use]
+    pub const fn spec(&self) -> &BackwardSpec {
+        &self.spec
+    }
+}

@@ -1,0 +1,163 @@
+//! Probabilities from scores, and the numbers that a row needs once.
+
+use crate::state::{MOST_ROUNDING, is_empty, weight};
+use core::f64::consts::{LN_2, LOG2_E};
+
+/// The exponent at which weights end. Scores lie at most [`HEADROOM`](crate::state::HEADROOM) above their reference.
+pub const LARGEST_EXPONENT: f32 = 64.0;
+
+/// From this magnitude on references in natural-log units cannot be converted exactly.
+const FAR: f32 = 1_073_741_824.0;
+
+/// What turns a score `s` of a row, in base-2 units, into its probability:
+///
+/// ```text
+/// p = 2^min((s − whole) − rest, 64) · factor
+/// ```
+///
+/// `whole` is a whole number near the row's largest scores, so that the first difference is exact where a probability
+/// matters, and `rest` is at most 1/2. The formula is `exp(s ln 2 − m) / S`: nothing of `m` is lost, however large it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowWeights {
+    /// The nearest whole number to `m log2 e`.
+    pub whole: f32,
+    /// What is left of it.
+    pub rest: f32,
+    /// `1 / S`; zero for a row without keys.
+    pub factor: f32,
+}
+
+impl RowWeights {
+    /// Of a row's `(m, S)` in natural-log units, as [`Statistics::get`](super::Statistics::get) has them. `scale` is what
+    /// the exponential of a kernel exceeds `2^x` by ([`Lanes::WEIGHT_SCALE`] of the kernels), 1 for an exact one.
+    ///
+    /// A row without keys has the probability zero for every score, and a poisoned one NaN.
+    ///
+    /// [`Lanes::WEIGHT_SCALE`]: crate::attention::plan::KernelSpec::weight_scale
+    #[must_use]
+    pub fn of((m, s): (f32, f32), scale: f64) -> RowWeights {
+        if is_empty(m, s) {
+            return RowWeights { whole: 0.0, rest: 0.0, factor: 0.0 };
+        }
+        if !(m.is_finite() && s.is_finite()) {
+            return RowWeights { whole: f32::NAN, rest: f32::NAN, factor: f32::NAN };
+        }
+        if m.abs() >= FAR {
+            return RowWeights::far(m, s, scale);
+        }
+        let reference = f64::from(m) * LOG2_E;
+        let whole = libm::rint(reference) as f32;
+        let rest = (reference - f64::from(whole)) as f32;
+        RowWeights { whole, rest, factor: (1.0 / (f64::from(s) * scale)) as f32 }
+    }
+
+    /// Of a reference so large that scores are whole multiples of 128: those of the largest score share the row, and all
+    /// others weigh nothing. Two neighbouring references in base-2 units may have become the same one in natural-log
+    /// units. Scores from the lower one on count as largest, and so reach the exponent 64 from the number before it. Which
+    /// of the two it was shows in `S`, which the factor of
+    /// [`natural_reference`](crate::state::natural_reference) has moved far from any number of keys.
+    fn far(m: f32, s: f32, scale: f64) -> RowWeights {
+        let nearest = (f64::from(m) * LOG2_E) as f32;
+        let candidates = [nearest.next_down(), nearest, nearest.next_up()];
+        let same = candidates.into_iter().filter(|c| (f64::from(*c) * LN_2) as f32 == m);
+        let lowest = same.clone().next().unwrap_or(nearest).next_down();
+        if !lowest.is_finite() {
+            return RowWeights { whole: f32::NAN, rest: f32::NAN, factor: f32::NAN };
+        }
+        let sums = same.map(|c| {
+            let rest = f64::from(c) * LN_2 - f64::from(m);
+            f64::from(s) / libm::exp(rest.clamp(-MOST_ROUNDING, MOST_ROUNDING))
+        });
+        let sum = sums.into_iter().find(|sum| (0.5..1e12).contains(sum)).unwrap_or(f64::from(s));
+        let factor = libm::exp2(-f64::from(LARGEST_EXPONENT)) / (sum * scale);
+        RowWeights { whole: lowest, rest: 0.0, factor: factor as f32 }
+    }
+
+    /// The probability of a score in base-2 units; zero of `−∞`.
+    #[must_use]
+    pub fn probability(&self, score: f32) -> f32 {
+        if score == f32::NEG_INFINITY {
+            return 0.0;
+        }
+        let x = score - self.whole;
+        weight(if x > LARGEST_EXPONENT { LARGEST_EXPONENT } else { x }, self.rest) * self.factor
+    }
+}
+
+/// `D_i = ⟨do_i, o_i⟩` over `dim` elements, which are asked for by index. Summed in f64 and rounded once.
+#[must_use]
+pub fn upstream_dot(dim: usize, element: impl Fn(usize) -> (f32, f32)) -> f32 {
+    let terms = (0..dim).map(|x| {
+        let (upstream, output) = element(x);
+        f64::from(upstream) * f64::from(output)
+    });
+    terms.sum::<f64>() as f32
+}
+
+/// `1 − tanh²(x) = 4 e / (1 + e)²` with `e = exp(−2 |x|)`, where nothing cancels.
+#[must_use]
+pub fn sech_squared(x: f32) -> f32 {
+    let e = libm::expf(-2.0 * x.abs());
+    4.0 * e / ((1.0 + e) * (1.0 + e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::natural_reference;
+
+    #[test]
+    fn large_references_lose_nothing() {
+        for score in [0.0f32, 3.0, 1443.0, 5771.0, 92_332.0] {
+            // A row with one key: its probability is one, whatever the score.
+            let (m, factor) = natural_reference(score);
+            let weights = RowWeights::of((m, factor as f32), 1.0);
+            let p = f64::from(weights.probability(score));
+            assert!((p - 1.0).abs() <= 2e-7, "score {score}: {p}");
+        }
+        // A log-sum-exp of 4,000 cannot do that.
+        let lse = RowWeights::of((4000.000_1, 1.0), 1.0).probability((4000.000_1 * LOG2_E) as f32);
+        assert!((f64::from(lse) - 1.0).abs() > 1e-6, "{lse}");
+    }
+
+    #[test]
+    fn far_references_share_the_row_among_the_largest() {
+        for score in [-1.7e38f32, 2e9, -3.3e9, 1e12, 4.7e20, -9.1e30] {
+            for keys in [1.0f32, 3.0, 1000.0] {
+                let (m, factor) = natural_reference(score);
+                let weights = RowWeights::of((m, (f64::from(keys) * factor) as f32), 1.0);
+                let p = weights.probability(score) * keys;
+                assert!((p - 1.0).abs() <= 1e-6, "{keys} keys of {score}: {p}");
+                let lower = weights.probability(score.next_down().next_down().next_down());
+                assert!(lower <= 1e-18, "{score}: {lower}");
+                // A log-sum-exp does not know how many there are, but stays finite.
+                assert!(RowWeights::of((m, 1.0), 1.0).probability(score).is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn rows_without_keys_and_poisoned_rows() {
+        let empty = RowWeights::of((f32::NEG_INFINITY, 0.0), 1.0);
+        assert_eq!((empty.probability(5.0), empty.probability(f32::NEG_INFINITY)), (0.0, 0.0));
+        for poisoned in
+            [(f32::NAN, 1.0), (0.0, f32::NAN), (f32::NEG_INFINITY, f32::NAN), (f32::INFINITY, 1.0)]
+        {
+            let weights = RowWeights::of(poisoned, 1.0);
+            assert!(weights.probability(0.0).is_nan(), "{poisoned:?}");
+            assert_eq!(weights.probability(f32::NEG_INFINITY), 0.0);
+        }
+    }
+
+    #[test]
+    fn the_derivative_of_the_cap_has_no_cancellation() {
+        for x in [0.0f32, 1e-20, 0.3, 0.62, 0.63, 1.0, 4.0, 9.0, 30.0, -2.5] {
+            let exact = 1.0 / libm::pow(libm::cosh(f64::from(x)), 2.0);
+            let found = f64::from(sech_squared(x));
+            assert!(
+                (found - exact).abs() <= exact * 1e-6 * (1.0 + f64::from(x.abs())),
+                "{x}: {found} {exact}"
+            );
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The macro that instantiates the backward kernel for one instruction set.
+
+/// Declares a module `backward` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
+macro_rules! backward {
+    (
+        isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
+        tile_keys: $r:literal, vectors: $v:literal, panels: $p:literal, strip: $d:literal,
+        exp2_relative: $exp2:literal $(,)?
+    ) => {
+        /// The backward kernel of this instruction set.
+        pub mod backward {
+            use super::{PRIMITIVES, $isa, $lanes};
+            use elsa_core::attention::backward::BackwardKernelSpec;
+            use $crate::attention::backward::{
+                BackwardBlock, BackwardKernel, BackwardTile, step as gradients,
+            };
+            use $crate::attention::{MaskTile, Seen, mask};
+            use $crate::lanes::Lanes;
+            use $crate::product;
+
+            /// The kernel.
+            pub static KERNEL: BackwardKernel = BackwardKernel {
+                spec: BackwardKernelSpec {
+                    name: $name,
+                    set: PRIMITIVES.set,
+                    lanes: $lanes::N,
+                    rows: $p * $v * $lanes::N,
+                    panel: $v * $lanes::N,
+                    tile_keys: $r,
+                    block: 64 / $r * $r,
+                    weight_scale: $lanes::WEIGHT_SCALE,
+                    chain: product::CHAIN,
+                    exp2_relative: $exp2,
+                },
+                strip: $d,
+                primitives: &PRIMITIVES,
+                step,
+                bias,
+            };
+
+            $crate::entry::entry_points! {
+                $features, $isa,
+                fn step(tile: &BackwardTile, block: &BackwardBlock) = gradients::<$lanes, $r, $v, $p, $d>;
+                fn bias(tile: &MaskTile, width: usize, dst: *mut f32, seen: &mut Seen) = mask::bias::<$lanes>;
+            }
+        }
+    };
+}
+
+pub(crate) use backward;

@@ -1,0 +1,106 @@
+//! The bias of a tile and a block: what masks, biases, lengths, causality, windows and the pairs of a task add to its scores.
+
+use super::context::Context;
+use super::stage::TileRows;
+use elsa_core::attention::backward::{disown, owned};
+use elsa_core::attention::schedule::{Coverage, coverage, restrict};
+use elsa_core::attention::{Added, MaskElements, MaskView};
+use elsa_kernels::attention::{MaskTile, Seen};
+use std::ops::Range;
+
+/// The bias of a tile and a block, at `to`; null if nothing is added, and `None` if no row attends a key. Rows that the
+/// tile does not have attend none. `finite`: whether keys and values of the block are.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `keys` are those of a block of the sequence, and `to` is the worker's region for its bias.
+pub(super) unsafe fn cover(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    keys: &Range<usize>,
+    finite: bool,
+    to: *mut f32,
+) -> Option<*const f32> {
+    let (problem, sequence, rows) = (c.problem.forward(), tile.sequence, &tile.rows);
+    let width = c.choice.kernel.rows;
+    let owned = c.inputs.task.map_or(Coverage::Full, |task| owned(task, rows, keys));
+    if owned == Coverage::Skip {
+        return None;
+    }
+    let partial = match coverage(problem, sequence, rows.clone(), keys.clone()) {
+        Coverage::Skip => return None,
+        // Rows of zeros meet the keys, too, and zero times what is not finite is NaN.
+        Coverage::Full if owned == Coverage::Full && (finite || rows.len() == width) => {
+            return Some(std::ptr::null());
+        }
+        Coverage::Full => false,
+        Coverage::Partial => true,
+    };
+    // SAFETY: the region holds a block of a tile (layout), and is the worker's (clause). It is initialised (*workspace*).
+    let bias = unsafe { std::slice::from_raw_parts_mut(to, keys.len() * width) };
+    let mut written = 0;
+    if partial && problem.modifies(sequence.batch) {
+        let reach = sequence.reach().min(keys.end).saturating_sub(keys.start);
+        let spec = problem.spec();
+        match (spec.mask.zip(c.inputs.forward.mask), spec.bias.is_some() || spec.windows.is_some()) {
+            (Some((view, elements)), false) => {
+                // SAFETY: the region holds the keys (clause), of which the mask covers these.
+                match unsafe { mask(c, tile, &view, &elements, keys.start..keys.start + reach, to) } {
+                    Seen::Nothing => return None,
+                    Seen::Plain => {}
+                    Seen::Biased => written = reach,
+                }
+            }
+            _ => {
+                written = reach;
+                let added = Added::new(problem, &c.inputs.forward);
+                for (line, j) in bias.chunks_exact_mut(width).zip(keys.start..keys.start + reach) {
+                    for (x, i) in line.iter_mut().zip(rows.clone()) {
+                        *x = added.at(sequence.batch, tile.head, i, j);
+                    }
+                }
+            }
+        }
+    }
+    bias[written * width..].fill(0.0);
+    if partial {
+        restrict(sequence, rows.clone(), keys.clone(), width, bias);
+    }
+    if let (Some(task), Coverage::Partial) = (c.inputs.task, owned) {
+        disown(task, rows, keys, width, bias);
+    }
+    if rows.len() < width {
+        bias.chunks_exact_mut(width).for_each(|line| line[rows.len()..].fill(f32::NEG_INFINITY));
+    }
+    Some(to)
+}
+
+/// Writes what the mask adds to a tile and `keys`, which it covers, to `to`, and says what was seen.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `keys` lie in the sequence, at most a block of them, and `to` is the worker's.
+unsafe fn mask(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    view: &MaskView,
+    elements: &MaskElements<'_>,
+    keys: Range<usize>,
+    to: *mut f32,
+) -> Seen {
+    if keys.is_empty() {
+        return Seen::Nothing;
+    }
+    let row = view.row(tile.sequence.batch, tile.head, tile.rows.start);
+    let mask = MaskTile {
+        data: elements.as_ptr().wrapping_add(row.index(keys.start) * view.kind().size()),
+        kind: view.kind(),
+        stride: if view.same_for_all_queries() { 0 } else { view.strides()[2] },
+        same_for_all_keys: row.step == 0,
+        before: keys.start * row.step,
+        rows: tile.rows.len(),
+        keys: keys.len(),
+    };
+    let mut seen = Seen::Plain;
+    // SAFETY: rows and keys lie in the mask (*inputs*), and there is room for their bias (clause); *kernel*.
+    unsafe { (c.kernel.bias)(&mask, c.choice.kernel.rows, to, &mut seen) };
+    seen
+}

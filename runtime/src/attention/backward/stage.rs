@@ -1,0 +1,230 @@
+//! Copies rows between tensors and the kernel: keys and values of a chunk, queries and upstream gradients of a tile.
+
+use super::context::Context;
+use elsa_core::attention::Sequence;
+use elsa_core::attention::backward::{RowWeights, upstream_dot};
+use elsa_core::attention::schedule::BLOCKS_PER_SEGMENT;
+use elsa_core::dtype::Elements;
+use elsa_core::view::View;
+use std::ops::Range;
+
+/// A tensor of one of the three types.
+#[derive(Clone, Copy)]
+pub(super) struct Tensor<'a> {
+    pub view: View,
+    pub data: Elements<'a>,
+}
+
+impl Tensor<'_> {
+    /// Address of the first byte of a row.
+    fn row(&self, batch: usize, head: usize, token: usize) -> *const u8 {
+        self.data.as_ptr().wrapping_add(self.view.row(batch, head, token) * self.data.dtype().size())
+    }
+
+    /// Copies `count` rows from `token` on to f32 rows at `dst`, `to_stride` apart.
+    ///
+    /// # Safety
+    /// - The invariants of [`Context`]. The rows are those of a tensor of the call.
+    /// - `count` rows of the head size are writable at `dst`.
+    unsafe fn copy(
+        &self,
+        c: &Context<'_>,
+        (batch, head, token): (usize, usize, usize),
+        count: usize,
+        dst: *mut f32,
+        to_stride: usize,
+    ) {
+        let (src, stride, dim) = (self.row(batch, head, token), self.view.strides()[2], self.view.dim());
+        // SAFETY: `count` rows on both sides (*inputs*, clause); *kernel*.
+        unsafe {
+            match c.kernel.primitives.widen(self.data.dtype()) {
+                Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
+                None => {
+                    for i in 0..count {
+                        let from = src.cast::<f32>().add(i * stride);
+                        dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether every value is finite.
+fn all_finite(values: &[f32]) -> bool {
+    values.iter().fold(true, |finite, x| finite & x.is_finite())
+}
+
+/// Copies the keys and values of a chunk to the worker's region, and says of each block whether its keys, and its keys and
+/// values, are finite.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `keys` lie in the sequence, at most a chunk of them, and `part` is the worker's region.
+pub(super) unsafe fn chunk(
+    c: &Context<'_>,
+    sequence: &Sequence,
+    kv_head: usize,
+    keys: &Range<usize>,
+    part: *mut f32,
+) -> [[bool; 2]; BLOCKS_PER_SEGMENT] {
+    let (spec, at) = (c.problem.forward().spec(), &c.layout.worker);
+    let inputs = &c.inputs.forward;
+    let mut finite = [[true; 2]; BLOCKS_PER_SEGMENT];
+    for (n, (view, data, span, padded)) in [
+        (spec.key, inputs.key, at.keys, c.choice.head_dim),
+        (spec.value, inputs.value, at.values, c.choice.value_dim),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (to, dim) = (part.wrapping_add(span.start), view.dim());
+        let tensor = Tensor { view, data };
+        // SAFETY: the region holds a chunk of padded rows (layout), all of it initialised (*workspace*).
+        let rows = unsafe {
+            tensor.copy(c, (sequence.batch, kv_head, sequence.key0 + keys.start), keys.len(), to, padded);
+            std::slice::from_raw_parts_mut(to, keys.len() * padded)
+        };
+        if padded > dim {
+            rows.chunks_exact_mut(padded).for_each(|row| row[dim..].fill(0.0));
+        }
+        for (finite, block) in finite.iter_mut().zip(rows.chunks(c.choice.kernel.block * padded)) {
+            let all = all_finite(block);
+            finite[0] &= all || n == 1;
+            finite[1] &= all;
+        }
+    }
+    finite
+}
+
+/// A tile of query rows of a head.
+#[derive(Clone)]
+pub(super) struct TileRows<'a> {
+    pub sequence: &'a Sequence,
+    pub head: usize,
+    /// The rows, counted within the sequence.
+    pub rows: Range<usize>,
+}
+
+impl TileRows<'_> {
+    /// Token of the first row in the query view.
+    pub fn token(&self) -> usize {
+        self.sequence.query0 + self.rows.start
+    }
+}
+
+/// Writes the rows of a tensor to the worker's region by columns, times `factor`, and by rows in strips, and says whether
+/// all are finite.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as a tile has. `columns`,
+///   `strips` and `convert` are the worker's, with room for a tile of `padded`, `width` and `width` dims.
+unsafe fn both_ways(
+    c: &Context<'_>,
+    tile: &TileRows<'_>,
+    tensor: &Tensor<'_>,
+    factor: f32,
+    (padded, width): (usize, usize),
+    [columns, strips, convert]: [*mut f32; 3],
+) -> bool {
+    let (k, dim, count) = (&c.choice.kernel, tensor.view.dim(), tile.rows.len());
+    // SAFETY: a tile's rows of `width` values are the worker's (clauses), initialised (*workspace*).
+    let rows = unsafe {
+        tensor.copy(c, (tile.sequence.batch, tile.head, tile.token()), count, convert, width);
+        std::slice::from_raw_parts_mut(convert, k.rows * width)
+    };
+    if width > dim {
+        rows.chunks_exact_mut(width).for_each(|row| row[dim..].fill(0.0));
+    }
+    rows[count * width..].fill(0.0);
+    let finite = all_finite(&rows[..count * width]);
+    for first in (0..k.rows).step_by(k.panel) {
+        let here = count.saturating_sub(first).min(k.panel);
+        // SAFETY: the panel's rows, and its columns (clauses); *kernel*.
+        unsafe {
+            let (src, dst) = (rows.as_ptr().add(first * width), columns.add(first * padded));
+            (c.kernel.primitives.transpose_in)(src, width, here, dim, padded, k.panel, factor, dst);
+        }
+    }
+    let strip = c.kernel.strip * k.lanes;
+    let mut x = 0;
+    while x < width {
+        let wide = if width - x >= strip { strip } else { k.lanes };
+        for (i, row) in rows.chunks_exact(width).enumerate() {
+            // SAFETY: row `i` of the strip that begins at dim `x` (clauses).
+            unsafe { strips.add(x * k.rows + i * wide).copy_from_nonoverlapping(row[x..].as_ptr(), wide) };
+        }
+        x += wide;
+    }
+    finite
+}
+
+/// Writes what a tile is computed from to the worker's region, and says whether its queries and its upstream gradients are
+/// finite.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The rows lie in the sequence, and there are at most as many as a tile has. `part` is
+///   the worker's region.
+pub(super) unsafe fn tile(c: &Context<'_>, tile: &TileRows<'_>, part: *mut f32) -> [bool; 2] {
+    let (forward, at) = (c.problem.forward(), &c.layout.worker);
+    let spec = forward.spec();
+    let place = |start: usize| part.wrapping_add(start);
+    let convert = place(at.convert.start);
+    let (factor, _) = forward.score_factors();
+    let query = Tensor { view: spec.query, data: c.inputs.forward.query };
+    let upstream = Tensor { view: c.problem.spec().upstream, data: c.inputs.upstream };
+    // SAFETY: the regions hold a tile (layout) and are the worker's (clauses).
+    let finite = unsafe {
+        let to = [place(at.query_columns.start), place(at.query_rows.start), convert];
+        let query = both_ways(c, tile, &query, factor, (c.choice.head_dim, c.choice.head_row), to);
+        let to = [place(at.upstream_columns.start), place(at.upstream_rows.start), convert];
+        [query, both_ways(c, tile, &upstream, 1.0, (c.choice.value_dim, c.choice.value_row), to)]
+    };
+    let k = &c.choice.kernel;
+    // SAFETY: four numbers for each row of a tile (layout), initialised (*workspace*).
+    let numbers = unsafe { std::slice::from_raw_parts_mut(place(at.statistics.start), 4 * k.rows) };
+    numbers.fill(0.0);
+    let (batch, head, dim) = (tile.sequence.batch, tile.head, forward.value_dim());
+    for i in 0..tile.rows.len() {
+        let token = tile.token() + i;
+        let row = (batch * forward.heads() + head) * spec.query.tokens() + token;
+        let weights = RowWeights::of(c.inputs.statistics.get(row), k.weight_scale);
+        let (up, out) = (upstream.view.row(batch, head, token), spec.output.row(batch, head, token));
+        let dot = match (c.inputs.upstream, c.inputs.output) {
+            (Elements::F32(a), Elements::F32(b)) => {
+                let (a, b) = (&a[up..up + dim], &b[out..out + dim]);
+                upstream_dot(dim, |x| (a[x], b[x]))
+            }
+            (a, b) => upstream_dot(dim, |x| (a.get(up + x), b.get(out + x))),
+        };
+        for (n, x) in [weights.whole, weights.rest, weights.factor, dot].into_iter().enumerate() {
+            numbers[n * k.rows + i] = x;
+        }
+    }
+    finite
+}
+
+/// Writes `count` padded rows, times `factor`, to the rows of a gradient.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `count` rows of `width` values are readable at `src`; `dst` is the first of as many rows
+///   of a gradient, `stride` apart, and no other worker writes them.
+pub(super) unsafe fn store(
+    src: *const f32,
+    width: usize,
+    count: usize,
+    dim: usize,
+    factor: f32,
+    dst: *mut f32,
+    stride: usize,
+) {
+    for i in 0..count {
+        // SAFETY: row `i` on both sides (clauses).
+        let (from, to) = unsafe {
+            (
+                std::slice::from_raw_parts(src.add(i * width), dim),
+                std::slice::from_raw_parts_mut(dst.add(i * stride), dim),
+            )
+        };
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = factor * from);
+    }
+}

@@ -1,0 +1,296 @@
+//! Gradients of cases: forward pass, backward pass, and what they are compared with.
+
+use crate::cases::{Case, Data};
+use crate::random::Random;
+use elsa_core::attention::backward::reference::pairs;
+use elsa_core::attention::backward::{
+    BackwardInputs, BackwardProblem, Gradients, Statistics, Structure, scalar as backward_scalar,
+};
+use elsa_core::attention::{Inputs, Outputs, Problem, StateOut, reference, scalar};
+use elsa_core::dtype::Elements;
+use elsa_core::view::View;
+use elsa_runtime::{BackwardPlanOptions, Engine, PlanOptions};
+
+/// A case with an upstream gradient and what its forward pass has written.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// The case.
+    pub case: Case,
+    /// The problem of its gradients.
+    pub problem: BackwardProblem,
+    /// The output in f32.
+    pub output: Vec<f32>,
+    /// The upstream gradient.
+    pub upstream: Data,
+    /// References of the states.
+    pub m: Vec<f32>,
+    /// Sums of the states.
+    pub s: Vec<f32>,
+    /// Log-sum-exp.
+    pub lse: Vec<f32>,
+}
+
+/// Owned gradients, in the views of their problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Of the queries.
+    pub query: Vec<f32>,
+    /// Of the keys.
+    pub key: Vec<f32>,
+    /// Of the values.
+    pub value: Vec<f32>,
+}
+
+impl Found {
+    /// Buffers full of NaN.
+    #[must_use]
+    pub fn room(problem: &BackwardProblem) -> Found {
+        let nan = |view: &View| vec![f32::NAN; view.extent()];
+        let spec = problem.spec();
+        Found { query: nan(&spec.query), key: nan(&spec.key), value: nan(&spec.value) }
+    }
+
+    /// Borrows them.
+    pub fn gradients(&mut self) -> Gradients<'_> {
+        Gradients { query: &mut self.query, key: &mut self.key, value: &mut self.value }
+    }
+
+    /// Bits of everything that was written. All NaN are equal, whatever their payload.
+    #[must_use]
+    pub fn bits(&self) -> Vec<u32> {
+        let all = self.query.iter().chain(&self.key).chain(&self.value);
+        all.map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }).collect()
+    }
+}
+
+fn rows(view: &View) -> impl Iterator<Item = usize> + use<> {
+    let view = *view;
+    let [b, h, n, _] = view.shape();
+    (0..b).flat_map(move |b| (0..h).flat_map(move |h| (0..n).map(move |t| view.row(b, h, t))))
+}
+
+impl Given {
+    /// The forward pass of a case by the scalar fallback, and a random upstream gradient. `None` if it has a past or a
+    /// present.
+    ///
+    /// # Panics
+    /// Panics if a valid case is refused.
+    #[must_use]
+    pub fn of(case: &Case) -> Option<Given> {
+        Given::by(case, |problem, inputs, outputs| {
+            let mut scratch = vec![0.0; scalar::scratch_len(problem).unwrap_or(0)];
+            scalar::run(problem, inputs, outputs, &mut scratch).unwrap_or_else(|e| panic!("{e}"));
+        })
+    }
+
+    /// The same with the forward pass by an engine.
+    ///
+    /// # Panics
+    /// Panics if a valid case is refused.
+    #[must_use]
+    pub fn on(engine: &Engine, case: &Case) -> Option<Given> {
+        Given::by(case, |problem, inputs, outputs| {
+            let plan = engine.plan(problem, &PlanOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
+            let outputs = std::mem::take(outputs);
+            let mut bound = plan.bind(*inputs, outputs, &mut workspace).unwrap_or_else(|e| panic!("{e}"));
+            bound.run().unwrap_or_else(|e| panic!("{e}"));
+        })
+    }
+
+    fn by(case: &Case, run: impl Fn(&Problem, &Inputs<'_>, &mut Outputs<'_>)) -> Option<Given> {
+        let s = &case.spec;
+        if s.past_key.is_some() || s.present_key.is_some() || s.present_value.is_some() {
+            return None;
+        }
+        let problem = case.problem();
+        let backward = BackwardProblem::new(&problem).unwrap_or_else(|e| panic!("{e}"));
+        let (n, dv) = (problem.rows(), problem.value_dim());
+        let [mut m, mut s, mut lse] = [(); 3].map(|()| vec![f32::NAN; n]);
+        let mut w = vec![f32::NAN; n * dv];
+        let mut outputs = Outputs::states(StateOut { m: &mut m, s: &mut s, w: &mut w });
+        outputs.lse = Some(&mut lse);
+        run(&problem, &case.inputs(), &mut outputs);
+        let view = case.spec.output;
+        let mut output = vec![f32::NAN; view.extent()];
+        for (row, at) in rows(&view).enumerate() {
+            for x in 0..dv {
+                output[at + x] = if s[row] == 0.0 { 0.0 } else { w[row * dv + x] / s[row] };
+            }
+        }
+        let up = backward.spec().upstream;
+        let mut upstream = Data::filled(case.spec.dtype, up.extent(), f32::NAN);
+        let mut random = Random::new(case.params.seed ^ 0xb1);
+        for at in rows(&up) {
+            (0..dv).for_each(|x| upstream.set(at + x, random.normal()));
+        }
+        Some(Given { case: case.clone(), problem: backward, output, upstream, m, s, lse })
+    }
+
+    /// The inputs of the backward pass, with states.
+    #[must_use]
+    pub fn inputs(&self) -> BackwardInputs<'_> {
+        BackwardInputs {
+            forward: self.case.inputs(),
+            output: Elements::F32(&self.output),
+            upstream: self.upstream.elements(),
+            statistics: Statistics::State { m: &self.m, s: &self.s },
+            task: None,
+        }
+    }
+
+    /// The gradients by the scalar fallback.
+    ///
+    /// # Panics
+    /// Panics if they are refused.
+    #[must_use]
+    pub fn scalar(&self) -> Found {
+        let mut found = Found::room(&self.problem);
+        let mut scratch = vec![f32::NAN; backward_scalar::scratch_len(&self.problem).unwrap_or(0)];
+        backward_scalar::run(&self.problem, &self.inputs(), &mut found.gradients(), &mut scratch)
+            .unwrap_or_else(|e| panic!("{:?}: {e}", self.case));
+        found
+    }
+
+    /// The gradients by an engine, of the second of two runs, and what their error bound depends on.
+    ///
+    /// # Panics
+    /// Panics if they are refused.
+    #[must_use]
+    pub fn engine(
+        &self,
+        engine: &Engine,
+        inputs: BackwardInputs<'_>,
+        budget: Option<usize>,
+    ) -> (Found, Structure) {
+        let options = BackwardPlanOptions { budget, all_workers: true };
+        let plan = engine.backward_plan(&self.problem, &options).unwrap_or_else(|e| panic!("{e}"));
+        let mut workspace = plan.workspace().unwrap_or_else(|e| panic!("{e}"));
+        let mut found = Found::room(&self.problem);
+        let bound = plan.bind(inputs, found.gradients(), &mut workspace);
+        let mut bound = bound.unwrap_or_else(|e| panic!("{:?}: {e}", self.case));
+        for _ in 0..2 {
+            bound.run().unwrap_or_else(|e| panic!("{:?}: {e}", self.case));
+        }
+        let forward = backward_scalar::structure(&self.problem).forward;
+        (found, plan.choice().structure(forward, self.problem.forward().spec().softcap))
+    }
+
+    /// The exact gradients.
+    #[must_use]
+    pub fn exact(&self) -> Exact {
+        Exact::of(&self.problem, &self.inputs())
+    }
+}
+
+/// Gradients in f64, and the sums of their absolute terms, in the views of their problem.
+#[derive(Clone, Debug)]
+pub struct Exact {
+    /// Of queries, keys and values.
+    pub sums: [Vec<f64>; 3],
+    /// The absolute terms of the same.
+    pub absolute: [Vec<f64>; 3],
+    /// The largest score, mask and reference, for [`Structure::bound`].
+    pub largest: f64,
+    /// How large products of elements can be.
+    pub magnitude: f64,
+    views: [View; 3],
+}
+
+impl Exact {
+    /// Of a problem and its data.
+    #[must_use]
+    pub fn of(problem: &BackwardProblem, inputs: &BackwardInputs<'_>) -> Exact {
+        let forward = problem.forward();
+        let (s, spec) = (forward.spec(), problem.spec());
+        let views = [spec.query, spec.key, spec.value];
+        let zeros = || views.map(|view| vec![0.0; view.extent()]);
+        let (mut sums, mut absolute, mut largest) = (zeros(), zeros(), 0.0f64);
+        let take = |x: f64, largest: &mut f64| {
+            if x.is_finite() {
+                *largest = largest.max(x)
+            }
+        };
+        let mut elements = 1.0;
+        for index in 0..forward.sequences() {
+            let sequence = forward.sequence(&inputs.forward.lengths, index);
+            for head in 0..forward.heads() {
+                let kv_head = forward.kv_head(head);
+                for i in 0..sequence.queries {
+                    let token = sequence.query0 + i;
+                    let q = s.query.row(sequence.batch, head, token);
+                    let dq = spec.query.row(sequence.batch, head, token);
+                    let up = spec.upstream.row(sequence.batch, head, token);
+                    let row = reference::statistics(forward, &inputs.forward, index, head, i);
+                    take(row.max.abs() + row.lse.abs(), &mut largest);
+                    pairs(problem, inputs, index, head, i, |pair| {
+                        let key = sequence.key0 + pair.key;
+                        let k = s.key.row(sequence.batch, kv_head, key);
+                        let bias = reference::bias(forward, &inputs.forward, index, head, i, pair.key);
+                        take(pair.magnitude + bias.unwrap_or(0.0).abs() + row.max.abs(), &mut largest);
+                        let [dk, dv] =
+                            [spec.key, spec.value].map(|view| view.row(sequence.batch, kv_head, key));
+                        let mut add = |of: usize, at: usize, factor: f64, absolute_factor: f64, x: f32| {
+                            sums[of][at] += factor * f64::from(x);
+                            absolute[of][at] += absolute_factor * f64::from(x.abs());
+                            take(f64::from(x.abs()), &mut elements);
+                        };
+                        for x in 0..forward.head_dim() {
+                            add(0, dq + x, pair.gradient, pair.absolute, inputs.forward.key.get(k + x));
+                            add(1, dk + x, pair.gradient, pair.absolute, inputs.forward.query.get(q + x));
+                        }
+                        for x in 0..forward.value_dim() {
+                            let p = pair.probability;
+                            add(2, dv + x, p, p, inputs.upstream.get(up + x));
+                        }
+                    });
+                }
+            }
+        }
+        let pairs = (forward.keys().max(s.query.tokens()) * forward.heads() * forward.sequences()) as f64;
+        let magnitude = elements.powi(3) * (1.0 + f64::from(forward.scale().abs())) * pairs;
+        Exact { sums, absolute, largest, magnitude, views }
+    }
+
+    /// The largest error relative to the sum of absolute terms.
+    ///
+    /// # Errors
+    /// Where an element is further from the exact one than `structure` allows, or is not finite where the exact one is, or
+    /// the reverse; and where something was written between rows.
+    pub fn check(&self, found: &Found, structure: &Structure) -> Result<f64, String> {
+        let bound = structure.bound(self.largest);
+        // What probabilities below the smallest normal number, and subnormal products, may lose.
+        let tiny = 64.0 * f64::from(f32::MIN_POSITIVE) * self.magnitude;
+        let mut worst = 0.0f64;
+        let names = ["d_q", "d_k", "d_v"];
+        let found = [&found.query, &found.key, &found.value];
+        for of in 0..3 {
+            let mut inside = vec![false; found[of].len()];
+            for at in rows(&self.views[of]) {
+                for x in at..at + self.views[of].dim() {
+                    inside[x] = true;
+                    let (exact, absolute) = (self.sums[of][x], self.absolute[of][x]);
+                    let got = f64::from(found[of][x]);
+                    let error = (got - exact).abs();
+                    let good = match exact.is_finite() {
+                        true => error <= bound * absolute + tiny,
+                        false => !got.is_finite(),
+                    };
+                    if !good {
+                        return Err(format!(
+                            "{}[{x}] is {got:e}, exact {exact:e}, absolute terms {absolute:e}, bound {bound:e}",
+                            names[of]
+                        ));
+                    }
+                    if exact.is_finite() && absolute > 1e6 * tiny {
+                        worst = worst.max(error / absolute);
+                    }
+                }
+            }
+            if let Some(x) = inside.iter().zip(found[of]).position(|(inside, x)| !inside && !x.is_nan()) {
+                return Err(format!("{}[{x}] lies between rows and was written", names[of]));
+            }
+        }
+        Ok(worst)
+    }
+}

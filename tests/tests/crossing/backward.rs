@@ -1,0 +1,460 @@
+//! Gradients against f64, on the scalar fallback and every CPU back end.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::argument::ArgumentError as E;
+use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, BackwardSpec, Statistics, scalar};
+use elsa_core::attention::plan::ChooseError;
+use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::quorum::{Division, Task};
+use elsa_core::view::{Layout, View};
+use elsa_runtime::{Backend, BackwardPlanOptions, BindError, Engine, EngineOptions, PlanError, PlanOptions};
+use elsa_tests::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
+use elsa_tests::gradients::{Found, Given};
+use elsa_tests::{SLOW, present};
+use proptest::prelude::*;
+
+fn engines(threads: usize) -> Vec<Engine> {
+    let cpu = present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda);
+    let of = |backend| EngineOptions {
+        backend: Some(backend),
+        threads: Some(threads),
+        ..EngineOptions::default()
+    };
+    cpu.map(|backend| Engine::new(&of(backend)).unwrap()).collect()
+}
+
+/// Compares the gradients of a case on the scalar fallback and on every engine with the exact ones.
+fn check(case: &Case, engines: &[Engine]) {
+    let Some(given) = Given::of(case) else { return };
+    let exact = given.exact();
+    exact
+        .check(&given.scalar(), &scalar::structure(&given.problem))
+        .unwrap_or_else(|e| panic!("{case:?}: scalar: {e}"));
+    for engine in engines {
+        let (found, structure) = given.engine(engine, given.inputs(), None);
+        exact.check(&found, &structure).unwrap_or_else(|e| panic!("{case:?}: {}: {e}", engine.backend()));
+    }
+}
+
+/// Cases of which the forward pass has fewer: rows and keys around the tiles and chunks of the backward pass.
+fn own_cases() -> Vec<Case> {
+    let mask = |kind, dims: &[usize]| Some(MaskParams { kind, dims: dims.to_vec(), density: 0.6 });
+    let causal = Some(Alignment::BottomRight);
+    let window = Window { left: Some(70), right: Some(3) };
+    let n = if cfg!(miri) { 70 } else { 530 };
+    let cases = [
+        ("two chunks", Params { heads: 2, kv_heads: 1, ..Params::plain(50, n, 20, 12) }),
+        ("many tiles", Params { causal, ..Params::plain(n, 97, 8, 8) }),
+        (
+            "all at once",
+            Params {
+                heads: 4,
+                kv_heads: 2,
+                causal,
+                window,
+                softcap: Some(1.5),
+                mask: mask(MaskKind::Bool, &[49, 130]),
+                gain: 3.0,
+                ..Params::plain(49, 130, 33, 17)
+            },
+        ),
+        (
+            "float mask",
+            Params {
+                mask: mask(MaskKind::Additive(DType::F32), &[2, 1, 51, 66]),
+                heads: 2,
+                kv_heads: 2,
+                batch: 2,
+                ..Params::plain(51, 66, 16, 16)
+            },
+        ),
+        (
+            "halves",
+            Params {
+                dtype: DType::F16,
+                heads: 2,
+                kv_heads: 1,
+                layout: Layout::Bnhd,
+                ..Params::plain(50, 67, 24, 8)
+            },
+        ),
+        ("long chains", Params::plain(5, 9, 200, 150)),
+    ];
+    cases.into_iter().map(|(name, params)| Params { scale: Some(0.3), ..params }.build(name)).collect()
+}
+
+#[test]
+fn hard_cases_match_f64() {
+    let engines = engines(2);
+    let cases = if cfg!(miri) { Vec::new() } else { some_hard_cases() };
+    for case in cases.iter().chain(&own_cases()) {
+        check(case, &engines);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if SLOW { 8 } else { 96 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_case_matches_f64(case in any_case()) {
+        check(&case, &engines(1));
+    }
+}
+
+/// Errors of plain problems, relative to the sums of absolute terms, against the goal.
+#[test]
+fn errors_stay_below_the_goal() {
+    let n = if SLOW { 130 } else { 600 };
+    let case = Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, 64, 64) }.build("plain");
+    let given = Given::of(&case).unwrap();
+    let exact = given.exact();
+    let report = |name: String, found: &Found, structure| {
+        let worst = exact.check(found, &structure).unwrap();
+        println!("{name}: {worst:e} of the bound {:e}", structure.bound(exact.largest));
+        assert!(worst <= 5e-7, "{name}: {worst:e}");
+        // The bound is that of the worst case of every rounding, and must not be a formality.
+        assert!(structure.bound(exact.largest) <= 1e4 * worst, "{name}: {worst:e}");
+    };
+    report("scalar".into(), &given.scalar(), scalar::structure(&given.problem));
+    for engine in engines(2) {
+        let (found, structure) = given.engine(&engine, given.inputs(), None);
+        report(engine.backend().to_string(), &found, structure);
+    }
+}
+
+/// Where scores are large, a state keeps what a log-sum-exp loses.
+#[test]
+fn states_serve_where_exp_overflows() {
+    for engine in engines(1) {
+        for gain in [1.0f32, 1000.0, 4000.0] {
+            let mut case = Params { scale: Some(1.0), ..Params::plain(40, 70, 1, 8) }.build("large");
+            // Scores from −gain to gain, in exact steps, so that their rounding is not what is measured.
+            (0..40)
+                .for_each(|i| case.q.set(case.spec.query.row(0, 0, i), if i % 2 == 0 { 1.0 } else { -1.0 }));
+            (0..70).for_each(|j| case.k.set(case.spec.key.row(0, 0, j), gain + (j % 7) as f32 / 4.0));
+            let given = Given::of(&case).unwrap();
+            let exact = given.exact();
+            let of = |statistics| {
+                let (found, structure) =
+                    given.engine(&engine, BackwardInputs { statistics, ..given.inputs() }, None);
+                exact.check(&found, &structure).unwrap_or_else(|e| panic!("{gain}: {e}"))
+            };
+            let by_state = of(Statistics::State { m: &given.m, s: &given.s });
+            let by_lse = of(Statistics::LogSumExp(&given.lse));
+            // Scores in base-2 units are rounded once, at 5,771 to 2.4e-4.
+            assert!(by_state <= 1e-6 + f64::from(gain) * 1.5e-7, "{gain}: {by_state:e}");
+            assert!(by_lse <= 1e-6 + f64::from(gain) * 3e-7, "{gain}: {by_lse:e}");
+        }
+    }
+}
+
+/// Differences of the loss itself, in f64, without the formula of the gradients.
+#[test]
+fn finite_differences_agree() {
+    let causal = Some(Alignment::BottomRight);
+    let mask = Some(MaskParams { kind: MaskKind::Additive(DType::F32), dims: vec![5, 9], density: 0.7 });
+    let params =
+        Params { heads: 2, kv_heads: 1, causal, softcap: Some(2.0), mask, ..Params::plain(5, 9, 3, 4) };
+    let case = params.build("differences");
+    let given = Given::of(&case).unwrap();
+    let loss = |case: &Case| {
+        let problem = case.problem();
+        let mut y = vec![0.0; 4];
+        let mut sum = 0.0;
+        for head in 0..2 {
+            for i in 0..5 {
+                elsa_core::attention::reference::row(&problem, &case.inputs(), 0, head, i, &mut y);
+                let at = case.spec.output.row(0, head, i);
+                sum += (0..4).map(|x| y[x] * f64::from(given.upstream.get(at + x))).sum::<f64>();
+            }
+        }
+        sum
+    };
+    let mut all = vec![("scalar".to_string(), given.scalar())];
+    all.extend(engines(1).iter().map(|e| (e.backend().to_string(), given.engine(e, given.inputs(), None).0)));
+    // A power of two, which elements of order one take exactly but for their last bits.
+    let step = 1.0f32 / 1024.0;
+    for (of, data) in [&case.q, &case.k, &case.v].into_iter().enumerate() {
+        for x in 0..data.len() {
+            let moved = |by: f32| {
+                let mut case = case.clone();
+                let to = [&mut case.q, &mut case.k, &mut case.v].into_iter().nth(of).unwrap();
+                to.set(x, data.get(x) + by);
+                let at = f64::from(to.get(x));
+                (at, loss(&case))
+            };
+            let ((a, down), (b, up)) = (moved(-step), moved(step));
+            let slope = (up - down) / (b - a);
+            for (name, found) in &all {
+                let got = f64::from([&found.query, &found.key, &found.value][of][x]);
+                assert!((got - slope).abs() <= 3e-6 * (1.0 + slope.abs()), "{name} {of} {x}: {got} {slope}");
+            }
+        }
+    }
+}
+
+/// Keys that are masked out hold NaN and infinities, and so do upstream gradients of some rows.
+#[test]
+fn nothing_leaks_and_poison_stays_where_it_is() {
+    let n = 60;
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mask = Some(MaskParams { kind: MaskKind::Bool, dims: vec![50, n], density: 1.0 });
+        let mut case = Params { mask, heads: 2, kv_heads: 1, ..Params::plain(50, n, 8, 8) }.build("poison");
+        // Key 7 is attended by no row, key 9 by row 3 alone; row 5 attends no key.
+        let of = |i: usize, j: usize| j != 7 && (j != 9 || i == 3) && i != 5;
+        let elements = (0..50 * n).map(|x| u8::from(of(x / n, x % n))).collect();
+        case.mask = Some(elsa_tests::cases::MaskData::Bool(elements));
+        for token in [7, 9] {
+            case.fill_key(0, token, bad);
+            case.fill_value(0, token, bad);
+        }
+        let mut given = Given::of(&case).unwrap();
+        // The upstream gradient of row 5, which attends no key, is not read.
+        for head in 0..2 {
+            let at = given.problem.spec().upstream.row(0, head, 5);
+            (0..8).for_each(|x| given.upstream.set(at + x, bad));
+        }
+        let mut all = vec![given.scalar()];
+        all.extend(engines(1).iter().map(|e| given.engine(e, given.inputs(), None).0));
+        let spec = *given.problem.spec();
+        for found in all {
+            let row = |data: &[f32], at: usize| data[at..at + 8].to_vec();
+            for i in 0..50 {
+                let dq = row(&found.query, spec.query.row(0, 1, i));
+                match i {
+                    3 if bad.is_nan() => assert!(dq.iter().all(|x| x.is_nan()), "{bad}: {dq:?}"),
+                    3 => {}
+                    5 => assert_eq!(dq, [0.0; 8]),
+                    _ => assert!(dq.iter().all(|x| x.is_finite()), "{bad}: row {i}: {dq:?}"),
+                }
+            }
+            for (data, view) in [(&found.key, &spec.key), (&found.value, &spec.value)] {
+                assert_eq!(row(data, view.row(0, 0, 7)), [0.0; 8], "{bad}");
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_batch_change_no_bit() {
+    let cases = [
+        Params { heads: 2, kv_heads: 1, ..Params::plain(100, 1300, 16, 8) },
+        Params { causal: Some(Alignment::BottomRight), ..Params::plain(200, 1100, 8, 20) },
+        Params { packed: Some(vec![(30, 700), (5, 3), (0, 9)]), ..Params::plain(0, 0, 8, 8) },
+    ];
+    let keys = if SLOW { 2 } else { 3 };
+    for params in &cases[..keys] {
+        let case = params.build("bits");
+        let given = Given::of(&case).unwrap();
+        for (one, many) in engines(1).iter().zip(engines(3)) {
+            let want = given.engine(one, given.inputs(), None).0.bits();
+            assert_eq!(given.engine(&many, given.inputs(), None).0.bits(), want, "{case:?}");
+        }
+    }
+    // A sequence has the same bits alone and in a batch.
+    let params = Params { batch: 2, ..cases[0].clone() };
+    let both = Given::of(&params.build("batch")).unwrap();
+    let mut alone = params.build("alone");
+    for view in [&mut alone.spec.query, &mut alone.spec.key, &mut alone.spec.value, &mut alone.spec.output] {
+        let [_, h, n, d] = view.shape();
+        *view = View::new("x", [1, h, n, d], view.strides()).unwrap();
+    }
+    let mut first = Given::of(&alone).unwrap();
+    first.upstream = both.upstream.clone();
+    for engine in engines(2) {
+        let (batch, alone) =
+            (both.engine(&engine, both.inputs(), None).0, first.engine(&engine, first.inputs(), None).0);
+        for (batch, alone) in [(batch.query, alone.query), (batch.key, alone.key), (batch.value, alone.value)]
+        {
+            let bits = |data: &[f32]| data.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+            assert_eq!(bits(&batch[..alone.len()]), bits(&alone));
+        }
+    }
+}
+
+#[test]
+fn budgets_are_kept() {
+    let case = Params { scale: Some(0.25), ..Params::plain(70, 1300, 16, 16) }.build("budget");
+    let given = Given::of(&case).unwrap();
+    let exact = given.exact();
+    for engine in engines(2) {
+        let plan =
+            |budget| engine.backward_plan(&given.problem, &BackwardPlanOptions { budget, all_workers: true });
+        let free = plan(None).unwrap();
+        let refused = plan(Some(1000)).unwrap_err();
+        let PlanError::Refused(ChooseError::Budget { needed, budget: 1000 }) = refused else {
+            panic!("{refused}")
+        };
+        assert!(needed < free.workspace_bytes());
+        for budget in [needed, needed + (free.workspace_bytes() - needed) / 2] {
+            assert!(plan(Some(budget)).unwrap().workspace_bytes() <= budget);
+            let (found, structure) = given.engine(&engine, given.inputs(), Some(budget));
+            exact.check(&found, &structure).unwrap();
+        }
+        assert!(plan(Some(needed - 1)).is_err());
+    }
+}
+
+#[test]
+fn bad_calls_are_refused_and_nothing_is_written() {
+    let case = Params { heads: 2, kv_heads: 1, ..Params::plain(5, 6, 40, 30) }.build("refused");
+    let given = Given::of(&case).unwrap();
+    let (lse, m) = (vec![0.0; 9], vec![0.0; 11]);
+    let short = vec![0.0; 3];
+    let half = Data::filled(DType::F16, 2000, 0.0);
+    let good = given.inputs();
+    let mut no_key = good;
+    no_key.forward.key = Elements::F32(&short);
+    let bad = [
+        (BackwardInputs { statistics: Statistics::LogSumExp(&lse), ..good }, "lse"),
+        (BackwardInputs { statistics: Statistics::State { m: &m, s: &given.s }, ..good }, "state_m"),
+        (BackwardInputs { statistics: Statistics::State { m: &given.m, s: &lse }, ..good }, "state_s"),
+        (BackwardInputs { output: Elements::F32(&short), ..good }, "out"),
+        (BackwardInputs { upstream: Elements::F32(&short), ..good }, "d_out"),
+        (BackwardInputs { upstream: half.elements(), ..good }, "d_out"),
+        (no_key, "k"),
+    ];
+    for engine in engines(1) {
+        let plan = engine.backward_plan(&given.problem, &BackwardPlanOptions::default()).unwrap();
+        for (inputs, argument) in bad {
+            let mut room = Found::room(&given.problem);
+            let mut workspace = plan.workspace().unwrap();
+            let error = plan.bind(inputs, room.gradients(), &mut workspace).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{argument}: ")), "{error}");
+            let mut scratch = vec![0.0; scalar::scratch_len(&given.problem).unwrap()];
+            let same = scalar::run(&given.problem, &inputs, &mut room.gradients(), &mut scratch).unwrap_err();
+            assert_eq!(BindError::Problem(same), error);
+            assert!(room.bits().iter().all(|bits| *bits == f32::NAN.to_bits()));
+        }
+        for of in 0..3 {
+            let mut room = Found::room(&given.problem);
+            let Found { query, key, value } = &mut room;
+            let buffers = [query, key, value];
+            let needed = buffers[of].len();
+            buffers[of].pop();
+            let argument = ["d_q", "d_k", "d_v"][of];
+            let mut workspace = plan.workspace().unwrap();
+            let error = plan.bind(good, room.gradients(), &mut workspace).unwrap_err();
+            assert_eq!(error, BindError::Problem(E::Short { argument, found: needed - 1, needed }));
+        }
+        // A workspace of a smaller plan.
+        let small = Given::of(&Params::plain(2, 2, 1, 1).build("small")).unwrap();
+        let other = engine.backward_plan(&small.problem, &BackwardPlanOptions::default()).unwrap();
+        let mut room = Found::room(&given.problem);
+        let mut workspace = other.workspace().unwrap();
+        let error = plan.bind(good, room.gradients(), &mut workspace).unwrap_err();
+        assert!(matches!(error, BindError::Workspace { .. }), "{error}");
+    }
+    let mut scratch = [0.0; 3];
+    let mut room = Found::room(&given.problem);
+    let error = scalar::run(&given.problem, &good, &mut room.gradients(), &mut scratch).unwrap_err();
+    assert!(matches!(error, E::Short { argument: "scratch", found: 3, .. }), "{error}");
+}
+
+#[test]
+fn problems_without_a_backward_pass_are_refused() {
+    let of = |n, d| View::dense("x", Layout::Bhnd, &[2, n, d], None).unwrap();
+    let spec = Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2));
+    let problem = spec.check().unwrap();
+    let good = BackwardSpec::new(&problem).unwrap();
+    let mismatch = |argument, axis, found, allowed, of| E::Mismatch { argument, axis, found, allowed, of };
+    for (bad, error) in [
+        (BackwardSpec { upstream: of(3, 2), ..good }, mismatch("d_out", "tokens", 3, 4, "out")),
+        (BackwardSpec { query: of(4, 2), ..good }, mismatch("d_q", "head size", 2, 3, "q")),
+        (BackwardSpec { key: of(4, 3), ..good }, mismatch("d_k", "tokens", 4, 5, "k")),
+        (BackwardSpec { value: of(5, 3), ..good }, mismatch("d_v", "head size", 3, 2, "v")),
+        (
+            BackwardSpec { key: View::new("x", [1, 2, 5, 3], [0, 0, 3, 1]).unwrap(), ..good },
+            E::Overlap { argument: "d_k" },
+        ),
+    ] {
+        assert_eq!(bad.check(&problem).unwrap_err(), error);
+    }
+    let past = Spec { past_key: Some(of(2, 3)), past_value: Some(of(2, 2)), ..spec }.check().unwrap();
+    let error = BackwardProblem::new(&past).unwrap_err();
+    assert_eq!(error, E::Conflict { argument: "past_k", other: "d_out" });
+    // Keys that the batch shares have a gradient each.
+    let shared = View::new("k", [3, 2, 5, 3], [0, 15, 3, 1]).unwrap();
+    let of = |n, d| View::dense("x", Layout::Bhnd, &[3, 2, n, d], None).unwrap();
+    let shared = Spec { key: shared, ..Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)) };
+    let problem = BackwardProblem::new(&shared.check().unwrap()).unwrap();
+    assert_eq!(problem.spec().key, of(5, 3));
+}
+
+/// Tasks of quorums, each alone, sum to the gradients of the whole.
+#[test]
+fn tasks_sum_to_the_whole() {
+    let mask = Some(MaskParams { kind: MaskKind::Bool, dims: vec![100, 117], density: 0.8 });
+    let causal = Some(Alignment::BottomRight);
+    let plain = Params { heads: 2, kv_heads: 1, batch: 2, ..Params::plain(100, 117, 12, 8) };
+    let cases = [plain.clone(), Params { mask, causal, lengths: true, ..plain }];
+    for (params, chunks) in cases.into_iter().zip([&[7][..], &[3, 7]]) {
+        let given = Given::of(&params.build("tasks")).unwrap();
+        let exact = given.exact();
+        let division = Division::new(chunks).unwrap();
+        let zeros = || {
+            let Found { query, key, value } = Found::room(&given.problem);
+            let zero = |x: Vec<f32>| vec![0.0; x.len()];
+            Found { query: zero(query), key: zero(key), value: zero(value) }
+        };
+        let mut sums: Vec<Found> = (0..=engines(2).len()).map(|_| zeros()).collect();
+        let mut structure = scalar::structure(&given.problem);
+        for number in 0..division.tasks() {
+            let task = Task::new(&division, &division.path(number).unwrap(), 100, 117).unwrap();
+            let inputs = BackwardInputs { task: Some(&task), ..given.inputs() };
+            let mut part = Found::room(&given.problem);
+            let mut scratch = vec![0.0; scalar::scratch_len(&given.problem).unwrap()];
+            scalar::run(&given.problem, &inputs, &mut part.gradients(), &mut scratch).unwrap();
+            let mut parts = vec![part];
+            parts.extend(engines(2).iter().map(|engine| given.engine(engine, inputs, None).0));
+            for (sum, mut part) in sums.iter_mut().zip(parts) {
+                // Tokens that the task does not hold get nothing.
+                let held = |token| {
+                    task.keys()
+                        .iter()
+                        .any(|run| (run.span().start..run.span().start + run.span().tokens).contains(&token))
+                };
+                for token in (0..117).filter(|token| !held(*token)) {
+                    let at = given.problem.spec().key.row(1, 0, token);
+                    assert_eq!(part.key[at..at + 12], [0.0; 12]);
+                }
+                sum.gradients().add(&given.problem, &task, &part.gradients()).unwrap();
+            }
+        }
+        structure.additions += division.tasks() as usize;
+        for sum in &sums {
+            exact.check(sum, &structure).unwrap();
+        }
+    }
+    // A task of longer sequences is refused.
+    let given = Given::of(&Params::plain(5, 6, 4, 4).build("short")).unwrap();
+    let division = Division::new(&[7]).unwrap();
+    let task = Task::new(&division, &division.path(0).unwrap(), 70, 70).unwrap();
+    let inputs = BackwardInputs { task: Some(&task), ..given.inputs() };
+    let error = inputs.check(&given.problem).unwrap_err();
+    assert!(matches!(error, E::Mismatch { argument: "q", of: "the task", .. }), "{error}");
+}
+
+/// A 16-bit output is rounded, and `D` with it: gradients are off by that and no more.
+#[test]
+fn outputs_of_16_bits_cost_their_rounding() {
+    let case = Params { dtype: DType::F16, ..Params::plain(30, 40, 16, 16) }.build("f16");
+    let given = Given::of(&case).unwrap();
+    let exact = given.exact();
+    for engine in engines(1) {
+        let problem = case.problem();
+        let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+        let mut output = Data::filled(DType::F16, case.spec.output.extent(), 0.0);
+        let mut workspace = plan.workspace().unwrap();
+        let outputs = Outputs::new(output.elements_mut());
+        plan.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
+        let inputs = BackwardInputs { output: output.elements(), ..given.inputs() };
+        let (found, mut structure) = given.engine(&engine, inputs, None);
+        structure.exp2_relative += DType::F16.unit_roundoff();
+        let worst = exact.check(&found, &structure).unwrap();
+        assert!(worst > 1e-6, "{worst:e}: is the output read at all?");
+    }
+}
