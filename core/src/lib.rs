@@ -12,6 +12,7 @@
 //! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
+//! | attention divided into tasks that share nothing | [`quorum`] |
 //! | the description of a device | [`profile`] |
 //! | what attention costs, whole and in tasks | [`model`] |
 //! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
@@ -29,6 +30,7 @@ pub mod dtype;
 pub mod model;
 pub mod monoid;
 pub mod profile;
+pub mod quorum;
 pub mod scan;
 pub mod state;
 #[cfg(feature = "telemetry")]

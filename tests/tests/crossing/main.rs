@@ -25,6 +25,7 @@ mod hostile;
 mod laws;
 mod layout;
 mod masks;
+mod quorums;
 mod reference_oracle;
 mod refusals;
 mod scans;

@@ -1,0 +1,70 @@
+//! Chunks whose sizes differ by one token at most.
+
+use core::ops::Range;
+
+/// A sequence cut into chunks whose sizes differ by one token at most, the larger ones first. There may be fewer tokens than
+/// chunks, or none: the last chunks are then empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalancedChunkLayout {
+    tokens: usize,
+    chunks: usize,
+}
+
+impl BalancedChunkLayout {
+    /// Of `tokens` tokens in `chunks` chunks; zero chunks count as one.
+    #[must_use]
+    pub const fn new(tokens: usize, chunks: usize) -> BalancedChunkLayout {
+        BalancedChunkLayout { tokens, chunks: if chunks == 0 { 1 } else { chunks } }
+    }
+
+    /// The tokens of chunk `chunk`; none, at the end, from the number of chunks on.
+    #[must_use]
+    pub fn range(&self, chunk: usize) -> Range<usize> {
+        self.start(chunk)..self.start(chunk.saturating_add(1))
+    }
+
+    /// The chunk of token `token`, which is below the number of tokens.
+    #[must_use]
+    pub const fn chunk_of(&self, token: usize) -> usize {
+        let (size, larger) = (self.tokens / self.chunks, self.tokens % self.chunks);
+        let in_larger = larger * (size + 1);
+        if token < in_larger || size == 0 { token / (size + 1) } else { larger + (token - in_larger) / size }
+    }
+
+    fn start(&self, chunk: usize) -> usize {
+        if chunk >= self.chunks {
+            return self.tokens;
+        }
+        chunk * (self.tokens / self.chunks) + chunk.min(self.tokens % self.chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_balanced_and_cover_every_token_once() {
+        for chunks in [1, 3, 7, 13, 57] {
+            for tokens in 0..130 {
+                let layout = BalancedChunkLayout::new(tokens, chunks);
+                let mut next = 0;
+                for chunk in 0..chunks {
+                    let range = layout.range(chunk);
+                    assert_eq!(range.start, next);
+                    let size = range.len();
+                    assert!(size == tokens / chunks || size == tokens.div_ceil(chunks));
+                    assert!(range.clone().all(|token| layout.chunk_of(token) == chunk), "{layout:?} {chunk}");
+                    next = range.end;
+                }
+                assert_eq!(
+                    (next, layout.range(chunks), layout.range(usize::MAX)),
+                    (tokens, tokens..tokens, tokens..tokens)
+                );
+            }
+        }
+        let most = BalancedChunkLayout::new(usize::MAX, 1057);
+        assert_eq!(most.range(1056).end, usize::MAX);
+        assert_eq!(most.chunk_of(usize::MAX - 1), 1056);
+    }
+}

@@ -1,0 +1,152 @@
+//! Divisions: the interest set of each level, and the numbers of tasks.
+
+use super::error::QuorumError;
+use super::path::{MAX_LEVELS, TaskPath};
+use super::set::InterestSet;
+use heapless::Vec;
+
+/// How a sequence is divided: an interest set for each level. Its tasks of full depth are numbered in the order of their
+/// paths, the last digit fastest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    sets: Vec<InterestSet, MAX_LEVELS>,
+    /// Tasks of full depth below one of each depth: from the whole to one of full depth.
+    below: [u64; MAX_LEVELS + 1],
+}
+
+impl Division {
+    /// By the sets of [`InterestSet::of`] for the given numbers of chunks, one for each level.
+    ///
+    /// # Errors
+    /// Returns an error if there is no level or more than [`MAX_LEVELS`], if a number of chunks has no set, or if the tasks
+    /// cannot be counted in 64 bits.
+    pub fn new(chunks: &[usize]) -> Result<Division, QuorumError> {
+        let levels = QuorumError::Levels { found: chunks.len() };
+        let mut sets = Vec::new();
+        for chunks in chunks {
+            sets.push(InterestSet::of(*chunks)?).map_err(|_| levels)?;
+        }
+        Division::of_sets(sets)
+    }
+
+    /// By sets of the caller's.
+    ///
+    /// # Errors
+    /// Returns an error if there is no level or if the tasks cannot be counted in 64 bits.
+    pub fn of_sets(sets: Vec<InterestSet, MAX_LEVELS>) -> Result<Division, QuorumError> {
+        if sets.is_empty() {
+            return Err(QuorumError::Levels { found: 0 });
+        }
+        let mut below = [1u64; MAX_LEVELS + 1];
+        for (level, set) in sets.iter().enumerate().rev() {
+            let tasks = below[level + 1].checked_mul(set.chunks() as u64);
+            below[level] = tasks.ok_or(QuorumError::TooManyTasks)?;
+        }
+        Ok(Division { sets, below })
+    }
+
+    /// The set of each level.
+    #[must_use]
+    pub fn sets(&self) -> &[InterestSet] {
+        &self.sets
+    }
+
+    /// Number of levels.
+    #[must_use]
+    pub fn levels(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// Number of tasks of full depth.
+    #[must_use]
+    pub const fn tasks(&self) -> u64 {
+        self.below[0]
+    }
+
+    /// The path of task `number` of full depth.
+    ///
+    /// # Errors
+    /// Returns an error if the number is not below [`Division::tasks`].
+    pub fn path(&self, number: u64) -> Result<TaskPath, QuorumError> {
+        if number >= self.tasks() {
+            return Err(QuorumError::Number { found: number, tasks: self.tasks() });
+        }
+        Ok(self.prefix(number, self.levels()))
+    }
+
+    /// The first `depth` levels of the path of task `number`, which exists.
+    pub(super) fn prefix(&self, number: u64, depth: usize) -> TaskPath {
+        let mut path = TaskPath::default();
+        for (level, set) in self.sets.iter().enumerate().take(depth) {
+            let digit = number / self.below[level + 1] % set.chunks() as u64;
+            path = path.below(digit as u16).unwrap_or(path);
+        }
+        path
+    }
+
+    /// Requires that `path` names a task of the division, of any depth.
+    ///
+    /// # Errors
+    /// Returns an error if the path has more levels than the division, or a digit out of range.
+    pub fn check(&self, path: &TaskPath) -> Result<(), QuorumError> {
+        if path.depth() > self.levels() {
+            return Err(QuorumError::Deep { path: *path, levels: self.levels() });
+        }
+        for (level, (digit, set)) in path.digits().iter().zip(&self.sets).enumerate() {
+            if usize::from(*digit) >= set.chunks() {
+                return Err(QuorumError::Digit { path: *path, level: level + 1, chunks: set.chunks() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers `first..end` of the tasks of full depth that `path`, which is checked, covers.
+    pub(super) fn covered(&self, path: &TaskPath) -> (u64, u64) {
+        let digits = path.digits().iter().zip(&self.below[1..]);
+        let first = digits.map(|(digit, below)| u64::from(*digit) * below).sum();
+        (first, first + self.below[path.depth()])
+    }
+
+    /// Tasks of full depth that one of `depth` levels covers.
+    pub(super) fn below(&self, depth: usize) -> u64 {
+        self.below[depth.min(MAX_LEVELS)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_paths_in_mixed_bases() {
+        let division = Division::new(&[7, 3, 13]).unwrap();
+        assert_eq!((division.tasks(), division.levels()), (273, 3));
+        let mut last = TaskPath::default();
+        for number in 0..273 {
+            let path = division.path(number).unwrap();
+            assert!(path > last || number == 0);
+            assert_eq!(division.covered(&path), (number, number + 1));
+            division.check(&path).unwrap();
+            last = path;
+        }
+        assert_eq!(last, "6.2.12".parse().unwrap());
+        assert_eq!(division.covered(&"6.1".parse().unwrap()), (247, 260));
+        assert_eq!(division.covered(&TaskPath::default()), (0, 273));
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused() {
+        use QuorumError as E;
+        let division = Division::new(&[7, 3]).unwrap();
+        let path = |text: &str| text.parse::<TaskPath>().unwrap();
+        assert_eq!(division.path(21), Err(E::Number { found: 21, tasks: 21 }));
+        let (deep, wide) = (path("0.0.0"), path("1.3"));
+        assert_eq!(division.check(&deep), Err(E::Deep { path: deep, levels: 2 }));
+        assert_eq!(division.check(&wide), Err(E::Digit { path: wide, level: 2, chunks: 3 }));
+        assert_eq!(Division::new(&[]), Err(E::Levels { found: 0 }));
+        assert_eq!(Division::new(&[1; 13]), Err(E::Levels { found: 13 }));
+        assert_eq!(Division::new(&[1057; 7]), Err(E::TooManyTasks));
+        assert_eq!(Division::new(&[7, 43]), Err(E::NoSet { found: 43, below: Some(31), above: Some(57) }));
+        assert!(Division::new(&[7; 12]).is_ok() && Division::new(&[1057; 6]).is_ok());
+    }
+}

@@ -1,0 +1,104 @@
+//! Paths: the names of tasks.
+
+use super::error::QuorumError;
+use core::fmt;
+use core::str::FromStr;
+
+/// Largest number of levels of a division.
+pub const MAX_LEVELS: usize = 12;
+
+/// The name of a task: which one at each level, from the first. The path of no level is the whole.
+///
+/// Paths are ordered as words are, which is the order of the tasks of a tree. Written as `0.3.1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskPath {
+    digits: [u16; MAX_LEVELS],
+    depth: u8,
+}
+
+impl TaskPath {
+    /// The path of `digits`.
+    ///
+    /// # Errors
+    /// Returns an error if there are more than [`MAX_LEVELS`] digits. [`Division`](super::Division) checks their range.
+    pub fn new(digits: &[u16]) -> Result<TaskPath, QuorumError> {
+        let mut path = TaskPath::default();
+        for digit in digits {
+            path = path.below(*digit).ok_or(QuorumError::Levels { found: digits.len() })?;
+        }
+        Ok(path)
+    }
+
+    /// Number of levels.
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.depth as usize
+    }
+
+    /// The digit of each level.
+    #[must_use]
+    pub fn digits(&self) -> &[u16] {
+        self.digits.get(..self.depth()).unwrap_or_default()
+    }
+
+    /// The task `digit` below this one; `None` if there are no more levels.
+    #[must_use]
+    pub fn below(mut self, digit: u16) -> Option<TaskPath> {
+        let depth = self.depth();
+        *self.digits.get_mut(depth)? = digit;
+        self.depth += 1;
+        Some(self)
+    }
+}
+
+impl fmt::Display for TaskPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.depth == 0 {
+            return f.write_str("of the whole");
+        }
+        for (level, digit) in self.digits().iter().enumerate() {
+            write!(f, "{}{digit}", if level == 0 { "" } else { "." })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for TaskPath {
+    type Err = QuorumError;
+
+    fn from_str(text: &str) -> Result<TaskPath, QuorumError> {
+        let mut path = TaskPath::default();
+        for digit in text.split('.') {
+            let plain = !digit.is_empty() && digit.bytes().all(|byte| byte.is_ascii_digit());
+            let digit = digit.parse().ok().filter(|_| plain).ok_or(QuorumError::Path)?;
+            path = path.below(digit).ok_or(QuorumError::Path)?;
+        }
+        Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::fmt::Write;
+
+    #[test]
+    fn paths_are_numbers_with_dots() {
+        for text in ["0", "6", "0.3.1", "12.0.1056", "1.2.3.4.5.6.7.8.9.10.11.12"] {
+            let mut again = heapless::String::<64>::new();
+            write!(again, "{}", text.parse::<TaskPath>().unwrap()).unwrap();
+            assert_eq!(again, text);
+        }
+        for text in ["", ".", "1.", ".1", "a", "-1", "+1", "1,2", "65536", "0.0.0.0.0.0.0.0.0.0.0.0.0"] {
+            assert_eq!(text.parse::<TaskPath>(), Err(QuorumError::Path), "{text}");
+        }
+        assert_eq!(TaskPath::new(&[0; 13]), Err(QuorumError::Levels { found: 13 }));
+    }
+
+    #[test]
+    fn paths_are_in_the_order_of_words() {
+        let of = |text: &str| text.parse::<TaskPath>().unwrap();
+        assert!(of("0.3") < of("0.3.0") && of("0.3.0") < of("0.3.1") && of("0.9.9") < of("1"));
+        assert!(TaskPath::default() < of("0"));
+    }
+}

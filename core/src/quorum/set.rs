@@ -1,0 +1,249 @@
+//! Interest sets: which chunks a task holds.
+
+use super::error::QuorumError;
+use super::singer;
+use heapless::Vec;
+
+/// Largest number of members of an interest set: that of the prime power 32.
+pub const MAX_MEMBERS: usize = 33;
+
+/// Largest number of chunks with an interest set.
+pub const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
+
+/// Members less one of the sets that exist here: 0 and 1, which are trivial, and the prime powers up to 32.
+const ORDERS: [usize; 20] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 19, 23, 25, 27, 29, 31, 32];
+
+/// The sets of table 3 of the paper that are difference sets; the one printed for 133 chunks is not.
+const PRINTED: [(usize, &[usize]); 7] = [
+    (7, &[0, 1, 3]),
+    (13, &[0, 1, 3, 9]),
+    (21, &[0, 1, 4, 14, 16]),
+    (31, &[0, 1, 3, 8, 12, 18]),
+    (57, &[0, 1, 3, 13, 32, 36, 43, 52]),
+    (73, &[0, 1, 3, 7, 15, 31, 36, 54, 63]),
+    (91, &[0, 1, 3, 9, 27, 49, 56, 61, 77, 81]),
+];
+
+/// `l` offsets modulo `c = l (l − 1) + 1` of which every nonzero difference occurs exactly once, 0 among them: a
+/// `(c, l, 1)` difference set. Every set is verified when it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterestSet {
+    chunks: usize,
+    members: Vec<u16, MAX_MEMBERS>,
+}
+
+impl InterestSet {
+    /// The set for `chunks` chunks: the paper's where it prints a valid one (table 3), else Singer's.
+    ///
+    /// # Errors
+    /// [`QuorumError::NoSet`] unless `chunks` is 1, 3, or `q² + q + 1` for a prime power `q` of at most 32. It names the
+    /// neighbours that have a set. There is none for 43 and 111 chunks at all, as there is no projective plane of order 6
+    /// or 10.
+    pub fn of(chunks: usize) -> Result<InterestSet, QuorumError> {
+        if let Some((_, members)) = PRINTED.iter().find(|(c, _)| *c == chunks) {
+            return InterestSet::from_members(chunks, members);
+        }
+        let none = || QuorumError::NoSet {
+            found: chunks,
+            below: InterestSet::sizes().filter(|c| *c < chunks).last(),
+            above: InterestSet::sizes().find(|c| *c > chunks),
+        };
+        match chunks {
+            1 => InterestSet::from_members(1, &[0]),
+            3 => InterestSet::from_members(3, &[0, 1]),
+            _ => {
+                let order = ORDERS.into_iter().find(|q| q * q + q + 1 == chunks).ok_or_else(none)?;
+                singer::set(order).ok_or_else(none)
+            }
+        }
+    }
+
+    /// A set of the caller's, in any order.
+    ///
+    /// # Errors
+    /// Returns an error if the members are not an interest set: one out of range or given twice, none that is 0, or
+    /// differences that are missing or doubled, with their numbers.
+    pub fn from_members(chunks: usize, members: &[usize]) -> Result<InterestSet, QuorumError> {
+        if chunks == 0 || chunks > MAX_CHUNKS {
+            let (first, last) = (InterestSet::sizes().next(), InterestSet::sizes().last());
+            return Err(QuorumError::NoSet {
+                found: chunks,
+                below: last.filter(|c| *c < chunks),
+                above: first.filter(|c| *c > chunks),
+            });
+        }
+        let mut is_member = [false; MAX_CHUNKS];
+        for &found in members {
+            match is_member[..chunks].get_mut(found) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return Err(QuorumError::Member { found, chunks }),
+            }
+        }
+        if !is_member[0] {
+            return Err(QuorumError::NoOwner);
+        }
+        let (mut missing, mut doubled) = (0, 0);
+        for difference in 1..chunks {
+            let from = |member: &&usize| is_member[(**member + difference) % chunks];
+            match members.iter().filter(from).count() {
+                0 => missing += 1,
+                1 => {}
+                _ => doubled += 1,
+            }
+        }
+        if missing + doubled > 0 {
+            return Err(QuorumError::Differences { chunks, missing, doubled });
+        }
+        // Each of the `l (l − 1)` differences is one of `chunks − 1`, so there is room for all members.
+        let members = (0..chunks).filter(|x| is_member[*x]).map(|x| x as u16).collect();
+        Ok(InterestSet { chunks, members })
+    }
+
+    /// Every number of chunks that has a set, in order.
+    pub fn sizes() -> impl Iterator<Item = usize> {
+        ORDERS.into_iter().map(|q| q * q + q + 1)
+    }
+
+    /// Number of chunks `c`.
+    #[must_use]
+    pub const fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    /// The members, in order; the first is 0.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = usize> + Clone + '_ {
+        self.members.iter().map(|x| usize::from(*x))
+    }
+
+    /// The set that belongs to it (appendix B): each member subtracted from the second one, modulo the number of chunks.
+    /// Differences keep their numbers, so it is an interest set; its paired one is the set itself.
+    #[must_use]
+    pub fn paired(&self) -> InterestSet {
+        let second = self.members().nth(1).unwrap_or(0);
+        let mut members: Vec<u16, MAX_MEMBERS> =
+            self.members().map(|x| ((self.chunks + second - x) % self.chunks) as u16).collect();
+        members.sort_unstable();
+        InterestSet { chunks: self.chunks, members }
+    }
+
+    /// The chunks of task `task`, in the order of the members: `(task + o) mod c`.
+    pub fn chunks_of(&self, task: usize) -> impl Iterator<Item = usize> + '_ {
+        let task = task % self.chunks;
+        self.members().map(move |member| (task + member) % self.chunks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By a matrix of pairs, not by differences.
+    fn covers(set: &InterestSet) -> bool {
+        let c = set.chunks();
+        (0..c).all(|a| {
+            (0..c).filter(|b| *b != a).all(|b| {
+                let meets = |task: &usize| {
+                    let mut both = (false, false);
+                    for chunk in set.chunks_of(*task) {
+                        both = (both.0 | (chunk == a), both.1 | (chunk == b));
+                    }
+                    both == (true, true)
+                };
+                (0..c).filter(meets).count() == 1
+            })
+        })
+    }
+
+    #[test]
+    fn every_size_has_a_set_of_which_two_chunks_meet_once() {
+        for chunks in InterestSet::sizes() {
+            let set = InterestSet::of(chunks).unwrap();
+            let l = set.members().len();
+            assert_eq!((set.chunks(), l * (l - 1) + 1), (chunks, chunks));
+            if chunks <= if cfg!(miri) { 13 } else { 133 } {
+                assert!(covers(&set), "{set:?}");
+            }
+            let paired = set.paired();
+            let members: Vec<usize, MAX_MEMBERS> = paired.members().collect();
+            assert_eq!(InterestSet::from_members(chunks, &members).as_ref(), Ok(&paired));
+            assert_eq!(paired.paired(), set);
+            assert!(chunks <= 3 || paired != set);
+        }
+        assert_eq!(InterestSet::sizes().last(), Some(MAX_CHUNKS));
+    }
+
+    #[test]
+    fn printed_sets_are_kept() {
+        let members = |c| -> Vec<usize, MAX_MEMBERS> { InterestSet::of(c).unwrap().members().collect() };
+        assert_eq!(members(7), [0, 1, 3]);
+        assert_eq!(members(91), [0, 1, 3, 9, 27, 49, 56, 61, 77, 81]);
+        let paired = InterestSet::of(7).unwrap().paired();
+        assert!(paired.members().eq([0, 1, 5]));
+        let paired = InterestSet::of(13).unwrap().paired();
+        assert!(paired.members().eq([0, 1, 5, 11]));
+    }
+
+    #[test]
+    fn singers_sets_stand_beside_the_printed_ones() {
+        for (chunks, members) in PRINTED {
+            let set = singer::set(members.len() - 1).unwrap();
+            assert!(set.chunks() == chunks && covers(&set), "{set:?}");
+        }
+    }
+
+    /// Table 3's set for 133 chunks lacks 40 differences; Singer's takes its place.
+    #[test]
+    fn the_set_printed_for_133_chunks_is_refused() {
+        let printed = [0, 1, 4, 12, 21, 26, 45, 68, 84, 96, 98, 126];
+        let Err(QuorumError::Differences { chunks: 133, missing, doubled }) =
+            InterestSet::from_members(133, &printed)
+        else {
+            panic!("accepted");
+        };
+        assert!(missing == 40 && doubled > 0, "{missing} {doubled}");
+        assert!(covers(&InterestSet::of(133).unwrap()) || cfg!(miri));
+    }
+
+    #[test]
+    fn sizes_without_a_set_name_their_neighbours() {
+        let of = |found, below, above| {
+            let want = QuorumError::NoSet { found, below, above };
+            assert_eq!(InterestSet::of(found), Err(want));
+        };
+        of(43, Some(31), Some(57));
+        of(111, Some(91), Some(133));
+        of(0, None, Some(1));
+        of(2, Some(1), Some(3));
+        of(8, Some(7), Some(13));
+        of(1058, Some(1057), None);
+        of(usize::MAX, Some(1057), None);
+        assert!(InterestSet::from_members(usize::MAX, &[0]).is_err());
+        assert!(InterestSet::from_members(0, &[]).is_err());
+    }
+
+    #[test]
+    fn changed_members_are_refused() {
+        use QuorumError as E;
+        for i in 1..3 {
+            for member in (0..7).filter(|m| ![0, 1, 3].contains(m)) {
+                let mut members = [0, 1, 3];
+                members[i] = member;
+                let valid = [[0, 1, 5], [0, 2, 3], [0, 4, 5], [0, 2, 6], [0, 4, 6]].map(|mut x| {
+                    x.sort_unstable();
+                    x
+                });
+                members.sort_unstable();
+                let made = InterestSet::from_members(7, &members);
+                assert_eq!(made.is_ok(), valid.contains(&members), "{members:?}");
+            }
+        }
+        let of = |members: &[usize]| InterestSet::from_members(7, members).unwrap_err();
+        assert_eq!(of(&[0, 1, 7]), E::Member { found: 7, chunks: 7 });
+        assert_eq!(of(&[0, 1, 1]), E::Member { found: 1, chunks: 7 });
+        assert_eq!(of(&[1, 2, 4]), E::NoOwner);
+        assert_eq!(of(&[]), E::NoOwner);
+        assert_eq!(of(&[0, 1, 2]), E::Differences { chunks: 7, missing: 2, doubled: 2 });
+        assert_eq!(of(&[0, 1]), E::Differences { chunks: 7, missing: 4, doubled: 0 });
+        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6]), E::Differences { chunks: 7, missing: 0, doubled: 6 });
+    }
+}

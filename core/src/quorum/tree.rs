@@ -1,0 +1,101 @@
+//! Trees: sets of tasks that cover everything once.
+
+use super::division::Division;
+use super::error::QuorumError;
+use super::path::TaskPath;
+
+/// Tasks that together compute every pair of a query and a key exactly once: each path of full depth has exactly one of them
+/// as its beginning. A uniform tree has all tasks of one depth; a hybrid one divides some further than others (section
+/// 2.4).
+#[derive(Clone, Copy, Debug)]
+pub struct Tree<'a> {
+    paths: &'a [TaskPath],
+}
+
+impl<'a> Tree<'a> {
+    /// Checks that `paths` are such tasks of `division`, and sorts them: the order in which their states merge.
+    ///
+    /// # Errors
+    /// Returns an error if a path is not one of the division's ([`Division::check`]), if one is given twice or lies below
+    /// another, or if one is missing.
+    pub fn new(division: &Division, paths: &'a mut [TaskPath]) -> Result<Tree<'a>, QuorumError> {
+        for path in &*paths {
+            division.check(path)?;
+        }
+        paths.sort_unstable();
+        let mut next = 0;
+        for path in &*paths {
+            let (first, end) = division.covered(path);
+            if first < next {
+                return Err(QuorumError::Doubled { path: *path });
+            }
+            if first > next {
+                return Err(gap(division, next, first));
+            }
+            next = end;
+        }
+        if next < division.tasks() {
+            return Err(gap(division, next, division.tasks()));
+        }
+        Ok(Tree { paths })
+    }
+
+    /// The tasks, in the order in which their states merge.
+    #[must_use]
+    pub const fn paths(&self) -> &'a [TaskPath] {
+        self.paths
+    }
+}
+
+/// The largest task that begins at number `first` and covers none from `end` on.
+fn gap(division: &Division, first: u64, end: u64) -> QuorumError {
+    let fits = |depth: &usize| {
+        let tasks = division.below(*depth);
+        first.is_multiple_of(tasks) && tasks <= end - first
+    };
+    let depth = (0..division.levels()).find(fits).unwrap_or(division.levels());
+    QuorumError::Missing { path: division.prefix(first, depth) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heapless::Vec;
+
+    fn check(levels: &[usize], texts: &[&str]) -> Result<(), QuorumError> {
+        let division = Division::new(levels).unwrap();
+        let mut paths: Vec<TaskPath, 32> = texts.iter().map(|text| text.parse().unwrap()).collect();
+        Tree::new(&division, &mut paths).map(|tree| {
+            assert!(tree.paths().is_sorted());
+        })
+    }
+
+    #[test]
+    fn uniform_and_hybrid_trees_cover_everything() {
+        assert_eq!(check(&[3], &["2", "0", "1"]), Ok(()));
+        assert_eq!(check(&[3, 3], &["0", "1.2", "1.0", "1.1", "2"]), Ok(()));
+        assert_eq!(check(&[3, 1, 3], &["0", "1.0.2", "1.0.0", "1.0.1", "2.0"]), Ok(()));
+        let division = Division::new(&[7]).unwrap();
+        assert!(Tree::new(&division, &mut [TaskPath::default()]).is_ok());
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_foreign_is_named() {
+        use QuorumError as E;
+        let path = |text: &str| text.parse::<TaskPath>().unwrap();
+        let missing = |text| Err(E::Missing { path: path(text) });
+        let doubled = |text| Err(E::Doubled { path: path(text) });
+        assert_eq!(check(&[3], &["0", "2"]), missing("1"));
+        assert_eq!(check(&[3], &["1", "2"]), missing("0"));
+        assert_eq!(check(&[3], &["0", "1"]), missing("2"));
+        assert_eq!(check(&[3], &["0", "1", "1", "2"]), doubled("1"));
+        assert_eq!(check(&[3, 3], &["0", "1.0", "1.2", "2"]), missing("1.1"));
+        assert_eq!(check(&[3, 3], &["0.0", "2"]), missing("0.1"));
+        assert_eq!(check(&[3, 3], &["0", "2"]), missing("1"));
+        assert_eq!(check(&[3, 3], &["0", "0.1", "1", "2"]), doubled("0.1"));
+        assert_eq!(check(&[3, 3], &["0", "0.0", "1", "2"]), doubled("0.0"));
+        assert_eq!(check(&[3], &["0", "1", "3"]), Err(E::Digit { path: path("3"), level: 1, chunks: 3 }));
+        assert_eq!(check(&[3], &["0", "1", "2.0"]), Err(E::Deep { path: path("2.0"), levels: 1 }));
+        assert_eq!(check(&[3], &[]), Err(E::Missing { path: TaskPath::default() }));
+    }
+}
