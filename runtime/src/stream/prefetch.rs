@@ -1,0 +1,288 @@
+//! Two buffers: one is filled by a thread of its own while the other is computed.
+//!
+//! **The naive loop** reads a part and computes it, one after the other, so that a storage device idles while the
+//! processor works, and the other way round:
+//!
+//! ```text
+//! for each part:   read it     compute it
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Part `i + 1` is read while part `i` is computed.* With two buffers that is all the overlap there can be: time
+//!    is then the longer of reading and computing, part by part.
+//! 2. *The buffers are the caller's*, so that everything is allocated before the first part is read.
+//! 3. *The thread ends with the call*, however that ends: it is scoped, and a failure on either side closes the
+//!    channels on which the other waits.
+//! 4. *Time is kept where it passes*: reading in the thread, computing and waiting in the caller. What the caller
+//!    waits for is reading that is not hidden, the first part's included.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of the reader's stack.
+const STACK: usize = 256 << 10;
+
+/// Where the time of a call went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// From the first read to the end.
+    pub total: Duration,
+    /// Reading, much of it under the computation.
+    pub read: Duration,
+    /// Computing.
+    pub compute: Duration,
+    /// Waiting for reads, with nothing to compute.
+    pub wait: Duration,
+    /// Number of bytes that were read.
+    pub bytes: u64,
+    /// Number of parts.
+    pub parts: u64,
+}
+
+impl Times {
+    /// `1 − wait / total` (equation 26 of the ELSA paper): one if all reading was hidden.
+    #[must_use]
+    pub fn overlap(&self) -> f64 {
+        let total = self.total.as_secs_f64();
+        if total > 0.0 { 1.0 - self.wait.as_secs_f64() / total } else { 1.0 }
+    }
+
+    /// The times of two calls, one after the other.
+    #[must_use]
+    pub fn and(self, next: Times) -> Times {
+        Times {
+            total: self.total + next.total,
+            read: self.read + next.read,
+            compute: self.compute + next.compute,
+            wait: self.wait + next.wait,
+            bytes: self.bytes + next.bytes,
+            parts: self.parts + next.parts,
+        }
+    }
+}
+
+/// Why [`prefetch`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrefetchError<E> {
+    /// Reading or computing failed.
+    #[error(transparent)]
+    Failed(E),
+    /// The system cannot start the thread that reads.
+    #[error("reader: its thread cannot be started: {0}")]
+    Thread(io::Error),
+    /// The function that reads panicked.
+    #[error("reader: it panicked")]
+    Panicked,
+}
+
+/// What the reader hands over: a part in a buffer, or why there is none.
+type Filled<'b, P, B, E> = Result<(P, &'b mut B), E>;
+
+/// Reads `parts` in order, each with `read` into one of `buffers`, and calls `compute` for each. The next part is read
+/// by another thread meanwhile. `read` returns the number of bytes that it has read.
+///
+/// The thread has ended when the call returns, so a read that does not return keeps the call from doing so.
+///
+/// # Errors
+/// The first error of `read` or `compute`, in the order of parts; no later part is computed, and at most two more are
+/// read. A thread that cannot be started, and a panic of `read`.
+pub fn prefetch<P, B, E>(
+    buffers: &mut [B; 2],
+    parts: impl IntoIterator<Item = P, IntoIter: Send>,
+    mut read: impl FnMut(&P, &mut B) -> Result<u64, E> + Send,
+    mut compute: impl FnMut(P, &mut B) -> Result<(), E>,
+) -> Result<Times, PrefetchError<E>>
+where
+    P: Send,
+    B: Send,
+    E: Send,
+{
+    let start = Instant::now();
+    let mut parts = parts.into_iter();
+    let (fill, filled) = sync_channel::<Filled<'_, P, B, E>>(buffers.len());
+    let (free, freed) = sync_channel::<&mut B>(buffers.len());
+    for buffer in buffers {
+        // There is room for both, and the receiver lives.
+        let _ = free.send(buffer);
+    }
+    thread::scope(|scope| {
+        let reader = move || {
+            let mut spent = (Duration::ZERO, 0u64);
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                forward(&mut parts, &mut read, &fill, &freed, &mut spent);
+            }));
+            run.map(|()| spent)
+        };
+        let thread = thread::Builder::new()
+            .name("elsa-reader".into())
+            .stack_size(STACK)
+            .spawn_scoped(scope, reader)
+            .map_err(PrefetchError::Thread)?;
+        let mut times = Times::default();
+        let mut failed = None;
+        loop {
+            let waiting = Instant::now();
+            let next = filled.recv();
+            times.wait += waiting.elapsed();
+            let done = match next {
+                Ok(Ok((part, buffer))) => {
+                    let computing = Instant::now();
+                    let done = compute(part, buffer);
+                    times.compute += computing.elapsed();
+                    times.parts += 1;
+                    // Refused when the last part has been read.
+                    let _ = free.send(buffer);
+                    done
+                }
+                Ok(Err(e)) => Err(e),
+                Err(_) => break,
+            };
+            if let Err(e) = done {
+                failed = Some(e);
+                break;
+            }
+        }
+        drop((filled, free));
+        let ended = thread.join();
+        times.total = start.elapsed();
+        match (failed, ended) {
+            (Some(e), _) => Err(PrefetchError::Failed(e)),
+            (None, Ok(Ok((read, bytes)))) => Ok(Times { read, bytes, ..times }),
+            (None, _) => Err(PrefetchError::Panicked),
+        }
+    })
+}
+
+/// Reads part after part into buffers as they become free, until the parts end, a read fails, or nobody takes them.
+fn forward<'b, P, B, E>(
+    parts: &mut impl Iterator<Item = P>,
+    read: &mut impl FnMut(&P, &mut B) -> Result<u64, E>,
+    fill: &SyncSender<Filled<'b, P, B, E>>,
+    freed: &Receiver<&'b mut B>,
+    (time, bytes): &mut (Duration, u64),
+) {
+    for part in parts {
+        let Ok(buffer) = freed.recv() else { return };
+        let reading = Instant::now();
+        let done = read(&part, buffer);
+        *time += reading.elapsed();
+        let filled = match done {
+            Ok(n) => {
+                *bytes += n;
+                Ok((part, buffer))
+            }
+            Err(e) => Err(e),
+        };
+        let failed = filled.is_err();
+        if fill.send(filled).is_err() || failed {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Reads each number into the buffer, and sums what is computed.
+    fn sum(n: u64, fails: Option<u64>, stops: Option<u64>) -> Result<(u64, Times), PrefetchError<String>> {
+        let mut sum = 0;
+        let times = prefetch(
+            &mut [0u64; 2],
+            0..n,
+            |part, buffer| {
+                if fails == Some(*part) {
+                    return Err(format!("read {part}"));
+                }
+                *buffer = part * part;
+                Ok(8)
+            },
+            |part, buffer| {
+                if stops == Some(part) {
+                    return Err(format!("compute {part}"));
+                }
+                assert_eq!(*buffer, part * part);
+                sum += *buffer;
+                Ok(())
+            },
+        )?;
+        Ok((sum, times))
+    }
+
+    #[test]
+    fn every_part_is_computed_once_and_in_order() {
+        for n in [0, 1, 2, 3, 100] {
+            let (found, times) = sum(n, None, None).unwrap();
+            assert_eq!(found, (0..n).map(|i| i * i).sum());
+            assert_eq!((times.parts, times.bytes), (n, 8 * n));
+            assert!(times.total >= times.compute + times.wait && (0.0..=1.0).contains(&times.overlap()));
+        }
+    }
+
+    #[test]
+    fn the_first_failure_ends_the_call() {
+        for n in [1, 2, 7] {
+            for at in 0..n {
+                let read = sum(n, Some(at), None).unwrap_err().to_string();
+                assert_eq!(read, format!("read {at}"));
+                let computed = sum(n, None, Some(at)).unwrap_err().to_string();
+                assert_eq!(computed, format!("compute {at}"));
+                // A part that is not read is not computed: the earlier one decides.
+                let both = sum(n, Some(at), Some(at.saturating_sub(1))).unwrap_err().to_string();
+                assert!(both == format!("compute {}", at.saturating_sub(1)) || at == 0, "{both}");
+            }
+        }
+        let panicked = prefetch(&mut [(), ()], 0..3, |_, ()| panic!("of a source"), |_, ()| Ok::<(), ()>(()));
+        assert!(matches!(panicked, Err(PrefetchError::Panicked)));
+    }
+
+    /// The next part is read while one is computed, and no further than that.
+    #[test]
+    fn one_part_is_read_ahead() {
+        let reads = AtomicUsize::new(0);
+        prefetch(
+            &mut [(), ()],
+            0..5usize,
+            |_, ()| Ok::<_, ()>(reads.fetch_add(1, Ordering::SeqCst) as u64),
+            |part, ()| {
+                let ahead = (part + 2).min(5);
+                let mut spins = 0u64;
+                // Without another thread the count stays where it is.
+                while reads.load(Ordering::SeqCst) < ahead {
+                    spins += 1;
+                    assert!(spins < 5000, "part {part} is computed with nothing read ahead");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                assert!(reads.load(Ordering::SeqCst) <= ahead);
+                Ok(())
+            },
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn waiting_is_what_reading_takes_longer() {
+        let (slow, quick) = (Duration::from_millis(20), Duration::from_millis(2));
+        let of = |read: Duration, compute: Duration| {
+            let read = |_: &i32, (): &mut ()| {
+                thread::sleep(read);
+                Ok::<u64, ()>(0)
+            };
+            let compute = |_, (): &mut ()| {
+                thread::sleep(compute);
+                Ok(())
+            };
+            prefetch(&mut [(), ()], 0..6, read, compute).unwrap()
+        };
+        let hidden = of(quick, slow);
+        assert!(hidden.overlap() > 0.6 && hidden.read >= 6 * quick && hidden.compute >= 6 * slow);
+        let bound = of(slow, quick);
+        assert!(bound.overlap() < 0.5 && bound.wait >= 5 * (slow - quick), "{bound:?}");
+    }
+}
