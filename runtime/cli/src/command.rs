@@ -6,9 +6,10 @@ use crate::info::InfoArgs;
 use crate::listen::ListenArgs;
 use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
+use crate::simulate::SimulateArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{bench, info, listen, onnx, run, verify, warmup};
+use crate::{bench, info, listen, onnx, run, simulate, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -49,6 +50,8 @@ pub enum Command {
     Listen(ListenArgs),
     /// Replace the attention of ONNX models by this runtime's operator, or list it
     Onnx(OnnxArgs),
+    /// What attention over any number of tokens costs: streamed, and divided by quorums
+    Simulate(Box<SimulateArgs>),
 }
 
 impl Command {
@@ -65,6 +68,7 @@ impl Command {
             Command::Warmup(args) => warmup::warmup(args),
             Command::Listen(args) => listen::listen(args),
             Command::Onnx(args) => onnx::onnx(args),
+            Command::Simulate(args) => simulate::simulate(args),
         }
     }
 }

@@ -96,10 +96,9 @@ fn tokens(text: &str) -> Result<Tokens, String> {
         .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))
         .unwrap_or((text, 1.0));
     let found = number.parse::<f64>().ok().map(|x| x * factor);
-    found
-        .filter(|x| (1.0..=MOST).contains(x) && x.fract() == 0.0)
-        .map(Tokens)
-        .ok_or_else(|| format!("allowed: a whole number of tokens from 1 to {MOST:e}, as 1000000, 1e9, 400K, 1M or 1G"))
+    found.filter(|x| (1.0..=MOST).contains(x) && x.fract() == 0.0).map(Tokens).ok_or_else(|| {
+        format!("allowed: a whole number of tokens from 1 to {MOST:e}, as 1000000, 1e9, 400K, 1M or 1G")
+    })
 }
 
 /// `A..B`, both included, or a list.
@@ -122,7 +121,9 @@ fn sizes(text: &str) -> Result<Sizes, String> {
     found
         .filter(|sizes| sizes.len() >= 3 && sizes.windows(2).all(|two| two[0] < two[1]))
         .map(Sizes)
-        .ok_or_else(|| "allowed: three rising numbers of tokens or more, from 1 to 1048576, as 512,1024,2048".into())
+        .ok_or_else(|| {
+            "allowed: three rising numbers of tokens or more, from 1 to 1048576, as 512,1024,2048".into()
+        })
 }
 
 /// A rate.
@@ -137,7 +138,9 @@ mod tests {
 
     #[test]
     fn values_are_understood() {
-        for (text, n) in [("1e9", 1e9), ("1000000", 1e6), ("400K", 4e5), ("1.5M", 1.5e6), ("2G", 2e9), ("1", 1.0)] {
+        for (text, n) in
+            [("1e9", 1e9), ("1000000", 1e6), ("400K", 4e5), ("1.5M", 1.5e6), ("2G", 2e9), ("1", 1.0)]
+        {
             assert_eq!(tokens(text), Ok(Tokens(n)), "{text}");
         }
         for text in ["0", "-1", "1e99", "nan", "inf", "1.5", "", "K", "1k", "1e16", "1e400"] {
@@ -145,9 +148,15 @@ mod tests {
         }
         assert_eq!(levels("5..9"), Ok(Levels(vec![5, 6, 7, 8, 9])));
         assert_eq!((levels("0,2"), levels("3")), (Ok(Levels(vec![0, 2])), Ok(Levels(vec![3]))));
-        assert!(["", "9..5", "1,1", "-1", "25", "a", "1..", "5...9"].into_iter().all(|text| levels(text).is_err()));
+        assert!(
+            ["", "9..5", "1,1", "-1", "25", "a", "1..", "5...9"]
+                .into_iter()
+                .all(|text| levels(text).is_err())
+        );
         assert_eq!(sizes("1,2,3"), Ok(Sizes(vec![1, 2, 3])));
-        assert!(["1,2", "3,2,1", "0,1,2", "a,b,c", "1,2,2000000"].into_iter().all(|text| sizes(text).is_err()));
+        assert!(
+            ["1,2", "3,2,1", "0,1,2", "a,b,c", "1,2,2000000"].into_iter().all(|text| sizes(text).is_err())
+        );
         assert_eq!(link("0.3"), Ok(0.3));
         assert!(["0", "-1", "nan", "inf", "1e7"].into_iter().all(|text| link(text).is_err()));
     }

@@ -119,10 +119,13 @@ impl Tree {
     }
 
     /// The path of each leaf from the root, in order.
-    pub fn paths(self) -> impl Iterator<Item = Vec<usize>> {
+    pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
         let Tree { chunks, base, divided, again } = self;
         let path = move |number: usize, levels: u32| {
-            (0..levels).rev().map(move |level| number / chunks.pow(level) % chunks).collect::<Vec<_>>()
+            (0..levels)
+                .rev()
+                .map(move |level| (number / chunks.pow(level) % chunks) as u16)
+                .collect::<Vec<_>>()
         };
         let kept = (divided..chunks.pow(base)).map(move |i| path(i, base));
         let once = (again..divided * chunks).map(move |i| path(i, base + 1));
@@ -161,7 +164,12 @@ pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Opt
 
 /// The hybrid schedule that ends first, of those that start from tasks of the level `base`. None where these are too many.
 #[must_use]
-pub fn hybrid(chunks: usize, base: u32, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Option<Schedule> {
+pub fn hybrid(
+    chunks: usize,
+    base: u32,
+    limit: f64,
+    cost: impl Fn(u32) -> Option<[f64; 2]>,
+) -> Option<Schedule> {
     let whole = chunks.checked_pow(base)?;
     if (whole * chunks) as f64 > LEAVES {
         return None;
@@ -191,6 +199,7 @@ pub fn hybrid(chunks: usize, base: u32, limit: f64, cost: impl Fn(u32) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_core::quorum::{self, Division, TaskPath};
 
     #[test]
     fn a_timeline_fills_memory_and_never_exceeds_it() {
@@ -225,16 +234,13 @@ mod tests {
                         continue;
                     }
                     let tree = Tree { chunks, base, divided, again };
-                    let mut covered = vec![0; whole * chunks * chunks];
-                    let mut count = 0;
-                    for path in tree.paths() {
-                        count += 1;
-                        let at = path.iter().fold(0, |at, digit| at * chunks + digit);
-                        let below = chunks.pow(base + 2 - path.len() as u32);
-                        covered[at * below..(at + 1) * below].iter_mut().for_each(|times| *times += 1);
-                    }
-                    assert!(covered.iter().all(|times| *times == 1), "{tree:?}");
-                    assert_eq!(count, tree.leaves().iter().sum::<usize>(), "{tree:?}");
+                    let division = Division::new(&vec![chunks; base as usize + 2]).unwrap();
+                    let mut paths: Vec<TaskPath> =
+                        tree.paths().map(|path| TaskPath::new(&path).unwrap()).collect();
+                    assert_eq!(paths.len(), tree.leaves().iter().sum::<usize>(), "{tree:?}");
+                    assert!(quorum::Tree::new(&division, &mut paths).is_ok(), "{tree:?}");
+                    // One fewer is no tree.
+                    assert!(quorum::Tree::new(&division, &mut paths[1..]).is_err(), "{tree:?}");
                 }
             }
         }
@@ -243,7 +249,9 @@ mod tests {
     #[test]
     fn a_hybrid_schedule_is_no_slower_than_a_uniform_one() {
         // The study of a million tokens.
-        let cost = |level: u32| Some([[92.53, 223.22], [52.65, 110.06], [22.56, 19.74], [9.67, 4.13]][level as usize]);
+        let cost = |level: u32| {
+            Some([[92.53, 223.22], [52.65, 110.06], [22.56, 19.74], [9.67, 4.13]][level as usize])
+        };
         let hybrid = hybrid(7, 1, 80.0, cost).unwrap();
         for base in 1..=3 {
             let uniform = of(Tree { chunks: 7, base, divided: 0, again: 0 }, 80.0, cost).unwrap();

@@ -114,16 +114,21 @@ pub fn named(name: &str) -> Result<Costs, Error> {
 }
 
 fn unfit(e: elsa_core::model::FitError) -> Error {
-    Error::Argument { argument: "board", found: e.to_string(), allowed: "costs with enough measurements".into() }
+    Error::Argument {
+        argument: "board",
+        found: e.to_string(),
+        allowed: "costs with enough measurements".into(),
+    }
 }
 
 fn a100() -> Result<Costs, Error> {
     let whole = elsa_core::model::Division::new(TOKENS, 7, 3);
-    let pass = |of: usize| {
+    let pass = |of: usize| -> Result<Pass, Error> {
         let rows = |value: &dyn Fn(&Row) -> f64| -> Vec<[f64; 2]> {
             TABLE.iter().map(|row| [whole.task_tokens(f64::from(row.level)), value(row)]).collect()
         };
-        let pass = Pass::fitted(&rows(&|row| row.seven[of] / 7.0), &rows(&|row| row.gib[of] * GIB)).map_err(unfit)?;
+        let pass = Pass::fitted(&rows(&|row| row.seven[of] / 7.0), &rows(&|row| row.gib[of] * GIB))
+            .map_err(unfit)?;
         let (time, Bytes { per_token, fixed }) = PRINTED[of];
         Ok(Pass { printed: Some((time, Bytes { per_token: per_token * GIB, fixed: fixed * GIB })), ..pass })
     };
@@ -166,7 +171,8 @@ pub fn study() -> Result<Costs, Error> {
 
 fn h200() -> Result<Costs, Error> {
     let (heads, dim) = (8, 64);
-    let microseconds = [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
+    let microseconds =
+        [(1024.0, 60.5), (2048.0, 214.7), (4096.0, 808.5), (8192.0, 3192.5), (16384.0, 12827.7)];
     let times = microseconds.map(|(tokens, us)| [tokens, us * 1e-6]);
     // Queries, keys, values and outputs in f32.
     let bytes = microseconds.map(|(tokens, _)| [tokens, tokens * (4 * heads * dim * 4) as f64]);
@@ -189,7 +195,9 @@ fn predicted(name: &str) -> Result<Costs, Error> {
     let lacks = |what: &str| Error::Argument {
         argument: "board",
         found: format!("{name}, whose profile lacks {what}"),
-        allowed: "a board with a complete profile, as jetson-tx2, or --fit with what --measure has saved there".into(),
+        allowed:
+            "a board with a complete profile, as jetson-tx2, or --fit with what --measure has saved there"
+                .into(),
     };
     let board = Board::named(name).map_err(|e| lacks(&e.to_string()))?;
     let (heads, dim, element) = (1usize, 64usize, 4usize);
@@ -254,7 +262,10 @@ mod tests {
             for (seconds, hours) in seven.iter().zip(hours) {
                 // Seconds are printed whole, and so the hours have the digits of the seconds.
                 let found = seconds * 7f64.powi(*level as i32 - 1) / 3600.0;
-                assert!((found / hours - 1.0).abs() <= 0.5 / seconds + 0.5 / hours, "{level}: {found} {hours}");
+                assert!(
+                    (found / hours - 1.0).abs() <= 0.5 / seconds + 0.5 / hours,
+                    "{level}: {found} {hours}"
+                );
             }
         }
     }
