@@ -63,6 +63,10 @@ pub struct SimulateArgs {
     /// Size of a head that is measured [default: 64]
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub dim: Option<usize>,
+    /// Worker threads that are measured [default: all cores]. One is measured by the time for which it has a processor, so
+    /// that other programs matter less
+    #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
+    pub threads: Option<usize>,
     /// Keep what was measured in a file, for --fit
     #[arg(long, value_name = "FILE", requires = "measure")]
     pub save_fit: Option<PathBuf>,

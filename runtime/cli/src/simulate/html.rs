@@ -90,7 +90,10 @@ fn facts(costs: &Costs, request: &Request<'_>, report: &Report) -> Vec<(&'static
     let mut facts = vec![
         ("Machine", costs.title.clone()),
         ("Source", costs.source.clone()),
-        ("Tensors", format!("{} heads of {}, {} bits an element", costs.heads, costs.dim, costs.element * 8)),
+        (
+            "Tensors",
+            format!("{} of {}, {} bits an element", text::heads(costs.heads), costs.dim, costs.element * 8),
+        ),
         ("Memory", size(request.limit)),
     ];
     facts.extend(streaming.hours.iter().map(|(name, hours)| match *name {

@@ -8,16 +8,16 @@ use crate::progress::bar;
 use crate::shape::{Data, Shape};
 use elsa_core::attention::Outputs;
 use elsa_core::attention::plan::ChooseError;
-use elsa_core::drift::percentile;
 use elsa_core::dtype::DType;
-use elsa_runtime::{Engine, EngineOptions, Method, PlanError, PlanOptions};
+use elsa_runtime::{Backend, Engine, EngineOptions, Method, Plan, PlanError, PlanOptions, Workspace};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Instant;
 
-/// Seconds that a size is measured for, at least.
-const SECONDS: f64 = 0.1;
-/// Calls of a size, at least.
-const CALLS: usize = 5;
+/// Seconds of measuring, beyond which no round begins.
+const SECONDS: f64 = 4.0;
+/// Rounds at least, and at most.
+const ROUNDS: std::ops::RangeInclusive<usize> = 5..=40;
 /// The largest number of tokens at which the naive method is run.
 const NAIVE: usize = 4096;
 
@@ -58,12 +58,6 @@ pub struct Measured {
     pub kernels: Vec<Kernels>,
 }
 
-/// What a method needs and takes.
-struct Taken {
-    bytes: f64,
-    seconds: f64,
-}
-
 /// Bytes of tensors and workspace. None where the method has no plan for so many tokens.
 fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, Error> {
     let problem = shape.problem(DType::F32)?;
@@ -77,24 +71,46 @@ fn bytes(engine: &Engine, shape: &Shape, method: Method) -> Result<Option<f64>, 
     Ok(Some((elements * size_of::<f32>() + plan.workspace_bytes()) as f64))
 }
 
-/// The median of calls that take [`SECONDS`] together. The first call is not counted.
-fn taken(engine: &Engine, shape: &Shape, method: Method) -> Result<Taken, Error> {
-    let problem = shape.problem(DType::F32)?;
-    let data = Data::random(shape, &problem)?;
-    let mut output = Buffer::zeros("measure", DType::F32, problem.spec().output.extent())?;
-    let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() })?;
-    let mut workspace = plan.workspace()?;
-    let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), &mut workspace)?;
-    bound.run()?;
-    let (start, mut times) = (Instant::now(), Vec::new());
-    while times.len() < CALLS || start.elapsed().as_secs_f64() < SECONDS {
-        let call = Instant::now();
-        bound.run()?;
-        times.push(call.elapsed().as_secs_f64());
+/// A method at a size, with its memory.
+struct Subject {
+    tokens: usize,
+    method: Method,
+    plan: Plan,
+    workspace: Workspace,
+    data: Data,
+    output: Buffer,
+    bytes: f64,
+    times: Vec<f64>,
+}
+
+impl Subject {
+    fn new(engine: &Engine, shape: &Shape, method: Method) -> Result<Subject, Error> {
+        let problem = shape.problem(DType::F32)?;
+        let data = Data::random(shape, &problem)?;
+        let output = Buffer::zeros("measure", DType::F32, problem.spec().output.extent())?;
+        let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() })?;
+        let workspace = plan.workspace()?;
+        let bytes = bytes(engine, shape, method)?.unwrap_or(f64::NAN);
+        Ok(Subject { tokens: shape.keys, method, plan, workspace, data, output, bytes, times: Vec::new() })
     }
-    let seconds = percentile(&mut times, 50).unwrap_or(f64::NAN);
-    let bytes = bytes(engine, shape, method)?.unwrap_or(f64::NAN);
-    Ok(Taken { bytes, seconds })
+
+    /// Seconds of a call: of the clock, or for which this thread had a processor.
+    fn call(&mut self, by: ClockId) -> Result<f64, Error> {
+        let Subject { plan, workspace, data, output, .. } = self;
+        let mut bound = plan.bind(data.inputs(), Outputs::new(output.elements_mut()), workspace)?;
+        let now = || {
+            let now = clock_gettime(by);
+            now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+        };
+        let start = now();
+        bound.run()?;
+        Ok(now() - start)
+    }
+
+    /// What a call takes where nothing disturbs it: whatever else a machine does only adds to a call.
+    fn least(&self) -> f64 {
+        self.times.iter().copied().fold(f64::INFINITY, f64::min)
+    }
 }
 
 /// Sizes between those of the fit, and one beyond the last.
@@ -104,32 +120,57 @@ fn unseen(sizes: &[usize]) -> Vec<usize> {
     between.chain(beyond).filter(|n| !sizes.contains(n)).collect()
 }
 
-/// Measures `heads` heads of size `dim` at `sizes` tokens, in f32 on the engine that this machine chooses.
+/// Measures `heads` heads of size `dim` at `sizes` tokens, in f32 on the engine that this machine chooses with `threads`
+/// workers.
+///
+/// Sizes and methods take turns, in rounds, and the shortest call of each counts. A single worker is the calling thread, and
+/// is measured by the time for which it had a processor.
 ///
 /// # Errors
 /// What a plan or a run reports, and times from which there is no fit.
-pub fn measure(sizes: &[usize], heads: usize, dim: usize) -> Result<Measured, Error> {
-    let engine = Engine::new(&EngineOptions::default())?;
-    let shape = |tokens: usize| Shape::plain(1, heads, tokens, tokens, dim);
+pub fn measure(sizes: &[usize], heads: usize, dim: usize, threads: Option<usize>) -> Result<Measured, Error> {
+    let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
+    let alone = engine.backend() != Backend::Cuda && engine.threads() == 1;
+    let by = if alone { ClockId::ThreadCPUTime } else { ClockId::Monotonic };
     let unseen = unseen(sizes);
-    let naive = sizes.iter().filter(|n| **n <= NAIVE).count();
-    let progress = bar((sizes.len() + unseen.len() + naive) as u64, 2.0);
-    let step = |tokens: usize, method: Method| {
-        progress.set_message(format!("{tokens} tokens"));
-        let taken = taken(&engine, &shape(tokens), method);
+    let shape = |tokens: usize| Shape::plain(1, heads, tokens, tokens, dim);
+    let naive = sizes.iter().filter(|n| **n <= NAIVE).map(|n| (*n, Method::Math));
+    let ours = sizes.iter().chain(&unseen).map(|n| (*n, Method::Elsa));
+    let mut subjects = Vec::new();
+    for (tokens, method) in ours.chain(naive) {
+        match Subject::new(&engine, &shape(tokens), method) {
+            Err(Error::Plan(PlanError::Refused(_))) if method == Method::Math => {}
+            subject => subjects.push(subject?),
+        }
+    }
+    let progress = bar(*ROUNDS.end() as u64, SECONDS);
+    let start = Instant::now();
+    for round in 0..=*ROUNDS.end() {
+        if round > *ROUNDS.start() && start.elapsed().as_secs_f64() > SECONDS {
+            break;
+        }
+        for subject in &mut subjects {
+            let seconds = subject.call(by)?;
+            // The first round warms up.
+            if round > 0 {
+                subject.times.push(seconds);
+            }
+        }
         progress.inc(1);
-        taken
+    }
+    progress.finish_and_clear();
+    let find = |tokens: usize, method: Method| {
+        subjects.iter().find(|subject| subject.tokens == tokens && subject.method == method)
     };
     let mut samples = [Vec::new(), Vec::new()];
     let mut kernels = Vec::new();
     for &tokens in sizes {
-        let ours = step(tokens, Method::Elsa)?;
-        samples[0].push([tokens as f64, ours.seconds]);
+        let Some(ours) = find(tokens, Method::Elsa) else { continue };
+        samples[0].push([tokens as f64, ours.least()]);
         samples[1].push([tokens as f64, ours.bytes]);
-        let theirs = if tokens <= NAIVE { Some(step(tokens, Method::Math)?) } else { None };
-        if let Some(theirs) = theirs {
-            let seconds = [Some(theirs.seconds), Some(ours.seconds)];
-            kernels.push(Kernels { tokens, bytes: [theirs.bytes, ours.bytes], seconds });
+        if let Some(naive) = find(tokens, Method::Math) {
+            let seconds = [Some(naive.least()), Some(ours.least())];
+            kernels.push(Kernels { tokens, bytes: [naive.bytes, ours.bytes], seconds });
         }
     }
     let forward = Pass::fitted(&samples[0], &samples[1]).map_err(|e| Error::Argument {
@@ -137,21 +178,22 @@ pub fn measure(sizes: &[usize], heads: usize, dim: usize) -> Result<Measured, Er
         found: e.to_string(),
         allowed: "three sizes or more whose calls take measurable time".into(),
     })?;
-    let mut checks = Vec::new();
-    for tokens in unseen {
-        let seconds = step(tokens, Method::Elsa)?.seconds;
-        let fitted = forward.time.formula(tokens as f64);
-        checks.push(Check { tokens, seconds, fitted, off: fitted / seconds - 1.0 });
-    }
-    progress.finish_and_clear();
+    let check = |tokens: &usize| {
+        let seconds = find(*tokens, Method::Elsa)?.least();
+        let fitted = forward.time.formula(*tokens as f64);
+        Some(Check { tokens: *tokens, seconds, fitted, off: fitted / seconds - 1.0 })
+    };
+    let checks = unseen.iter().filter_map(check).collect();
     let costs = Costs {
         name: "here".into(),
         title: crate::machine::cpu_model().unwrap_or_else(|| "this machine".into()),
         origin: Origin::Measured,
         source: format!(
-            "median times of {} by {} worker threads; bytes are tensors and workspace",
+            "shortest calls of {} with {} worker thread{}{}; bytes are tensors and workspace",
             engine.backend(),
-            engine.threads()
+            engine.threads(),
+            if engine.threads() == 1 { "" } else { "s" },
+            if alone { ", by its time on a processor" } else { "" }
         ),
         heads,
         dim,
@@ -189,7 +231,7 @@ mod tests {
     fn a_fit_is_checked_on_other_sizes() {
         assert_eq!(unseen(&[512, 1024, 2048]), [724, 1448, 3072]);
         assert_eq!(unseen(&[1, 2, 3]), [4]);
-        let measured = measure(&[16, 32, 64], 1, 16).unwrap();
+        let measured = measure(&[16, 32, 64], 1, 16, Some(1)).unwrap();
         assert_eq!(measured.checks.iter().map(|check| check.tokens).collect::<Vec<_>>(), [23, 45, 96]);
         assert!(measured.checks.iter().all(|check| check.seconds > 0.0 && check.fitted > 0.0));
         assert!(measured.costs.forward.time.is_sound() && measured.costs.forward.worst.is_some());

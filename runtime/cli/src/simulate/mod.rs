@@ -97,19 +97,20 @@ fn available() -> Option<f64> {
 /// # Errors
 /// Flags that do not go together, a file that holds no costs, a page that cannot be written, a device that fails.
 pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
-    let set = InterestSet::of(args.c).map_err(|e| Error::Argument {
-        argument: "c",
-        found: args.c.to_string(),
-        allowed: e
-            .to_string()
-            .split_once("allowed: ")
-            .map_or_else(|| e.to_string(), |(_, words)| words.to_owned()),
+    let refuse = |allowed: String| Error::Argument { argument: "c", found: args.c.to_string(), allowed };
+    if args.c < 3 {
+        return Err(refuse("from 3 on; 1 divides nothing".into()));
+    }
+    let set = InterestSet::of(args.c).map_err(|e| {
+        let text = e.to_string();
+        refuse(text.split_once("allowed: ").map_or_else(|| text.clone(), |(_, words)| words.to_owned()))
     })?;
     let page = args.html.as_deref().map(|path| Target::new("html", path)).transpose()?;
     let saved = args.save_fit.as_deref().map(|path| Target::new("save-fit", path)).transpose()?;
     let measured = match &args.measure {
         Some(sizes) => {
-            let mut measured = measure::measure(&sizes.0, args.heads.unwrap_or(1), args.dim.unwrap_or(64))?;
+            let mut measured =
+                measure::measure(&sizes.0, args.heads.unwrap_or(1), args.dim.unwrap_or(64), args.threads)?;
             measured.costs.limit = available();
             Some(measured)
         }

@@ -70,6 +70,12 @@ fn sign(x: f64) -> char {
     if x < 0.0 { '-' } else { '+' }
 }
 
+/// A number of heads.
+#[must_use]
+pub fn heads(n: usize) -> String {
+    format!("{n} head{}", if n == 1 { "" } else { "s" })
+}
+
 /// What a report is printed with.
 pub struct Printed<'a> {
     /// The costs.
@@ -109,13 +115,8 @@ fn fits(out: &mut impl Write, costs: &Costs, request: &Request<'_>, checks: &[Ch
         costs.origin.name(),
         one_line(&costs.source)
     )?;
-    let (heads, dim, bits) = (costs.heads, costs.dim, costs.element * 8);
-    let plural = if heads == 1 { "" } else { "s" };
-    writeln!(
-        out,
-        "tensors    {heads} head{plural} of {dim}, {bits} bits an element; memory {}",
-        size(request.limit)
-    )?;
+    let (heads, dim, bits) = (heads(costs.heads), costs.dim, costs.element * 8);
+    writeln!(out, "tensors    {heads} of {dim}, {bits} bits an element; memory {}", size(request.limit))?;
     for (name, pass) in costs.passes(true) {
         let off = pass.worst.map_or_else(String::new, |[time, memory]| {
             format!("; off by at most {:.1} % and {:.1} %", 100.0 * time, 100.0 * memory)
@@ -274,12 +275,16 @@ fn schedule(schedule: &Schedule) -> String {
 
 /// Figures 4, 8 and 9.
 fn study(out: &mut impl Write, study: &Study) -> Result<()> {
-    let (tokens, heads) = (count(study.tokens), study.heads);
-    writeln!(out, "\n{tokens} tokens, {heads} heads, under {} (figures 4, 8, 9)", size(study.limit))?;
+    let (tokens, heads) = (count(study.tokens), heads(study.heads));
+    writeln!(out, "\n{tokens} tokens, {heads}, under {} (figures 4, 8, 9)", size(study.limit))?;
     let [bytes, seconds] = study.whole;
-    let printed =
-        study.whole_printed.map_or_else(String::new, |[gib, s]| format!(" (printed {gib:.2} GiB, {s:.2} s)"));
-    writeln!(out, "  whole    {}, {}{printed}: what streaming computes", size(bytes), time(seconds))?;
+    writeln!(out, "  whole    {}, {} by the same fit, streamed or not", size(bytes), time(seconds))?;
+    if let Some([gib, seconds]) = study.whole_printed {
+        writeln!(
+            out,
+            "  SDPA     {gib:.2} GiB, {seconds:.2} s as printed: the same pairs by another kernel"
+        )?;
+    }
     for uniform in &study.uniform {
         let printed = uniform.printed.map_or_else(String::new, |[gib, s]| {
             let off = (uniform.bytes / GIB / gib - 1.0, uniform.seconds / s - 1.0);
@@ -323,10 +328,10 @@ fn kernels_and_passes(
     report: &Report,
     kernels: &[Kernels],
 ) -> Result<()> {
-    let (heads, dim) = (costs.heads, costs.dim);
+    let (heads, dim) = (heads(costs.heads), costs.dim);
     writeln!(
         out,
-        "\nnaive and streaming kernel (figure 5): plans of this library on this machine, {heads} x {dim}, f32"
+        "\nnaive and streaming kernel (figure 5): plans of this library on this machine, {heads} of {dim}, f32"
     )?;
     for Kernels { tokens, bytes: [naive, ours], seconds } in kernels {
         let ratio = naive / ours;
@@ -340,7 +345,9 @@ fn kernels_and_passes(
     if report.both.is_empty() {
         return writeln!(out, "\nforward and backward (figure 6): these costs have no backward pass");
     }
-    writeln!(out, "\nforward and backward (figure 6)")?;
+    let printed = costs.forward.printed.is_some();
+    let whose = if printed { ", by the printed fits, which were made at these sizes" } else { "" };
+    writeln!(out, "\nforward and backward (figure 6){whose}")?;
     for both in &report.both {
         let ([a, b], [s, t]) = (both.bytes, both.seconds);
         writeln!(
