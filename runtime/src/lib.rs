@@ -42,6 +42,7 @@ pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
+pub use attention::task::{Held, RowStates, TaskError, TaskMerge, TaskPlan, TaskReport};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};

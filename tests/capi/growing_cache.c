@@ -163,6 +163,15 @@ static void chunks(void) {
     chunk.key_offset = N - 13;
     OK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL));
     CHECK(state_s[2][N - 13] > 0);
+    /* The queries may be some of a whole, here all but the last five. */
+    chunk.query_total = N + 5;
+    OK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL));
+    CHECK(state_s[2][N - 8] > 0 && state_s[2][N - 9] == 0);
+    chunk.query_offset = 6;
+    CHECK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL) == ELSA_STATUS_ARGUMENT && says("query_offset: 6"));
+    chunk.query_offset = 0, chunk.query_total = 1;
+    CHECK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL) == ELSA_STATUS_ARGUMENT && says("query_total: 1"));
+    chunk.query_total = 0;
 
     chunk.key_offset = N - 11;
     CHECK(elsa_partial(plans[1], rooms[1], &chunk, &in, &to, NULL) == ELSA_STATUS_ARGUMENT && says("key_offset: 26"));

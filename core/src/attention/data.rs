@@ -205,6 +205,15 @@ impl Chunk {
         if found > max {
             return Err(E::Count { argument: "key_offset", found, min: 0, max });
         }
+        let (queries, max) = (s.query.tokens(), isize::MAX as usize / 4);
+        let found = self.query_total;
+        if found != 0 && !(queries..=max).contains(&found) {
+            return Err(E::Count { argument: "query_total", found, min: queries, max });
+        }
+        let (found, max) = (self.query_offset, self.query_total.saturating_sub(queries));
+        if found > max {
+            return Err(E::Count { argument: "query_offset", found, min: 0, max });
+        }
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use super::bias::{BiasView, TableView};
 use super::mask::MaskView;
 use super::memory::Memory;
 use super::operands::Operand;
-use super::sequence::{Alignment, Lengths, Sequence, Window};
+use super::sequence::{Alignment, Chunk, Lengths, Sequence, Window};
 use super::windows::Windows;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
@@ -480,21 +480,16 @@ impl Problem {
         };
         // Of a problem that appends in place, past and new keys lie side by side.
         s.past = if self.spec.append { 0 } else { self.past };
-        // The diagonal and the number of valid keys belong to the whole, of which the keys may be a chunk.
-        let (first, total) = match lengths.chunk {
-            Some(chunk) => (chunk.key_offset, chunk.key_total),
-            None => (0, s.keys),
-        };
+        // The diagonal and the number of valid keys belong to the whole, of which the call may be a chunk.
+        let chunk = lengths.chunk.unwrap_or(Chunk::of_keys(0, s.keys));
         let valid = match lengths.keys {
             Some(lengths) if self.spec.key_lengths => lengths[index] as usize,
-            _ => total,
+            _ => chunk.key_total,
         };
-        s.valid = valid.saturating_sub(first).min(s.keys);
-        let aligned = match self.spec.causal {
-            Some(Alignment::BottomRight) => valid as isize - s.queries as isize,
-            Some(Alignment::TopLeft) | None => self.past as isize,
-        };
-        s.offset = aligned - first as isize;
+        s.valid = valid.saturating_sub(chunk.key_offset).min(s.keys);
+        // A past moves the diagonal, but not that which ends at the last valid key.
+        let past = if self.spec.causal == Some(Alignment::BottomRight) { 0 } else { self.past as isize };
+        s.offset = chunk.diagonal(self.spec.causal, s.queries, valid) + past;
         s.left = self.spec.window.left;
         s.right = match (self.spec.causal, self.spec.window.right) {
             (Some(_), _) => Some(0),

@@ -293,9 +293,14 @@ impl<'a> Geometry<'a> {
             _ => total,
         };
         let valid = whole as i128 - before as i128;
+        // So are the queries, of which those of the call may be some.
+        let (above, all) = match inputs.lengths.chunk {
+            Some(c) if c.query_total > 0 => (c.query_offset as i128, c.query_total),
+            _ => (0, queries),
+        };
         let offset = match spec.causal {
-            Some(Alignment::BottomRight) => valid - queries as i128,
-            Some(Alignment::TopLeft) | None => past as i128 - before as i128,
+            Some(Alignment::BottomRight) => valid - all as i128 + above,
+            Some(Alignment::TopLeft) | None => past as i128 - before as i128 + above,
         };
         Geometry {
             spec,

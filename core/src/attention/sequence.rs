@@ -18,9 +18,10 @@ pub struct Window {
     pub right: Option<usize>,
 }
 
-/// The place of a call's keys in a longer whole, given with the data, so that chunks of one shape share a plan. Key `j`
-/// of the call is key `key_offset + j` of the whole. Key lengths, causal diagonals and windows are those of the whole; a
-/// mask covers the keys of the call. The states of chunks that cover the whole merge into its state.
+/// The place of a call's keys and queries in a longer whole, given with the data, so that chunks of one shape share a
+/// plan. Key `j` of the call is key `key_offset + j` of the whole, and query `i` is query `query_offset + i`. Key lengths,
+/// causal diagonals and windows are those of the whole; a mask covers the queries and keys of the call. The states of
+/// chunks that cover the keys of the whole merge into its state.
 ///
 /// A problem with a past, a present or packed sequences takes no chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,29 @@ pub struct Chunk {
     pub key_offset: usize,
     /// Number of keys of the whole.
     pub key_total: usize,
+    /// Number of queries of the whole before those of the call.
+    pub query_offset: usize,
+    /// Number of queries of the whole; zero if those of the call are all, with an offset of zero.
+    pub query_total: usize,
+}
+
+impl Chunk {
+    /// The keys from `key_offset` on of `key_total`, and all queries.
+    #[must_use]
+    pub const fn of_keys(key_offset: usize, key_total: usize) -> Chunk {
+        Chunk { key_offset, key_total, query_offset: 0, query_total: 0 }
+    }
+
+    /// The diagonal of the call's first query, counted from its first key, where the call has `queries` queries and
+    /// `valid` keys of the whole are valid. Without bottom-right alignment query `i` of the whole lies at key `i`.
+    pub(super) const fn diagonal(&self, causal: Option<Alignment>, queries: usize, valid: usize) -> isize {
+        let total = if self.query_total == 0 { queries } else { self.query_total };
+        let first = match causal {
+            Some(Alignment::BottomRight) => valid as isize - total as isize,
+            Some(Alignment::TopLeft) | None => 0,
+        };
+        first + self.query_offset as isize - self.key_offset as isize
+    }
 }
 
 /// Lengths supplied with the data of a call. Each list must be present if and only if the problem declares it.

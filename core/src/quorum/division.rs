@@ -74,6 +74,13 @@ impl Division {
         Ok(self.prefix(number, self.levels()))
     }
 
+    /// The number of the task of full depth that `path` names; `None` for one of fewer levels, or none of the division's.
+    #[must_use]
+    pub fn number(&self, path: &TaskPath) -> Option<u64> {
+        let full = self.check(path).is_ok() && path.depth() == self.levels();
+        full.then(|| self.covered(path).0)
+    }
+
     /// The first `depth` levels of the path of task `number`, which exists.
     pub(super) fn prefix(&self, number: u64, depth: usize) -> TaskPath {
         let mut path = TaskPath::default();
@@ -125,7 +132,10 @@ mod tests {
         for number in 0..273 {
             let path = division.path(number).unwrap();
             assert!(path > last || number == 0);
-            assert_eq!(division.covered(&path), (number, number + 1));
+            assert_eq!(
+                (division.covered(&path), division.number(&path)),
+                ((number, number + 1), Some(number))
+            );
             division.check(&path).unwrap();
             last = path;
         }
@@ -141,6 +151,7 @@ mod tests {
         let path = |text: &str| text.parse::<TaskPath>().unwrap();
         assert_eq!(division.path(21), Err(E::Number { found: 21, tasks: 21 }));
         let (deep, wide) = (path("0.0.0"), path("1.3"));
+        assert_eq!([deep, wide, path("1")].map(|path| division.number(&path)), [None; 3]);
         assert_eq!(division.check(&deep), Err(E::Deep { path: deep, levels: 2 }));
         assert_eq!(division.check(&wide), Err(E::Digit { path: wide, level: 2, chunks: 3 }));
         assert_eq!(Division::new(&[]), Err(E::Levels { found: 0 }));

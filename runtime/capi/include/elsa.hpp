@@ -396,12 +396,19 @@ struct report : elsa_report {
     report() noexcept : elsa_report() { elsa_report_init(this); }
 };
 
-// Key j of a call is key `offset` + j of `total`.
+// Key j of a call is key `offset` + j of `total`. The queries are all of them, unless of_queries says otherwise.
 struct chunk : elsa_chunk {
     chunk(std::size_t offset, std::size_t total) noexcept : elsa_chunk() {
         elsa_chunk_init(this);
         key_offset = offset;
         key_total = total;
+    }
+
+    // Query i of the call is query `offset` + i of `total`.
+    chunk &of_queries(std::size_t offset, std::size_t total) noexcept {
+        query_offset = offset;
+        query_total = total;
+        return *this;
     }
 };
 

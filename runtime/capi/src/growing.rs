@@ -54,7 +54,7 @@ growing! {
     elsa_report, offset_of!(elsa_report, reason);
     elsa_certificate, size_of::<elsa_certificate>();
     elsa_certified, size_of::<elsa_certified>();
-    elsa_chunk, size_of::<elsa_chunk>();
+    elsa_chunk, offset_of!(elsa_chunk, query_offset);
     elsa_buffer_info, size_of::<elsa_buffer_info>();
 }
 
@@ -183,18 +183,19 @@ mod tests {
         assert_eq!(size_of::<elsa_report>(), 4 * word + 2 * 4 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_certificate>(), 8 * word + 2 * 4 + 2 * 8);
         assert_eq!(size_of::<elsa_certified>(), 4 * word + 2 * 4 + 7 * 8 + ELSA_REASON_BYTES);
-        assert_eq!(size_of::<elsa_chunk>(), 3 * word);
+        assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
     }
 
     fn chunk(size: usize) -> elsa_chunk {
-        elsa_chunk { size, key_offset: 5, key_total: 7 }
+        elsa_chunk { size, key_offset: 5, key_total: 7, query_offset: 2, query_total: 9 }
     }
 
     #[test]
     fn a_newer_struct_is_read_where_its_news_are_zero() {
         let known = size_of::<elsa_chunk>();
-        let mut longer = [chunk(known + 8), elsa_chunk { size: 0, key_offset: 0, key_total: 0 }];
+        let mut longer = [chunk(known + 8), chunk(0)];
+        (longer[1].key_offset, longer[1].key_total) = (0, 0);
         // SAFETY: an array of two has more bytes than the size says.
         let read = unsafe { take("chunk", longer.as_ptr()) }.unwrap();
         assert_eq!((read.key_offset, read.key_total), (5, 7));
@@ -236,7 +237,7 @@ mod tests {
 
     #[test]
     fn sizes_that_nobody_has_set_are_refused() {
-        for size in [0, 1, size_of::<elsa_chunk>() - 1, MOST + 1, usize::MAX] {
+        for size in [0, 1, elsa_chunk::LEAST - 1, MOST + 1, usize::MAX] {
             let mut given = chunk(size);
             // SAFETY: a size that is refused leads to no access beyond it.
             let (read, write) = unsafe { (take("c", &raw const given), Room::new("c", &raw mut given)) };

@@ -84,8 +84,9 @@ pub unsafe extern "C" fn elsa_run(
 /// which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
 /// may be absent.
 ///
-/// With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
-/// windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+/// With a chunk the keys are those from key_offset on of a whole of key_total keys, and the queries those from
+/// query_offset on of query_total: key_lengths, causal diagonals and windows are those of the whole, and no mask is needed
+/// for them. A mask of the problem covers the queries and keys of the call. A
 /// chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
 /// past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 ///
@@ -110,7 +111,12 @@ pub unsafe extern "C" fn elsa_partial(
             // SAFETY: *read*.
             false => Some(unsafe { take("chunk", chunk) }?),
         };
-        let chunk = chunk.map(|c| Chunk { key_offset: c.key_offset, key_total: c.key_total });
+        let chunk = chunk.map(|c| Chunk {
+            key_offset: c.key_offset,
+            key_total: c.key_total,
+            query_offset: c.query_offset,
+            query_total: c.query_total,
+        });
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         if outputs.state_m.data.is_null() {
             return Err(Fault::null("state_m"));

@@ -4,12 +4,13 @@ use crate::bench::BenchArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
 use crate::listen::ListenArgs;
+use crate::merge::MergeArgs;
 use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
 use crate::simulate::SimulateArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{bench, info, listen, onnx, run, simulate, verify, warmup};
+use crate::{bench, info, listen, merge, onnx, run, simulate, task, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -38,6 +39,8 @@ pub struct Cli {
 pub enum Command {
     /// Attention over tensors in files, to a file
     Run(Box<RunArgs>),
+    /// Join the states of all tasks of elsa run --task to the answer of the whole
+    Merge(Box<MergeArgs>),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
@@ -61,7 +64,9 @@ impl Command {
     /// Those of the command.
     pub fn run(&self) -> Result<(), Error> {
         match self {
+            Command::Run(args) if args.task.is_given() => task::run(args),
             Command::Run(args) => run::run(args),
+            Command::Merge(args) => merge::merge(args),
             Command::Verify(args) => verify::verify(args),
             Command::Bench(args) => bench::bench(args),
             Command::Info(args) => info::info(args),

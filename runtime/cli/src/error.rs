@@ -5,6 +5,7 @@ use crate::onnx::ModelError;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::quorum::QuorumError;
 use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -99,7 +100,7 @@ pub enum Error {
         allowed: String,
     },
     /// A file that is not a tensor that the argument can take.
-    #[error("--{argument}: {}: {source}", path.display())]
+    #[error("{}: {}: {source}", dashed(argument), path.display())]
     Tensor {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -119,7 +120,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file that was written, replaced or removed while the command needed it.
-    #[error("--{argument}: {}: changed during the run; run again when its writer is done", path.display())]
+    #[error("{}: {}: changed during the run; run again when its writer is done", dashed(argument), path.display())]
     Changed {
         /// The flag, without its dashes.
         argument: &'static str,
@@ -149,6 +150,17 @@ pub enum Error {
         /// The tensors that disagree: flag, file, type and shape of each.
         files: String,
     },
+    /// A division by quorums, or a task of one, that does not exist.
+    #[error("--{argument}: {source}")]
+    Quorum {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// What is wrong with it.
+        source: QuorumError,
+    },
+    /// Files of tasks that do not make a whole.
+    #[error("STATES: {0}")]
+    States(String),
     /// An engine that is not available. Its text starts with the argument.
     #[error("--{0}")]
     Engine(#[from] EngineError),
@@ -251,6 +263,8 @@ impl Error {
             | Error::Model { .. }
             | Error::Problem(_)
             | Error::Tensors { .. }
+            | Error::Quorum { .. }
+            | Error::States(_)
             | Error::Bind(BindError::Problem(_) | BindError::Budget { .. })
             | Error::Engine(
                 EngineError::BackendAbsent { .. }

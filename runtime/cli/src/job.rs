@@ -7,7 +7,8 @@ use crate::flag::flag;
 use crate::tensor::{Accept, Source, Tensor};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{
-    BiasView, Inputs, Lengths, MaskKind, MaskView, Operand, Operands, Problem, Spec, TableView, Windows,
+    BiasView, Chunk, Inputs, Lengths, MaskKind, MaskView, Operand, Operands, Problem, Spec, TableView,
+    Windows,
 };
 use elsa_core::view::{Layout, View};
 use std::rc::Rc;
@@ -32,6 +33,22 @@ impl Job {
     /// # Errors
     /// The first thing that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
+        Job::load_by(args, present, None, |_, argument, source, accept| {
+            Tensor::load(argument, source, accept)
+        })
+    }
+
+    /// As [`Job::load`], with tensors that `read` reads, given the operand and its flag. With a chunk they are part of a
+    /// whole, of which the key lengths are.
+    ///
+    /// # Errors
+    /// As [`Job::load`].
+    pub fn load_by(
+        args: &ProblemArgs,
+        present: [bool; 2],
+        chunk: Option<Chunk>,
+        read: impl Fn(Operand, &'static str, &Source, Accept) -> Result<Tensor, Error>,
+    ) -> Result<Job, Error> {
         let mut loaded: Vec<(Source, Accept, Rc<Tensor>)> = Vec::new();
         let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
             let accept = match operand {
@@ -43,7 +60,7 @@ impl Job {
             if let Some((.., tensor)) = loaded.iter().find(|(s, a, _)| (s, *a) == (source, accept)) {
                 return Ok(Some(Rc::clone(tensor)));
             }
-            let tensor = Rc::new(Tensor::load(args.flag(operand.argument()), source, accept)?);
+            let tensor = Rc::new(read(operand, args.flag(operand.argument()), source, accept)?);
             loaded.push((source.clone(), accept, Rc::clone(&tensor)));
             Ok(Some(tensor))
         })?;
@@ -58,7 +75,7 @@ impl Job {
                 );
             }
         }
-        let lengths = Lists::load(args, &mut files)?;
+        let lengths = Lists { chunk, ..Lists::load(args, &mut files)? };
         let job = Job::of(args, present, tensors, lengths, &files).map_err(|fault| match fault {
             Error::Problem(fault) => files.explain(fault.renamed(|name| args.flag(name))),
             other => other,
@@ -263,6 +280,8 @@ struct Lists {
     keys: Option<Tensor>,
     cu_seqlens_q: Option<Tensor>,
     cu_seqlens_k: Option<Tensor>,
+    /// The place of the tensors in a whole.
+    chunk: Option<Chunk>,
 }
 
 impl Lists {
@@ -281,6 +300,7 @@ impl Lists {
             keys: list("kv-lens", &args.kv_lens)?,
             cu_seqlens_q: list("cu-seqlens-q", &args.cu_seqlens_q)?,
             cu_seqlens_k: list("cu-seqlens-k", &args.cu_seqlens_k)?,
+            chunk: None,
         })
     }
 
@@ -303,7 +323,7 @@ impl Lists {
             keys: self.keys.as_ref().and_then(Tensor::lengths),
             cu_seqlens_q: self.cu_seqlens_q.as_ref().and_then(Tensor::lengths),
             cu_seqlens_k: self.cu_seqlens_k.as_ref().and_then(Tensor::lengths),
-            chunk: None,
+            chunk: self.chunk,
         }
     }
 }

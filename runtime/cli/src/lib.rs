@@ -3,6 +3,7 @@
 //! | command | module |
 //! |---|---|
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
+//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
@@ -34,6 +35,7 @@ pub mod job;
 pub mod listen;
 pub mod machine;
 pub mod memory;
+pub mod merge;
 pub mod onnx;
 pub mod oracle;
 pub mod progress;
@@ -47,6 +49,7 @@ pub mod shape;
 pub mod signals;
 pub mod simulate;
 mod target;
+pub mod task;
 mod temporary;
 pub mod tensor;
 mod usage;

@@ -2,7 +2,7 @@
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use crate::args::{EngineArgs, FILE, ProblemArgs, warn_without_half_scores};
+use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs, warn_without_half_scores};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
@@ -29,6 +29,7 @@ Examples:
 --present-v all-v.npy --causal --out y.npy
   elsa run --q in.safetensors#q --k in.safetensors#k --v in.safetensors#v --out out.safetensors#y --layout bnc --heads 12
   elsa run --q wq.npy --k wk.npy --v wv.npy --out y.npy --bias-table table.npy --windows 7x7 --picture 14x14 --shift 3,3
+  elsa run --q q.npy --k k.npy --v v.npy --quorum 7 --task 0/7 --state-out task0.npz
   elsa run --q packed.npy --k packed.npy --v packed.npy --cu-seqlens-q bounds.npy --cu-seqlens-k bounds.npy --out y.npy
 Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike.
 Those of the windows: [pictures * 4, heads, 49, dim], and a table [169, heads].
@@ -64,8 +65,8 @@ pub struct RunArgs {
     #[command(flatten)]
     pub problem: ProblemArgs,
     /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
-    #[arg(long, value_name = FILE)]
-    pub out: Source,
+    #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
+    pub out: Option<Source>,
     /// Write earlier and new keys, [batch, heads, tokens, dim]
     #[arg(long, value_name = FILE)]
     pub present_k: Option<Source>,
@@ -79,6 +80,9 @@ pub struct RunArgs {
     /// sum of exp(score) where |m| is below 2^30, and m + log S its logarithm within the spacing of f32 beyond
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
+    /// A part of the work.
+    #[command(flatten)]
+    pub task: TaskArgs,
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -95,7 +99,7 @@ impl RunArgs {
     fn writer(&self) -> Result<Writer, Error> {
         let mut writer = Writer::default();
         for (operand, source) in [
-            (Operand::Output, Some(&self.out)),
+            (Operand::Output, self.out.as_ref()),
             (Operand::PresentKey, self.present_k.as_ref()),
             (Operand::PresentValue, self.present_v.as_ref()),
             (Operand::LogSumExp, self.lse_out.as_ref()),
@@ -142,6 +146,7 @@ struct Sizes {
 /// # Errors
 /// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
+    args.task.unused()?;
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = args.engine.engine()?;
@@ -196,9 +201,9 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     contents.extend(lse.map(|data| file(Operand::LogSumExp, Buffer::F32(data))));
     contents.extend(state.map(|[m, s, w]| {
         Output::Archive(vec![
-            ("m", content(Operand::StateReference, Buffer::F32(m))),
-            ("S", content(Operand::StateSum, Buffer::F32(s))),
-            ("W", content(Operand::StateWeighted, Buffer::F32(w))),
+            ("m", content(Operand::StateReference, Buffer::F32(m)).into()),
+            ("S", content(Operand::StateSum, Buffer::F32(s)).into()),
+            ("W", content(Operand::StateWeighted, Buffer::F32(w)).into()),
         ])
     }));
     job.unchanged()?;
@@ -233,7 +238,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     } else {
         say(&format!(
             "wrote {} {:?} {dtype} in {ms:.3} ms ({}, {}, {} threads, {} bytes of workspace)",
-            one_line(&args.out.to_string()),
+            one_line(&args.out.as_ref().map(ToString::to_string).unwrap_or_default()),
             job.shapes[Operand::Output],
             done.backend,
             kernel,

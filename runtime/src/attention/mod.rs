@@ -6,5 +6,6 @@ pub mod cpu;
 pub mod cuda;
 pub mod options;
 pub mod plan;
+pub mod task;
 mod tensors;
 mod warm;

@@ -882,8 +882,9 @@ typedef struct {
 } elsa_report;
 
 /*
- The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
- of key_offset and the keys of the call is at most key_total.
+ The place of a call's keys and queries in a whole: key j of the call is key key_offset + j of key_total, and query i is
+ query query_offset + i of query_total. key_offset and the keys of the call are at most key_total together, likewise
+ for queries.
  */
 typedef struct {
   /*
@@ -898,6 +899,14 @@ typedef struct {
    Keys of the whole.
    */
   size_t key_total;
+  /*
+   Queries of the whole before the first query of the call.
+   */
+  size_t query_offset;
+  /*
+   Queries of the whole. Zero: those of the call are all, and query_offset is zero.
+   */
+  size_t query_total;
 } elsa_chunk;
 
 /*
@@ -1545,8 +1554,9 @@ elsa_status elsa_run(elsa_plan plan,
  which must be among the outputs. elsa_states_merge joins them, elsa_states_finish makes them the output, so that out
  may be absent.
 
- With a chunk the keys are those from key_offset on of a whole of key_total keys: key_lengths, causal diagonals and
- windows are those of the whole, and no mask is needed for them. A mask of the problem covers the keys of the call. A
+ With a chunk the keys are those from key_offset on of a whole of key_total keys, and the queries those from
+ query_offset on of query_total: key_lengths, causal diagonals and windows are those of the whole, and no mask is needed
+ for them. A mask of the problem covers the queries and keys of the call. A
  chunk of which a row attends no key gives that row the empty state. Chunks of one shape share a plan. A problem with a
  past, a present or packed sequences takes no chunk. Without a chunk, which is null, the keys are the whole.
 
@@ -1567,6 +1577,13 @@ elsa_status elsa_partial(elsa_plan plan,
  own and always waits before it returns, also when it fails; the default stream of the device is (void *)1. Later
  calls with the same workspace, whatever their stream, take place after the work. There is no fallback: a plan that
  computes on the CPU is ELSA_STATUS_UNSUPPORTED.
+
+ A stream that is captured, in any mode, takes the run into its CUDA graph. Since it cannot wait for what is not
+ captured, the call itself then waits for earlier runs in the workspace. Create the plan before: that loads kernels. Each launch of
+ the graph reads the tensors as they are then and works in the workspace, which therefore outlives the graph; nothing
+ else may use it meanwhile, and nobody but the caller orders launches and other calls with it. The graph also reads the
+ lists of lengths, as they were: later calls with this workspace and other lists are ELSA_STATUS_DEVICE. After a launch
+ that was waited for, elsa_workspace_certified speaks of that one.
 
  # Safety
  *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.

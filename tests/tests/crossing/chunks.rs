@@ -112,7 +112,7 @@ impl<'a> Part<'a> {
             mask = Some(MaskData::Bool((0..b * h * q).flat_map(columns).collect()));
             spec.mask = Some(MaskView::dense(view.kind(), &[b, h, q, keys.len()]).unwrap());
         }
-        let chunk = Chunk { key_offset: keys.start, key_total: case.spec.key.tokens() };
+        let chunk = Chunk::of_keys(keys.start, case.spec.key.tokens());
         Part { case, spec, mask, chunk }
     }
 
@@ -313,16 +313,12 @@ fn chunks_that_no_row_attends_are_empty() {
     let window = |left, right| Window { left, right };
     for engine in engines(2) {
         for (causal, around, chunk) in [
-            (Some(Alignment::TopLeft), Window::default(), Chunk { key_offset: 40, key_total: 70 }),
-            (Some(Alignment::TopLeft), Window::default(), Chunk { key_offset: far - 30, key_total: far }),
-            (
-                Some(Alignment::TopLeft),
-                Window::default(),
-                Chunk { key_offset: 5_000_000_000, key_total: far },
-            ),
-            (None, window(None, Some(1000)), Chunk { key_offset: 1040, key_total: 2000 }),
-            (Some(Alignment::BottomRight), window(Some(9), None), Chunk { key_offset: 0, key_total: 79 }),
-            (Some(Alignment::BottomRight), window(Some(9), None), Chunk { key_offset: 7, key_total: far }),
+            (Some(Alignment::TopLeft), Window::default(), Chunk::of_keys(40, 70)),
+            (Some(Alignment::TopLeft), Window::default(), Chunk::of_keys(far - 30, far)),
+            (Some(Alignment::TopLeft), Window::default(), Chunk::of_keys(5_000_000_000, far)),
+            (None, window(None, Some(1000)), Chunk::of_keys(1040, 2000)),
+            (Some(Alignment::BottomRight), window(Some(9), None), Chunk::of_keys(0, 79)),
+            (Some(Alignment::BottomRight), window(Some(9), None), Chunk::of_keys(7, far)),
         ] {
             let case = params(causal, around).build("far");
             let part = Part { chunk, ..Part::of(&case, 0..30) };
@@ -350,6 +346,72 @@ fn chunks_that_no_row_attends_are_empty() {
     }
 }
 
+/// Some queries of a whole have the rows that the whole has, with its diagonals and windows, over all keys or some.
+#[test]
+fn queries_may_be_some_of_a_whole() {
+    let window = |left, right| Window { left, right };
+    for engine in engines(2) {
+        for (causal, window, lengths) in [
+            (None, Window::default(), false),
+            (Some(Alignment::TopLeft), Window::default(), false),
+            (Some(Alignment::BottomRight), Window::default(), true),
+            (Some(Alignment::BottomRight), window(Some(40), None), false),
+            (None, window(Some(30), Some(7)), true),
+        ] {
+            let params = Params { causal, window, lengths, heads: 2, ..Params::plain(100, 170, 16, 8) };
+            let case = Params { kv_heads: 1, ..params }.build("rows");
+            let whole = Part::of(&case, 0..170);
+            let want = whole.states(&engine);
+            whole.check(&want).unwrap_or_else(|e| panic!("{}: {e}", engine.kernel()));
+            for rows in [0..100, 0..37, 37..100, 99..100] {
+                let mut part = Part::of(&case, 0..170);
+                for view in [&mut part.spec.query, &mut part.spec.output] {
+                    let [b, h, _, d] = view.shape();
+                    *view = View::new("rows", [b, h, rows.len(), d], view.strides()).unwrap();
+                }
+                let problem = part.problem();
+                let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+                let mut run = |query_offset| {
+                    let mut inputs = part.inputs();
+                    inputs.query = tail(&case.q, case.spec.query.row(0, 0, rows.start));
+                    let place = Chunk { query_offset, query_total: 100, ..Chunk::of_keys(0, 170) };
+                    inputs.lengths.chunk = Some(place);
+                    let mut states = States::of(&problem);
+                    plan.bind(inputs, states.outputs(), &mut plan.workspace().unwrap())
+                        .unwrap()
+                        .run()
+                        .unwrap();
+                    states
+                };
+                let found = run(rows.start);
+                let what = format!("{} {causal:?} {window:?} {rows:?}", engine.kernel());
+                // The whole's references and divisions may differ from a chunk's, the answers only by roundings.
+                let answer = |states: &States, row: usize| -> [f32; 9] {
+                    let (m, s) = (states.m[row], states.s[row]);
+                    let w = &states.w[row * 8..];
+                    std::array::from_fn(|x| match x {
+                        _ if s == 0.0 => 0.0,
+                        8 => m + s.ln(),
+                        _ => w[x] / s,
+                    })
+                };
+                for head in 0..2 {
+                    for i in rows.clone() {
+                        let (at, of) = (head * rows.len() + i - rows.start, head * 100 + i);
+                        for (x, y) in answer(&found, at).into_iter().zip(answer(&want, of)) {
+                            assert!((x - y).abs() <= 1e-5, "{what} {i}: {x} {y}");
+                        }
+                    }
+                }
+                if causal.is_some() && !lengths && rows.len() == 37 {
+                    let moved = run(rows.start + 1).bits() != found.bits();
+                    assert!(moved, "{what}: the place changes nothing");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn places_that_no_whole_has_are_refused() {
     use ArgumentError as E;
@@ -357,7 +419,7 @@ fn places_that_no_whole_has_are_refused() {
     let max = isize::MAX as usize / 4;
     let check = |case: &Case, key_offset, key_total| {
         let mut inputs = case.inputs();
-        inputs.lengths.chunk = Some(Chunk { key_offset, key_total });
+        inputs.lengths.chunk = Some(Chunk::of_keys(key_offset, key_total));
         inputs.check(&case.problem())
     };
     assert_eq!(check(&case, 0, 10), Ok(()));
@@ -367,6 +429,21 @@ fn places_that_no_whole_has_are_refused() {
     assert_eq!(check(&case, 0, max + 1), error("key_total", max + 1, 10, max));
     assert_eq!(check(&case, 91, 100), error("key_offset", 91, 0, 90));
     assert_eq!(check(&case, usize::MAX, 100), error("key_offset", usize::MAX, 0, 90));
+    let mut inputs = case.inputs();
+    for (query_offset, query_total, refused) in [
+        (0, 0, None),
+        (0, 3, None),
+        (7, 10, None),
+        (1, 0, Some(("query_offset", 1, 0, 0))),
+        (8, 10, Some(("query_offset", 8, 0, 7))),
+        (0, 2, Some(("query_total", 2, 3, max))),
+        (0, max + 1, Some(("query_total", max + 1, 3, max))),
+        (usize::MAX, 3, Some(("query_offset", usize::MAX, 0, 0))),
+    ] {
+        inputs.lengths.chunk = Some(Chunk { query_offset, query_total, ..Chunk::of_keys(0, 10) });
+        let want = refused.map_or(Ok(()), |(argument, found, min, max)| error(argument, found, min, max));
+        assert_eq!(inputs.check(&case.problem()), want);
+    }
     let conflict = |other| Err(E::Conflict { argument: "chunk", other });
     let past = Params { past: Some(2), ..Params::plain(3, 10, 8, 8) }.build("past");
     assert_eq!(check(&past, 0, 20), conflict("past_k"));

@@ -31,5 +31,6 @@ mod refusals;
 mod scans;
 mod schedule;
 mod small_calls;
+mod tasks;
 mod ulp;
 mod windows;

@@ -82,8 +82,9 @@ pub struct elsa_engine_info {
     pub reason: [c_char; ELSA_REASON_BYTES],
 }
 
-/// The place of a call's keys among all keys of its rows: key j of the call is key key_offset + j of key_total. The sum
-/// of key_offset and the keys of the call is at most key_total.
+/// The place of a call's keys and queries in a whole: key j of the call is key key_offset + j of key_total, and query i is
+/// query query_offset + i of query_total. key_offset and the keys of the call are at most key_total together, likewise
+/// for queries.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct elsa_chunk {
@@ -93,6 +94,10 @@ pub struct elsa_chunk {
     pub key_offset: usize,
     /// Keys of the whole.
     pub key_total: usize,
+    /// Queries of the whole before the first query of the call.
+    pub query_offset: usize,
+    /// Queries of the whole. Zero: those of the call are all, and query_offset is zero.
+    pub query_total: usize,
 }
 
 /// A handle of memory of the host. All zeros names no buffer. Copies name the same buffer.

@@ -2,7 +2,9 @@
 
 mod engine;
 mod problem;
+mod task;
 pub mod values;
 
 pub use engine::{BackendFlag, EngineArgs, warn_without_half_scores};
-pub use problem::{FILE, FILE_IS, ProblemArgs};
+pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
+pub use task::TaskArgs;

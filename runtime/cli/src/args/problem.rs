@@ -6,6 +6,7 @@ use super::values::{number, one_of, positive, shift, sides, window};
 use crate::flag::flag;
 use crate::tensor::Source;
 use clap::Args;
+use clap::builder::TypedValueParser;
 use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::view::Layout;
 
@@ -17,6 +18,11 @@ pub const FILE_IS: &str = "path.npy, path.npz#name or path.safetensors#name";
 
 /// Orders of axes.
 const LAYOUTS: [(&str, Layout); 3] = [("bhnd", Layout::Bhnd), ("bnhd", Layout::Bnhd), ("bnc", Layout::Bnc)];
+
+/// A parser of orders of axes.
+pub fn layouts() -> impl TypedValueParser<Value = Layout> {
+    one_of(LAYOUTS)
+}
 
 /// Alignments of a causal mask. The last is that of a bare `--causal`.
 const ALIGNMENTS: [(&str, Alignment); 2] =
@@ -36,7 +42,7 @@ pub struct ProblemArgs {
     pub v: Option<Source>,
     /// Order of axes: bhnd is [batch, heads, tokens, dim] (also [n,d] and [h,n,d]), bnhd is [batch, tokens,
     /// heads, dim], bnc is [batch, tokens, heads*dim] [default: bhnd, for packed tensors bnhd]
-    #[arg(long, value_parser = one_of(LAYOUTS))]
+    #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
     /// Query heads; required by the layout bnc
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = positive)]

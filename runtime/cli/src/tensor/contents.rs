@@ -106,7 +106,7 @@ pub fn read(
     }
 }
 
-fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
+pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {
     let Header { dtype: stored, shape, bytes } = header;
     if !accept.takes(stored) {
         let found = stored.name().into();

@@ -2,6 +2,7 @@
 
 use super::contents::{self, Accept, Contents, Data};
 use super::file::InputFile;
+use super::part::{self, Part};
 use super::source::Source;
 use super::stored::{Fault, Stored};
 use crate::error::Error;
@@ -23,24 +24,67 @@ impl Tensor {
     /// A file that cannot be read, that is malformed, that changes meanwhile, or whose type `accept` does not take;
     /// memory that the system refuses.
     pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
+        let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
+        Ok(Tensor { argument, file, contents })
+    }
+
+    /// As [`Tensor::load`], of the part that `part` makes of the tensor's shape.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`].
+    pub fn load_part(
+        argument: &'static str,
+        source: &Source,
+        accept: Accept,
+        part: &dyn Fn(&[usize]) -> Part,
+    ) -> Result<Tensor, Error> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read =
+            |file: &InputFile| part::read_part(file.reader(), file.length(), format, name, accept, part);
+        let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
+        Ok(Tensor { argument, file, contents })
+    }
+
+    /// The shape of the tensor at `source`, whose elements are not read.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`].
+    pub fn shape_at(argument: &'static str, source: &Source) -> Result<Vec<usize>, Error> {
+        let (format, name) = (source.format, source.name.as_deref());
+        let read = |file: &InputFile| part::shape(file.reader(), file.length(), format, name);
+        Ok(Tensor::open(argument, source, None, read)?.1)
+    }
+
+    /// Opens the file of `source` and calls `read` with it.
+    fn open<T>(
+        argument: &'static str,
+        source: &Source,
+        accept: Option<Accept>,
+        read: impl FnOnce(&InputFile) -> Result<T, Fault>,
+    ) -> Result<(InputFile, T), Error> {
         let path = || source.path.clone();
         let unread = |source| Error::Read { argument, path: path(), source };
         let file = InputFile::open(&source.path).map_err(unread)?;
         log::debug!("reading {source} in a file of {} bytes", file.length());
-        let read =
-            contents::read(file.reader(), file.length(), source.format, source.name.as_deref(), accept);
+        let read = read(&file);
         // What was read of a file that changed is neither the old contents nor the new.
         if !file.unchanged() {
             return Err(Error::Changed { argument, path: path() });
         }
         let contents = read.map_err(|fault| match fault {
             Fault::Content(source) => {
-                Error::Tensor { argument, path: path(), source: accept.narrowed(source) }
+                let source = match accept {
+                    Some(accept) => accept.narrowed(source),
+                    None => source,
+                };
+                Error::Tensor { argument, path: path(), source }
             }
             Fault::Io(source) => unread(source),
             Fault::Memory(bytes) => Error::Memory { argument, bytes },
         })?;
-        Ok(Tensor { argument, file, contents })
+        Ok((file, contents))
     }
 
     /// The element type in the file.

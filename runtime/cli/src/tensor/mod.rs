@@ -10,11 +10,14 @@ mod load;
 pub mod npy;
 pub mod npz;
 pub mod output;
+mod part;
 pub mod safetensors;
 mod source;
 mod stored;
 
 pub use contents::{Accept, Contents, Data, read};
+pub use file::InputFile;
 pub use load::Tensor;
+pub use part::{Part, read_part, shape};
 pub use source::{Format, Source};
 pub use stored::{Fault, Header, Stored};

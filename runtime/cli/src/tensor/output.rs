@@ -35,8 +35,28 @@ pub struct Content {
 pub enum Output {
     /// A tensor, to a `.npy` file or into a `.safetensors` file.
     Tensor(Content),
-    /// Named tensors, to a `.npz` file.
-    Archive(Vec<(&'static str, Content)>),
+    /// Named arrays, to a `.npz` file.
+    Archive(Vec<(&'static str, Array)>),
+}
+
+/// An array of an archive.
+#[derive(Clone, Debug)]
+pub enum Array {
+    /// Floating-point numbers.
+    Float(Content),
+    /// Integers.
+    Integers {
+        /// Sizes of the axes.
+        shape: Vec<usize>,
+        /// The elements, as many as the shape takes.
+        data: Vec<i64>,
+    },
+}
+
+impl From<Content> for Array {
+    fn from(content: Content) -> Array {
+        Array::Float(content)
+    }
 }
 
 enum Sink {
@@ -297,15 +317,25 @@ fn write_npy(writer: &mut impl Write, tensor: &Content) -> io::Result<()> {
 
 /// Writes a zip archive of `.npy` members, not compressed and with a fixed date, so that its bytes depend on the
 /// arrays alone.
-fn write_npz(writer: &mut impl Write, arrays: &[(&'static str, Content)]) -> io::Result<()> {
+fn write_npz(writer: &mut impl Write, arrays: &[(&'static str, Array)]) -> io::Result<()> {
     let mut zip = zip::ZipWriter::new_stream(writer);
-    for (name, content) in arrays {
-        let large = content.data.bytes().len() > 0x7fff_ffff;
+    for (name, array) in arrays {
+        let bytes: &[u8] = match array {
+            Array::Float(content) => content.data.bytes(),
+            Array::Integers { data, .. } => bytemuck::cast_slice(data),
+        };
+        let large = bytes.len() > 0x7fff_ffff;
         let options = zip::write::SimpleFileOptions::default()
             .compression_method(zip::CompressionMethod::Stored)
             .large_file(large);
         zip.start_file(format!("{name}.npy"), options).map_err(io::Error::other)?;
-        write_npy(&mut zip, content)?;
+        match array {
+            Array::Float(content) => write_npy(&mut zip, content)?,
+            Array::Integers { shape, .. } => {
+                npy::write_header(&mut zip, Stored::I64, shape)?;
+                zip.write_all(bytes)?;
+            }
+        }
     }
     zip.finish().map_err(io::Error::other)?;
     Ok(())

@@ -348,7 +348,13 @@ mod tests {
                         let plain =
                             Spec::new(DType::F32, view(queries), view(keys), view(keys), view(queries));
                         let spec = Spec { causal, window: Window { left, right }, ..plain };
-                        let chunk = Some(Chunk { key_offset: offset, key_total: total });
+                        // Far down the whole where the keys lie far on.
+                        let (query_offset, query_total) = match total {
+                            30.. => (offset, far),
+                            _ => (total / 3, total / 3 + queries),
+                        };
+                        let chunk = Chunk { query_offset, query_total, ..Chunk::of_keys(offset, total) };
+                        let chunk = Some(if left == Some(3) { chunk } else { Chunk::of_keys(offset, total) });
                         let lengths = Lengths { chunk, ..Lengths::default() };
                         let want = spec.check().unwrap().sequence(&lengths, 0);
                         let found = sequence(&want);

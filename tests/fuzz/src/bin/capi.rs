@@ -345,6 +345,8 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 let chunk = elsa_chunk {
                     key_offset: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=9)? },
                     key_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=19)? },
+                    query_offset: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=3)? },
+                    query_total: if u.ratio(1, 16)? { u.arbitrary()? } else { u.int_in_range(0..=12)? },
                     ..elsa_chunk::default()
                 };
                 let (part, whole) = (u.ratio(1, 4)?, u.arbitrary()?);

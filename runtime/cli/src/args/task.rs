@@ -1,0 +1,152 @@
+//! The flags of a task.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use crate::error::Error;
+use clap::Args;
+use elsa_core::quorum::{Division, TaskPath};
+
+/// Which task of which division is computed.
+#[derive(Args, Debug, Clone)]
+pub struct TaskArgs {
+    /// Divide among boards by quorums: the chunks of each level, such as 7 or 7,13. Numbers with a set: 3, 7, 13, 21, 31, 57,
+    /// 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]
+    #[arg(long, value_name = "C[,C...]", allow_hyphen_values = true, value_parser = chunks)]
+    pub quorum: Option<Chunks>,
+    /// Compute task I of the N of the division alone, counted from 0, and write its states to --state-out. elsa merge joins
+    /// the files of all tasks
+    #[arg(long, value_name = "I/N", allow_hyphen_values = true, value_parser = number, conflicts_with = "task_path")]
+    pub task: Option<Number>,
+    /// As --task, by the task's number at each level, such as 0.3.1. Fewer levels than --quorum has make a larger task, and
+    /// tasks of several depths may be merged
+    #[arg(long, value_name = "PATH", allow_hyphen_values = true, value_parser = path, requires = "quorum")]
+    pub task_path: Option<TaskPath>,
+    /// q, k, v and mask hold the tokens of the task alone, in its order, as a board keeps them that holds no others
+    #[arg(long, requires = "tokens")]
+    pub gathered: bool,
+    /// With --gathered: tokens of the whole; with a comma, queries and keys
+    #[arg(long, value_name = "N[,N]", allow_hyphen_values = true, value_parser = tokens, requires = "gathered")]
+    pub tokens: Option<[usize; 2]>,
+}
+
+/// Chunks of each level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunks(pub Vec<usize>);
+
+/// A task's number, and the number of tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    number: u64,
+    tasks: u64,
+}
+
+/// Whole numbers with commas between them.
+fn chunks(text: &str) -> Result<Chunks, String> {
+    let chunks: Option<Vec<usize>> = text.split(',').map(|c| c.trim().parse().ok()).collect();
+    chunks.map(Chunks).ok_or_else(|| "allowed: the chunks of each level, such as 7 or 7,13".into())
+}
+
+/// `I/N`.
+fn number(text: &str) -> Result<Number, String> {
+    let number = text
+        .split_once('/')
+        .and_then(|(i, n)| Some(Number { number: i.parse().ok()?, tasks: n.parse().ok()? }));
+    number.ok_or_else(|| "allowed: I/N, such as 0/7, tasks being counted from 0".into())
+}
+
+/// Whole numbers with dots between them.
+fn path(text: &str) -> Result<TaskPath, String> {
+    text.parse().map_err(|_| "allowed: 1 to 12 numbers with dots, such as 0.3.1".into())
+}
+
+/// `N`, or `N,N`.
+fn tokens(text: &str) -> Result<[usize; 2], String> {
+    let one = |text: &str| text.trim().parse().ok();
+    let tokens = match text.split_once(',') {
+        Some((queries, keys)) => one(queries).zip(one(keys)).map(|(queries, keys)| [queries, keys]),
+        None => one(text).map(|n| [n, n]),
+    };
+    tokens.ok_or_else(|| "allowed: tokens of the whole, or its queries and keys with a comma".into())
+}
+
+impl TaskArgs {
+    /// Whether a task is asked for.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.task.is_some() || self.task_path.is_some()
+    }
+
+    /// Requires that no flag is given that says nothing without a task.
+    ///
+    /// # Errors
+    /// The first one that is.
+    pub fn unused(&self) -> Result<(), Error> {
+        match [(self.quorum.is_some(), "quorum"), (self.gathered, "gathered")]
+            .into_iter()
+            .find(|(given, _)| *given)
+        {
+            Some((_, argument)) => {
+                let (found, allowed) =
+                    ("given without --task or --task-path".into(), "with one of them".into());
+                Err(Error::Argument { argument, found, allowed })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The division and the task's path.
+    ///
+    /// # Errors
+    /// Chunks without a set, a number of tasks that is not the division's, a task out of range.
+    pub fn chosen(&self) -> Result<(Division, TaskPath), Error> {
+        let quorum = |source| Error::Quorum { argument: "quorum", source };
+        let task = |source| Error::Quorum { argument: "task", source };
+        let chunks = match (&self.quorum, self.task) {
+            (Some(Chunks(chunks)), _) => chunks.clone(),
+            (None, Some(Number { tasks, .. })) => vec![usize::try_from(tasks).unwrap_or(usize::MAX)],
+            (None, None) => Vec::new(),
+        };
+        let made = Division::new(&chunks);
+        let division = match self.quorum {
+            Some(_) => made.map_err(quorum)?,
+            None => made.map_err(task)?,
+        };
+        let path = match (self.task, self.task_path) {
+            (Some(Number { number, tasks }), _) => {
+                if tasks != division.tasks() {
+                    return Err(Error::Argument {
+                        argument: "task",
+                        found: format!("{number}/{tasks}"),
+                        allowed: format!("N of {}, the product of --quorum", division.tasks()),
+                    });
+                }
+                division.path(number).map_err(task)?
+            }
+            (None, Some(path)) => {
+                division.check(&path).map_err(|source| Error::Quorum { argument: "task-path", source })?;
+                path
+            }
+            (None, None) => {
+                let (found, allowed) = ("missing".into(), "I/N, or --task-path".into());
+                return Err(Error::Argument { argument: "task", found, allowed });
+            }
+        };
+        Ok((division, path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_understood() {
+        assert_eq!(chunks("7, 13"), Ok(Chunks(vec![7, 13])));
+        assert_eq!(number("3/7"), Ok(Number { number: 3, tasks: 7 }));
+        assert_eq!((tokens("9"), tokens("9,12")), (Ok([9, 9]), Ok([9, 12])));
+        assert!(["", "7,", "x", "-7", "7;7"].into_iter().all(|text| chunks(text).is_err()));
+        assert!(["", "3", "3/", "/7", "-1/7", "1/7/7"].into_iter().all(|text| number(text).is_err()));
+        assert!(["", "1,2,3", "-1", "n"].into_iter().all(|text| tokens(text).is_err()));
+        assert!(path("0.3").is_ok() && path("0.").is_err());
+    }
+}

@@ -1,0 +1,343 @@
+//! Files of a task's states: an `.npz` archive that NumPy reads, and that says to which task of which problem it belongs.
+//!
+//! | array | type, shape | holds |
+//! |---|---|---|
+//! | `version` | i64 `[1]` | 1 |
+//! | `quorum` | i64 `[levels]` | chunks of each level |
+//! | `path` | i64 `[depth]` | the task: its number at each level |
+//! | `shape` | i64 `[7]` | of the whole: batch, heads, key heads, queries, keys, head size, head size of values |
+//! | `rules` | i64 `[6]` | element type (0 f32, 1 f16, 2 bf16), causal (0 no, 1 top-left, 2 bottom-right), window to the left and right (−1 open), mask (0 none, 1 bool, 2 f32, 3 f16, 4 bf16), whether key lengths are given |
+//! | `factors` | f32 `[2]` | scale, soft cap (0 off) |
+//! | `kv_lens` | i64 `[batch]`, or `[0]` | key lengths |
+//! | `fingerprint` | i64 `[1]` | of all that describes the problem: 64-bit FNV-1a |
+//! | `runs` | i64 `[runs, 2]` | first token and number of tokens of each run of queries, in the order of the rows |
+//! | `m`, `S` | f32 `[batch, heads, rows]` | references, sums |
+//! | `W` | f32 `[batch, heads, rows, head size of values]` | weighted sums |
+//!
+//! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task.
+
+use crate::error::TensorError;
+use crate::memory::Buffer;
+use crate::tensor::output::{Array, Content};
+use crate::tensor::{Accept, Data, Fault, Format, Stored, read};
+use elsa_core::attention::{Alignment, Lengths, MaskKind, Problem};
+use elsa_core::dtype::DType;
+use elsa_core::quorum::{Division, Run, Task, TaskPath};
+use elsa_runtime::RowStates;
+use std::io::{Read, Seek};
+
+/// The version of the arrays.
+const VERSION: i64 = 1;
+
+/// Most key lengths, levels or runs that are read. A batch is not larger.
+const MOST: usize = 1 << 24;
+
+/// Element types by number.
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+/// What a task belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Chunks of each level.
+    pub quorum: Vec<i64>,
+    /// Batch, heads, key heads, queries, keys, head size, head size of values.
+    pub shape: [usize; 7],
+    /// Element type, causal, window, mask, whether lengths are given.
+    rules: [i64; 6],
+    /// Bits of scale and soft cap.
+    factors: [u32; 2],
+    /// Key lengths.
+    lengths: Vec<i64>,
+}
+
+/// A task of a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// To what it belongs.
+    pub whole: Whole,
+    /// Its path.
+    pub path: TaskPath,
+}
+
+fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
+    TensorError::Format { format: "task's states", found: found.into(), allowed }.into()
+}
+
+impl Whole {
+    /// Of the problem of a task's tensors, with the tokens of the whole.
+    #[must_use]
+    pub fn of(
+        division: &Division,
+        problem: &Problem,
+        [queries, keys]: [usize; 2],
+        lengths: &Lengths<'_>,
+    ) -> Whole {
+        let spec = problem.spec();
+        let side = |side: Option<usize>| side.map_or(-1, |n| n as i64);
+        let dtype = |of: DType| DTYPES.iter().position(|dtype| *dtype == of).unwrap_or(0) as i64;
+        let causal = match spec.causal {
+            None => 0,
+            Some(Alignment::TopLeft) => 1,
+            Some(Alignment::BottomRight) => 2,
+        };
+        let mask = match spec.mask.map(|mask| mask.kind()) {
+            None => 0,
+            Some(MaskKind::Bool) => 1,
+            Some(MaskKind::Additive(of)) => 2 + dtype(of),
+        };
+        Whole {
+            quorum: division.sets().iter().map(|set| set.chunks() as i64).collect(),
+            shape: [
+                spec.query.batch(),
+                problem.heads(),
+                problem.kv_heads(),
+                queries,
+                keys,
+                problem.head_dim(),
+                problem.value_dim(),
+            ],
+            rules: [
+                dtype(spec.dtype),
+                causal,
+                side(spec.window.left),
+                side(spec.window.right),
+                mask,
+                i64::from(lengths.keys.is_some()),
+            ],
+            factors: [problem.scale(), spec.softcap.unwrap_or(0.0)].map(f32::to_bits),
+            lengths: lengths.keys.unwrap_or_default().to_vec(),
+        }
+    }
+
+    /// Element type of the outputs.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        DTYPES.get(self.rules[0] as usize).copied().unwrap_or(DType::F32)
+    }
+
+    /// The division.
+    ///
+    /// # Errors
+    /// Chunks without a set.
+    pub fn division(&self) -> Result<Division, Fault> {
+        let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
+        let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
+        made.ok_or_else(|| broken(format!("quorum {:?}", self.quorum), "chunks that have an interest set"))
+    }
+
+    /// Batch times heads.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.shape[0] * self.shape[1]
+    }
+
+    /// The first field in which another whole differs: its name, what it has there, and what this has.
+    #[must_use]
+    pub fn difference(&self, other: &Whole) -> Option<(&'static str, String, String)> {
+        let fields = |whole: &Whole| {
+            [
+                ("quorum", format!("{:?}", whole.quorum)),
+                ("shape", format!("{:?}", whole.shape)),
+                ("rules", format!("{:?}", whole.rules)),
+                ("factors", format!("{:?}", whole.factors.map(f32::from_bits))),
+                ("kv_lens", format!("{:?}", whole.lengths)),
+            ]
+        };
+        let pairs = fields(self).into_iter().zip(fields(other));
+        pairs.into_iter().find(|(mine, its)| mine != its).map(|((name, mine), (_, its))| (name, its, mine))
+    }
+
+    /// The flags that make the problem of its files, beside those of the files.
+    #[must_use]
+    pub fn flags(&self) -> String {
+        let mut flags = String::new();
+        let mut add = |text: String| {
+            flags.push(' ');
+            flags.push_str(&text);
+        };
+        match self.rules[1] {
+            1 => add("--causal=top-left".into()),
+            2 => add("--causal=bottom-right".into()),
+            _ => {}
+        }
+        if (self.rules[2], self.rules[3]) != (-1, -1) {
+            add(format!("--window {},{}", self.rules[2], self.rules[3]));
+        }
+        let [scale, softcap] = self.factors.map(f32::from_bits);
+        if scale != (1.0 / (self.shape[5] as f64).sqrt()) as f32 {
+            add(format!("--scale {scale}"));
+        }
+        if softcap != 0.0 {
+            add(format!("--softcap {softcap}"));
+        }
+        if self.rules[4] != 0 {
+            add("--mask FILE".into());
+        }
+        if self.rules[5] != 0 {
+            add("--kv-lens FILE".into());
+        }
+        flags
+    }
+
+    /// 64-bit FNV-1a over everything, as 64-bit words in little-endian order, each list with its length in front.
+    fn fingerprint(&self) -> i64 {
+        let shape = self.shape.map(|n| n as i64);
+        let factors = self.factors.map(i64::from);
+        let lists: [&[i64]; 5] = [&self.quorum, &shape, &self.rules, &factors, &self.lengths];
+        let words =
+            lists.into_iter().flat_map(|list| [list.len() as i64].into_iter().chain(list.iter().copied()));
+        let bytes = words.flat_map(i64::to_le_bytes);
+        bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        }) as i64
+    }
+}
+
+impl Description {
+    /// Of a problem's task.
+    #[must_use]
+    pub fn new(whole: Whole, path: TaskPath) -> Description {
+        Description { whole, path }
+    }
+
+    /// The arrays of the file.
+    #[must_use]
+    pub fn arrays(&self, runs: &[Run], states: RowStates) -> Vec<(&'static str, Array)> {
+        let Description { whole, path } = self;
+        let list = |data: Vec<i64>| Array::Integers { shape: vec![data.len()], data };
+        let float =
+            |shape: &[usize], data| Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) });
+        let [batch, heads, .., dim] = whole.shape;
+        let rows = runs.iter().map(|run| run.span().tokens).sum();
+        let places =
+            runs.iter().flat_map(|run| [run.span().start as i64, run.span().tokens as i64]).collect();
+        vec![
+            ("version", list(vec![VERSION])),
+            ("quorum", list(whole.quorum.clone())),
+            ("path", list(path.digits().iter().map(|digit| i64::from(*digit)).collect())),
+            ("shape", list(whole.shape.map(|n| n as i64).to_vec())),
+            ("rules", list(whole.rules.to_vec())),
+            ("factors", float(&[2], whole.factors.map(f32::from_bits).to_vec())),
+            ("kv_lens", list(whole.lengths.clone())),
+            ("fingerprint", list(vec![whole.fingerprint()])),
+            ("runs", Array::Integers { shape: vec![runs.len(), 2], data: places }),
+            ("m", float(&[batch, heads, rows], states.m)),
+            ("S", float(&[batch, heads, rows], states.s)),
+            ("W", float(&[batch, heads, rows, dim], states.w)),
+        ]
+    }
+
+    /// Reads the description from a file of `length` bytes, and makes the task; its states are not read.
+    ///
+    /// # Errors
+    /// A file that is malformed or has another version, a description that contradicts itself, runs that are not the task's.
+    pub fn read(file: &mut (impl Read + Seek), length: u64) -> Result<(Description, Task), Fault> {
+        let version = integers(file, length, "version")?;
+        if version != [VERSION] {
+            return Err(broken(format!("version {version:?}"), "version 1"));
+        }
+        let quorum = integers(file, length, "quorum")?;
+        let digits = integers(file, length, "path")?;
+        let shape = integers(file, length, "shape")?;
+        let rules = integers(file, length, "rules")?;
+        let factors = floats(file, length, "factors")?;
+        let lengths = integers(file, length, "kv_lens")?;
+        let digits: Option<Vec<u16>> = digits.iter().map(|digit| u16::try_from(*digit).ok()).collect();
+        let path = digits.and_then(|digits| TaskPath::new(&digits).ok());
+        let path = path.ok_or_else(|| broken("a path that is none", "numbers of tasks"))?;
+        let whole = Whole {
+            quorum,
+            shape: sizes(&shape)?,
+            rules: rules.try_into().map_err(|_| broken("rules of another number", "6 rules"))?,
+            factors: match factors.1[..] {
+                [scale, softcap] => [scale, softcap].map(f32::to_bits),
+                _ => return Err(broken("factors of another number", "scale and soft cap")),
+            },
+            lengths,
+        };
+        let batch = whole.shape[0];
+        let ranges = [0..=2, 0..=2, -1..=i64::MAX, -1..=i64::MAX, 0..=4, 0..=1];
+        let given = if whole.rules[5] == 1 { batch } else { 0 };
+        if !whole.rules.iter().zip(ranges).all(|(rule, range)| range.contains(rule))
+            || whole.lengths.len() != given
+        {
+            return Err(broken(format!("rules {:?}", whole.rules), "those of a problem"));
+        }
+        let fingerprint = integers(file, length, "fingerprint")?;
+        if fingerprint != [whole.fingerprint()] {
+            return Err(broken("another fingerprint than the description has", "a file as it was written"));
+        }
+        let (queries, keys) = (whole.shape[3], whole.shape[4]);
+        let task = Task::new(&whole.division()?, &path, queries, keys)
+            .map_err(|e| broken(e.to_string(), "a task of its division"))?;
+        let runs = integers(file, length, "runs")?;
+        let wanted = task.queries().iter().flat_map(|run| [run.span().start, run.span().tokens]);
+        if !runs.iter().copied().eq(wanted.map(|n| n as i64)) {
+            return Err(broken("runs of another task", "those of the task"));
+        }
+        Ok((Description { whole, path }, task))
+    }
+
+    /// Reads the states of `task`, which is the description's, from the same file.
+    ///
+    /// # Errors
+    /// States of another shape or type, a file that is malformed, memory that the system refuses.
+    pub fn states(
+        &self,
+        task: &Task,
+        file: &mut (impl Read + Seek),
+        length: u64,
+    ) -> Result<RowStates, Fault> {
+        let [batch, heads, .., dim] = self.whole.shape;
+        let rows = [batch, heads, task.query_tokens()];
+        let mut state = |name, shape: &[usize]| {
+            let (found, data) = floats(file, length, name)?;
+            match found == shape {
+                true => Ok(data),
+                false => {
+                    Err(broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task"))
+                }
+            }
+        };
+        let (m, s) = (state("m", &rows)?, state("S", &rows)?);
+        let w = state("W", &[batch, heads, rows[2], dim])?;
+        Ok(RowStates { m, s, w })
+    }
+}
+
+/// Sizes of a whole that can be: rows and elements of its states are indexable.
+fn sizes(shape: &[i64]) -> Result<[usize; 7], Fault> {
+    let bad = || broken(format!("shape {shape:?}"), "sizes of a problem");
+    let sizes: Vec<usize> = shape.iter().map_while(|n| usize::try_from(*n).ok()).collect();
+    let sizes: [usize; 7] = sizes.try_into().map_err(|_| bad())?;
+    let [batch, heads, kv_heads, queries, keys, dim, value_dim] = sizes;
+    let product = |factors: [usize; 4]| factors.into_iter().try_fold(1usize, usize::checked_mul);
+    let fits = |factors| product(factors).is_some_and(|n| n <= isize::MAX as usize / 4);
+    let tensors = [
+        [batch, heads, queries, dim],
+        [batch, kv_heads, keys, dim],
+        [batch, kv_heads, keys, value_dim],
+        [batch, heads, queries, value_dim],
+    ];
+    let none = [batch, heads, kv_heads, dim, value_dim].contains(&0);
+    if none || !heads.is_multiple_of(kv_heads) || !tensors.into_iter().all(fits) {
+        return Err(bad());
+    }
+    Ok(sizes)
+}
+
+fn integers(file: &mut (impl Read + Seek), length: u64, name: &str) -> Result<Vec<i64>, Fault> {
+    let contents = read(file, length, Format::Npz, Some(name), Accept::Lengths)?;
+    match contents.data {
+        Data::Integer(data) if data.len() <= MOST => Ok(data),
+        _ => Err(broken(format!("'{name}' of shape {:?}", contents.shape), "a short list")),
+    }
+}
+
+fn floats(file: &mut (impl Read + Seek), length: u64, name: &str) -> Result<(Vec<usize>, Vec<f32>), Fault> {
+    let contents = read(file, length, Format::Npz, Some(name), Accept::Float)?;
+    match (contents.stored, contents.data) {
+        (Stored::F32, Data::Float(Buffer::F32(data))) => Ok((contents.shape, data)),
+        (stored, _) => Err(broken(format!("'{name}' of {}", stored.name()), "f32")),
+    }
+}

@@ -1,0 +1,250 @@
+//! Parts of tensors: some of the indices along some axes, read without the rest.
+
+use super::contents::{self, Accept, Contents};
+use super::source::Format;
+use super::stored::{Fault, Header};
+use super::{npy, npz, safetensors};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+/// Part of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Sizes of its axes.
+    pub shape: Vec<usize>,
+    /// Its elements, as ranges of the tensor's in the order in which the part holds them.
+    ranges: Vec<Range<usize>>,
+}
+
+impl Part {
+    /// The part of a tensor of shape `shape` that holds, along each axis, the indices of `picks` one after the other; all of
+    /// them where there is none. Indices beyond the axis are left out.
+    #[must_use]
+    pub fn of(shape: &[usize], picks: &[Option<Vec<Range<usize>>>]) -> Part {
+        let spans: Vec<Vec<Range<usize>>> = shape
+            .iter()
+            .enumerate()
+            .map(|(axis, &n)| match picks.get(axis) {
+                Some(Some(pick)) => pick.iter().map(|span| span.start.min(n)..span.end.min(n)).collect(),
+                _ => std::iter::once(0..n).collect(),
+            })
+            .collect();
+        let sizes = spans.iter().map(|spans| spans.iter().map(Range::len).sum());
+        let mut part = Part { shape: sizes.collect(), ranges: Vec::new() };
+        if !part.shape.contains(&0) {
+            part.descend(shape, &spans, 0);
+        }
+        part
+    }
+
+    /// Adds the elements below the index at which the axes before these begin.
+    fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) {
+        let (Some((&n, below)), Some((here, deeper))) = (shape.split_first(), spans.split_first()) else {
+            return self.push(base..base + 1);
+        };
+        let inner: usize = below.iter().product();
+        let whole = deeper.iter().zip(below).all(|(spans, n)| matches!(&spans[..], [one] if one.len() == *n));
+        for span in here {
+            if whole {
+                self.push(base + span.start * inner..base + span.end * inner);
+            } else {
+                for index in span.clone() {
+                    self.descend(below, deeper, base + index * inner);
+                }
+            }
+        }
+        debug_assert!(here.iter().all(|span| span.end <= n));
+    }
+
+    fn push(&mut self, range: Range<usize>) {
+        match self.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.ranges.push(range),
+        }
+    }
+}
+
+/// The shape of the tensor `name` of a file of `length` bytes; its elements are not read.
+///
+/// # Errors
+/// As [`read`](super::read).
+pub fn shape(
+    mut file: impl Read + Seek,
+    length: u64,
+    format: Format,
+    name: Option<&str>,
+) -> Result<Vec<usize>, Fault> {
+    let name = name.unwrap_or_default();
+    match format {
+        Format::Npy => Ok(npy::header(&mut file, length)?.shape),
+        Format::Npz => npz::member(file, length, name, |member, length| {
+            let header = npy::header(member, length)?;
+            // The library compares the checksum where the data end.
+            io::copy(member, &mut io::sink())?;
+            Ok(header.shape)
+        }),
+        Format::Safetensors => {
+            Ok(safetensors::Directory::read(&mut file, length)?.find(name).map(|(header, _)| header.shape)?)
+        }
+    }
+}
+
+/// As [`read`](super::read), of the part that `part` makes of the tensor's shape. Of an `.npy` or a `.safetensors` file only
+/// that is read. A member of an `.npz` file, which may be deflated, is read as a whole first.
+///
+/// # Errors
+/// As [`read`](super::read).
+pub fn read_part(
+    mut file: impl Read + Seek,
+    length: u64,
+    format: Format,
+    name: Option<&str>,
+    accept: Accept,
+    part: &dyn Fn(&[usize]) -> Part,
+) -> Result<Contents, Fault> {
+    let name = name.unwrap_or_default();
+    match format {
+        Format::Npy => {
+            let header = npy::header(&mut file, length)?;
+            let start = file.stream_position()?;
+            select(file, start, header, accept, part)
+        }
+        Format::Npz => {
+            let (header, bytes) = npz::member(file, length, name, |member, length| {
+                let header = npy::header(member, length)?;
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(header.bytes).map_err(|_| Fault::Memory(header.bytes))?;
+                member.take(header.bytes as u64).read_to_end(&mut bytes)?;
+                Ok((header, bytes))
+            })?;
+            select(Cursor::new(bytes), 0, header, accept, part)
+        }
+        Format::Safetensors => {
+            let directory = safetensors::Directory::read(&mut file, length)?;
+            let (header, start) = directory.find(name)?;
+            select(file, start, header, accept, part)
+        }
+    }
+}
+
+/// Reads the part of the tensor whose elements start at byte `start`.
+fn select(
+    file: impl Read + Seek,
+    start: u64,
+    header: Header,
+    accept: Accept,
+    part: &dyn Fn(&[usize]) -> Part,
+) -> Result<Contents, Fault> {
+    let Part { shape, ranges } = part(&header.shape);
+    let size = header.dtype.size();
+    let bytes = ranges.iter().map(|range| range.len() * size).sum();
+    let mut chosen = Chosen { file, start, size, ranges: ranges.into_iter(), left: 0 };
+    contents::elements(&mut chosen, Header { shape, bytes, ..header }, accept)
+}
+
+/// The bytes of ranges of elements, one after the other.
+struct Chosen<F> {
+    file: F,
+    start: u64,
+    size: usize,
+    ranges: std::vec::IntoIter<Range<usize>>,
+    /// Bytes of the present range that are still to be read.
+    left: usize,
+}
+
+impl<F: Read + Seek> Read for Chosen<F> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.left == 0 {
+            let Some(range) = self.ranges.next() else { return Ok(0) };
+            self.file.seek(SeekFrom::Start(self.start + (range.start * self.size) as u64))?;
+            self.left = range.len() * self.size;
+        }
+        let most = buffer.len().min(self.left);
+        let read = self.file.read(&mut buffer[..most])?;
+        self.left -= read;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stored::Stored;
+    use super::*;
+    use crate::memory::Buffer;
+    use crate::tensor::Data;
+
+    /// A file of counting numbers.
+    fn file(shape: &[usize]) -> Vec<u8> {
+        let mut file = Vec::new();
+        npy::write_header(&mut file, Stored::F32, shape).unwrap();
+        for i in 0..shape.iter().product() {
+            file.extend((i as f32).to_le_bytes());
+        }
+        file
+    }
+
+    #[test]
+    fn parts_are_the_picked_indices_in_order() {
+        let shape = [2, 3, 7, 2];
+        for picks in [
+            vec![None, None, Some(vec![5..7, 0..2]), None],
+            vec![None, None, Some(vec![1..2]), Some(vec![1..2])],
+            vec![None, Some(vec![2..3, 0..1]), Some(vec![3..9, 0..1])],
+            vec![Some(vec![1..2])],
+            vec![None, None, Some(vec![])],
+            vec![],
+        ] {
+            let bytes = file(&shape);
+            let part = |shape: &[usize]| Part::of(shape, &picks);
+            let contents =
+                read_part(Cursor::new(&bytes), bytes.len() as u64, Format::Npy, None, Accept::Float, &part);
+            let contents = contents.unwrap();
+            let lists: Vec<Vec<usize>> = (0..4)
+                .map(|axis| match picks.get(axis) {
+                    Some(Some(spans)) => {
+                        spans.iter().cloned().flatten().filter(|i| *i < shape[axis]).collect()
+                    }
+                    _ => (0..shape[axis]).collect(),
+                })
+                .collect();
+            let mut want = Vec::new();
+            for a in &lists[0] {
+                for b in &lists[1] {
+                    for c in &lists[2] {
+                        want.extend(lists[3].iter().map(|d| (((a * 3 + b) * 7 + c) * 2 + d) as f32));
+                    }
+                }
+            }
+            assert_eq!(contents.shape, lists.iter().map(Vec::len).collect::<Vec<_>>());
+            let Data::Float(Buffer::F32(x)) = contents.data else { panic!() };
+            assert_eq!(x, want, "{picks:?}");
+            let found = super::shape(Cursor::new(&bytes), bytes.len() as u64, Format::Npy, None).unwrap();
+            assert_eq!(found, shape);
+        }
+    }
+
+    /// Only the bytes of the part are read.
+    #[test]
+    fn the_rest_is_not_read() {
+        struct Counted(Cursor<Vec<u8>>, usize);
+        impl Read for Counted {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let read = self.0.read(buffer)?;
+                self.1 += read;
+                Ok(read)
+            }
+        }
+        impl Seek for Counted {
+            fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+                self.0.seek(to)
+            }
+        }
+        let bytes = file(&[4, 1000, 8]);
+        let length = bytes.len() as u64;
+        let mut counted = Counted(Cursor::new(bytes), 0);
+        let part = |shape: &[usize]| Part::of(shape, &[None, Some(vec![900..910, 3..8])]);
+        let contents = read_part(&mut counted, length, Format::Npy, None, Accept::Float, &part).unwrap();
+        assert_eq!(contents.shape, [4, 15, 8]);
+        assert_eq!(counted.1, 128 + 4 * 15 * 8 * 4);
+    }
+}

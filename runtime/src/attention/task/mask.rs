@@ -1,0 +1,96 @@
+//! A tile of a mask, cut into dense memory of its own.
+
+use super::error::TaskError;
+use elsa_core::attention::{MaskElements, MaskKind, MaskView};
+use elsa_core::dtype::{DType, Elements};
+use half::{bf16, f16};
+use std::ops::Range;
+
+/// Memory for a tile of a mask, of the mask's type.
+#[derive(Debug)]
+pub(super) enum Tile {
+    Bool(Vec<u8>),
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+}
+
+impl Tile {
+    /// Room for `elements` elements.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn with_capacity(kind: MaskKind, elements: usize) -> Result<Tile, TaskError> {
+        fn room<T>(elements: usize) -> Result<Vec<T>, TaskError> {
+            let mut data = Vec::new();
+            let refused = TaskError::Memory { bytes: elements.saturating_mul(size_of::<T>()) };
+            data.try_reserve_exact(elements).map_err(|_| refused)?;
+            Ok(data)
+        }
+        Ok(match kind {
+            MaskKind::Bool => Tile::Bool(room(elements)?),
+            MaskKind::Additive(DType::F32) => Tile::F32(room(elements)?),
+            MaskKind::Additive(DType::F16) => Tile::F16(room(elements)?),
+            MaskKind::Additive(DType::Bf16) => Tile::Bf16(room(elements)?),
+        })
+    }
+
+    /// Cuts `rows` and `columns` from the mask; axes that are broadcast stay so. Columns beyond the mask's last axis are not
+    /// attended.
+    pub fn cut(
+        &mut self,
+        view: &MaskView,
+        mask: MaskElements<'_>,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> MaskElements<'_> {
+        match (&mut *self, mask) {
+            (Tile::Bool(tile), MaskElements::Bool(x)) => cut(tile, view, x, 0, rows, columns),
+            (Tile::F32(tile), MaskElements::Additive(Elements::F32(x))) => {
+                cut(tile, view, x, f32::NEG_INFINITY, rows, columns);
+            }
+            (Tile::F16(tile), MaskElements::Additive(Elements::F16(x))) => {
+                cut(tile, view, x, f16::NEG_INFINITY, rows, columns);
+            }
+            (Tile::Bf16(tile), MaskElements::Additive(Elements::Bf16(x))) => {
+                cut(tile, view, x, bf16::NEG_INFINITY, rows, columns);
+            }
+            // Data of another type than the problem's were refused. A tile that is too short is refused as well.
+            (Tile::Bool(tile), _) => tile.clear(),
+            (Tile::F32(tile), _) => tile.clear(),
+            (Tile::F16(tile), _) => tile.clear(),
+            (Tile::Bf16(tile), _) => tile.clear(),
+        }
+        match self {
+            Tile::Bool(x) => MaskElements::Bool(x),
+            Tile::F32(x) => MaskElements::Additive(Elements::F32(x)),
+            Tile::F16(x) => MaskElements::Additive(Elements::F16(x)),
+            Tile::Bf16(x) => MaskElements::Additive(Elements::Bf16(x)),
+        }
+    }
+}
+
+fn cut<T: Copy>(
+    tile: &mut Vec<T>,
+    view: &MaskView,
+    mask: &[T],
+    masked: T,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    let [batch, heads, queries, keys] = view.shape();
+    let rows = if queries == 1 { 0..1 } else { rows };
+    let columns = if keys == 1 { 0..1 } else { columns };
+    let covered = columns.start.min(keys)..columns.end.min(keys);
+    tile.clear();
+    for b in 0..batch {
+        for h in 0..heads {
+            for q in rows.clone() {
+                let start = view.row(b, h, q).start;
+                let line = mask.get(start + covered.start..start + covered.end).unwrap_or_default();
+                tile.extend_from_slice(line);
+                tile.extend(std::iter::repeat_n(masked, columns.len() - line.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The states of tasks, merged into those of the whole.
+
+use super::error::TaskError;
+use super::merge as merge_slots;
+use super::states::RowStates;
+use elsa_core::argument::ArgumentError;
+use elsa_core::quorum::Run;
+use elsa_core::scan::stack::MergeStack;
+
+/// Merges the states of a tree's tasks, in the order of the tree, by the balanced tree over their numbers. A row that a task
+/// does not hold is empty there, so the bits depend on the states alone.
+#[derive(Debug)]
+pub struct TaskMerge {
+    /// Batch times heads.
+    sequences: usize,
+    tokens: usize,
+    dim: usize,
+    stack: MergeStack,
+    slots: Vec<RowStates>,
+    next: usize,
+}
+
+impl TaskMerge {
+    /// For `tasks` tasks of a whole with states of `[sequences, tokens]` rows, where sequences are batch times heads, and values
+    /// of size `dim`.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses the memory: one state of the whole, and one more for each time that the number of
+    /// tasks doubles.
+    pub fn new(sequences: usize, tokens: usize, dim: usize, tasks: usize) -> Result<TaskMerge, TaskError> {
+        let rows = sequences.checked_mul(tokens).ok_or(TaskError::Memory { bytes: usize::MAX })?;
+        let slots = (0..MergeStack::capacity(tasks)).map(|_| RowStates::empty(rows, dim));
+        let slots = slots.collect::<Result<_, _>>()?;
+        Ok(TaskMerge { sequences, tokens, dim, stack: MergeStack::default(), slots, next: 0 })
+    }
+
+    /// Adds the states of the next task: `[sequences, queries of the task]`, whose places are those of `runs`.
+    ///
+    /// # Errors
+    /// Returns an error if the states are not as many as the runs have rows, or lie beyond the whole.
+    pub fn push(&mut self, runs: &[Run], states: &RowStates) -> Result<(), TaskError> {
+        let tokens: usize = runs.iter().map(|run| run.span().tokens).sum();
+        let rows = tokens.saturating_mul(self.sequences);
+        for (argument, found, allowed) in [
+            ("state_m", states.m.len(), rows),
+            ("state_s", states.s.len(), rows),
+            ("state_w", states.w.len(), rows.saturating_mul(self.dim)),
+        ] {
+            if found != allowed {
+                let (axis, of) = ("elements", "the task");
+                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+            }
+        }
+        let end = |run: &Run| run.span().start.saturating_add(run.span().tokens);
+        if let Some(found) = runs.iter().map(end).find(|end| *end > self.tokens) {
+            let (argument, min, max) = ("task", 0, self.tokens);
+            return Err(ArgumentError::Count { argument, found, min, max }.into());
+        }
+        let rows = self.sequences * self.tokens;
+        let slots = &mut self.slots;
+        let slot = self.stack.push(self.next, |slot| merge_slots(slots, slot, rows));
+        self.next += 1;
+        let Some(whole) = self.slots.get_mut(slot) else {
+            let (argument, found, max) = ("tasks", self.next, self.next - 1);
+            return Err(ArgumentError::Count { argument, found, min: 0, max }.into());
+        };
+        whole.clear();
+        for run in runs {
+            let span = run.span();
+            for sequence in 0..self.sequences {
+                let from = sequence * tokens + span.offset;
+                let to = sequence * self.tokens + span.start;
+                let (from, to) = (from..from + span.tokens, to..to + span.tokens);
+                whole.m[to.clone()].copy_from_slice(&states.m[from.clone()]);
+                whole.s[to.clone()].copy_from_slice(&states.s[from.clone()]);
+                let wide = |range: std::ops::Range<usize>| range.start * self.dim..range.end * self.dim;
+                whole.w[wide(to)].copy_from_slice(&states.w[wide(from)]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The states of the whole, `[sequences, tokens]`; empty ones if there was no task.
+    #[must_use]
+    pub fn finish(mut self) -> RowStates {
+        let rows = self.sequences * self.tokens;
+        let slots = &mut self.slots;
+        self.stack.finish(|slot| merge_slots(slots, slot, rows));
+        // There is a slot for any number of tasks.
+        self.slots.swap_remove(0)
+    }
+}

@@ -1,0 +1,115 @@
+//! States of rows in memory of their own, and their merge.
+
+use super::error::TaskError;
+use elsa_core::attention::StateOut;
+use elsa_core::dtype::ElementsMut;
+use elsa_core::quorum::Span;
+use elsa_core::state::{NaturalMerge, is_empty};
+use elsa_core::view::View;
+
+/// States of rows in natural-log units: m and S `[rows]`, W `[rows, dim]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowStates {
+    /// References; `−∞` for a row that attends no key.
+    pub m: Vec<f32>,
+    /// Sums of the weights.
+    pub s: Vec<f32>,
+    /// Weighted sums of values.
+    pub w: Vec<f32>,
+}
+
+impl RowStates {
+    /// Empty states of `rows` rows with values of size `dim`.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses the memory.
+    pub fn empty(rows: usize, dim: usize) -> Result<RowStates, TaskError> {
+        let refused = |count: usize| TaskError::Memory { bytes: count.saturating_mul(4) };
+        let of = |count: usize, value: f32| {
+            let mut data = Vec::new();
+            data.try_reserve_exact(count).map_err(|_| refused(count))?;
+            data.resize(count, value);
+            Ok::<_, TaskError>(data)
+        };
+        let elements = rows.checked_mul(dim).ok_or_else(|| refused(usize::MAX))?;
+        Ok(RowStates { m: of(rows, f32::NEG_INFINITY)?, s: of(rows, 0.0)?, w: of(elements, 0.0)? })
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.m.len()
+    }
+
+    fn dim(&self) -> usize {
+        self.w.len().checked_div(self.m.len()).unwrap_or(0)
+    }
+
+    /// Makes every state empty.
+    pub fn clear(&mut self) {
+        self.m.fill(f32::NEG_INFINITY);
+        self.s.fill(0.0);
+        self.w.fill(0.0);
+    }
+
+    /// The first `rows` rows, to be written.
+    pub(super) fn first(&mut self, rows: usize) -> StateOut<'_> {
+        let rows = rows.min(self.rows());
+        let elements = rows * self.dim();
+        StateOut { m: &mut self.m[..rows], s: &mut self.s[..rows], w: &mut self.w[..elements] }
+    }
+
+    /// Merges the first `rows` rows of `later` into these.
+    pub(super) fn merge(&mut self, later: &RowStates, rows: usize) {
+        let dim = self.dim().max(1);
+        let w = self.w.chunks_exact_mut(dim).zip(later.w.chunks_exact(dim));
+        let (m, s) = (self.m.iter_mut().zip(&later.m), self.s.iter_mut().zip(&later.s));
+        for (((ma, mb), (sa, sb)), (wa, wb)) in m.zip(s).zip(w).take(rows) {
+            let merge = NaturalMerge::of((*ma, *sa), (*mb, *sb));
+            (*ma, *sa) = (merge.m, merge.s);
+            for (a, b) in wa.iter_mut().zip(wb) {
+                *a = merge.w(*a, *b);
+            }
+        }
+    }
+
+    /// Copies rows `[sequences, span.tokens]` to their places among `[sequences, tokens]`, from `span.offset` on.
+    pub(super) fn scatter(&self, span: Span, tokens: usize, (m, s, w): (&mut [f32], &mut [f32], &mut [f32])) {
+        let place = |width: usize, from: &[f32], to: &mut [f32]| {
+            let (many, few) = (tokens * width, span.tokens * width);
+            if few > 0 {
+                let start = span.offset * width;
+                for (to, from) in to.chunks_exact_mut(many).zip(from.chunks_exact(few)) {
+                    to[start..start + few].copy_from_slice(from);
+                }
+            }
+        };
+        place(1, &self.m, m);
+        place(1, &self.s, s);
+        place(self.dim(), &self.w, w);
+    }
+
+    /// Divides W by S, row by row, into the rows of `view`, in the order of batch, head and query: zeros for empty states. Each
+    /// element is rounded to f32, and then to the type of `out`.
+    ///
+    /// The states are those of the view's rows, and `out` has its elements.
+    pub fn output(&self, view: &View, out: &mut ElementsMut<'_>) {
+        let [_, heads, tokens, dim] = view.shape();
+        for row in 0..self.rows() {
+            let (token, sequence) = (row % tokens, row / tokens);
+            let at = view.row(sequence / heads, sequence % heads, token);
+            let empty = is_empty(self.m[row], self.s[row]);
+            for (x, w) in self.w[row * dim..(row + 1) * dim].iter().enumerate() {
+                out.set(at + x, if empty { 0.0 } else { w / self.s[row] + 0.0 });
+            }
+        }
+    }
+
+    /// Log-sum-exp of each row: `m + log S`, computed in f64; `−∞` for empty states.
+    pub fn log_sum_exp(&self) -> impl Iterator<Item = f32> + '_ {
+        self.m.iter().zip(&self.s).map(|(m, s)| match is_empty(*m, *s) {
+            true => f32::NEG_INFINITY,
+            false => (f64::from(*m) + f64::from(*s).ln()) as f32,
+        })
+    }
+}
