@@ -27,6 +27,9 @@ pub struct View {
 }
 
 impl View {
+    /// An empty view.
+    pub const EMPTY: View = View { shape: [0; 4], strides: [0; 4] };
+
     /// Creates a view of `shape` with `strides` in elements, both ordered `[batch, heads, tokens, dim]`.
     /// `argument` names the tensor in errors.
     ///

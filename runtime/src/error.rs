@@ -122,6 +122,24 @@ pub enum PlanError {
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
+    /// A streamed run does not support an option, or a feature of the problem.
+    #[error("{option}: not in a streamed run; allowed: {allowed}")]
+    NotStreamed {
+        /// The option.
+        option: &'static str,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The budget of a streamed run exceeds the memory that the machine, a control group or a limit leaves the process.
+    #[error(
+        "host_budget: {budget} bytes; allowed: at most {available}, which the system leaves this process"
+    )]
+    Beyond {
+        /// The budget in bytes.
+        budget: usize,
+        /// Bytes that the process has and may still take.
+        available: u64,
+    },
     /// The caller's memory for a workspace is null.
     #[error("memory: null, for {found} bytes; allowed: an address, and at least {needed} bytes")]
     Null {

@@ -142,6 +142,13 @@ impl MaskView {
         Ok(MaskView { kind, shape, strides })
     }
 
+    /// The same mask with its elements elsewhere: `strides` apart along `[batch, heads, queries, keys]`. An excerpt of a
+    /// mask lies more densely than the whole. Strides of broadcast axes are ignored.
+    #[must_use]
+    pub const fn with_strides(self, strides: [usize; 4]) -> MaskView {
+        MaskView { strides, ..self }
+    }
+
     /// The meaning of the elements.
     #[must_use]
     pub const fn kind(&self) -> MaskKind {

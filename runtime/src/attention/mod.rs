@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod options;
 pub mod plan;
+pub mod stream;
 pub mod task;
 mod tensors;
 mod warm;

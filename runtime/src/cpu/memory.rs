@@ -103,6 +103,18 @@ impl Bytes {
         unsafe { self.data.write_bytes(0, self.layout.size()) };
     }
 
+    /// All bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the value has that many bytes, all initialised, and is borrowed.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.layout.size()) }
+    }
+
+    /// All bytes, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the value is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.layout.size()) }
+    }
+
     /// Address of the first byte; dangling, and aligned, if there is none.
     pub fn data(&self) -> *mut u8 {
         self.data.as_ptr()

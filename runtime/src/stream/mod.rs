@@ -5,4 +5,4 @@ mod prefetch;
 mod source;
 
 pub use prefetch::{PrefetchError, Times, prefetch};
-pub use source::Source;
+pub use source::{Sink, Source};

@@ -2,7 +2,8 @@
 //!
 //! `cargo xtask test` installs what it needs, runs every stage below, and ends with one line per stage and
 //! a line `N passed, N failed`. A stage fails when one of its commands fails or runs nothing.
-//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. Each command is printed before
+//! `--fast` runs the first four, `--only STAGE,…` any, `--list` names them. A run of all stages ends with two rows of them
+//! side by side, each shown when it is complete, because many of them keep one core busy. Each command is printed before
 //! it runs, with the variables that matter, so that it can be run by itself.
 //!
 //! | stage | what it does | by itself |

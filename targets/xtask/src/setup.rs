@@ -5,6 +5,8 @@ pub mod ort;
 
 use crate::shell::{Run, Tree};
 use elsa_targets::{Board, REFERENCE};
+use std::cell::Cell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A Cortex-M4 with a floating-point unit and no operating system.
@@ -57,8 +59,38 @@ pub fn toolchain_folder(tree: &Tree) -> Result<PathBuf, String> {
     sysroot(tree, "").ok_or_else(|| "rustc does not run".to_owned())
 }
 
+/// Keeps other processes of this program from installing anything until it is dropped, so that stages that run side by
+/// side do not install the same thing. Within a thread it may be taken again.
+struct Installing(Option<File>);
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Installing {
+    fn begin(tree: &Tree) -> Installing {
+        let outermost = DEPTH.with(|depth| depth.replace(depth.get() + 1) == 0);
+        // Without the file nobody waits, and an installer's own lock decides.
+        let open = || {
+            std::fs::create_dir_all(&tree.target).ok()?;
+            let file = File::create(tree.target.join("installing.lock")).ok()?;
+            file.lock().ok().map(|()| file)
+        };
+        Installing(if outermost { open() } else { None })
+    }
+}
+
+impl Drop for Installing {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
+        // Closing the file gives the lock back.
+        self.0.take();
+    }
+}
+
 /// Runs `line` to install `what`; the error names the command for the user.
 fn install(tree: &Tree, what: &str, line: &str) -> Result<(), String> {
+    let _installing = Installing::begin(tree);
     let out = Run::new(tree, line).run();
     if out.ok { Ok(()) } else { Err(format!("{what} is missing and could not be installed; run: {line}")) }
 }
@@ -139,6 +171,10 @@ pub fn file(tree: &Tree, path: &str, package: &str) -> Result<(), String> {
 
 fn debian(tree: &Tree, what: &str, package: &str, there: &dyn Fn() -> bool) -> Result<(), String> {
     let advice = format!("{what} is missing; run: sudo apt-get install {package}");
+    let _installing = Installing::begin(tree);
+    if there() {
+        return Ok(());
+    }
     if !in_path("apt-get") {
         return Err(advice);
     }
@@ -199,6 +235,7 @@ fn environment(
 ) -> Result<PathBuf, String> {
     let venv = tree.target.join(name);
     let bin = venv.join("bin");
+    let _installing = Installing::begin(tree);
     if works(&bin) {
         return Ok(bin);
     }
@@ -300,6 +337,7 @@ pub fn old_python(tree: &Tree, version: &str) -> Result<Option<PathBuf>, String>
     let Some(interpreter) = candidates.into_iter().find(|program| runs(program)) else {
         return Ok(None);
     };
+    let _installing = Installing::begin(tree);
     let venv = tree.target.join(format!("python{version}"));
     let python = venv.join("bin/python");
     let works = || Run::new(tree, "").arg(&python).args("-c").arg("import numpy").quiet().run().ok;
@@ -323,6 +361,7 @@ pub fn digits(tree: &Tree) -> Result<PathBuf, String> {
 
 /// The same in files of one kind, `png` or `jpg`.
 pub fn digits_as(tree: &Tree, kind: &str) -> Result<PathBuf, String> {
+    let _installing = Installing::begin(tree);
     let name = if kind == "png" { "digits".to_owned() } else { format!("digits-{kind}") };
     let folder = tree.target.join(&name);
     if folder.is_dir() {
@@ -389,6 +428,7 @@ pub fn tensorrt(tree: &Tree) -> Result<TensorRt, String> {
             indices.flat_map(|index| std::fs::read_dir(index.path()).into_iter().flatten().flatten());
         crates.map(|each| each.path().join("TensorRT-Headers")).find(|folder| folder.is_dir())
     };
+    let _installing = Installing::begin(tree);
     if found().is_none() {
         let run = Run::new(tree, "cargo info").arg(TENSORRT_CRATE).env("CARGO_HOME", &home).quiet();
         let line = run.line();

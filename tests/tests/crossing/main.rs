@@ -31,6 +31,7 @@ mod refusals;
 mod scans;
 mod schedule;
 mod small_calls;
+mod streamed;
 mod tasks;
 mod ulp;
 mod windows;

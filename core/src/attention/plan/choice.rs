@@ -89,6 +89,13 @@ pub enum ChooseError {
         /// The budget in bytes.
         budget: usize,
     },
+    /// Even the smallest form of a streamed run exceeds what it may take of the host's memory.
+    HostBudget {
+        /// Bytes of the smallest form, with what the process takes before the run.
+        needed: usize,
+        /// The budget in bytes.
+        budget: usize,
+    },
     /// The size of the workspace overflows, or its memory is not available.
     Memory {
         /// Its size in bytes; `usize::MAX` if that overflows.
@@ -113,6 +120,9 @@ impl fmt::Display for ChooseError {
             }
             ChooseError::Budget { needed, budget } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
+            }
+            ChooseError::HostBudget { needed, budget } => {
+                write!(f, "host_budget: {budget} bytes; allowed: at least {needed} for this problem")
             }
             ChooseError::Memory { needed } => {
                 write!(
@@ -244,6 +254,8 @@ pub struct CpuChoice {
     pub divided: usize,
     /// Whether a run measures its tensors for a certificate.
     pub certify: bool,
+    /// Number of query tiles whose progress stays in memory while chunks of keys pass; zero where a call has all keys.
+    pub resident: usize,
     /// Number of sequences.
     pub sequences: usize,
     /// Query rows and keys of the longest sequence, and the number of heads times sequences.

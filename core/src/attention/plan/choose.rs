@@ -122,6 +122,7 @@ pub fn choose<'a>(
         },
         divided: s.windows.filter(Windows::is_shifted).map_or(0, |windows| windows.tokens()),
         certify: options.certify,
+        resident: 0,
         sequences: problem.sequences(),
         extent: [queries, keys, heads],
     };

@@ -77,6 +77,8 @@ pub struct TileSpans {
     /// The first state: references `[width]`, sums `[width]` and weighted sums `[value_dim][width]`. State `i`
     /// starts `i` times the length further on.
     pub state: Span,
+    /// How far the tile is between two chunks of keys, `[16]`; empty where a call has all keys.
+    pub progress: Span,
 }
 
 /// The layout of a CPU workspace: a region per worker, each with a region per tile of its group, and one region
@@ -110,7 +112,8 @@ pub struct WorkspaceLayout {
     pub sides: Span,
     /// How large elements are, [`MEASURED`] numbers, then `[value_dim]` for the channels of values.
     pub measured: Span,
-    /// The tiles of the group, one after the other.
+    /// The tiles of the group, one after the other. Tiles that stay while chunks of keys pass belong to no worker: theirs is
+    /// a region after those of the workers, relative to the start of the workspace.
     pub tiles: Span,
     /// The regions of a tile.
     pub tile: TileSpans,
@@ -167,6 +170,7 @@ impl WorkspaceLayout {
         let state = tile.take(&[2 + c.value_dim, w]);
         tile.at = state.start;
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
+        let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = Cursor { at: 0, overflow: tile.overflow };
         let panels = matches!(c.kernel.keys, KeyLayout::Panels(_));
         // Keys that are packed into panels pass through f32 rows, unless they are in place as f32 rows already.
@@ -193,14 +197,21 @@ impl WorkspaceLayout {
             entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
             sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
             measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
-            tiles: worker.take(&[tiles, tile.at]),
-            tile: TileSpans { query, state: Span { len: state.len.next_multiple_of(LINE), ..state } },
+            tiles: worker.take(&[optional(c.resident == 0, tiles), tile.at]),
+            tile: TileSpans {
+                query,
+                state: Span { len: state.len.next_multiple_of(LINE), ..state },
+                progress,
+            },
             tile_stride: tile.at,
             ..WorkspaceLayout::default()
         };
         layout.worker_stride = worker.at;
         let mut all = Cursor { at: 0, overflow: worker.overflow };
         all.take(&[c.workers, worker.at]);
+        if c.resident > 0 {
+            layout.tiles = all.take(&[c.resident, tile.at]);
+        }
         if c.method == Method::Math {
             let [queries, keys, heads] = c.extent;
             let tiles = heads.checked_mul(c.tiling(queries).count())?;

@@ -1,5 +1,6 @@
 //! Plans as data: candidate kernels, the choosers for CPUs and GPUs, and the layout of their workspaces.
 
+mod budget;
 mod choice;
 mod choose;
 mod gpu;
@@ -7,6 +8,7 @@ mod kernel;
 mod layout;
 mod share;
 
+pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, Written, choose_stream};
 pub use choice::{
     BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };

@@ -16,9 +16,8 @@ pub(super) enum MaskOf {
 
 /// The view of the mask, or of a bias that is not a table, and where its elements are.
 fn dense(c: &Context<'_>, of: MaskOf) -> Option<(MaskView, *const u8)> {
-    let spec = c.problem.spec();
-    let (view, operand) = match (of, spec.bias) {
-        (MaskOf::Mask, _) => (spec.mask?, Operand::Mask),
+    let (view, operand) = match (of, c.bias) {
+        (MaskOf::Mask, _) => (c.mask?, Operand::Mask),
         (MaskOf::Bias, Some(BiasView::Dense(view))) => (view, Operand::Bias),
         (MaskOf::Bias, _) => return None,
     };
@@ -151,12 +150,12 @@ unsafe fn look_up(
     let index = c.tensor(Operand::BiasIndex).data.cast::<i64>();
     let (mut any, mut plain) = (false, true);
     for column in 0..width {
-        let row = (tile.rows.start + column.min(last)) * c.problem.keys();
+        let row = (tile.rows.start + column.min(last)) * c.index_stride;
         for key in keys.clone() {
             // SAFETY: the index has an entry for each query and key (*inputs*); an entry of the table; a value of the
             // block (clauses).
             unsafe {
-                let entry = index.add(row + key).read_unaligned().max(0) as usize;
+                let entry = index.wrapping_add(row + key).read_unaligned().max(0) as usize;
                 let x = entries.add(entry.min(most)).read();
                 any |= x != f32::NEG_INFINITY;
                 plain &= x == 0.0;

@@ -3,22 +3,27 @@
 use super::plan::CpuPlan;
 use crate::attention::tensors::HostTensors;
 use elsa_core::attention::plan::{CpuChoice, Method, TaskOrder, WorkspaceLayout};
-use elsa_core::attention::{Operand, Operands, Problem, Sequence};
+use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_kernels::attention::Kernel;
 use std::ops::Range;
 
-/// A tensor: its view, and the address of its first byte, which is null if the call does not have the tensor.
+/// A tensor: its view, and the address of its first byte. Of an excerpt it is the address that the first byte would have.
 #[derive(Clone, Copy)]
 pub(super) struct Tensor {
     pub view: View,
     pub data: *mut u8,
+    /// Whether the call has the tensor.
+    pub present: bool,
 }
 
 impl Tensor {
+    /// A tensor that the call does not have.
+    pub const NONE: Tensor = Tensor { view: View::EMPTY, data: std::ptr::null_mut(), present: false };
+
     pub fn is_present(&self) -> bool {
-        !self.data.is_null()
+        self.present
     }
 
     /// Address of the first byte of a row.
@@ -32,17 +37,47 @@ impl Tensor {
     }
 }
 
+/// What a call does of the walk over the keys: all of it, or one chunk.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    /// The keys that are there. Blocks begin and end with them.
+    pub keys: Range<usize>,
+    /// Whether tiles begin: their queries are loaded.
+    pub begins: bool,
+    /// Whether tiles end: their outputs are written.
+    pub ends: bool,
+}
+
+impl Pass {
+    /// A call that has all keys.
+    pub const WHOLE: Pass = Pass { keys: 0..usize::MAX, begins: true, ends: true };
+}
+
+/// The view of an operand in memory, also of those with one f32, or `d_v`, per query row. Empty for masks and biases, which
+/// have views of their own.
+pub fn view_of(problem: &Problem, operand: Operand) -> View {
+    let dim = match operand {
+        Operand::LogSumExp | Operand::StateReference | Operand::StateSum => 1,
+        Operand::StateWeighted => problem.value_dim(),
+        _ => return problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
+    };
+    let [batch, heads, queries, _] = problem.spec().output.shape();
+    let strides = [heads * queries * dim, queries * dim, dim, 1];
+    // It has no more elements than the output, whose view was checked.
+    View::new(operand.argument(), [batch, heads, queries, dim], strides).unwrap_or_default()
+}
+
 /// The data shared by all workers of a call.
 ///
 /// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
 /// - *inputs*: every row of every input that is present is readable for its head size, in elements of `dtype`. So is
-///   every row of a present that holds the past, once the new rows have been written.
-/// - *outputs*: every row of every output that is present is writable, and the rows of one tensor share no
-///   element. The arrays with one entry per row are null, or writable for one f32 (or `d_v`) per query row of the
-///   problem.
+///   every row of a present that holds the past, once the new rows have been written. Of keys, values, masks and biases
+///   that holds for the keys of `pass`, and of everything else for the rows of the call's tasks.
+/// - *outputs*: every row of every output that is present is writable where tasks have it, and the rows of one tensor share
+///   no element. The arrays with one entry per row are null, or writable likewise for one f32 (or `d_v`) per row.
 /// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values.
 /// - *kernel*: the instruction set of `kernel` is present.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Context<'a> {
     pub kernel: &'static Kernel,
     pub problem: &'a Problem,
@@ -53,6 +88,13 @@ pub(super) struct Context<'a> {
     pub base: *mut f32,
     pub cap: f32,
     pub query_factor: f32,
+    /// Where the elements of the mask lie.
+    pub mask: Option<MaskView>,
+    /// Where the elements of the bias lie.
+    pub bias: Option<BiasView>,
+    /// Distance from one query to the next in the index of the bias.
+    pub index_stride: usize,
+    pub pass: Pass,
 }
 
 // SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each
@@ -68,22 +110,35 @@ impl<'a> Context<'a> {
         tensors: &HostTensors<'a>,
         base: *mut f32,
     ) -> Context<'a> {
-        let (query_factor, cap) = problem.score_factors();
         let tensor = |operand| {
-            let memory = problem.memory(operand);
-            let view = memory.and_then(|memory| memory.view).unwrap_or_default();
-            Tensor { view, data: tensors[operand] }
+            let view = view_of(problem, operand);
+            Tensor { view, data: tensors[operand], present: !tensors[operand].is_null() }
         };
+        Context::of(plan, problem, Operands::from_fn(tensor), base)
+    }
+
+    /// A context whose tensors lie where `tensors` says, and which has all keys.
+    pub fn of(
+        plan: &'a CpuPlan,
+        problem: &'a Problem,
+        tensors: Operands<Tensor>,
+        base: *mut f32,
+    ) -> Context<'a> {
+        let (query_factor, cap) = problem.score_factors();
         Context {
             kernel: plan.kernel,
             problem,
             choice: &plan.choice,
             layout: &plan.layout,
             dtype: problem.spec().dtype,
-            tensors: Operands::from_fn(tensor),
+            tensors,
             base,
             cap,
             query_factor,
+            mask: problem.spec().mask,
+            bias: problem.spec().bias,
+            index_stride: problem.keys(),
+            pass: Pass::WHOLE,
         }
     }
 
@@ -97,9 +152,10 @@ impl<'a> Context<'a> {
         self.tensors[self.problem.source(operand)]
     }
 
-    /// The array of an operand with one f32, or `d_v`, per query row; null if the call does not have it.
-    pub fn rows(&self, operand: Operand) -> *mut f32 {
-        self.tensors[operand].data.cast()
+    /// The entries of an operand with one f32, or `d_v`, per query row, for a row; null if the call does not have it.
+    pub fn entries(&self, operand: Operand, batch: usize, head: usize, token: usize) -> *mut f32 {
+        let rows = self.tensors[operand];
+        if rows.is_present() { rows.row(batch, head, token, DType::F32).cast() } else { std::ptr::null_mut() }
     }
 
     /// The worker's region of the workspace.
@@ -124,6 +180,8 @@ pub(super) struct Task<'a> {
     pub tiles: Range<usize>,
     /// Number of the task. Method math keeps a score matrix for each task.
     pub number: usize,
+    /// Where its first tile is among the resident ones; `None` if tiles lie in the worker's region.
+    pub resident: Option<usize>,
 }
 
 impl<'a> Shared<'a> {
@@ -161,7 +219,7 @@ impl<'a> Shared<'a> {
         let tiles = tiles_of(sequence);
         let first = group * tiles_per_task(choice);
         let last = (first + tiles_per_task(choice)).min(tiles);
-        Task { sequence, head, tiles: first..last, number }
+        Task { sequence, head, tiles: first..last, number, resident: None }
     }
 }
 

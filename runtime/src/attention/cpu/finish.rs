@@ -35,29 +35,25 @@ pub(super) unsafe fn finish(
         Finished::Normalised(sums) => (Some(sums), true),
     };
     let dv = c.problem.value_dim();
-    let first =
-        (tile.sequence.batch * c.problem.heads() + tile.head) * c.tensor(Operand::Query).view.tokens();
-    let first = first + tile.token();
     let [lse, state_m, state_s, state_w] =
         [Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted]
-            .map(|rows| c.rows(rows));
+            .map(|rows| c.entries(rows, tile.sequence.batch, tile.head, tile.token()));
     let scale = c.kernel.spec.weight_scale;
     for i in 0..tile.rows.len() {
-        let at = first + i;
-        // SAFETY: column `i` of the state; element `at` of the arrays that are not null (*outputs*).
+        // SAFETY: column `i` of the state; row `i` of the arrays that are not null (*outputs*).
         unsafe {
             let (m, s) = match &sums {
                 Some(sums) => (sums.m.add(i).read(), sums.s.add(i).read()),
                 None => (f32::NEG_INFINITY, 0.0),
             };
             if !lse.is_null() {
-                lse.add(at).write(log_sum_exp(m, f64::from(s) / scale));
+                lse.add(i).write(log_sum_exp(m, f64::from(s) / scale));
             }
             if !state_m.is_null() {
                 let natural = NaturalState::of(m, s, scale, normalised);
-                state_m.add(at).write(natural.m);
-                state_s.add(at).write(natural.s);
-                let to = state_w.add(at * dv);
+                state_m.add(i).write(natural.m);
+                state_s.add(i).write(natural.s);
+                let to = state_w.add(i * dv);
                 for x in 0..dv {
                     let w = sums.map_or(0.0, |sums| sums.w.add(x * tile.width + i).read());
                     to.add(x).write(natural.w(w));

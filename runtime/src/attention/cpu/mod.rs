@@ -3,11 +3,12 @@
 mod added;
 mod bias;
 pub mod call;
-mod context;
+pub mod context;
 mod finish;
 mod kept;
 mod math;
 mod measure;
 pub mod plan;
+pub mod resident;
 mod stage;
 mod walk;

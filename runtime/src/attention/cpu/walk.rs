@@ -29,7 +29,10 @@
 //!    per level of the tree, not one per segment.
 //! 4. *A bias lies where its scores will stand*, as far as the kernel takes it from there: what a block needs of the
 //!    cache is less by a third. [`Block`] has the rule.
-//! 5. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
+//! 5. *Keys may arrive in chunks.* What a [`Walk`] holds beside its states is a few words, its [`Progress`]. Between two
+//!    chunks it lies in the tile's region, so that the last chunk ends a walk that is the same, operation by operation, as
+//!    one over all keys.
+//! 6. *Nothing is allocated.* Tiles, states and blocks lie in the worker's region of the workspace, at the offsets
 //!    of [`WorkspaceLayout`](elsa_core::attention::plan::WorkspaceLayout).
 
 use super::added;
@@ -39,10 +42,28 @@ use super::finish::{Finished, finish};
 use super::kept::Kept;
 use super::stage::{self, Rows};
 use elsa_core::attention::plan::MAX_TILES;
+use elsa_core::attention::plan::TileSpans;
 use elsa_core::scan::stack::MergeStack;
 use elsa_kernels::attention::{Block, Entries, Sums, Tile};
 
-/// The progress of a query tile over the blocks.
+/// Which segments a tile has met, and for which of them its states stand.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    stack: MergeStack,
+    segment: Option<usize>,
+}
+
+// It fits the line that a layout has for it.
+const _: () = assert!(size_of::<Progress>() <= 64 && align_of::<Progress>() <= 64);
+
+impl Progress {
+    /// Where a tile keeps its progress between two chunks.
+    fn place(tile: &TileSpans, own: *mut f32) -> *mut Progress {
+        own.wrapping_add(tile.progress.start).cast()
+    }
+}
+
+/// A query tile over the blocks.
 struct Walk<'a> {
     rows: TileRows<'a>,
     entries: &'a Entries,
@@ -50,8 +71,9 @@ struct Walk<'a> {
     /// State 0. The others follow, `state_stride` f32 values apart.
     states: *mut f32,
     state_stride: usize,
-    stack: MergeStack,
-    segment: Option<usize>,
+    /// The tile's region of the workspace.
+    own: *mut f32,
+    progress: Progress,
 }
 
 /// The state at address `at` of a tile of `width` rows.
@@ -78,23 +100,24 @@ impl Walk<'_> {
     /// # Safety
     /// - The invariants of [`Context`]. Segments arrive in order.
     unsafe fn current(&mut self, segment: usize) -> (Sums, bool) {
-        let new = self.segment != Some(segment);
+        let new = self.progress.segment != Some(segment);
         if new {
-            self.segment = Some(segment);
-            let mut stack = std::mem::take(&mut self.stack);
+            self.progress.segment = Some(segment);
+            let mut stack = std::mem::take(&mut self.progress.stack);
             // SAFETY: the stack names slots into which segments have been folded (clause).
             stack.push(segment, |slot| unsafe { self.merge(slot) });
-            self.stack = stack;
+            self.progress.stack = stack;
         }
-        (self.state(self.stack.len() - 1), new)
+        (self.state(self.progress.stack.len() - 1), new)
     }
 }
 
-/// Computes a task: every output of its query rows.
+/// Computes a task: every output of its query rows, or what a chunk of keys adds to their states.
 ///
 /// # Safety
 /// - The invariants of [`Context`].
 /// - No other worker has this task or this worker number.
+/// - Unless the call's pass begins the task, the one before it was computed in the same workspace, with the keys before.
 pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let part = c.worker_part(worker);
     let (l, choice, sequence) = (c.layout, c.choice, task.sequence);
@@ -104,13 +127,24 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     let mut walks: heapless::Vec<Walk<'_>, MAX_TILES> = heapless::Vec::new();
     for (place, t) in task.tiles.clone().enumerate() {
         let tile = tiling.tile(t);
-        let own = part.wrapping_add(l.tiles.start + place * l.tile_stride);
+        let (region, number) = match task.resident {
+            Some(first) => (c.base, first + place),
+            None => (part, place),
+        };
+        let own = region.wrapping_add(l.tiles.start + number * l.tile_stride);
         let query = own.wrapping_add(l.tile.query.start);
         let width = tile.vectors * c.kernel.spec.lanes;
         let rows = TileRows { sequence, head: task.head, rows: tile.rows, width };
         // SAFETY: the tile's rows lie in the sequence, and its region of the workspace belongs to this worker
-        // (layout).
-        unsafe { stage::load_query(c, &rows, scratch, query) };
+        // (layout); another pass has left its progress there (clause).
+        let progress = unsafe {
+            if c.pass.begins {
+                stage::load_query(c, &rows, scratch, query);
+                Progress::default()
+            } else {
+                Progress::place(&l.tile, own).read()
+            }
+        };
         let walk = Walk {
             rows,
             entries: &c.kernel.entries[tile.vectors - 1],
@@ -123,8 +157,8 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
             },
             states: own.wrapping_add(l.tile.state.start),
             state_stride: l.tile.state.len,
-            stack: MergeStack::default(),
-            segment: None,
+            own,
+            progress,
         };
         // A task never has more tiles than the array can hold.
         let _ = walks.push(walk);
@@ -133,6 +167,7 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     // SAFETY: `part` is this worker's region.
     let kept = unsafe { Kept::of(c, task, part) };
     let (any, _) = sequence.ranges(first.rows.rows.start..last.rows.rows.end);
+    let any = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
     // SAFETY: the keys lie in the sequence.
     let any = unsafe { kept.visited(c, any) };
     let apart = Room::of(c, part);
@@ -191,7 +226,12 @@ pub(super) unsafe fn attend(c: &Context<'_>, task: &Task<'_>, worker: usize) {
         start += choice.block;
     }
     for walk in &mut walks {
-        let mut stack = std::mem::take(&mut walk.stack);
+        if !c.pass.ends {
+            // SAFETY: the line lies in the tile's region, which belongs to this worker (layout).
+            unsafe { Progress::place(&l.tile, walk.own).write(walk.progress) };
+            continue;
+        }
+        let mut stack = std::mem::take(&mut walk.progress.stack);
         // SAFETY: the stack names initialized states, and the rows belong to this task.
         unsafe {
             let any = stack.finish(|slot| walk.merge(slot));

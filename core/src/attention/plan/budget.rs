@@ -1,0 +1,409 @@
+//! Budgets: which rows stay in memory while chunks of keys pass them, and an account of every byte.
+//!
+//! A *unit* of work is a box of query tiles, heads and sequences whose states stay in memory. Its keys and values pass
+//! through two buffers, a chunk of whole segments in each.
+//!
+//! **The naive way** fixes the rows and the keys of a chunk, and fails where memory is short.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Rows come first.* Every unit reads its keys once, so the bytes that move are inversely proportional to the rows
+//!    that stay. Tiles of one head are added first, then heads, then sequences, as far as the budget goes.
+//! 2. *Chunks are as long as rows allow.* A longer chunk passes the states of the resident rows through the caches less
+//!    often. But its slices of masks take memory for every row: a shorter chunk is taken where it leaves room for a
+//!    third more rows.
+//! 3. *A unit never divides a group of heads unevenly.* Either it has whole groups, each with its key head, or part of
+//!    one group.
+//! 4. *One function adds up.* [`StreamChoice::account`] is what the chooser compares with the budget and what a run
+//!    allocates.
+
+use super::choice::{ChooseError, CpuChoice, Keeps, Options, TaskOrder};
+use super::choose::choose;
+use super::kernel::KernelSpec;
+use super::layout::WorkspaceLayout;
+use crate::attention::bias::BiasView;
+use crate::attention::mask::MaskView;
+use crate::attention::problem::Problem;
+use crate::profile::DeviceProfile;
+
+/// What the bytes of a streamed run are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// What the process takes before the run: code, libraries, stacks.
+    Fixed,
+    /// Query rows.
+    Queries,
+    /// Both buffers of keys and values.
+    Keys,
+    /// Both buffers of slices of mask, bias and index, and the table of a bias.
+    Added,
+    /// Output rows.
+    Outputs,
+    /// Log-sum-exp and states of the output rows.
+    States,
+    /// Resident query tiles with their states.
+    Resident,
+    /// What the workers compute in.
+    Workspace,
+    /// Page-locked memory of the host.
+    Pinned,
+    /// Memory of the device.
+    Device,
+}
+
+impl Part {
+    /// Every part, in the order of an account.
+    pub const ALL: [Part; 10] = [
+        Part::Fixed,
+        Part::Queries,
+        Part::Keys,
+        Part::Added,
+        Part::Outputs,
+        Part::States,
+        Part::Resident,
+        Part::Workspace,
+        Part::Pinned,
+        Part::Device,
+    ];
+
+    /// The name of the part in accounts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Fixed => "fixed",
+            Part::Queries => "queries",
+            Part::Keys => "keys",
+            Part::Added => "added",
+            Part::Outputs => "outputs",
+            Part::States => "states",
+            Part::Resident => "resident",
+            Part::Workspace => "workspace",
+            Part::Pinned => "pinned",
+            Part::Device => "device",
+        }
+    }
+}
+
+/// The bytes of a streamed run, part by part. Sums saturate at `usize::MAX`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account([usize; Part::ALL.len()]);
+
+impl Account {
+    /// Bytes of a part.
+    #[must_use]
+    pub const fn of(&self, part: Part) -> usize {
+        self.0[part as usize]
+    }
+
+    /// Sets the bytes of a part.
+    pub const fn set(&mut self, part: Part, bytes: usize) {
+        self.0[part as usize] = bytes;
+    }
+
+    /// Bytes of the host's memory: of all parts but the device's.
+    #[must_use]
+    pub fn host(&self) -> usize {
+        Part::ALL
+            .iter()
+            .filter(|part| **part != Part::Device)
+            .fold(0, |a, part| a.saturating_add(self.of(*part)))
+    }
+
+    /// Bytes of host and device, which are one pool where the GPU shares the host's memory.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.host().saturating_add(self.of(Part::Device))
+    }
+
+    /// Every part and its bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (Part, usize)> + '_ {
+        Part::ALL.into_iter().map(|part| (part, self.of(part)))
+    }
+}
+
+/// What a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the host's memory, with what the process takes already.
+    pub host: usize,
+    /// Bytes of the device's memory; `None` is unlimited.
+    pub device: Option<usize>,
+    /// Whether the device takes its memory from the host's, so that the smaller limit holds for both together.
+    pub one_pool: bool,
+    /// Bytes that the process takes before the run.
+    pub fixed: usize,
+}
+
+impl Limits {
+    /// Bytes of the host's memory that a run on the CPU may take.
+    #[must_use]
+    pub fn on_host(&self) -> usize {
+        match self.device {
+            Some(device) if self.one_pool => self.host.min(device),
+            _ => self.host,
+        }
+    }
+}
+
+/// Which outputs a streamed run writes for each query row. Present keys and values need no memory of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The output.
+    pub output: bool,
+    /// The log-sum-exp.
+    pub lse: bool,
+    /// The states.
+    pub states: bool,
+}
+
+/// Options of [`choose_stream`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamOptions {
+    /// Options of the plan. Its budget, a certificate and method math have no meaning here.
+    pub plan: Options,
+    /// Which outputs are written.
+    pub written: Written,
+    /// Largest number of segments of keys in a chunk, at least one.
+    pub segments: usize,
+    /// What the run may take.
+    pub limits: Limits,
+}
+
+impl StreamOptions {
+    /// Segments of a chunk by default: 4,096 keys in blocks of 64.
+    pub const SEGMENTS: usize = 8;
+}
+
+/// The result of [`choose_stream`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StreamChoice {
+    /// The choice for the CPU, whose resident tiles are those of a unit.
+    pub cpu: CpuChoice,
+    /// Sequences of a unit. If there are several, a unit has all their heads and rows.
+    pub sequences: usize,
+    /// Query heads of a unit: whole groups that share a key head, or part of one. If there are several, a unit has all
+    /// their rows.
+    pub heads: usize,
+    /// Query tiles of a unit in each head.
+    pub tiles: usize,
+    /// Keys of a chunk, a multiple of the segment.
+    pub chunk: usize,
+    /// Every byte of the run.
+    pub account: Account,
+}
+
+impl StreamChoice {
+    /// Largest number of query rows of a unit in one head of `problem`.
+    #[must_use]
+    pub fn rows(&self, problem: &Problem) -> usize {
+        self.tiles.saturating_mul(self.cpu.width()).min(problem.spec().query.tokens())
+    }
+
+    /// Key heads of a unit.
+    #[must_use]
+    pub fn kv_heads(&self, problem: &Problem) -> usize {
+        let group = problem.heads() / problem.kv_heads();
+        self.heads.div_ceil(group).max(1)
+    }
+
+    /// Sizes of the buffer for slices of `mask`: sequences, heads, rows and keys. An axis that is broadcast has one. Masks
+    /// that repeat along the batch are all there where a unit has several sequences.
+    #[must_use]
+    pub fn slice(&self, problem: &Problem, mask: &MaskView) -> [usize; 4] {
+        let [b, h, q, k] = mask.shape();
+        let batch = match b {
+            _ if self.sequences <= 1 => 1,
+            b if b == problem.spec().query.batch() => self.sequences,
+            b => b,
+        };
+        let of = |axis, n: usize| if axis == 1 { 1 } else { n };
+        [of(b, batch), of(h, self.heads), of(q, self.rows(problem)), of(k, self.chunk)]
+    }
+
+    /// Bytes of the slices of mask, bias and index in one buffer.
+    #[must_use]
+    pub fn slices(&self, problem: &Problem) -> [usize; 3] {
+        let bytes = |mask: &MaskView| product(&self.slice(problem, mask)).saturating_mul(mask.kind().size());
+        let spec = problem.spec();
+        let (bias, index) = match &spec.bias {
+            Some(BiasView::Dense(view)) => (bytes(view), 0),
+            Some(BiasView::Table(table)) if table.indexed => {
+                (0, product(&[self.rows(problem), self.chunk, 8]))
+            }
+            _ => (0, 0),
+        };
+        [spec.mask.as_ref().map_or(0, bytes), bias, index]
+    }
+
+    /// Bytes of keys and of values in one buffer.
+    #[must_use]
+    pub fn chunk_bytes(&self, problem: &Problem) -> [usize; 2] {
+        let rows =
+            product(&[self.sequences, self.kv_heads(problem), self.chunk, problem.spec().dtype.size()]);
+        [problem.head_dim(), problem.value_dim()].map(|dim| rows.saturating_mul(dim))
+    }
+
+    /// Bytes of a table of relative positions, which is there as a whole.
+    #[must_use]
+    pub fn table_bytes(&self, problem: &Problem) -> usize {
+        match &problem.spec().bias {
+            Some(bias @ BiasView::Table(_)) => bias.extent().saturating_mul(bias.dtype().size()),
+            _ => 0,
+        }
+    }
+
+    /// Every byte of a run, or `None` if the workspace overflows.
+    fn account(&self, problem: &Problem, options: &StreamOptions) -> Option<Account> {
+        let layout = WorkspaceLayout::of(&self.cpu)?;
+        let size = problem.spec().dtype.size();
+        let rows = product(&[self.sequences, self.heads, self.rows(problem)]);
+        let (d, dv) = (problem.head_dim(), problem.value_dim());
+        let resident = product(&[self.cpu.resident, layout.tile_stride, 4]);
+        let lines = |bytes: &[usize]| bytes.iter().fold(0usize, |a, n| a.saturating_add(line(*n)));
+        let written = options.written;
+        let mut account = Account::default();
+        account.set(Part::Fixed, options.limits.fixed);
+        account.set(Part::Queries, line(product(&[rows, d, size])));
+        account.set(Part::Keys, lines(&self.chunk_bytes(problem)).saturating_mul(2));
+        let slices = lines(&self.slices(problem)).saturating_mul(2);
+        account.set(Part::Added, slices.saturating_add(line(self.table_bytes(problem))));
+        account.set(Part::Outputs, if written.output { line(product(&[rows, dv, size])) } else { 0 });
+        let words = usize::from(written.lse) + if written.states { 2 + dv } else { 0 };
+        account.set(Part::States, product(&[rows, words, 4]));
+        account.set(Part::Resident, resident);
+        account.set(Part::Workspace, layout.bytes().saturating_sub(resident));
+        Some(account)
+    }
+
+    /// The same choice with units of other sizes.
+    fn with(&self, [sequences, heads, tiles]: [usize; 3]) -> StreamChoice {
+        let resident = product(&[sequences, heads, tiles]);
+        let mut next = StreamChoice { sequences, heads, tiles, ..*self };
+        next.cpu.resident = resident.max(1);
+        next.cpu.sequences = sequences;
+        // Eight tasks for each worker, or the last one leaves the others idle.
+        let balanced = match self.cpu.workers {
+            1 => usize::MAX,
+            workers => (resident / workers.saturating_mul(8)).max(1),
+        };
+        next.cpu.group = self.cpu.group.min(balanced);
+        next
+    }
+}
+
+/// A product that saturates.
+fn product(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1, |a, n| a.saturating_mul(*n))
+}
+
+/// A number of bytes rounded up to whole 64-byte lines.
+fn line(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of(64).unwrap_or(usize::MAX)
+}
+
+/// The largest number from `least` to `most` that holds, if `least` does and no number beyond one that does not.
+fn largest(least: usize, most: usize, holds: impl Fn(usize) -> bool) -> usize {
+    let (mut few, mut many) = (least, most.max(least) + 1);
+    while many - few > 1 {
+        let n = usize::midpoint(few, many);
+        match holds(n) {
+            true => few = n,
+            false => many = n,
+        }
+    }
+    few
+}
+
+/// Chooses which rows of `problem` stay in memory while chunks of its keys pass, so that the run stays within its limits.
+/// Kernel, block and segment are those of the run in memory, and with them the bits.
+///
+/// # Errors
+/// Those of [`choose`], and an error that names the bytes of the smallest form if that exceeds the budget.
+pub fn choose_stream<'a>(
+    problem: &Problem,
+    device: &DeviceProfile,
+    kernels: impl IntoIterator<Item = &'a KernelSpec>,
+    options: &StreamOptions,
+) -> Result<StreamChoice, ChooseError> {
+    let plan = Options { budget: None, certify: false, ..options.plan };
+    let mut cpu = choose(problem, device, kernels, &plan)?;
+    // What is kept for all keys is no chunk's.
+    (cpu.keeps, cpu.row_mask, cpu.order) = (Keeps::default(), false, TaskOrder::Tiles);
+    let (queries, keys) = (problem.spec().query.tokens(), problem.keys());
+    let budget = options.limits.on_host();
+    let size =
+        |choice: &StreamChoice| choice.account(problem, options).map_or(usize::MAX, |account| account.host());
+    let longest = keys.div_ceil(cpu.segment).max(1);
+    let mut segments = options.segments.clamp(1, longest);
+    let first = StreamChoice { cpu, sequences: 1, heads: 1, tiles: 1, chunk: 0, account: Account::default() };
+    let mut best: Option<(usize, StreamChoice)> = None;
+    loop {
+        let start = StreamChoice { chunk: segments * cpu.segment, ..first }.with([1, 1, 1]);
+        if size(&start) <= budget {
+            let found = grow(problem, &start, queries, |choice| size(choice) <= budget);
+            let resident = found.cpu.resident;
+            // A longer chunk came before.
+            if best.is_none_or(|(most, _)| resident.saturating_mul(3) >= most.saturating_mul(4)) {
+                best = Some((resident, found));
+            }
+        }
+        if segments == 1 {
+            break;
+        }
+        segments = segments.div_ceil(2);
+    }
+    if let Some((_, mut choice)) = best {
+        choice.account = choice.account(problem, options).unwrap_or_default();
+        return Ok(choice);
+    }
+    smallest(&StreamChoice { chunk: cpu.segment, ..first }, size, budget).map(|mut choice| {
+        choice.account = choice.account(problem, options).unwrap_or_default();
+        choice
+    })
+}
+
+/// Adds tiles, then heads, then sequences, while the choice fits.
+fn grow(
+    problem: &Problem,
+    start: &StreamChoice,
+    queries: usize,
+    fits: impl Fn(&StreamChoice) -> bool,
+) -> StreamChoice {
+    let all = start.cpu.tiling(queries).count().max(1);
+    let tiles = largest(1, all, |tiles| fits(&start.with([1, 1, tiles])));
+    if tiles < all {
+        return start.with([1, 1, tiles]);
+    }
+    let (heads, group) = (problem.heads(), problem.heads() / problem.kv_heads());
+    let in_group = largest(1, group, |heads| fits(&start.with([1, heads, tiles])));
+    if in_group < group {
+        return start.with([1, in_group, tiles]);
+    }
+    let groups = largest(1, heads / group, |groups| fits(&start.with([1, groups * group, tiles])));
+    // The sequences of a packed problem have their own lengths.
+    if groups * group < heads || problem.spec().packed.is_some() {
+        return start.with([1, groups * group, tiles]);
+    }
+    let batch = problem.spec().query.batch();
+    let sequences = largest(1, batch, |sequences| fits(&start.with([sequences, heads, tiles])));
+    start.with([sequences, heads, tiles])
+}
+
+/// The smallest forms: one tile and one segment, with fewer workers, then narrower tiles.
+fn smallest(
+    start: &StreamChoice,
+    size: impl Fn(&StreamChoice) -> usize,
+    budget: usize,
+) -> Result<StreamChoice, ChooseError> {
+    let mut choice = start.with([1, 1, 1]);
+    choice.cpu.group = 1;
+    loop {
+        match size(&choice) {
+            needed if needed <= budget => return Ok(choice),
+            _ if choice.cpu.workers > 1 => choice.cpu.workers -= 1,
+            _ if choice.cpu.vectors > 1 => choice.cpu.vectors -= 1,
+            needed => return Err(ChooseError::HostBudget { needed, budget }),
+        }
+    }
+}

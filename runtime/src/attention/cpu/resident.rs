@@ -1,0 +1,148 @@
+//! Resident query tiles on the CPU: what stays in memory while chunks of keys pass, and a pass over one chunk.
+//!
+//! A pass is the walk of a call in memory, over the blocks of the chunk. Tensors are excerpts in buffers: an address is
+//! that which the tensor's first byte would have, so that rows, heads and keys keep their numbers and no loop of the walk
+//! knows of excerpts. Nothing outside of the excerpt is read.
+
+use super::context::{Context, Pass, Task, Tensor};
+use super::kept::Kept;
+use super::plan::CpuPlan;
+use super::walk;
+use crate::cpu::memory::{Bytes, Memory};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
+use elsa_core::view::View;
+use std::ops::Range;
+
+/// A box of query tiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Number of the unit.
+    pub number: usize,
+    /// Sequences.
+    pub sequences: Range<usize>,
+    /// Query heads.
+    pub heads: Range<usize>,
+    /// Query tiles of each head.
+    pub tiles: Range<usize>,
+    /// Query rows of each head, counted within the sequence.
+    pub rows: Range<usize>,
+}
+
+/// Where a tensor's excerpt lies in one of the buffers of a pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The shape of the tensor, with the distances of the excerpt.
+    pub view: View,
+    /// Byte of the buffer at which the excerpt starts.
+    pub at: usize,
+    /// Distance in bytes from the tensor's first row to that of the excerpt, at the distances of the excerpt. It may be
+    /// negative: new keys follow past ones in a chunk.
+    pub skip: isize,
+}
+
+/// Excerpts of a pass. Operands that the call does not have are `None`.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// In the buffer of the chunk for inputs, in that of the rows for outputs.
+    pub operands: Operands<Option<Place>>,
+    /// Mask with the distances of its excerpt.
+    pub mask: Option<MaskView>,
+    /// Bias with the distances of its excerpt.
+    pub bias: Option<BiasView>,
+    /// Distance from one query to the next in the index of the bias.
+    pub index_stride: usize,
+    /// Whether the bias is a table, which lies in the buffer of tables.
+    pub table: bool,
+}
+
+/// The memory of a run: the workspace with the resident tiles, rows of the outputs, and a table.
+#[derive(Debug)]
+pub struct Resident {
+    memory: Memory,
+    /// Output, log-sum-exp and states of a unit.
+    pub rows: Bytes,
+    /// The table of relative positions.
+    pub table: Bytes,
+    /// The sequences of a unit.
+    pub sequences: Vec<Sequence>,
+}
+
+impl Resident {
+    /// Allocates the memory of a run, and touches all of it. Returns `None` if the system refuses.
+    pub fn new(plan: &CpuPlan, rows: usize, table: usize, sequences: usize) -> Option<Resident> {
+        let memory = Memory::allocate(plan.layout.floats())?;
+        let (mut rows, mut table) = (Bytes::zeroed(rows)?, Bytes::zeroed(table)?);
+        rows.touch();
+        table.touch();
+        let mut list = Vec::new();
+        list.try_reserve_exact(sequences).ok()?;
+        Some(Resident { memory, rows, table, sequences: list })
+    }
+
+    /// Computes a pass: what the keys of a chunk add to the states of a unit, and its outputs if the pass ends it.
+    /// `self.sequences` are those of the unit. `begins` says whether the unit's queries are in the chunk.
+    ///
+    /// `places` are those that a `Frame` of the same problem and choice gives for the part: inputs in `chunk`, for the rows
+    /// of the unit and for `keys`, outputs in `self.rows`, without overlap, and both buffers have its sizes. A table is the
+    /// whole one. Unless `begins`, the last pass was one of the same unit, over the keys before. The instruction set of the
+    /// plan's kernel is present, which the engine ensures.
+    ///
+    /// # Errors
+    /// Returns an error if a worker panicked.
+    pub fn pass(
+        &mut self,
+        plan: &CpuPlan,
+        problem: &Problem,
+        pool: &Pool,
+        unit: &Unit,
+        places: &Places,
+        chunk: &Bytes,
+        (keys, begins, ends): (Range<usize>, bool, bool),
+    ) -> Result<(), RunError> {
+        let (base, _) = self.memory.lines();
+        let tensor = |operand: Operand| {
+            let buffer = match operand {
+                _ if operand.is_written() => self.rows.data(),
+                Operand::Bias if places.table => self.table.data(),
+                _ => chunk.data(),
+            };
+            places.operands[operand].map_or(Tensor::NONE, |place| Tensor {
+                view: place.view,
+                data: buffer.wrapping_add(place.at).wrapping_offset(place.skip.wrapping_neg()),
+                present: true,
+            })
+        };
+        let mut context = Context::of(plan, problem, Operands::from_fn(tensor), base);
+        (context.mask, context.bias) = (places.mask, places.bias);
+        context.index_stride = places.index_stride;
+        context.pass = Pass { keys, begins, ends };
+        let (c, sequences) = (&context, &self.sequences);
+        if begins {
+            for worker in 0..c.choice.workers {
+                // SAFETY: no worker is at work yet, and the workspace has the plan's layout.
+                unsafe { Kept::forget(c, c.worker_part(worker)) };
+            }
+        }
+        let (tiles, group) = (unit.tiles.len(), c.choice.group.max(1));
+        let groups = tiles.div_ceil(group);
+        let tasks = sequences.len() * unit.heads.len() * groups;
+        pool.divide(c.choice.workers, tasks, &|worker, number| {
+            let (head, inside) = (number / groups, (number % groups) * group);
+            let (sequence, head) = (head / unit.heads.len(), head % unit.heads.len());
+            let first = unit.tiles.start + inside;
+            let task = Task {
+                sequence: &sequences[sequence],
+                head: unit.heads.start + head,
+                tiles: first..unit.tiles.end.min(first + group),
+                number,
+                resident: Some((sequence * unit.heads.len() + head) * tiles + inside),
+            };
+            // SAFETY: what a caller ensures are the invariants of the context. The pool gives each task to one worker, and each
+            // worker has its own number. Tasks have different tiles of the resident ones, of which the layout has as many
+            // as the largest unit.
+            unsafe { walk::attend(c, &task, worker) };
+        })
+    }
+}

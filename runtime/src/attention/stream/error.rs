@@ -1,0 +1,77 @@
+//! Why a streamed run fails.
+
+use crate::error::RunError;
+use crate::stream::PrefetchError;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::Operand;
+use std::io;
+
+/// Why a streamed run failed. What was written by then is incomplete.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The lengths do not match the problem, or an index leaves its table.
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    /// The source failed, or ended early.
+    #[error("{}: {bytes} bytes from byte {offset} on cannot be read: {source}", operand.argument())]
+    Read {
+        /// The tensor.
+        operand: Operand,
+        /// Its first byte that was asked for.
+        offset: u64,
+        /// Number of bytes that were asked for.
+        bytes: usize,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The sink failed.
+    #[error("{}: {bytes} bytes from byte {offset} on cannot be written: {source}", operand.argument())]
+    Write {
+        /// The tensor.
+        operand: Operand,
+        /// Its first byte that was handed over.
+        offset: u64,
+        /// Number of bytes that were handed over.
+        bytes: usize,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The sink could not take note of a finished unit.
+    #[error("unit {number}: cannot be noted as finished: {source}")]
+    Note {
+        /// Number of the unit.
+        number: usize,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A run that goes on begins at a unit that there is not.
+    #[error("first unit: {found}; allowed: at most {units}")]
+    Unit {
+        /// The unit asked for.
+        found: usize,
+        /// Number of units.
+        units: usize,
+    },
+    /// The system refused memory.
+    #[error("{bytes} bytes of memory were refused by the system")]
+    Memory {
+        /// The requested number of bytes.
+        bytes: usize,
+    },
+    /// A worker panicked.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The thread that reads cannot be started, or the source panicked in it.
+    #[error("{0}")]
+    Reader(String),
+}
+
+impl From<PrefetchError<StreamError>> for StreamError {
+    fn from(e: PrefetchError<StreamError>) -> StreamError {
+        match e {
+            PrefetchError::Failed(e) => e,
+            other => StreamError::Reader(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
+
+use super::error::StreamError;
+use super::excerpt::Excerpt;
+use super::frame::{Frame, Part, sequences};
+use super::plan::StreamPlan;
+use super::units::{Units, keys_of};
+use crate::attention::cpu::resident::Resident;
+use crate::cpu::memory::Bytes;
+use crate::stream::{Sink, Source, Times, prefetch};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{BiasView, Lengths, Operand, Problem};
+use std::io;
+use std::ops::Range;
+
+/// What a streamed run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamReport {
+    /// Where the time went. Its bytes are those that were read.
+    pub times: Times,
+    /// Number of bytes that were written.
+    pub written: u64,
+    /// Number of units, with those that an earlier run had finished.
+    pub units: usize,
+}
+
+/// A step of a run.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Copies keys and values of one pair of batch and key head to the present.
+    Copy { number: usize, keys: Range<usize>, ends: bool },
+    /// Has a chunk pass the rows of a unit.
+    Pass(Part),
+}
+
+/// The tensors that make up the present.
+const PRESENTS: [[Operand; 3]; 2] = [
+    [Operand::PastKey, Operand::Key, Operand::PresentKey],
+    [Operand::PastValue, Operand::Value, Operand::PresentValue],
+];
+
+/// Pairs of batch and key head that are copied to a present.
+fn copies(problem: &Problem) -> usize {
+    let spec = problem.spec();
+    let any = spec.present_key.is_some() || spec.present_value.is_some();
+    if any { spec.key.batch() * problem.kv_heads() } else { 0 }
+}
+
+/// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.
+fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
+    let n = keys.len().div_ceil(chunk).max(1);
+    (0..n).map(move |i| {
+        let start = keys.start + i * chunk;
+        (start..keys.end.min(start + chunk).max(start), i == 0, i + 1 == n)
+    })
+}
+
+impl StreamPlan {
+    /// The steps of a run from unit `from` on.
+    fn steps<'a>(&'a self, lengths: Lengths<'a>, from: usize) -> impl Iterator<Item = Step> + Send + 'a {
+        let (problem, choice) = (&self.problem, &self.choice);
+        let copied = copies(problem);
+        let copy = (from..copied.max(from)).flat_map(move |number| {
+            chunks(0..problem.keys(), choice.chunk).map(move |(keys, _, ends)| Step::Copy {
+                number,
+                keys,
+                ends,
+            })
+        });
+        let units = Units::new(problem, choice, lengths).filter(move |unit| copied + unit.number >= from);
+        let passes = units.flat_map(move |unit| {
+            let keys = keys_of(&unit, problem, &lengths, choice.cpu.segment);
+            chunks(keys, choice.chunk)
+                .map(move |(keys, begins, ends)| Step::Pass(Part { unit: unit.clone(), keys, begins, ends }))
+        });
+        copy.chain(passes)
+    }
+
+    /// Number of units, and of parts from unit `from` on, for calls with these lengths. Every unit is finished by itself;
+    /// the first ones copy keys and values to the present, if there is one.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths do not match the problem.
+    pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), StreamError> {
+        self.check(lengths)?;
+        let units = copies(&self.problem) + Units::new(&self.problem, &self.choice, *lengths).count();
+        Ok((units, self.steps(*lengths, from).count()))
+    }
+
+    fn check(&self, lengths: &Lengths<'_>) -> Result<(), ArgumentError> {
+        if lengths.chunk.is_some() {
+            return Err(ArgumentError::Conflict { argument: "chunk", other: "host_budget" });
+        }
+        lengths.check(&self.problem)
+    }
+
+    /// Computes the outputs: reads tensors part by part from `source`, in a thread of its own, and hands outputs to `sink`,
+    /// unit by unit, from unit `from` on. A run that goes on where another one stopped begins at the first unit that the
+    /// sink has not seen finished. The bits are those of a run in memory for every budget, chunk and number of threads.
+    ///
+    /// Everything is allocated before the first part is computed.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, or if
+    /// a worker panicked. What the sink has by then is incomplete.
+    pub fn run(
+        &self,
+        lengths: &Lengths<'_>,
+        source: &mut (impl Source<Operand> + Send),
+        sink: &mut impl Sink,
+        from: usize,
+    ) -> Result<StreamReport, StreamError> {
+        let (units, _) = self.count(lengths, from)?;
+        if from > units {
+            return Err(StreamError::Unit { found: from, units });
+        }
+        let (problem, choice) = (&self.problem, &self.choice);
+        let frame = Frame::new(problem, choice, self.written)?;
+        let refused = || StreamError::Memory { bytes: choice.account.host() };
+        let table = choice.table_bytes(problem);
+        let mut resident =
+            Resident::new(&self.cpu, frame.rows, table, choice.sequences).ok_or_else(refused)?;
+        let mut buffers = [frame.chunk; 2].map(Bytes::zeroed);
+        for buffer in buffers.iter_mut().flatten() {
+            buffer.touch();
+        }
+        let [Some(one), Some(two)] = buffers else { return Err(refused()) };
+        if table > 0 {
+            let to = resident.table.as_mut_slice();
+            source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
+                operand: Operand::Bias,
+                offset: 0,
+                bytes: table,
+                source,
+            })?;
+        }
+        let mut written = 0;
+        let times = prefetch(
+            &mut [one, two],
+            self.steps(*lengths, from),
+            |step, buffer| read(&frame, problem, lengths, step, source, buffer),
+            |step, buffer| {
+                let noted = match &step {
+                    Step::Copy { number, keys, ends } => {
+                        written += copy(&frame, problem, *number, keys, buffer, sink)?;
+                        ends.then_some(*number)
+                    }
+                    Step::Pass(part) => {
+                        written += self.pass(&frame, lengths, part, buffer, &mut resident, sink)?;
+                        part.ends.then_some(copies(problem) + part.unit.number)
+                    }
+                };
+                if let Some(number) = noted {
+                    sink.finished(number).map_err(|source| StreamError::Note { number, source })?;
+                }
+                sink.advanced();
+                Ok(())
+            },
+        )?;
+        let times = Times { bytes: times.bytes + table as u64, ..times };
+        Ok(StreamReport { times, written, units })
+    }
+
+    /// Computes a part, and writes the outputs of its unit if it is the last. Returns the bytes written.
+    fn pass(
+        &self,
+        frame: &Frame<'_>,
+        lengths: &Lengths<'_>,
+        part: &Part,
+        buffer: &Bytes,
+        resident: &mut Resident,
+        sink: &mut impl Sink,
+    ) -> Result<u64, StreamError> {
+        if part.begins {
+            resident.sequences.clear();
+            resident.sequences.extend(sequences(&self.problem, lengths, &part.unit));
+        }
+        let Some(first) = resident.sequences.first().copied() else { return Ok(0) };
+        let places = frame.places(part, &first)?;
+        resident.pass(
+            &self.cpu,
+            &self.problem,
+            self.engine.pool(),
+            &part.unit,
+            &places,
+            buffer,
+            (part.keys.clone(), part.begins, part.ends),
+        )?;
+        let mut written = 0;
+        if part.ends {
+            for (operand, excerpt) in frame.writes(part, &first) {
+                written += write(operand, &excerpt, resident.rows.as_slice(), frame.start(operand), sink)?;
+            }
+        }
+        Ok(written)
+    }
+}
+
+/// Reads the excerpts of a step. Returns the bytes read.
+fn read(
+    frame: &Frame<'_>,
+    problem: &Problem,
+    lengths: &Lengths<'_>,
+    step: &Step,
+    source: &mut impl Source<Operand>,
+    buffer: &mut Bytes,
+) -> Result<u64, StreamError> {
+    let mut bytes = 0;
+    let mut fill = |operand: Operand, excerpt: &Excerpt, start: usize, buffer: &mut [u8]| {
+        bytes += excerpt.bytes() as u64;
+        excerpt.pieces(|offset, place| {
+            let to = &mut buffer[start + place.start..start + place.end];
+            let n = to.len();
+            source.read(operand, offset, to).map_err(|source| StreamError::Read {
+                operand,
+                offset,
+                bytes: n,
+                source,
+            })
+        })
+    };
+    let buffer = buffer.as_mut_slice();
+    match step {
+        Step::Copy { number, keys, .. } => {
+            let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
+            for operands @ [_, new, present] in PRESENTS {
+                if problem.memory(present).is_some() {
+                    for (operand, excerpt) in frame.copy(operands, batch, head, keys).0 {
+                        fill(operand, &excerpt, frame.start(new), buffer)?;
+                    }
+                }
+            }
+        }
+        Step::Pass(part) => {
+            let first = problem.sequence(lengths, part.unit.sequences.start);
+            for (operand, excerpt) in frame.reads(part, &first) {
+                fill(operand, &excerpt, frame.start(operand), buffer)?;
+                if operand == Operand::BiasIndex {
+                    check_index(problem, &excerpt, &buffer[frame.start(operand)..])?;
+                }
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Requires that every entry of an index names one of the table.
+fn check_index(problem: &Problem, excerpt: &Excerpt, buffer: &[u8]) -> Result<(), ArgumentError> {
+    let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
+    let (min, max) = (0, table.entries as i64 - 1);
+    excerpt.pieces(|offset, place| {
+        for (i, entry) in buffer[place].chunks_exact(8).enumerate() {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(entry);
+            let found = i64::from_ne_bytes(bytes);
+            if !(min..=max).contains(&found) {
+                let (argument, index) = (Operand::BiasIndex.argument(), offset as usize / 8 + i);
+                return Err(ArgumentError::Length { argument, index, found, min, max });
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes an excerpt. Returns its bytes.
+fn write(
+    operand: Operand,
+    excerpt: &Excerpt,
+    buffer: &[u8],
+    start: usize,
+    sink: &mut impl Sink,
+) -> Result<u64, StreamError> {
+    excerpt.pieces(|offset, place| {
+        let from = &buffer[start + place.start..start + place.end];
+        let failed = |source: io::Error| StreamError::Write { operand, offset, bytes: from.len(), source };
+        sink.write(operand, offset, from).map_err(failed)
+    })?;
+    Ok(excerpt.bytes() as u64)
+}
+
+/// Writes the keys and values of a step to the present. Returns their bytes.
+fn copy(
+    frame: &Frame<'_>,
+    problem: &Problem,
+    number: usize,
+    keys: &Range<usize>,
+    buffer: &Bytes,
+    sink: &mut impl Sink,
+) -> Result<u64, StreamError> {
+    let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
+    let mut bytes = 0;
+    for operands @ [_, new, present] in PRESENTS {
+        if problem.memory(present).is_some() {
+            let (_, excerpt) = frame.copy(operands, batch, head, keys);
+            bytes += write(present, &excerpt, buffer.as_slice(), frame.start(new), sink)?;
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,88 @@
+//! Units: boxes of sequences, heads and query tiles whose states stay in memory while their keys pass.
+
+use crate::attention::cpu::resident::Unit;
+use elsa_core::attention::plan::StreamChoice;
+use elsa_core::attention::{Lengths, Problem, Sequence};
+use std::ops::Range;
+
+/// The keys that the rows of a unit may attend in its sequences, from the start of a segment on.
+pub fn keys_of(unit: &Unit, problem: &Problem, lengths: &Lengths<'_>, segment: usize) -> Range<usize> {
+    let mut all: Option<Range<usize>> = None;
+    for index in unit.sequences.clone() {
+        let (any, _) = problem.sequence(lengths, index).ranges(unit.rows.clone());
+        if any.start >= any.end {
+            continue;
+        }
+        all = Some(match all {
+            Some(all) => all.start.min(any.start)..all.end.max(any.end),
+            None => any,
+        });
+    }
+    all.map_or(0..0, |all| all.start / segment * segment..all.end)
+}
+
+/// The units of a call, in order: sequences, then heads, then tiles.
+#[derive(Clone, Debug)]
+pub struct Units<'a> {
+    problem: &'a Problem,
+    choice: &'a StreamChoice,
+    lengths: Lengths<'a>,
+    number: usize,
+    sequence: usize,
+    head: usize,
+    tile: usize,
+}
+
+impl<'a> Units<'a> {
+    pub fn new(problem: &'a Problem, choice: &'a StreamChoice, lengths: Lengths<'a>) -> Units<'a> {
+        Units { problem, choice, lengths, number: 0, sequence: 0, head: 0, tile: 0 }
+    }
+
+    fn of(&self, index: usize) -> Sequence {
+        self.problem.sequence(&self.lengths, index)
+    }
+}
+
+impl Iterator for Units<'_> {
+    type Item = Unit;
+
+    fn next(&mut self) -> Option<Unit> {
+        let (choice, heads) = (self.choice, self.problem.heads());
+        let group = heads / self.problem.kv_heads();
+        loop {
+            if self.sequence >= self.problem.sequences() {
+                return None;
+            }
+            let tiling = choice.cpu.tiling(self.of(self.sequence).queries);
+            if self.tile < tiling.count() {
+                let last = (self.sequence + choice.sequences).min(self.problem.sequences());
+                // Part of a group ends with it.
+                let end = match choice.heads < group {
+                    true => (self.head / group + 1) * group,
+                    false => heads,
+                };
+                let tiles = self.tile..tiling.count().min(self.tile + choice.tiles);
+                let unit = Unit {
+                    number: self.number,
+                    sequences: self.sequence..last,
+                    heads: self.head..end.min(self.head + choice.heads),
+                    rows: tiling.tile(tiles.start).rows.start..tiling.tile(tiles.end - 1).rows.end,
+                    tiles,
+                };
+                self.tile = unit.tiles.end;
+                self.number += 1;
+                return Some(unit);
+            }
+            self.tile = 0;
+            let end = match choice.heads < group {
+                true => (self.head / group + 1) * group,
+                false => heads,
+            };
+            self.head = end.min(self.head + choice.heads);
+            if self.head >= heads || tiling.count() == 0 {
+                self.head = 0;
+                self.sequence = (self.sequence + choice.sequences).min(self.problem.sequences());
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Streamed runs have the bits of runs in memory, for every budget, chunk and number of threads, and all semantics.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
+use elsa_core::dtype::DType;
+use elsa_core::view::Layout;
+use elsa_runtime::{Backend, Engine, EngineOptions, PlanError, PlanOptions};
+use elsa_runtime::{Sink, StreamError, StreamOptions, StreamPlan, StreamReport, Written};
+use elsa_tests::SLOW;
+use elsa_tests::cases::{BiasParams, Buffers, Case, Data, MaskData, MaskParams, Params, some_hard_cases};
+use elsa_tests::present;
+use std::collections::HashMap;
+use std::io;
+
+fn engine(backend: Backend, threads: usize) -> Engine {
+    Engine::new(&EngineOptions { backend: Some(backend), threads: Some(threads), ..EngineOptions::default() })
+        .unwrap()
+}
+
+fn processors() -> Vec<Backend> {
+    present().into_iter().map(|p| p.backend).filter(|backend| *backend != Backend::Cuda).collect()
+}
+
+/// The bytes of elements, as files hold them.
+fn bytes(data: &Data) -> Vec<u8> {
+    match data {
+        Data::F32(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::F16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Data::Bf16(x) => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+    }
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect()
+}
+
+/// The tensors of a case as files, and what was read of them.
+struct Files {
+    tensors: HashMap<Operand, Vec<u8>>,
+    read: HashMap<Operand, u64>,
+    /// The read that fails, if any.
+    fails: Option<(usize, io::ErrorKind)>,
+    reads: usize,
+}
+
+impl Files {
+    fn of(case: &Case) -> Files {
+        let mut tensors = HashMap::new();
+        tensors.insert(Operand::Query, bytes(&case.q));
+        tensors.insert(Operand::Key, bytes(&case.k));
+        tensors.insert(Operand::Value, bytes(&case.v));
+        if let Some((k, v)) = &case.past {
+            tensors.insert(Operand::PastKey, bytes(k));
+            tensors.insert(Operand::PastValue, bytes(v));
+        }
+        match &case.mask {
+            Some(MaskData::Bool(x)) => drop(tensors.insert(Operand::Mask, x.clone())),
+            Some(MaskData::Additive(x)) => drop(tensors.insert(Operand::Mask, bytes(x))),
+            None => {}
+        }
+        if let Some(bias) = &case.bias {
+            tensors.insert(Operand::Bias, bytes(bias));
+        }
+        if let Some(index) = &case.bias_index {
+            let index = index.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+            tensors.insert(Operand::BiasIndex, index);
+        }
+        Files { tensors, read: HashMap::new(), fails: None, reads: 0 }
+    }
+
+    fn read(&mut self, operand: Operand, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        self.reads += 1;
+        if let Some((at, kind)) = self.fails
+            && at == self.reads - 1
+        {
+            return Err(kind.into());
+        }
+        let tensor = self.tensors.get(&operand).ok_or(io::ErrorKind::NotFound)?;
+        let from = usize::try_from(offset).unwrap();
+        let from = tensor.get(from..from + to.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        to.copy_from_slice(from);
+        *self.read.entry(operand).or_default() += to.len() as u64;
+        Ok(())
+    }
+}
+
+/// What was written, and which units are finished.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Taken {
+    tensors: HashMap<Operand, Vec<u8>>,
+    /// How often each byte was written.
+    times: HashMap<Operand, Vec<u8>>,
+    finished: Vec<usize>,
+    parts: usize,
+    /// The part at which it stops, if any.
+    stops: Option<usize>,
+}
+
+impl Taken {
+    fn new(case: &Case) -> Taken {
+        let problem = case.problem();
+        let mut taken = Taken::default();
+        for operand in Operand::ALL.into_iter().filter(|operand| operand.is_written()) {
+            if let Some(memory) = problem.memory(operand) {
+                taken.tensors.insert(operand, vec![0xff; memory.bytes()]);
+                taken.times.insert(operand, vec![0; memory.bytes()]);
+            }
+        }
+        taken
+    }
+}
+
+impl Sink for Taken {
+    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
+        let at = usize::try_from(offset).unwrap();
+        let to = self.tensors.get_mut(&operand).unwrap();
+        to[at..at + from.len()].copy_from_slice(from);
+        for n in &mut self.times.get_mut(&operand).unwrap()[at..at + from.len()] {
+            *n += 1;
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, unit: usize) -> io::Result<()> {
+        self.finished.push(unit);
+        if self.stops.is_some_and(|stops| self.parts >= stops) {
+            Err(io::ErrorKind::StorageFull.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    fn advanced(&mut self) {
+        self.parts += 1;
+    }
+}
+
+const ALL: Written = Written { output: true, lse: true, states: true };
+
+fn options(budget: usize, eta: f64) -> StreamOptions {
+    let plan = PlanOptions { all_workers: true, ..PlanOptions::default() };
+    StreamOptions { plan, written: ALL, eta, ..StreamOptions::new(budget) }
+}
+
+/// A plan whose budget exceeds the smallest by `more` bytes.
+fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
+    let mut budget = 0;
+    // What the process takes changes while other tests run.
+    for _ in 0..100 {
+        match engine.stream(&case.problem(), &options(budget, eta)) {
+            Ok(plan) => return plan,
+            Err(PlanError::Refused(Refused::HostBudget { needed, budget: found })) if found == budget => {
+                assert!(needed > budget);
+                budget = needed + more;
+            }
+            Err(other) => panic!("{case:?}: {other}"),
+        }
+    }
+    panic!("{case:?}: no budget is enough");
+}
+
+fn run(
+    plan: &StreamPlan,
+    case: &Case,
+    from: usize,
+    taken: &mut Taken,
+) -> Result<(StreamReport, Files), StreamError> {
+    let mut files = Files::of(case);
+    let mut read = |operand, offset, to: &mut [u8]| files.read(operand, offset, to);
+    let report = plan.run(&case.inputs().lengths, &mut read, taken, from)?;
+    Ok((report, files))
+}
+
+/// What a run in memory writes.
+fn in_memory(engine: &Engine, case: &Case) -> Buffers {
+    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut buffers = case.buffers();
+    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    buffers
+}
+
+fn same_bits(found: &[u8], want: &[u8], dtype: DType) -> bool {
+    // All NaN are equal.
+    let of = |x: &[u8]| -> Vec<u32> {
+        let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+        match dtype {
+            DType::F32 => floats(x).into_iter().map(bits).collect(),
+            DType::F16 => {
+                x.chunks_exact(2).map(|x| bits(half::f16::from_le_bytes([x[0], x[1]]).to_f32())).collect()
+            }
+            DType::Bf16 => {
+                x.chunks_exact(2).map(|x| bits(half::bf16::from_le_bytes([x[0], x[1]]).to_f32())).collect()
+            }
+        }
+    };
+    of(found) == of(want)
+}
+
+/// Requires the bits of the run in memory, and that every element of a row was written once.
+fn check(case: &Case, want: &Buffers, taken: &Taken, what: &str) {
+    let rows = |x: &[f32]| Data::F32(x.to_vec());
+    let mut all = vec![
+        (Operand::Output, want.output.clone(), case.spec.dtype),
+        (Operand::LogSumExp, rows(&want.lse), DType::F32),
+        (Operand::StateReference, rows(&want.m), DType::F32),
+        (Operand::StateSum, rows(&want.s), DType::F32),
+        (Operand::StateWeighted, rows(&want.w), DType::F32),
+    ];
+    if let Some((k, v)) = &want.present {
+        all.push((Operand::PresentKey, k.clone(), case.spec.dtype));
+        all.push((Operand::PresentValue, v.clone(), case.spec.dtype));
+    }
+    for (operand, want, dtype) in all {
+        let found = &taken.tensors[&operand];
+        assert!(same_bits(found, &bytes(&want), dtype), "{case:?}: {operand:?}, {what}");
+        let count = case.problem().memory(operand).map_or(0, |memory| match memory.view {
+            Some(view) => view.count() * memory.element_size,
+            None => memory.bytes(),
+        });
+        let times = &taken.times[&operand];
+        assert!(times.iter().all(|n| *n <= 1), "{case:?}: {operand:?} is written twice, {what}");
+        assert_eq!(times.iter().filter(|n| **n == 1).count(), count, "{case:?}: {operand:?}, {what}");
+    }
+    assert!(taken.finished.iter().copied().eq(0..taken.finished.len()));
+}
+
+fn mask(kind: MaskKind, dims: &[usize], density: f64) -> Option<MaskParams> {
+    Some(MaskParams { kind, dims: dims.to_vec(), density })
+}
+
+/// Cases of several segments, one for each feature.
+fn long_cases() -> Vec<Case> {
+    let (n, m) = if SLOW { (37, 530) } else { (70, 1700) };
+    let plain = || Params { batch: 2, heads: 4, kv_heads: 2, ..Params::plain(n, m, 16, 20) };
+    let mut cases = vec![plain().build("plain")];
+    let mut add = |name: &str, params: Params| cases.push(params.build(name));
+    for causal in [Alignment::TopLeft, Alignment::BottomRight] {
+        add("causal", Params { causal: Some(causal), ..plain() });
+        let window = Window { left: Some(300), right: Some(5) };
+        add("window", Params { causal: Some(causal), window, past: Some(41), ..plain() });
+    }
+    add("window", Params { window: Window { left: Some(3), right: Some(600) }, ..plain() });
+    add("softcap", Params { softcap: Some(2.0), scale: Some(0.7), ..plain() });
+    add("scores of 1000", Params { gain: 1e3, ..plain() });
+    for layout in [Layout::Bnhd, Layout::Bnc] {
+        add("layout", Params { layout, pad: 3, ..plain() });
+        add("layout and past", Params { layout, past: Some(600), present: true, ..plain() });
+    }
+    for dtype in [DType::F16, DType::Bf16] {
+        add("type", Params { dtype, past: Some(530), present: true, ..plain() });
+    }
+    add("present", Params { present: true, ..plain() });
+    add("lengths", Params { lengths: true, batch: 3, causal: Some(Alignment::BottomRight), ..plain() });
+    add("shared keys", Params { shared_keys: true, ..plain() });
+    let f32s = MaskKind::Additive(DType::F32);
+    for dims in
+        [&[2, 4, n, m][..], &[2, 1, n, m - 7], &[1, 4, n, m], &[2, 1, 1, m], &[n, 1], &[4, 1, m - 600]]
+    {
+        add("bool", Params { mask: mask(MaskKind::Bool, dims, 0.5), ..plain() });
+        add("additive", Params { mask: mask(MaskKind::Additive(DType::F16), dims, 0.9), ..plain() });
+    }
+    add("no key", Params { mask: mask(MaskKind::Bool, &[n, m], 0.0), ..plain() });
+    // Two masks for a batch of four.
+    add("masks repeat", Params { batch: 4, mask: mask(f32s, &[2, 1, n, m], 0.9), ..plain() });
+    let dense = MaskParams { kind: f32s, dims: vec![1, 4, n, m], density: 0.95 };
+    add("bias", Params { bias: Some(BiasParams::Dense(dense.clone())), ..plain() });
+    let both = mask(MaskKind::Bool, &[2, 1, 1, m], 0.8);
+    add("bias and mask", Params { bias: Some(BiasParams::Dense(dense)), mask: both, ..plain() });
+    let table = BiasParams::Table { dtype: DType::F32, entries: Some(9), density: 0.9 };
+    add("table", Params { bias: Some(table), ..plain() });
+    let lengths = vec![(5, 600), (0, 3), (40, 1100), (1, 0), (3, 3)];
+    add("packed", Params { packed: Some(lengths), layout: Layout::Bnhd, batch: 1, ..plain() });
+    add("one query", Params { queries: 1, ..plain() });
+    add("two queries", Params { queries: 2, ..plain() });
+    add("many heads", Params { heads: 6, kv_heads: 1, queries: 1, ..plain() });
+    cases
+}
+
+#[test]
+fn bits_are_those_in_memory() {
+    let mut cases = long_cases();
+    cases.extend(some_hard_cases().into_iter().step_by(if SLOW { 9 } else { 2 }));
+    cases.retain(|case| !case.spec.append);
+    let (mut several_units, mut several_chunks) = (0, 0);
+    for (i, backend) in processors().into_iter().enumerate() {
+        let (one, many) = (engine(backend, 1), engine(backend, 3));
+        for (j, case) in cases.iter().enumerate() {
+            // Every processor has the long cases, and some of the others.
+            if j >= 48 && (i + j) % 3 != 0 {
+                continue;
+            }
+            let want = in_memory(&one, case);
+            for (engine, more, eta) in [(&one, 0, 0.01), (&many, 20_000, 0.2), (&many, 100 << 20, 3.0)] {
+                let plan = plan(engine, case, more, eta);
+                let mut taken = Taken::new(case);
+                let (report, _) = run(&plan, case, 0, &mut taken).unwrap();
+                let (units, parts) = plan.count(&case.inputs().lengths, 0).unwrap();
+                let what = format!("{more} more, eta {eta}, {:?}", plan.choice());
+                check(case, &want, &taken, &what);
+                assert_eq!(
+                    (taken.finished.len(), taken.parts, report.units),
+                    (units, parts, units),
+                    "{what}"
+                );
+                several_units += usize::from(units > 1);
+                several_chunks += usize::from(parts > units);
+            }
+        }
+    }
+    assert!(several_units > 100 && several_chunks > 40, "{several_units}, {several_chunks}");
+}
