@@ -70,7 +70,7 @@ impl Seconds {
     #[must_use]
     pub fn negative_below(self) -> Option<f64> {
         let Seconds { square: a, linear: b, constant: c } = self;
-        if !(c < 0.0) {
+        if c.is_nan() || c >= 0.0 {
             return None;
         }
         // In the form that subtracts nothing of like size.

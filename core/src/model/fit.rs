@@ -106,7 +106,7 @@ pub fn fit<const K: usize>(
     let mut best: Option<([f64; K], f64)> = None;
     for set in 1..1usize << K {
         let Some(a) = solve(samples.iter().map(scaled), set) else { continue };
-        if a.iter().any(|x| !(*x >= 0.0)) {
+        if a.iter().any(|x| x.is_nan() || *x < 0.0) {
             continue;
         }
         let residue = |sample: &Sample| {
@@ -157,7 +157,7 @@ fn solve<const K: usize>(rows: impl Iterator<Item = [f64; K]>, set: usize) -> Op
     let mut a = [0.0; K];
     for i in (0..K).rev().filter(|i| set >> i & 1 == 1) {
         // Columns have length one: what is left of one that depends on the others is rounding.
-        if !(fabs(r[i][i]) > 1e-12) {
+        if fabs(r[i][i]) <= 1e-12 {
             return None;
         }
         let sum: f64 = (i + 1..K).filter(|j| set >> j & 1 == 1).map(|j| r[i][j] * a[j]).sum();

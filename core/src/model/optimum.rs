@@ -53,7 +53,7 @@ pub fn parallel(time: Seconds, memory: Bytes) -> Extremum {
     let Seconds { square: a, linear: b, constant: c } = time;
     let Bytes { per_token: d, fixed: e } = memory;
     let (cube, p, q) = (a * d, b * e + c * d, 2.0 * c * e);
-    if !(cube > 0.0) {
+    if cube.is_nan() || cube <= 0.0 {
         return Extremum::Falls;
     }
     let slope = |x: f64| (cube * x * x - p) * x - q;

@@ -11,6 +11,8 @@ const MOST: f64 = 1e15;
 const LEVELS: u32 = 24;
 /// Sizes that are measured unless they are given.
 const SIZES: &str = "512,1024,2048,4096";
+/// Sizes at which both methods are run unless they are given.
+const BESIDE: &str = "1024,2048,4096";
 
 /// The text below the flags.
 const HELP: &str = "\
@@ -26,6 +28,7 @@ Examples:
   elsa simulate --tokens 1e9 --backward
   elsa simulate --tokens 100K --board jetson-tx2 --memory 256MiB --link 0.3
   elsa simulate --tokens 1M --measure --save-fit here.json --html page.html
+  elsa simulate --tokens 1M --measure --threads 1 --beside --html page.html
   elsa simulate --tokens 1M --fit here.json --c 13 --levels 1..4 --json";
 
 /// A number of tokens.
@@ -55,7 +58,7 @@ pub struct SimulateArgs {
     pub fit: Option<PathBuf>,
     /// Measure costs here at these sizes, at least three [default: 512,1024,2048,4096]
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, require_equals = true, default_missing_value = SIZES,
-        value_parser = sizes)]
+        value_parser = sizes_of::<3>)]
     pub measure: Option<Sizes>,
     /// Heads that are measured [default: 1]
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
@@ -67,6 +70,11 @@ pub struct SimulateArgs {
     /// that other programs matter less
     #[arg(long, value_name = "N", requires = "measure", allow_negative_numbers = true, value_parser = positive)]
     pub threads: Option<usize>,
+    /// Run streaming and quorums here at these sizes, within the whole, half and a quarter of the tensors' bytes
+    /// [default: 1024,2048,4096]
+    #[arg(long, value_name = "N,N,...", num_args = 0..=1, require_equals = true, default_missing_value = BESIDE,
+        requires = "measure", value_parser = sizes_of::<1>)]
+    pub beside: Option<Sizes>,
     /// Keep what was measured in a file, for --fit
     #[arg(long, value_name = "FILE", requires = "measure")]
     pub save_fit: Option<PathBuf>,
@@ -118,15 +126,15 @@ fn levels(text: &str) -> Result<Levels, String> {
         .ok_or_else(|| format!("allowed: rising levels from 0 to {LEVELS}, as 5..9 or 1,2,3"))
 }
 
-/// Rising sizes.
-fn sizes(text: &str) -> Result<Sizes, String> {
+/// Rising sizes, `LEAST` or more.
+fn sizes_of<const LEAST: usize>(text: &str) -> Result<Sizes, String> {
     let found: Option<Vec<usize>> =
         text.split(',').map(|text| text.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n))).collect();
     found
-        .filter(|sizes| sizes.len() >= 3 && sizes.windows(2).all(|two| two[0] < two[1]))
+        .filter(|sizes| sizes.len() >= LEAST && sizes.windows(2).all(|two| two[0] < two[1]))
         .map(Sizes)
         .ok_or_else(|| {
-            "allowed: three rising numbers of tokens or more, from 1 to 1048576, as 512,1024,2048".into()
+            format!("allowed: {LEAST} rising numbers of tokens or more, from 1 to 1048576, as 512,1024,2048")
         })
 }
 
@@ -157,9 +165,11 @@ mod tests {
                 .into_iter()
                 .all(|text| levels(text).is_err())
         );
-        assert_eq!(sizes("1,2,3"), Ok(Sizes(vec![1, 2, 3])));
+        assert_eq!(sizes_of::<3>("1,2,3"), Ok(Sizes(vec![1, 2, 3])));
         assert!(
-            ["1,2", "3,2,1", "0,1,2", "a,b,c", "1,2,2000000"].into_iter().all(|text| sizes(text).is_err())
+            ["1,2", "3,2,1", "0,1,2", "a,b,c", "1,2,2000000"]
+                .into_iter()
+                .all(|text| sizes_of::<3>(text).is_err())
         );
         assert_eq!(link("0.3"), Ok(0.3));
         assert!(["0", "-1", "nan", "inf", "1e7"].into_iter().all(|text| link(text).is_err()));

@@ -1,5 +1,6 @@
 //! The report as one page that needs nothing but itself: tables, curves, and the hybrid tree with its timeline.
 
+use super::beside::Ran;
 use super::costs::Costs;
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
@@ -56,7 +57,7 @@ struct Page<'a> {
 /// # Errors
 /// None: memory takes every page.
 pub fn page(of: &Printed<'_>) -> Result<String, Error> {
-    let Printed { costs, request, report, checks, kernels } = *of;
+    let Printed { costs, request, report, checks, kernels, ran } = *of;
     let mut text = Vec::new();
     text::print(&mut text, of)?;
     let hybrid = report.study.hybrid.as_ref();
@@ -68,6 +69,7 @@ pub fn page(of: &Printed<'_>) -> Result<String, Error> {
         facts: facts(costs, request, report),
         groups: vec![
             ("Streaming beside quorums", beside(costs, request)),
+            ("Streaming beside quorums, run on this machine", ran_here(ran)),
             ("The fits", fits(costs)),
             ("Forward and backward, naive and streaming", figures(report, kernels)),
             ("Memory in time", hybrid.map(memory).into_iter().flatten().collect()),
@@ -135,7 +137,9 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
     let seconds = |n: f64, _: f64| pass.time.at(n);
     /// What tokens and a budget cost.
     type Of<'a> = &'a dyn Fn(f64, f64) -> Option<f64>;
-    let pictures: [(&str, &'static str, &[(&str, Of<'_>)]); 3] = [
+    /// Title, unit and curves of a picture.
+    type Picture<'a> = (&'static str, &'static str, &'a [(&'static str, Of<'a>)]);
+    let pictures: [Picture<'_>; 3] = [
         (
             "Time",
             "s",
@@ -172,6 +176,57 @@ fn beside(costs: &Costs, request: &Request<'_>) -> Vec<Chart> {
             curves.iter().map(|(name, of)| curve(name, &budgets, unit, |m| of(request.tokens, m))).collect();
         let title_m = format!("{title} of {} tokens", count(request.tokens));
         charts.extend(chart(title_m, ("bytes of memory", unit), (true, true), by_budget, true));
+    }
+    charts
+}
+
+/// What both methods took here, against tokens at each share of memory, and against memory at the largest size.
+fn ran_here(all: &[Ran]) -> Vec<Chart> {
+    let Some(largest) = all.iter().map(|ran| ran.tokens).max() else { return Vec::new() };
+    let mut shares: Vec<f64> = Vec::new();
+    for ran in all {
+        if !shares.contains(&ran.share) {
+            shares.push(ran.share);
+        }
+    }
+    /// What is shown of a run.
+    type Of = fn(&Ran) -> f64;
+    let pictures: [(&str, &'static str, Of); 3] = [
+        ("Time", "s", |ran| ran.seconds),
+        ("Peak bytes", "bytes", |ran| ran.peak_bytes),
+        ("Bytes moved", "bytes", |ran| ran.moved_bytes),
+    ];
+    let point = |ran: &Ran, x: f64, y: f64| Point {
+        x,
+        y,
+        band: None,
+        tip: format!("{} tokens in {}, {} levels: {y:.4e}", ran.tokens, size(ran.budget), ran.level),
+    };
+    let mut charts = Vec::new();
+    for (title, unit, of) in pictures {
+        let mut by_tokens = Vec::new();
+        for share in &shares {
+            for method in ["streaming", "quorums"] {
+                let chosen = all.iter().filter(|ran| ran.share == *share && ran.method == method);
+                let points = chosen.map(|ran| point(ran, ran.tokens as f64, of(ran))).collect();
+                by_tokens.push(Raw {
+                    name: format!("{method}, {share} of the tensors"),
+                    points,
+                    faint: false,
+                });
+            }
+        }
+        charts.extend(chart(format!("{title}, measured"), ("tokens", unit), (true, true), by_tokens, true));
+        let by_budget = ["streaming", "quorums"].map(|method| {
+            let chosen = all.iter().filter(|ran| ran.tokens == largest && ran.method == method);
+            Raw {
+                name: method.into(),
+                points: chosen.map(|ran| point(ran, ran.budget, of(ran))).collect(),
+                faint: false,
+            }
+        });
+        let title = format!("{title} of {largest} tokens, measured");
+        charts.extend(chart(title, ("bytes of memory", unit), (true, true), by_budget.into(), true));
     }
     charts
 }

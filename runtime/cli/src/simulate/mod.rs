@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `costs`, `sets`, `file`, `measure` | fits of a machine: known ones, saved ones, this one's |
+//! | `beside` | streaming and quorums, run here |
 //! | `study` | numbers from them: tables 1 and 2, figures 4 to 9 and appendix C of Stream-CQSA, and plain streaming |
 //! | `schedule` | tasks under a memory limit, uniform and hybrid |
 //! | `text`, `html` | the same for readers |
@@ -10,6 +11,7 @@
 //! The fits themselves and the arithmetic of division are [`elsa_core::model`].
 
 mod args;
+mod beside;
 mod costs;
 mod file;
 mod html;
@@ -24,6 +26,7 @@ pub use args::{Levels, SimulateArgs, Sizes, Tokens};
 use crate::error::Error;
 use crate::report;
 use crate::target::Target;
+use beside::Ran;
 use costs::{Costs, Pass};
 use elsa_core::model::Seconds;
 use elsa_core::quorum::InterestSet;
@@ -80,6 +83,7 @@ struct Simulated<'a> {
     fits: Vec<Fit>,
     checks: &'a [Check],
     kernels: &'a [Kernels],
+    beside: &'a [Ran],
     #[serde(flatten)]
     report: &'a Report,
 }
@@ -139,8 +143,20 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
         Some(Measured { checks, kernels, .. }) => (checks.clone(), kernels.clone()),
         None => (Vec::new(), measure::kernels(&costs)?),
     };
-    let printed =
-        Printed { costs: &costs, request: &request, report: &report, checks: &checks, kernels: &kernels };
+    let ran = match &args.beside {
+        Some(sizes) => {
+            beside::beside(&sizes.0, (costs.heads, costs.dim), args.threads, &set, &costs.forward)?
+        }
+        None => Vec::new(),
+    };
+    let printed = Printed {
+        costs: &costs,
+        request: &request,
+        report: &report,
+        checks: &checks,
+        kernels: &kernels,
+        ran: &ran,
+    };
     if let Some(page) = page {
         page.write(html::page(&printed)?.as_bytes())?;
     }
@@ -165,6 +181,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<(), Error> {
             fits: costs.passes(true).map(Fit::of).collect(),
             checks: &checks,
             kernels: &kernels,
+            beside: &ran,
             report: &report,
         };
         return Ok(report::json(&mut out, &simulated)?);

@@ -54,7 +54,8 @@ pub struct Timeline {
 /// by itself.
 #[must_use]
 pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
-    if classes.iter().any(|class| class.count > 0 && !(class.bytes <= limit)) {
+    let fits = |class: &Class| class.count == 0 || class.bytes <= limit;
+    if !classes.iter().all(fits) {
         return None;
     }
     let mut waiting: Vec<usize> = classes.iter().map(|class| class.count).collect();

@@ -232,7 +232,7 @@ pub fn streaming(costs: &Costs, tokens: f64, request: &Request<'_>) -> Result<St
     let chunk = CHUNK.min(tokens);
     let (row, buffers) = (2.0 * query + state, 2.0 * chunk * keys);
     let rows = ((request.limit - buffers) / row).floor().min(tokens);
-    if !(rows >= 1.0) {
+    if rows.is_nan() || rows < 1.0 {
         return Err(Error::Argument {
             argument: "memory",
             found: format!("{} bytes", request.limit),

@@ -1,5 +1,6 @@
 //! The report as text.
 
+use super::beside::Ran;
 use super::costs::{Costs, GIB};
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
@@ -88,6 +89,8 @@ pub struct Printed<'a> {
     pub checks: &'a [Check],
     /// Figure 5.
     pub kernels: &'a [Kernels],
+    /// Streaming and quorums that ran here.
+    pub ran: &'a [Ran],
 }
 
 /// Prints everything.
@@ -95,9 +98,12 @@ pub struct Printed<'a> {
 /// # Errors
 /// A failing writer.
 pub fn print(out: &mut impl Write, of: &Printed<'_>) -> Result<()> {
-    let Printed { costs, request, report, checks, kernels } = *of;
+    let Printed { costs, request, report, checks, kernels, ran } = *of;
     fits(out, costs, request, checks)?;
     streaming(out, costs, request, report)?;
+    if !ran.is_empty() {
+        beside(out, ran)?;
+    }
     levels(out, request, &report.levels)?;
     if !report.shares.is_empty() {
         shares(out, &report.shares)?;
@@ -174,6 +180,26 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
     }
     if costs.backward.is_none() && request.backward {
         writeln!(out, "  backward not known for these costs")?;
+    }
+    Ok(())
+}
+
+/// Both methods, as they ran.
+fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
+    writeln!(out, "\nstreaming and quorums, run here; their answers agree")?;
+    writeln!(
+        out,
+        "  {:>8} {:>11} {:<10} {:>6} {:>6} {:>12} {:>12} {:>11} {:>11}",
+        "tokens", "budget", "method", "levels", "parts", "time", "model", "held", "moved"
+    )?;
+    for ran in all {
+        let Ran { tokens, method, level, tasks, .. } = ran;
+        let (budget, held, moved) = (size(ran.budget), size(ran.peak_bytes), size(ran.moved_bytes));
+        let (seconds, modelled) = (time(ran.seconds), time(ran.modelled));
+        writeln!(
+            out,
+            "  {tokens:>8} {budget:>11} {method:<10} {level:>6} {tasks:>6} {seconds:>12} {modelled:>12} {held:>11} {moved:>11}"
+        )?;
     }
     Ok(())
 }

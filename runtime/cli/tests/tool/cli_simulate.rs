@@ -79,6 +79,14 @@ fn a_machine_is_measured_kept_and_read_again() {
         .collect();
     assert_eq!(unseen, [23, 45, 96]);
     assert_eq!(measured["origin"], "measured");
+    let beside = json(&desk, "--tokens 4096 --measure=16,32,64 --dim 16 --threads 1 --beside=600");
+    let ran = beside["beside"].as_array().unwrap();
+    for method in ["streaming", "quorums"] {
+        assert!(
+            ran.iter().any(|ran| ran["method"] == method && ran["seconds"].as_f64().unwrap() > 0.0),
+            "{ran:?}"
+        );
+    }
     let again = json(&desk, "--tokens 4096 --fit @fit.json");
     assert_eq!(again["fits"][0]["seconds"], measured["fits"][0]["seconds"]);
     assert_eq!((&again["dim"], &again["heads"]), (&16.into(), &1.into()));
@@ -159,7 +167,8 @@ fn requests_that_make_no_sense_are_refused() {
         ("--fit none.json", "--fit: none.json: cannot be read"),
         ("--fit a.json --board a100", "given with"),
         ("--heads 2", "--measure"),
-        ("--measure=1,2", "--measure: '1,2'; allowed: three rising"),
+        ("--beside", "--measure"),
+        ("--measure=1,2", "--measure: '1,2'; allowed: 3 rising"),
         ("--html none/page.html", "--html: none/page.html: cannot be written"),
     ] {
         let words: (&str, Vec<&str>) = (words, ["simulate"].into_iter().chain(line.split(' ')).collect());
