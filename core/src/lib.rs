@@ -14,6 +14,7 @@
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | attention divided into tasks that share nothing | [`quorum`] |
 //! | the description of a device | [`profile`] |
+//! | what attention costs, whole and in tasks | [`model`] |
 //! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
 //!
 //! With the feature `telemetry` there is a module of that name: what a benchmark tells while it runs, and how it
@@ -26,6 +27,7 @@ pub mod attention;
 pub mod double;
 pub mod drift;
 pub mod dtype;
+pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;

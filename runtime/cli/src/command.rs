@@ -8,9 +8,10 @@ use crate::listen::ListenArgs;
 use crate::merge::MergeArgs;
 use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
+use crate::simulate::SimulateArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, info, listen, merge, onnx, run, task, verify, warmup};
+use crate::{backward, bench, info, listen, merge, onnx, run, simulate, task, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -55,6 +56,8 @@ pub enum Command {
     Listen(ListenArgs),
     /// Replace the attention of ONNX models by this runtime's operator, or list it
     Onnx(OnnxArgs),
+    /// What attention over any number of tokens costs: streamed, and divided by quorums
+    Simulate(Box<SimulateArgs>),
 }
 
 impl Command {
@@ -74,6 +77,7 @@ impl Command {
             Command::Warmup(args) => warmup::warmup(args),
             Command::Listen(args) => listen::listen(args),
             Command::Onnx(args) => onnx::onnx(args),
+            Command::Simulate(args) => simulate::simulate(args),
         }
     }
 }

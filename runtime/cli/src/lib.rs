@@ -11,6 +11,7 @@
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
+//! | `elsa simulate` | [`mod@simulate`]: time, memory and traffic of any number of tokens, from fits |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
 //! [`job`] makes a problem of flags and files, [`tensor`] reads and writes the files, [`signals`] see to it that none
@@ -48,6 +49,7 @@ pub mod scenario;
 pub mod serial;
 pub mod shape;
 pub mod signals;
+pub mod simulate;
 pub mod stream;
 mod target;
 pub mod task;

@@ -1,0 +1,96 @@
+//! Why the program fails.
+
+use elsa_core::argument::ArgumentError;
+use elsa_runtime::{BindError, EngineError, PlanError, PrefetchError, RunError};
+use std::path::PathBuf;
+
+/// Why the program failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value that a flag does not allow.
+    #[error("--{argument}: {found}; allowed: {allowed}")]
+    Argument {
+        /// The flag, without its dashes.
+        argument: &'static str,
+        /// What was found.
+        found: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// Sizes that are no attention problem.
+    #[error("--heads, --dim: {0}")]
+    Problem(#[from] ArgumentError),
+    /// An engine that is not available.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A plan that cannot be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Data that cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A run that failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The file of weights cannot be made or read.
+    #[error("{}: {source}", path.display())]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The reader of weights failed.
+    #[error("weights: {0}")]
+    Reader(String),
+    /// Memory that the system refuses.
+    #[error("{what}: {bytes} bytes of memory were refused by the system")]
+    Memory {
+        /// What it was for.
+        what: &'static str,
+        /// The size.
+        bytes: usize,
+    },
+    /// The answer through two buffers is not that of all weights in memory.
+    #[error("{tokens} tokens: {differing} of {all} values have other bits than with all weights in memory")]
+    Differs {
+        /// Tokens.
+        tokens: usize,
+        /// Values with other bits.
+        differing: usize,
+        /// All values.
+        all: usize,
+    },
+}
+
+impl Error {
+    /// The exit status: 2 for a wrong request, 3 for a failing device or system.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self {
+            Error::Argument { .. } | Error::Problem(_) => 2,
+            _ => 3,
+        }
+    }
+}
+
+impl From<PrefetchError<Error>> for Error {
+    fn from(e: PrefetchError<Error>) -> Error {
+        match e {
+            PrefetchError::Failed(e) => e,
+            other => Error::Reader(other.to_string()),
+        }
+    }
+}
+
+/// `count` zeros for `what`.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn zeros(what: &'static str, count: usize) -> Result<Vec<f32>, Error> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(count).map_err(|_| Error::Memory { what, bytes: count.saturating_mul(4) })?;
+    data.resize(count, 0.0);
+    Ok(data)
+}

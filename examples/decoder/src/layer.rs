@@ -1,0 +1,114 @@
+//! Sizes of a layer, and where its weights lie.
+
+use crate::error::Error;
+use std::ops::Range;
+
+/// Sizes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Heads of the queries.
+    pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Size of a head.
+    pub head_dim: usize,
+    /// Size of the gated MLP's inside.
+    pub mlp: usize,
+}
+
+/// A weight of a layer. Matrices are `[inputs, outputs]`, by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Scales of the norm before attention, `[dim]`.
+    AttentionNorm,
+    /// Queries, `[dim, dim]`.
+    Query,
+    /// Keys, `[dim, kv_heads · head_dim]`.
+    Key,
+    /// Values, `[dim, kv_heads · head_dim]`.
+    Value,
+    /// Outputs of attention, `[dim, dim]`.
+    Output,
+    /// Scales of the norm before the MLP, `[dim]`.
+    MlpNorm,
+    /// The gate, `[dim, mlp]`.
+    Gate,
+    /// What it gates, `[dim, mlp]`.
+    Up,
+    /// Back to the stream, `[mlp, dim]`.
+    Down,
+}
+
+impl Weight {
+    /// Every weight, in the order of the file.
+    pub const ALL: [Weight; 9] = [
+        Weight::AttentionNorm,
+        Weight::Query,
+        Weight::Key,
+        Weight::Value,
+        Weight::Output,
+        Weight::MlpNorm,
+        Weight::Gate,
+        Weight::Up,
+        Weight::Down,
+    ];
+
+    /// Rows and columns; a norm is one row.
+    #[must_use]
+    pub fn shape(self, sizes: &Sizes) -> [usize; 2] {
+        let (dim, kv, mlp) = (sizes.dim(), sizes.kv_heads * sizes.head_dim, sizes.mlp);
+        match self {
+            Weight::AttentionNorm | Weight::MlpNorm => [1, dim],
+            Weight::Query | Weight::Output => [dim, dim],
+            Weight::Key | Weight::Value => [dim, kv],
+            Weight::Gate | Weight::Up => [dim, mlp],
+            Weight::Down => [mlp, dim],
+        }
+    }
+
+    /// Where its elements lie among those of a layer.
+    #[must_use]
+    pub fn range(self, sizes: &Sizes) -> Range<usize> {
+        let count = |weight: Weight| weight.shape(sizes).iter().product::<usize>();
+        let start = Weight::ALL.into_iter().take_while(|weight| *weight != self).map(count).sum();
+        start..start + count(self)
+    }
+}
+
+impl Sizes {
+    /// Size of the stream.
+    #[must_use]
+    pub const fn dim(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Elements of a layer's weights.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        Weight::Down.range(self).end
+    }
+
+    /// Checks the sizes: positive, groups of heads of one size, a layer of at most 16 GiB.
+    ///
+    /// # Errors
+    /// Sizes that are not.
+    pub fn check(self) -> Result<Sizes, Error> {
+        let refuse =
+            |argument, found: usize, allowed| Error::Argument { argument, found: found.to_string(), allowed };
+        const MOST: usize = 1 << 15;
+        for (argument, found) in
+            [("heads", self.heads), ("kv-heads", self.kv_heads), ("dim", self.head_dim), ("mlp", self.mlp)]
+        {
+            if found == 0 || found > MOST {
+                return Err(refuse(argument, found, "1 to 32768"));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(refuse("kv-heads", self.kv_heads, "a divisor of --heads"));
+        }
+        if self.dim() > MOST {
+            return Err(refuse("heads", self.heads, "--heads times --dim up to 32768"));
+        }
+        Ok(self)
+    }
+}

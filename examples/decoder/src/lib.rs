@@ -1,0 +1,16 @@
+//! A decoder with random weights that are larger than memory may be: the weights of layer n + 1 are read into one buffer while
+//! layer n computes from the other, as in appendix F.2 of the ELSA paper, whose table 13 this prints the columns of.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`layer`] | sizes of a layer, and where its weights lie |
+//! | [`model`] | the layer itself: norms, projections, causal attention by this library, a gated MLP |
+//! | [`weights`] | a file of random weights, and its layers in memory |
+//! | [`forward`] | all layers, from memory and through two buffers |
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod forward;
+pub mod layer;
+pub mod model;
+pub mod weights;

@@ -1,0 +1,109 @@
+//! A file of random weights, layer after layer, and its reader.
+
+use crate::error::{Error, zeros};
+use crate::layer::{Sizes, Weight};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A file of weights.
+#[derive(Debug)]
+pub struct Weights {
+    file: File,
+    path: PathBuf,
+    sizes: Sizes,
+    layers: usize,
+}
+
+/// Numbers in `(−1, 1)` that look random: a linear congruence whose high bits are mixed (Knuth; Steele and Vigna).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mixed = (self.0 ^ (self.0 >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (mixed >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+/// `count` numbers of variance one.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn noise(seed: u64, count: usize) -> Result<Vec<f32>, Error> {
+    let mut random = Random(seed);
+    let mut data = zeros("tokens", count)?;
+    data.iter_mut().for_each(|x| *x = random.next() * 3f32.sqrt());
+    Ok(data)
+}
+
+impl Weights {
+    /// Writes random weights of `layers` layers to a file in `folder` that has no name and goes with the process.
+    ///
+    /// Matrices have the variance `1 / inputs`, so that values keep their size from layer to layer; norms are near one.
+    ///
+    /// # Errors
+    /// A file that cannot be written, memory that is refused.
+    pub fn random(folder: &Path, sizes: Sizes, layers: usize) -> Result<Weights, Error> {
+        let failed = |source| Error::Weights { path: folder.to_path_buf(), source };
+        let file = tempfile::tempfile_in(folder).map_err(failed)?;
+        let mut out = BufWriter::with_capacity(1 << 20, &file);
+        let mut random = Random(7);
+        for _ in 0..layers {
+            for weight in Weight::ALL {
+                let [rows, columns] = weight.shape(&sizes);
+                let spread = (3.0 / rows as f32).sqrt();
+                let norm = matches!(weight, Weight::AttentionNorm | Weight::MlpNorm);
+                for _ in 0..rows * columns {
+                    let x = if norm { 1.0 + 0.1 * random.next() } else { spread * random.next() };
+                    out.write_all(&x.to_le_bytes()).map_err(failed)?;
+                }
+            }
+        }
+        out.flush().map_err(failed)?;
+        drop(out);
+        Ok(Weights { file, path: folder.to_path_buf(), sizes, layers })
+    }
+
+    /// Sizes of a layer.
+    #[must_use]
+    pub const fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Number of layers.
+    #[must_use]
+    pub const fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Bytes of a layer.
+    #[must_use]
+    pub fn layer_bytes(&self) -> usize {
+        self.sizes.elements() * size_of::<f32>()
+    }
+
+    /// Reads a layer, and returns its number of bytes.
+    ///
+    /// # Errors
+    /// A file that fails or ends early.
+    pub fn read(&self, layer: usize, to: &mut [f32]) -> Result<u64, Error> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(to);
+        let offset = (layer as u64).saturating_mul(self.layer_bytes() as u64);
+        self.file
+            .read_exact_at(bytes, offset)
+            .map_err(|source| Error::Weights { path: self.path.clone(), source })?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Asks the system to forget what it has read of the file, so that the next reads come from the device.
+    ///
+    /// # Errors
+    /// A system that refuses.
+    pub fn forget(&self) -> Result<(), Error> {
+        let failed = |source: std::io::Error| Error::Weights { path: self.path.clone(), source };
+        self.file.sync_data().map_err(failed)?;
+        rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed).map_err(|e| failed(e.into()))
+    }
+}

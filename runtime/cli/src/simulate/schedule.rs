@@ -1,0 +1,271 @@
+//! Tasks of one or more levels under a memory limit (Stream-CQSA, section 2.4, figures 4 and 9).
+//!
+//! A uniform schedule divides everything to one level. A hybrid one divides some tasks of a level once more, and some of
+//! those again, so that small tasks fill the memory that large ones leave. Tasks share nothing, so any order is right: the
+//! largest that fits starts first.
+//!
+//! The paper's figure lets as many tasks run as memory holds, each at the speed that it has alone. A GPU that one task fills
+//! does not do that, and the paper's own experiments run one task at a time. So a schedule has two times: `at_once`, under
+//! the figure's assumption, and `serial`, the sum.
+
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The most leaves of a tree that is looked at.
+const LEAVES: f64 = 20_000.0;
+/// How many numbers of divided tasks are tried at each of the two levels.
+const TRIES: usize = 16;
+
+/// Tasks of one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Class {
+    /// Bytes of a task.
+    pub bytes: f64,
+    /// Seconds of a task.
+    pub seconds: f64,
+    /// How many there are.
+    pub count: usize,
+}
+
+/// What runs from a moment on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// The moment.
+    pub seconds: f64,
+    /// Bytes in use from then on.
+    pub bytes: f64,
+    /// Tasks of each size that run.
+    pub running: Vec<usize>,
+}
+
+/// Tasks in time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    /// When the last one ends.
+    pub seconds: f64,
+    /// The most bytes in use.
+    pub peak_bytes: f64,
+    /// Whenever something starts or ends.
+    pub steps: Vec<Step>,
+}
+
+/// Starts the largest task that fits whenever there is room. `classes` come by falling size. None where a task does not fit
+/// by itself.
+#[must_use]
+pub fn timeline(classes: &[Class], limit: f64) -> Option<Timeline> {
+    let fits = |class: &Class| class.count == 0 || class.bytes <= limit;
+    if !classes.iter().all(fits) {
+        return None;
+    }
+    let mut waiting: Vec<usize> = classes.iter().map(|class| class.count).collect();
+    let mut running = vec![0; classes.len()];
+    // Ends by their order; times are positive, so that their bits are ordered as they are.
+    let mut ends: BinaryHeap<Reverse<(u64, usize, usize)>> = BinaryHeap::new();
+    let (mut now, mut peak, mut steps) = (0.0f64, 0.0f64, Vec::new());
+    let used = |running: &[usize]| -> f64 {
+        classes.iter().zip(running).map(|(class, count)| class.bytes * *count as f64).sum()
+    };
+    loop {
+        for (i, class) in classes.iter().enumerate() {
+            let mut started = 0;
+            while waiting[i] > 0 {
+                running[i] += 1;
+                if used(&running) > limit {
+                    running[i] -= 1;
+                    break;
+                }
+                waiting[i] -= 1;
+                started += 1;
+            }
+            if started > 0 {
+                ends.push(Reverse(((now + class.seconds).to_bits(), i, started)));
+            }
+        }
+        let bytes = used(&running);
+        peak = peak.max(bytes);
+        steps.push(Step { seconds: now, bytes, running: running.clone() });
+        let Some(Reverse((end, i, count))) = ends.pop() else { break };
+        now = f64::from_bits(end);
+        running[i] -= count;
+        // All that ends at the same moment.
+        while let Some(&Reverse((other, i, count))) = ends.peek().filter(|Reverse(next)| next.0 == end) {
+            debug_assert_eq!(other, end);
+            running[i] -= count;
+            ends.pop();
+        }
+    }
+    Some(Timeline { seconds: now, peak_bytes: peak, steps })
+}
+
+/// A tree of tasks: all of the level `base`, of which the first `divided` are divided, and of their tasks the first `again`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Tree {
+    /// c, tasks that a division makes of one.
+    pub chunks: usize,
+    /// Levels of the largest tasks.
+    pub base: u32,
+    /// Tasks of that level that are divided.
+    pub divided: usize,
+    /// Tasks of the next level that are divided.
+    pub again: usize,
+}
+
+impl Tree {
+    /// Leaves of the levels `base`, `base + 1` and `base + 2`.
+    #[must_use]
+    pub fn leaves(self) -> [usize; 3] {
+        let whole = self.chunks.pow(self.base);
+        [whole - self.divided, self.divided * self.chunks - self.again, self.again * self.chunks]
+    }
+
+    /// The path of each leaf from the root, in order.
+    pub fn paths(self) -> impl Iterator<Item = Vec<u16>> {
+        let Tree { chunks, base, divided, again } = self;
+        let path = move |number: usize, levels: u32| {
+            (0..levels)
+                .rev()
+                .map(move |level| (number / chunks.pow(level) % chunks) as u16)
+                .collect::<Vec<_>>()
+        };
+        let kept = (divided..chunks.pow(base)).map(move |i| path(i, base));
+        let once = (again..divided * chunks).map(move |i| path(i, base + 1));
+        let twice = (0..again * chunks).map(move |i| path(i, base + 2));
+        twice.chain(once).chain(kept)
+    }
+}
+
+/// A tree and its tasks in time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Schedule {
+    /// The tree.
+    #[serde(flatten)]
+    pub tree: Tree,
+    /// Leaves of each of its three levels.
+    pub leaves: [usize; 3],
+    /// Seconds one after the other.
+    pub serial: f64,
+    /// Seconds and bytes, as many tasks at once as memory holds.
+    pub at_once: Timeline,
+}
+
+/// The schedule of a tree. `cost` tells bytes and seconds of a task of a level; none where a task does not fit or has no
+/// time.
+#[must_use]
+pub fn of(tree: Tree, limit: f64, cost: impl Fn(u32) -> Option<[f64; 2]>) -> Option<Schedule> {
+    let leaves = tree.leaves();
+    let mut classes = Vec::new();
+    for (levels, count) in (tree.base..).zip(leaves).filter(|(_, count)| *count > 0) {
+        let [bytes, seconds] = cost(levels)?;
+        classes.push(Class { bytes, seconds, count });
+    }
+    let serial = classes.iter().map(|class| class.seconds * class.count as f64).sum();
+    Some(Schedule { tree, leaves, serial, at_once: timeline(&classes, limit)? })
+}
+
+/// The hybrid schedule that ends first, of those with tasks of the level `base` and of both below it. None where these are
+/// too many.
+///
+/// Tasks that keep their speed beside others make the finest uniform schedule the shortest, however much more work it is. So
+/// only trees with all three sizes count here.
+#[must_use]
+pub fn hybrid(
+    chunks: usize,
+    base: u32,
+    limit: f64,
+    cost: impl Fn(u32) -> Option<[f64; 2]>,
+) -> Option<Schedule> {
+    let whole = chunks.checked_pow(base)?;
+    if (whole * chunks) as f64 > LEAVES {
+        return None;
+    }
+    let tried = |most: usize| {
+        let steps = TRIES.min(most);
+        (1..steps).map(move |i| i * most / steps)
+    };
+    let mut best: Option<Schedule> = None;
+    for divided in tried(whole) {
+        for again in tried(divided * chunks) {
+            let tree = Tree { chunks, base, divided, again };
+            if tree.leaves().contains(&0) || tree.leaves().iter().sum::<usize>() as f64 > LEAVES {
+                continue;
+            }
+            let found = of(tree, limit, &cost);
+            let better = |found: &Schedule| {
+                best.as_ref().is_none_or(|best| found.at_once.seconds < best.at_once.seconds * (1.0 - 1e-9))
+            };
+            best = found.filter(better).or(best);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::quorum::{self, Division, TaskPath};
+
+    #[test]
+    fn a_timeline_fills_memory_and_never_exceeds_it() {
+        let class = |bytes, seconds, count| Class { bytes, seconds, count };
+        let classes = [class(52.65, 110.06, 4), class(22.56, 19.74, 14), class(9.67, 4.13, 49)];
+        let found = timeline(&classes, 80.0).unwrap();
+        assert!(found.peak_bytes <= 80.0 && found.peak_bytes > 75.0, "{}", found.peak_bytes);
+        // One large task at a time, and room for the others beside it.
+        assert!((found.seconds - 4.0 * 110.06).abs() < 1e-6, "{}", found.seconds);
+        for step in &found.steps {
+            let used: f64 = classes.iter().zip(&step.running).map(|(class, n)| class.bytes * *n as f64).sum();
+            assert!(used <= 80.0 && (used - step.bytes).abs() < 1e-9, "{step:?}");
+        }
+        // Everything runs: the area below each kind of task is its seconds.
+        for (i, class) in classes.iter().enumerate() {
+            let two = found.steps.windows(2);
+            let area: f64 = two.map(|two| two[0].running[i] as f64 * (two[1].seconds - two[0].seconds)).sum();
+            assert!((area - class.seconds * class.count as f64).abs() < 1e-6, "{i}: {area}");
+        }
+        assert!(timeline(&classes, 50.0).is_none());
+        assert!(timeline(&[class(f64::NAN, 1.0, 1)], 50.0).is_none());
+        assert_eq!(timeline(&[], 1.0).unwrap().seconds, 0.0);
+    }
+
+    #[test]
+    fn a_tree_covers_every_leaf_once() {
+        for (chunks, base) in [(7, 1), (3, 2), (7, 0), (13, 1)] {
+            let whole = usize::pow(chunks, base);
+            for divided in 0..=whole.min(5) {
+                for again in [0, 1, divided * chunks / 2, divided * chunks] {
+                    if again > divided * chunks {
+                        continue;
+                    }
+                    let tree = Tree { chunks, base, divided, again };
+                    let division = Division::new(&vec![chunks; base as usize + 2]).unwrap();
+                    let mut paths: Vec<TaskPath> =
+                        tree.paths().map(|path| TaskPath::new(&path).unwrap()).collect();
+                    assert_eq!(paths.len(), tree.leaves().iter().sum::<usize>(), "{tree:?}");
+                    assert!(quorum::Tree::new(&division, &mut paths).is_ok(), "{tree:?}");
+                    // One fewer is no tree.
+                    assert!(quorum::Tree::new(&division, &mut paths[1..]).is_err(), "{tree:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hybrid_schedule_fills_what_a_uniform_one_leaves() {
+        // The study of a million tokens.
+        let cost = |level: u32| {
+            Some([[92.53, 223.22], [52.65, 110.06], [22.56, 19.74], [9.67, 4.13]][level as usize])
+        };
+        let hybrid = hybrid(7, 1, 80.0, cost).unwrap();
+        assert!(hybrid.leaves.iter().all(|count| *count > 0), "{hybrid:?}");
+        assert_eq!(hybrid.leaves, hybrid.tree.leaves());
+        let uniform = of(Tree { chunks: 7, base: 1, divided: 0, again: 0 }, 80.0, cost).unwrap();
+        assert!(hybrid.at_once.seconds < uniform.at_once.seconds, "{hybrid:?}");
+        assert!(hybrid.at_once.peak_bytes <= 80.0 && hybrid.at_once.peak_bytes > uniform.at_once.peak_bytes);
+        // Work only grows by division, and one by one that is the time.
+        assert!((uniform.serial - 7.0 * 110.06).abs() < 1e-9 && hybrid.serial > uniform.serial);
+        assert!(of(Tree { chunks: 7, base: 0, divided: 0, again: 0 }, 80.0, cost).is_none());
+        assert!(super::hybrid(7, 9, 80.0, |_| Some([1.0, 1.0])).is_none());
+        assert!(super::hybrid(3, 1, 80.0, |_| Some([1.0, 1.0])).is_some());
+    }
+}
