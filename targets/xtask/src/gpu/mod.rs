@@ -3,4 +3,5 @@
 pub mod gpu_bench;
 pub mod gpu_test;
 pub mod ptx;
+mod sass;
 pub mod standin;

@@ -4,7 +4,7 @@
 //! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
 //! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
-use super::standin;
+use super::{sass, standin};
 use crate::ran::Ran;
 use crate::setup;
 use crate::shell::{Run, Tree, side_by_side};
@@ -23,7 +23,7 @@ const MANIFEST: &str = "kernels/ptx/manifest.json";
 /// What the modules are made for: the oldest GPU with arithmetic on pairs of halves, the Jetson Nano's.
 const TARGET: &str = "sm_53";
 /// What they are assembled for: the GPUs of the Jetson Nano and of the Jetson TX2. Newer ones take no other code.
-const ASSEMBLED: [&str; 2] = [TARGET, "sm_62"];
+const ASSEMBLED: [&str; 2] = [TARGET, sass::TARGET];
 /// Newest PTX ISA that a CUDA 10.2 driver loads, times ten.
 pub const NEWEST_ISA: u32 = 65;
 const MOST_BYTES: usize = 4_000_000;
@@ -56,7 +56,13 @@ impl Resources {
     }
 }
 
-/// All modules and the manifest, by path in the tree.
+/// NVIDIA's programs.
+struct Tools {
+    ptxas: PathBuf,
+    nvdisasm: PathBuf,
+}
+
+/// All modules, the manifest and the table of costs, by path in the tree.
 struct Made {
     files: Vec<(String, String)>,
     lines: Vec<String>,
@@ -109,7 +115,7 @@ pub fn check(tree: &Tree) -> Ran {
 
 fn make(tree: &Tree) -> Result<Made, String> {
     setup::program(tree, COMPILER, COMPILER)?;
-    let ptxas = setup::ptxas(tree)?;
+    let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
     let version = Run::new(tree, &format!("{COMPILER} --version")).quiet().run();
     let version = version.stdout.lines().next().unwrap_or_default().to_owned();
     let old = std::fs::read_to_string(tree.root.join(MANIFEST)).ok();
@@ -124,7 +130,7 @@ fn make(tree: &Tree) -> Result<Made, String> {
     std::fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
     let mut made = Made { files: Vec::new(), lines: Vec::new(), faults: Vec::new() };
     let (mut inputs, mut kernels) = (Map::new(), Map::new());
-    let mut all = 0;
+    let (mut all, mut costs) = (0, Vec::new());
     let (mut names, mut units) = (Vec::new(), Vec::new());
     for path in sources(tree)? {
         let name = path.strip_prefix(tree.root.join(SOURCES)).unwrap_or(&path).to_string_lossy().into_owned();
@@ -135,9 +141,9 @@ fn make(tree: &Tree) -> Result<Made, String> {
         names.push(kernel.to_string_lossy().into_owned());
         units.push(path);
     }
-    let of = |(path, kernel): (PathBuf, &String)| compile(tree, &ptxas, &scratch, &path, kernel);
+    let of = |(path, kernel): (PathBuf, &String)| compile(tree, &tools, &scratch, &path, kernel);
     for (kernel, unit) in names.iter().zip(side_by_side(units.into_iter().zip(&names).collect(), of)) {
-        let (text, takes) = unit?;
+        let (text, takes, cost) = unit?;
         made.faults.extend(refuse(kernel, &text));
         if takes.spilled > 0 {
             made.faults.push(format!("{kernel}: spills {} bytes; allowed: 0", takes.spilled));
@@ -145,6 +151,8 @@ fn make(tree: &Tree) -> Result<Made, String> {
         if takes.seconds > MOST_SECONDS {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
         }
+        made.lines.push(format!("{kernel:<53}{}", cost.line()));
+        costs.push((kernel.to_owned(), cost));
         made.lines.push(format!(
             "{kernel:<53}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
             takes.registers,
@@ -174,17 +182,18 @@ fn make(tree: &Tree) -> Result<Made, String> {
     });
     let text = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())? + "\n";
     made.files.push((MANIFEST.to_owned(), text));
+    made.files.push((sass::TABLE.to_owned(), sass::table(&costs)));
     Ok(made)
 }
 
 /// The packed PTX of a source, and what it takes.
 fn compile(
     tree: &Tree,
-    ptxas: &Path,
+    tools: &Tools,
     scratch: &Path,
     source: &Path,
     kernel: &str,
-) -> Result<(String, Resources), String> {
+) -> Result<(String, Resources, sass::Cost), String> {
     let out = scratch.join(format!("{kernel}.ptx"));
     let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(source).arg("-o").arg(&out).quiet().run();
     if !run.ok {
@@ -193,15 +202,17 @@ fn compile(
     let fault = |error: std::io::Error| format!("{}: {error}", out.display());
     let text = pack(kernel, &std::fs::read_to_string(&out).map_err(fault)?);
     std::fs::write(&out, &text).map_err(fault)?;
-    let mut most = assemble(tree, ptxas, kernel, ASSEMBLED[0], &out, &text)?;
+    let mut most = assemble(tree, &tools.ptxas, kernel, ASSEMBLED[0], &out, &text)?;
     for target in &ASSEMBLED[1..] {
-        let takes = assemble(tree, ptxas, kernel, target, &out, &text)?;
+        let takes = assemble(tree, &tools.ptxas, kernel, target, &out, &text)?;
         most.registers = most.registers.max(takes.registers);
         most.shared = most.shared.max(takes.shared);
         most.spilled = most.spilled.max(takes.spilled);
         most.seconds = most.seconds.max(takes.seconds);
     }
-    Ok((text, most))
+    // What was assembled last is for `sass::TARGET`.
+    let cost = sass::cost(tree, &tools.nvdisasm, &out.with_extension("cubin"), kernel, most.threads)?;
+    Ok((text, most, cost))
 }
 
 /// Device sources and the headers that they include, in order of path, without the host's part.

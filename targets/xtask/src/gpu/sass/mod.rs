@@ -1,0 +1,272 @@
+//! What the machine code of a kernel costs on a Jetson TX2: instructions of its parts, decoded from what ptxas makes
+//! for `sm_62`, as a table that the prediction of latencies reads.
+//!
+//! A kernel of tiles has five parts: what comes before the first tile, a plain tile, a tile at the end of the keys,
+//! the addition of sums to memory, and what follows the last tile. [`paths`] tells how a warp goes through each of
+//! them, [`code`] what the scheduler is told about each instruction.
+
+mod code;
+mod paths;
+
+use crate::shell::{Run, Tree};
+use code::Instruction;
+use paths::{Loop, Rare, counted, is_exp, is_fma, loops, repeated, trips, walk};
+use std::path::Path;
+
+/// What the table is made for.
+pub const TARGET: &str = "sm_62";
+/// The table, in the tree.
+pub const TABLE: &str = "kernels/src/cuda/attention/costs.rs";
+
+/// Cycles from the issue of an instruction to its result, for those whose time varies: an unloaded Pascal GPU, values
+/// in its level 2 cache. Approximate: several warps of an SM hide most of them.
+const LATENCIES: [(&[&str], usize); 3] =
+    [(&["LDG", "LD", "LDL"], 230), (&["LDS", "LDC", "SHFL", "STS"], 26), (&["BAR", "MEMBAR"], 12)];
+/// Of all others with a barrier: exponentials, conversions, special registers.
+const LATENCY: usize = 20;
+
+/// Counts over a part of a kernel for one warp: names in the order of the fields of `GpuPart`.
+const FIELDS: [&str; 13] = [
+    "instructions",
+    "pairs",
+    "fma",
+    "floats",
+    "integers",
+    "xmad",
+    "special",
+    "shared",
+    "shared_words",
+    "global_words",
+    "conflicts",
+    "stalls",
+    "alone",
+];
+
+/// A part of a kernel: values in the order of [`FIELDS`].
+type Part = [usize; FIELDS.len()];
+
+/// A kernel's parts: before the first tile, a plain tile, a tile at the end of the keys, the addition to memory, after
+/// the last tile; and the keys of a tile.
+pub struct Cost {
+    parts: [Part; 5],
+    keys: usize,
+}
+
+impl Cost {
+    /// A line for a reader.
+    pub fn line(&self) -> String {
+        let [instructions, pairs, fma, .., alone] = self.parts[1];
+        let slots = instructions - pairs;
+        if slots == 0 {
+            return format!("{} instructions", self.parts[0][0]);
+        }
+        format!(
+            "a tile of {} keys: {slots} issue slots, {:.0} % FMA, {pairs} pairs, {} stalls, {alone} cycles alone",
+            self.keys,
+            100.0 * fma as f64 / slots as f64,
+            self.parts[1][11],
+        )
+    }
+}
+
+/// The table's text, of kernels by their names.
+pub fn table(costs: &[(String, Cost)]) -> String {
+    let mut text = String::from(
+        "//! What the kernels cost on a GPU of compute capability 6.2. Generated from their machine code by `cargo xtask ptx`.\n\n\
+         use elsa_core::attention::plan::{GpuCost, GpuPart};\n\n",
+    );
+    text.push_str("/// A part, from its counts in the order of the fields.\n#[rustfmt::skip]\nconst fn part(counts: [u32; 13]) -> GpuPart {\n");
+    text.push_str(&format!("    let [{}] = counts;\n    GpuPart {{ {} }}\n}}\n\n", FIELDS.join(", "), FIELDS.join(", ")));
+    text.push_str("/// A kernel's parts in their order, and the keys of a tile.\nconst fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {\n");
+    text.push_str("    let [before, plain, edge, flush, after] = parts;\n    GpuCost {\n        keys,\n");
+    for part in ["before", "plain", "edge", "flush", "after"] {
+        text.push_str(&format!("        {part}: part({part}),\n"));
+    }
+    text.push_str("    }\n}\n\n/// The costs of each kernel, by its name.\n#[rustfmt::skip]\npub static COSTS: &[(&str, GpuCost)] = &[\n");
+    for (name, cost) in costs {
+        text.push_str(&format!("    (\"{name}\", cost({}, [\n", cost.keys));
+        for part in cost.parts {
+            text.push_str(&format!("        {part:?},\n"));
+        }
+        text.push_str("    ])),\n");
+    }
+    text.push_str("];\n");
+    text
+}
+
+/// The cost of a kernel that ptxas has assembled, with `threads` in a block.
+///
+/// # Errors
+/// Machine code that is not understood: another listing, a kernel of another shape.
+pub fn cost(tree: &Tree, nvdisasm: &Path, cubin: &Path, kernel: &str, threads: usize) -> Result<Cost, String> {
+    let run = Run::new(tree, "").arg(nvdisasm).args("-c -novliw -hex").arg(cubin).quiet().run();
+    if !run.ok {
+        return Err(format!("{kernel}: nvdisasm: {}\n{}", run.how, run.stderr));
+    }
+    let code = code::parse(&run.stdout, kernel)?;
+    parts(&code, Shape::named(kernel), threads).map_err(|fault| format!("{kernel}: {fault}"))
+}
+
+/// Rows and keys of a tile, and head size, from a kernel's name.
+struct Shape {
+    rows: usize,
+    keys: usize,
+    dim: usize,
+    pairs: bool,
+}
+
+impl Shape {
+    fn named(kernel: &str) -> Option<Shape> {
+        let piece = |prefix: char| kernel.split('_').find_map(|piece| piece.strip_prefix(prefix)?.split('k').next()?.parse().ok());
+        let keys = kernel.split('_').find_map(|piece| piece.strip_prefix('q')?.split_once('k')?.1.parse().ok())?;
+        Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
+    }
+
+    /// Multiply-adds of a thread for the scores and for the values of a tile. Blocks of few rows share them otherwise.
+    fn products(&self, threads: usize) -> Option<[usize; 2]> {
+        let each = self.rows * self.keys * self.dim / threads.max(1);
+        (self.rows > FEW).then_some([if self.pairs { each / 2 } else { each }, each])
+    }
+}
+
+/// Rows of a block whose lanes share out a row.
+const FEW: usize = 8;
+
+fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<Cost, String> {
+    let all = loops(code);
+    let of_tiles = |x: &&Loop| {
+        let body = &code[x.first..=x.last];
+        body.iter().any(is_exp) && body.iter().filter(|x| is_fma(x)).count() >= 64
+    };
+    let end = code.len() - 1;
+    let Some((shape, plain)) = shape.zip(all.iter().find(of_tiles)) else {
+        let way = walk(code, 0, end, Rare::Calls);
+        let whole = Loop { first: 0, last: end };
+        let inner = all.iter().filter(|x| **x != whole).map(|x| (*x, trips(code, x).unwrap_or(1))).collect::<Vec<_>>();
+        let mut parts = [Part::default(); 5];
+        parts[0] = count(code, &repeated(&way, &inner));
+        return Ok(Cost { parts, keys: 0 });
+    };
+    let around: Vec<&Loop> =
+        all.iter().filter(|x| x.first <= plain.first && plain.last <= x.last && *x != plain).collect();
+    let products = shape.products(threads);
+    let tile = |first: usize, last: usize| -> Result<Part, String> {
+        let way = walk(code, first, last, Rare::Stores);
+        let within = Loop { first: first.saturating_sub(1), last: last + 1 };
+        let counts = match products {
+            Some(wanted) => counted(code, &way, &within, wanted)?,
+            None => all
+                .iter()
+                .filter(|x| within.first < x.first && x.last < within.last)
+                .map(|x| (*x, trips(code, x).unwrap_or(1)))
+                .collect(),
+        };
+        let counts: Vec<_> = counts.into_iter().filter(|(x, _)| x.last < last).collect();
+        Ok(count(code, &repeated(&way, &counts)))
+    };
+    let once = |first: usize, last: usize| {
+        let way = if first <= last { walk(code, first, last, Rare::Calls) } else { Vec::new() };
+        let counts: Vec<_> = all
+            .iter()
+            .filter(|x| first <= x.first && x.last <= last)
+            .map(|x| (*x, trips(code, x).unwrap_or(1)))
+            .collect();
+        count(code, &repeated(&way, &counts))
+    };
+    let leaves = |x: &Instruction| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none();
+    let plain_part = tile(plain.first, plain.last)?;
+    let (mut edge, mut flush) = (plain_part, Part::default());
+    let mut outer = plain;
+    if let Some(inner) = around.first() {
+        let first = (plain.last + 1..inner.last).find(|&at| !leaves(&code[at])).unwrap_or(inner.last);
+        let has_tile = |from: usize, to: usize| code[from..to].iter().any(is_exp);
+        edge = if has_tile(first, inner.last) {
+            tile(first, inner.last)?
+        } else if has_tile(inner.first, plain.first) {
+            tile(inner.first, plain.first - 1)?
+        } else {
+            plain_part
+        };
+        outer = around.last().copied().unwrap_or(inner);
+        if outer != *inner {
+            flush = once(inner.last + 1, outer.last);
+        }
+    }
+    let before = once(0, plain.first - 1);
+    let after = once(outer.last + 1, end);
+    let keys = if products.is_some() { shape.keys } else { paths::step(code, plain).unwrap_or(shape.keys) };
+    Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
+}
+
+/// The counts of a way.
+fn count(code: &[Instruction], way: &[usize]) -> Part {
+    let [mut pairs, mut fma, mut floats, mut integers, mut xmad, mut special] = [0; 6];
+    let [mut shared, mut shared_words, mut global_words, mut conflicts, mut stalls] = [0; 5];
+    let (mut time, mut open) = (0usize, [0usize; 6]);
+    let mut kept: [Option<usize>; 3] = [None; 3];
+    for &at in way {
+        let x = &code[at];
+        let words = if x.has("128") { 4 } else if x.has("64") { 2 } else { 1 };
+        match x.name.as_str() {
+            _ if is_fma(x) => fma += 1,
+            "FADD" | "FMUL" | "FADD32I" | "FMUL32I" | "FMNMX" | "FSETP" | "FCMP" | "FSET" | "HADD2" | "HMUL2"
+            | "RRO" => floats += 1,
+            "MUFU" | "F2F" | "F2I" | "I2F" | "I2I" | "DFMA" | "DADD" | "DMUL" | "DSETP" => special += 1,
+            "XMAD" => xmad += 1,
+            "LDS" | "STS" => (shared, shared_words) = (shared + 1, shared_words + words),
+            "LDG" | "STG" | "LD" | "ST" => global_words += words,
+            _ => integers += 1,
+        }
+        // Sources of one bank that the cache of kept operands does not have are read one after the other.
+        let sources: Vec<Option<usize>> = x.operands().skip(1).take(3).map(Instruction::register).collect();
+        if is_fma(x) {
+            let mut banks = [0usize; 4];
+            let mut read: Vec<usize> = Vec::new();
+            for (place, source) in sources.iter().enumerate() {
+                if let Some(register) = source.filter(|register| kept[place] != Some(*register) && !read.contains(register)) {
+                    banks[register % 4] += 1;
+                    read.push(register);
+                }
+            }
+            conflicts += banks.into_iter().max().unwrap_or(0).saturating_sub(1);
+        }
+        for (place, kept) in kept.iter_mut().enumerate() {
+            let keeps = x.control.reuse >> place & 1 == 1;
+            *kept = sources.get(place).copied().flatten().filter(|_| keeps);
+        }
+        for (barrier, opens) in open.iter().enumerate() {
+            if x.control.waits >> barrier & 1 == 1 {
+                time = time.max(*opens);
+            }
+        }
+        let latency = LATENCIES.iter().find(|(names, _)| names.contains(&x.name.as_str())).map_or(LATENCY, |x| x.1);
+        if let Some(opens) = x.control.written.and_then(|barrier| open.get_mut(barrier)) {
+            *opens = time + latency;
+        }
+        if let Some(opens) = x.control.read.and_then(|barrier| open.get_mut(barrier)) {
+            *opens = (*opens).max(time + LATENCY);
+        }
+        if matches!(x.name.as_str(), "BAR" | "MEMBAR") {
+            time += latency;
+        }
+        pairs += usize::from(x.control.stall == 0);
+        stalls += x.control.stall as usize;
+        time += x.control.stall as usize;
+    }
+    let alone = open.into_iter().fold(time, usize::max);
+    [
+        way.len(),
+        pairs,
+        fma,
+        floats,
+        integers,
+        xmad,
+        special,
+        shared,
+        shared_words,
+        global_words,
+        conflicts,
+        stalls,
+        alone,
+    ]
+}

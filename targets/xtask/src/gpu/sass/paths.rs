@@ -1,0 +1,217 @@
+//! The way of a warp through a kernel for a problem that nothing changes, and how often it goes round each loop.
+//!
+//! Machine code is walked in the order of addresses. A jump back closes a loop. Forward,
+//!
+//! - a jump that no predicate guards is taken;
+//! - a guarded one is not taken, unless what it leaves out is rare: stores to global memory or calls within a tile
+//!   (a row's reference that moved, a division), or loops without a multiply-add (masks, biases).
+//!
+//! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
+//! loop whose end only a predicate knows, which another one becomes, goes round twice. What remains unknown follows
+//! from the number of multiply-adds that a tile of keys has.
+
+use super::code::Instruction;
+
+/// Instructions from one address to another, both included, as indices of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// The first instruction.
+    pub first: usize,
+    /// The jump back.
+    pub last: usize,
+}
+
+impl Loop {
+    fn holds(&self, other: &Loop) -> bool {
+        self.first <= other.first && other.last <= self.last && self != other
+    }
+}
+
+/// Whether it is a multiply-add of floating point.
+pub fn is_fma(x: &Instruction) -> bool {
+    matches!(x.name.as_str(), "FFMA" | "FFMA32I" | "HFMA2")
+}
+
+/// Whether it is an exponential, of which each score takes one.
+pub fn is_exp(x: &Instruction) -> bool {
+    x.name == "MUFU" && x.has("EX2")
+}
+
+/// The loops of the code, inner ones before those that hold them.
+pub fn loops(code: &[Instruction]) -> Vec<Loop> {
+    let at = |address| code.binary_search_by_key(&address, |x| x.at).ok();
+    let back = |(last, x): (usize, &Instruction)| {
+        let first = at(x.target.filter(|_| x.name == "BRA")?)?;
+        (first < last).then_some(Loop { first, last })
+    };
+    let mut loops: Vec<Loop> = code.iter().enumerate().filter_map(back).collect();
+    loops.sort_by_key(|x| x.last - x.first);
+    loops
+}
+
+/// What a walk through a part of the code keeps out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    /// Stores to global memory, besides what is always rare: the walk is one through a tile.
+    Stores,
+    /// Calls and loops without a multiply-add.
+    Calls,
+}
+
+/// The instructions that a warp executes from `first` to `last`, as indices, each loop once.
+pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<usize> {
+    let loops = loops(code);
+    let mut way = Vec::new();
+    let mut at = first;
+    while at <= last {
+        let x = &code[at];
+        way.push(at);
+        at += 1;
+        if matches!(x.name.as_str(), "EXIT" | "RET") && x.guard.is_none() {
+            break;
+        }
+        let jumps = matches!(x.name.as_str(), "BRA" | "SYNC" | "BRK");
+        let Some(to) = x.target.filter(|_| jumps).and_then(|to| code.binary_search_by_key(&to, |x| x.at).ok())
+        else {
+            continue;
+        };
+        if to < at || to > last + 1 {
+            continue;
+        }
+        let part = &code[at..to];
+        let useless = |x: &Loop| {
+            at <= x.first && x.last < to && !code[x.first..=x.last].iter().any(|x| is_fma(x) || is_exp(x))
+        };
+        let stores = rare == Rare::Stores && part.iter().any(|x| matches!(x.name.as_str(), "STG" | "ST"));
+        let needed = part.iter().any(is_exp) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
+        let is_rare = stores || part.iter().any(|x| x.name == "CAL") || loops.iter().any(useless);
+        if x.guard.is_none() || (is_rare && !needed) {
+            at = to;
+        }
+    }
+    way
+}
+
+/// Multiply-adds of a part that no tile can do without.
+const NEEDED: usize = 32;
+
+/// The counter of a loop: the comparison that ends it, the register and its limit, where that is a constant.
+fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction, &'a str, Option<i64>)> {
+    let body = &code[inner.first..=inner.last];
+    let guard = body.last()?.guard.as_deref()?;
+    let sets = |x: &&Instruction| x.name.ends_with("SETP") && x.operands().next() == Some(guard);
+    let set = body.iter().rev().find(sets)?;
+    let mut operands = set.operands().skip(2);
+    let counter = operands.next()?;
+    Some((set, counter, operands.next().and_then(Instruction::constant)))
+}
+
+/// What the counter of a loop changes by in a trip.
+pub fn step(code: &[Instruction], inner: &Loop) -> Option<usize> {
+    let (_, counter, _) = counter(code, inner)?;
+    usize::try_from(change(code, inner, counter)?).ok()
+}
+
+fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<i64> {
+    let changes = |x: &Instruction| {
+        let mut operands = x.operands();
+        let adds = matches!(x.name.as_str(), "IADD32I" | "IADD") && operands.next() == Some(counter);
+        operands.nth(1).filter(|_| adds).and_then(Instruction::constant)
+    };
+    code[inner.first..=inner.last].iter().rev().find_map(changes)
+}
+
+/// The trips of `inner`, where its counter tells them.
+pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
+    let (set, counter, limit) = counter(code, inner)?;
+    if set.name == "PSETP" {
+        return Some(2);
+    }
+    let step = change(code, inner, counter).filter(|&step| step != 0)?;
+    // The last value before the loop. A counter that is in another register before begins at zero, as all of them do
+    // that count up.
+    let begins = |x: &&Instruction| x.operands().next() == Some(counter);
+    let start = code[..inner.first].iter().rev().find(begins);
+    let start = start.filter(|x| matches!(x.name.as_str(), "MOV" | "MOV32I"));
+    let start = start.and_then(|x| Instruction::constant(x.operands().nth(1)?)).unwrap_or(0);
+    let distance = limit? - start;
+    // Compared before it changes, a counter that starts below zero reaches its limit one trip earlier.
+    let trips = match (set.has("NE"), set.has("GE")) {
+        (true, _) => distance / step,
+        (_, true) => distance / step + i64::from(start >= 0),
+        _ => return None,
+    };
+    usize::try_from(trips).ok().filter(|&trips| (1..=MOST_TRIPS).contains(&trips))
+}
+
+/// Trips beyond which a counter was misread.
+const MOST_TRIPS: usize = 256;
+
+/// `way` with every loop in it repeated.
+pub fn repeated(way: &[usize], counts: &[(Loop, usize)]) -> Vec<usize> {
+    let mut all = Vec::new();
+    for &at in way {
+        all.push(at);
+        // The copies of the instructions since the loop's head, which may hold inner loops, already repeated.
+        for (inner, count) in counts.iter().filter(|(inner, _)| inner.last == at) {
+            let Some(from) = all.iter().rposition(|&at| at == inner.first) else { continue };
+            let from = first_entry(&all, from, inner);
+            let body = all[from..].to_vec();
+            for _ in 1..*count {
+                all.extend_from_slice(&body);
+            }
+        }
+    }
+    all
+}
+
+/// Where the run of indices within `inner` that ends the way begins, at or before `from`.
+fn first_entry(all: &[usize], from: usize, inner: &Loop) -> usize {
+    let outside = |at: &usize| *at < inner.first || *at > inner.last;
+    all[..from].iter().rposition(outside).map_or(0, |last| last + 1)
+}
+
+/// The trips of all loops of a way through a tile, such that its products have `wanted` multiply-adds: as many for the
+/// scores, before the first exponential, as for the weighted values, behind it.
+///
+/// # Errors
+/// More than one loop of a product whose trips its counter does not tell, or a product of another size.
+pub fn counted(
+    code: &[Instruction],
+    way: &[usize],
+    within: &Loop,
+    wanted: [usize; 2],
+) -> Result<Vec<(Loop, usize)>, String> {
+    let inner: Vec<Loop> = loops(code)
+        .into_iter()
+        .filter(|x| within.holds(x) && way.contains(&x.first) && way.contains(&x.last))
+        .collect();
+    let exp = way.iter().position(|&at| is_exp(&code[at])).map_or(usize::MAX, |place| way[place]);
+    let mut counts: Vec<(Loop, Option<usize>)> = inner.iter().map(|x| (*x, trips(code, x))).collect();
+    let total = |counts: &[(Loop, Option<usize>)], values: bool| -> usize {
+        let known: Vec<_> = counts.iter().map(|(x, n)| (*x, n.unwrap_or(1))).collect();
+        let all = repeated(way, &known);
+        all.into_iter().filter(|&at| (at > exp) == values && is_fma(&code[at])).count()
+    };
+    for (values, wanted) in [(false, wanted[0]), (true, wanted[1])] {
+        let has_fma = |x: &Loop| code[x.first..=x.last].iter().filter(|x| is_fma(x)).count() >= NEEDED;
+        let mut unknown = counts.iter_mut().filter(|(x, n)| n.is_none() && (x.first > exp) == values && has_fma(x));
+        if let Some((_, n)) = unknown.next() {
+            if unknown.next().is_some() {
+                return Err("two loops of a product without a counter".into());
+            }
+            *n = Some(1);
+            let once = total(&counts, values).max(1);
+            let place = counts.iter().position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
+            if let Some(place) = place {
+                counts[place].1 = Some((wanted + once / 2) / once);
+            }
+        }
+        let found = total(&counts, values);
+        // Rescaling and rounding add some to the products.
+        if found < wanted || found > wanted + wanted / 8 + 64 {
+            return Err(format!("{found} multiply-adds of {} in a tile; expected {wanted}", ["scores", "values"][usize::from(values)]));
+        }
+    }
+    Ok(counts.into_iter().map(|(x, n)| (x, n.unwrap_or(1))).collect())
+}
