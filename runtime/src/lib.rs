@@ -35,6 +35,7 @@ mod cuda;
 mod engine;
 mod error;
 mod presence;
+mod tuned;
 
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
@@ -51,6 +52,7 @@ pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
+pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::Method;
 pub use elsa_core::profile::InstructionSet;

@@ -6,9 +6,10 @@ mod gpu;
 mod kernel;
 mod layout;
 mod share;
+mod tuned;
 
 pub use choice::{
-    BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
+    BLOCK_SIZES, ChooseError, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
 pub use choose::choose;
 pub use gpu::{
@@ -17,3 +18,4 @@ pub use gpu::{
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use tuned::{Changes, ShapeClass, alternatives};
