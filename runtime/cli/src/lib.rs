@@ -8,6 +8,7 @@
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
+//! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //!
 //! A command stands in one module with its flags and its help text. Flags that several share are in [`args`].
@@ -47,6 +48,7 @@ pub mod signals;
 mod target;
 mod temporary;
 pub mod tensor;
+pub mod tune;
 mod usage;
 pub mod verify;
 pub mod warmup;
