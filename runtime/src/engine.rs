@@ -9,6 +9,7 @@ use crate::cuda::gpu::{CudaOptions, DeviceInfo, Gpu, LoadedKernel};
 use crate::cuda::memory::{Element, HostBuffer};
 use crate::error::{DeviceError, EngineError};
 use crate::presence::backends;
+use crate::tuned::{TunedFile, Tuning};
 use elsa_core::profile::{DeviceProfile, InstructionSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +50,9 @@ pub struct EngineOptions {
     pub fallback: Fallback,
     /// Which GPU to use, and in which context.
     pub cuda: CudaOptions,
+    /// Which file of measured kernels and divisions a GPU uses. A file that is not valid for the GPU at hand is reported
+    /// by a warning and ignored. Ignored on the CPU.
+    pub tuned: Tuning,
 }
 
 /// A back end with its workers. Clones share them. Calls from several threads run side by side, except that calls that
@@ -74,6 +78,8 @@ struct Inner {
     profile: DeviceProfile,
     pool: Pool,
     gpu: Option<Arc<Gpu>>,
+    /// The tuned file that the GPU was asked to use.
+    tuned: Option<TunedFile>,
     fallback: Fallback,
     /// Why a requested GPU does not compute.
     absence: Option<Arc<DeviceError>>,
@@ -158,7 +164,8 @@ impl Engine {
             log::debug!("GPU {}", gpu.info().name);
         }
         let fallback = options.fallback;
-        let inner = Inner { cpu, profile, pool, gpu, fallback, absence };
+        let tuned = gpu.as_ref().and_then(|gpu| options.tuned.open(gpu.info()));
+        let inner = Inner { cpu, profile, pool, gpu, tuned, fallback, absence };
         Ok(Engine { inner: Arc::new(inner) })
     }
 
@@ -199,6 +206,13 @@ impl Engine {
     pub fn free_device_memory(&self) -> Result<Option<usize>, DeviceError> {
         let free = |gpu: &Arc<Gpu>| gpu.context()?.enter()?.free_memory();
         self.inner.gpu.as_ref().map(free).transpose()
+    }
+
+    /// The tuned file that the GPU was asked to use, with its contents or why they are not used. `None` on the CPU, and if
+    /// no file was asked for.
+    #[must_use]
+    pub fn tuned(&self) -> Option<&TunedFile> {
+        self.inner.tuned.as_ref()
     }
 
     /// The GPU kernels loaded so far. Empty on the CPU.

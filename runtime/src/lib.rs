@@ -36,6 +36,7 @@ mod engine;
 mod error;
 mod presence;
 mod stream;
+mod tuned;
 
 pub use attention::backward::{
     BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
@@ -67,6 +68,7 @@ pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
 pub use stream::{PrefetchError, Sink, Source, Times, prefetch};
+pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

@@ -8,7 +8,9 @@ use elsa_core::attention::{
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
-use elsa_runtime::{Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin};
+use elsa_runtime::{
+    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin, Tuning,
+};
 use std::time::Duration;
 
 fn unknown<T>(argument: &str, found: u32, allowed: &str) -> Result<T, Fault> {
@@ -71,7 +73,9 @@ pub(crate) fn engine_options(o: &elsa_engine_options) -> Result<EngineOptions, F
         }
     };
     let (cores, host) = (Vec::new(), None);
-    Ok(EngineOptions { backend: backend(o.backend)?, threads, spin, cores, priority, host, fallback, cuda })
+    let backend = backend(o.backend)?;
+    let tuned = Tuning::Environment;
+    Ok(EngineOptions { backend, threads, spin, cores, priority, host, fallback, cuda, tuned })
 }
 
 pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> {

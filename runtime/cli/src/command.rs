@@ -9,15 +9,17 @@ use crate::merge::MergeArgs;
 use crate::onnx::OnnxArgs;
 use crate::run::RunArgs;
 use crate::simulate::SimulateArgs;
+use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, info, listen, merge, onnx, run, simulate, task, verify, warmup};
+use crate::{backward, bench, info, listen, merge, onnx, run, simulate, task, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
 const HELP: &str = "\
 Environment:
   ELSA_BACKEND  the back end where --backend is auto: scalar, neon, avx2, avx512, cuda
+  ELSA_TUNED    the file of elsa tune that a GPU uses where --tuned is not given
   ELSA_LOG      how much is logged on standard error: error, warn (the default), info, debug, or off; for one module,
                 elsa_runtime=debug
 
@@ -52,6 +54,8 @@ pub enum Command {
     Info(InfoArgs),
     /// Load the GPU's kernels ahead of the first frame, so that its driver has compiled them
     Warmup(WarmupArgs),
+    /// Measure which kernels and divisions are the fastest on this GPU, and keep them in a file
+    Tune(TuneArgs),
     /// Show what a benchmark on another machine sends over a serial line
     Listen(ListenArgs),
     /// Replace the attention of ONNX models by this runtime's operator, or list it
@@ -75,6 +79,7 @@ impl Command {
             Command::Bench(args) => bench::bench(args),
             Command::Info(args) => info::info(args),
             Command::Warmup(args) => warmup::warmup(args),
+            Command::Tune(args) => tune::tune(args),
             Command::Listen(args) => listen::listen(args),
             Command::Onnx(args) => onnx::onnx(args),
             Command::Simulate(args) => simulate::simulate(args),

@@ -245,6 +245,9 @@ pub enum Error {
         /// What is wrong with it.
         source: ModelError,
     },
+    /// A GPU whose events tell no time.
+    #[error("the driver of the GPU reports no time between its events, so that nothing can be measured")]
+    Untimed,
     /// Something became slower than the results that it was compared with.
     #[error("slower: {0}")]
     Slower(String),

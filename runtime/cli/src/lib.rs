@@ -10,6 +10,7 @@
 //! | `elsa info` | [`info`]: what the [`machine`] and its [`mod@board`] have, what would be chosen and why |
 //! | `elsa warmup` | [`warmup`]: GPU kernels loaded ahead of the first frame |
 //! | `elsa listen` | [`listen`]: what a benchmark sends over a [`serial`] line |
+//! | `elsa tune` | [`mod@tune`]: the fastest kernels and divisions on a GPU, measured and kept in a file |
 //! | `elsa onnx` | [`mod@onnx`]: attention in ONNX models, listed or replaced |
 //! | `elsa simulate` | [`mod@simulate`]: time, memory and traffic of any number of tokens, from fits |
 //!
@@ -55,6 +56,7 @@ mod target;
 pub mod task;
 mod temporary;
 pub mod tensor;
+pub mod tune;
 mod usage;
 pub mod verify;
 pub mod warmup;

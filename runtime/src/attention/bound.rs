@@ -16,6 +16,7 @@ use elsa_core::attention::certified::Certified;
 use elsa_core::attention::{Inputs, Lengths, Outputs};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 #[derive(Debug)]
@@ -245,6 +246,16 @@ impl Bound<'_> {
     /// The same as [`Bound::run`].
     pub fn run_timed(&mut self) -> Result<(Report, Option<CallTimes>), RunError> {
         self.compute(|gpu| gpu.run_timed())
+    }
+
+    /// The time on the device that one of `calls` calls takes, enqueued one behind the other: as a CUDA graph where the
+    /// driver has graphs, so that the host's part is not measured. Inputs and outputs are those of
+    /// [`Bound::run_resident`]. If the CPU computes, it runs once and the time is `None`. The first call allocates.
+    ///
+    /// # Errors
+    /// The same as [`Bound::run`].
+    pub fn time_on_device(&mut self, calls: usize) -> Result<(Report, Option<Duration>), RunError> {
+        self.compute(|gpu| gpu.time(calls))
     }
 
     /// Computes by `run` on the GPU, or on the CPU.

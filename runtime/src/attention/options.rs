@@ -1,6 +1,6 @@
 //! Options of a plan.
 
-use elsa_core::attention::plan::{Method, Options};
+use elsa_core::attention::plan::{Division, Method, Options};
 
 /// Options of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,14 @@ pub struct PlanOptions {
     /// Whether runs measure their tensors, so that [`Workspace::certified`](crate::Workspace::certified) says how wrong the
     /// answer of the last one may be. This changes no bit of the answer. The workspace is a little larger.
     pub certify: bool,
+    /// The kernel and the number of splits on a GPU, one of [`Engine::divisions`](crate::Engine::divisions), in place of the
+    /// tuned file's and the chooser's. Ignored on the CPU.
+    pub division: Option<Division>,
 }
 
 impl Default for PlanOptions {
     fn default() -> Self {
         let Options { method, block, budget, all_workers, certify, .. } = Options::default();
-        PlanOptions { method, block, budget, all_workers, half_scores: false, certify }
+        PlanOptions { method, block, budget, all_workers, half_scores: false, certify, division: None }
     }
 }

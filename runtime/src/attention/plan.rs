@@ -2,10 +2,11 @@
 
 use super::certify::{Ran, Records, Worked};
 use super::cpu::plan::{CpuPlan, CpuWorkspace};
-use super::cuda::plan::GpuPlan;
+use super::cuda::plan::{GpuPlan, choices};
 use super::cuda::workspace::{GpuWorkspace, Staging};
 use super::options::PlanOptions;
 use crate::backend::Backend;
+use crate::cuda::gpu::Gpu;
 use crate::engine::{Engine, Fallback};
 use crate::error::{CertifyError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
@@ -155,15 +156,7 @@ impl Engine {
         let (mut gpu, mut refusal) = (None, self.absence().cloned().map(PlanError::Device));
         if let Some(device) = self.gpu() {
             let planned = match options.method {
-                Method::Elsa => GpuPlan::new(
-                    device,
-                    problem,
-                    GpuOptions {
-                        budget: options.budget,
-                        half_scores: options.half_scores,
-                        certify: options.certify,
-                    },
-                ),
+                Method::Elsa => self.plan_gpu(device, problem, options),
                 Method::Math => Err(ChooseError::Math.into()),
             };
             match (planned, self.fallback()) {
@@ -182,6 +175,45 @@ impl Engine {
             (None, _) => Execution::Cpu(cpu()?),
         };
         Ok(Plan { engine: self.clone(), problem: *problem, execution, refusal: refusal.map(Arc::new) })
+    }
+}
+
+/// The part of the options that the GPU's chooser takes.
+fn gpu_options(options: &PlanOptions) -> GpuOptions {
+    let PlanOptions { budget, half_scores, certify, division, .. } = *options;
+    GpuOptions { budget, half_scores, certify, division }
+}
+
+impl Engine {
+    /// Plans for the GPU: with the division of the options, else with that of the tuned file, else with the chooser's.
+    fn plan_gpu(
+        &self,
+        gpu: &Arc<Gpu>,
+        problem: &Problem,
+        options: &PlanOptions,
+    ) -> Result<GpuPlan, PlanError> {
+        let own = gpu_options(options);
+        let tuned = self.tuned().and_then(|file| file.contents.as_ref().ok());
+        let tuned = tuned.and_then(|tuned| tuned.division(problem, options.half_scores));
+        if let (None, Some(division)) = (own.division, tuned) {
+            match GpuPlan::new(gpu, problem, GpuOptions { division: Some(division), ..own }) {
+                // What the kernels do not compute, the chooser may.
+                Err(PlanError::Refused(e)) => log::debug!("the tuned division is not used: {e}"),
+                planned => return planned,
+            }
+        }
+        GpuPlan::new(gpu, problem, own)
+    }
+
+    /// What a measurement on the GPU may choose from for `problem`, for [`PlanOptions::division`]: the chooser's own choice
+    /// first, then kernels with other blocks of rows and other numbers of splits. Empty if the CPU computes.
+    ///
+    /// # Errors
+    /// Returns an error if the GPU does not support the problem, or if every form of the plan exceeds the budget.
+    pub fn divisions(&self, problem: &Problem, options: &PlanOptions) -> Result<Vec<GpuChoice>, PlanError> {
+        let options = gpu_options(options);
+        let Some(gpu) = self.gpu() else { return Ok(Vec::new()) };
+        Ok(choices(gpu, problem, &options)?)
     }
 }
 

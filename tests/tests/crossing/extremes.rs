@@ -48,9 +48,12 @@ fn plan(problem: &Problem, budget: Option<usize>, workers: usize) -> Vec<ChooseE
     let kernels = || GPU_KERNELS.iter().filter_map(|kernel| kernel.attention());
     for half_scores in [false, true] {
         let gpu = device.gpu.unwrap();
-        if let Ok(choice) =
-            choose_gpu(problem, &gpu, kernels(), &GpuOptions { budget, half_scores, certify: half_scores })
-        {
+        if let Ok(choice) = choose_gpu(
+            problem,
+            &gpu,
+            kernels(),
+            &GpuOptions { budget, half_scores, certify: half_scores, ..GpuOptions::default() },
+        ) {
             let _ = [false, true].map(|states| GpuWorkspaceLayout::of(&choice, states));
             assert!(choice.longest_path(true).additions() >= choice.longest_path(false).merges);
         }

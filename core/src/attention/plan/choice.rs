@@ -136,6 +136,15 @@ impl fmt::Display for ChooseError {
 
 impl core::error::Error for ChooseError {}
 
+/// A kernel and a division of the keys that take the place of the chooser's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// The kernel, by its index among the candidates.
+    pub candidate: usize,
+    /// Number of splits of the keys: at least one, at most one for each tile of keys.
+    pub splits: usize,
+}
+
 /// The longest path from a key to the output that a run executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongestPath {

@@ -27,7 +27,7 @@
 //! 7. *A budget is a hard limit.* If the partial states of the whole batch exceed it, the keys are not divided. This
 //!    is the only place that looks at the batch.
 
-use super::choice::{ChooseError, LongestPath, chained, dealt};
+use super::choice::{ChooseError, Division, LongestPath, chained, dealt};
 use crate::attention::bias::BiasView;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::mask::{MaskKind, MaskView};
@@ -216,7 +216,7 @@ fn soonest(blocks: usize, sms: usize, tiles: usize, most: usize) -> usize {
 }
 
 /// Whether f32 elements side by side for keys side by side, a boolean mask, or both are all that is added to scores.
-fn adds_f32(s: &Spec) -> bool {
+pub(super) fn adds_f32(s: &Spec) -> bool {
     let near = |view: &MaskView| view.kind() == MaskKind::Additive(DType::F32) && view.strides()[3] == 1;
     let bits = s.mask.is_some_and(|mask| mask.kind() == MaskKind::Bool);
     match (&s.mask, &s.bias) {
@@ -236,6 +236,10 @@ pub struct GpuOptions {
     pub half_scores: bool,
     /// Whether a run measures its tensors for a certificate.
     pub certify: bool,
+    /// The kernel and the splits, where they are decided already: by a measurement, or by the caller. The chooser then
+    /// only checks them. Packed sequences are not divided in any case, and a budget that has no room for the splits
+    /// leaves the keys undivided.
+    pub division: Option<Division>,
 }
 
 /// The result of the GPU chooser: everything that is decided before pointers are known.
@@ -273,6 +277,12 @@ impl GpuChoice {
     #[must_use]
     pub const fn record_stride(&self) -> usize {
         MEASURED + self.partial_dim
+    }
+
+    /// The kernel and the splits, for [`GpuOptions::division`].
+    #[must_use]
+    pub const fn division(&self) -> Division {
+        Division { candidate: self.candidate, splits: self.splits }
     }
 
     /// Whether the keys are divided: the attention kernel writes partial states, and another kernel merges them.
@@ -435,6 +445,14 @@ pub fn choose_gpu<'a>(
             _ => k.most_queries,
         };
         let crowded = k.few_blocks && blocks_of(k) > device.sms;
+        // A kernel without a limit for these problems does not compute them; the limits themselves are preferences.
+        let (limit, crowded) = match options.division {
+            Some(division) if division.candidate == candidate && limit.max(k.most_queries) > 0 => {
+                (usize::MAX, false)
+            }
+            Some(_) => continue,
+            None => (limit, crowded),
+        };
         if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores || crowded {
             continue;
         }
@@ -512,7 +530,9 @@ pub fn choose_gpu<'a>(
         let small = matches!(kernel.summation, Summation::Tiles { .. })
             && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK
             && blocks <= device.sms;
-        let splits = if small {
+        let splits = if let Some(Division { splits, .. }) = options.division {
+            splits.min(keys.div_ceil(kernel.keys.max(1))).min(affordable).max(1)
+        } else if small {
             soonest(blocks, device.sms, keys.div_ceil(kernel.keys.max(1)), affordable)
         } else {
             wanted.min(keys / min_chunk).min(affordable).max(1)

@@ -7,11 +7,12 @@ mod gpu;
 mod kernel;
 mod layout;
 mod share;
+mod tuned;
 
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
 pub(in crate::attention) use choice::worthwhile;
 pub use choice::{
-    BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
+    BLOCK_SIZES, ChooseError, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
 pub(in crate::attention) use choose::WORK_PER_LANE;
 pub use choose::choose;
@@ -22,3 +23,4 @@ pub use gpu::{
 pub use kernel::{KernelSpec, KeyLayout};
 pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use tuned::{Changes, ShapeClass, alternatives};

@@ -4,7 +4,8 @@ use super::values::{bytes, one_of, ordinal, positive};
 use crate::error::Error;
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
-use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions};
+use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions, Tuned, Tuning};
+use std::path::PathBuf;
 use std::sync::Once;
 
 /// Values of `--fallback`. The first is the default.
@@ -37,6 +38,11 @@ pub struct EngineArgs {
     /// reports by how much. Bits then also depend on the alignment of keys and values. A warning says where it has no effect
     #[arg(long)]
     pub half_scores: bool,
+    /// Use the kernels and divisions that elsa tune has measured on this GPU: those of FILE, or of the file that ELSA_TUNED
+    /// names, or of elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config. A file that is not of this GPU, driver and version
+    /// is ignored with a warning
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub tuned: Option<Option<PathBuf>>,
 }
 
 /// The back end that `--backend` names.
@@ -99,6 +105,7 @@ impl EngineArgs {
             threads: self.threads,
             fallback: self.fallback,
             cuda: CudaOptions { device: self.device.unwrap_or_default(), ..CudaOptions::default() },
+            tuned: self.tuning(),
             ..EngineOptions::default()
         };
         let engine = Engine::new(&options)?;
@@ -125,11 +132,21 @@ impl EngineArgs {
         Ok(engine)
     }
 
+    /// The tuned file that a GPU uses.
+    fn tuning(&self) -> Tuning {
+        match &self.tuned {
+            Some(Some(path)) => Tuning::File(path.clone()),
+            Some(None) if Tuned::named_path().is_none() => Tuning::Standard,
+            Some(None) | None => Tuning::Environment,
+        }
+    }
+
     /// Flags that only a GPU heeds: whether they are given, and their names.
-    fn of_a_gpu(&self) -> [(bool, &'static str); 3] {
+    fn of_a_gpu(&self) -> [(bool, &'static str); 4] {
         [
             (self.device.is_some(), "device"),
             (self.half_scores, "half-scores"),
+            (self.tuned.is_some(), "tuned"),
             (self.fallback == Fallback::Fail, "fallback"),
         ]
     }

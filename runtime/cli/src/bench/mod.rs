@@ -29,6 +29,7 @@ mod watch;
 
 pub use args::BenchArgs;
 pub use csv::table;
+pub use grid::{Case, cases};
 pub use html::page;
 pub use text::{footer, header, headline, row};
 
@@ -36,7 +37,6 @@ use crate::error::Error;
 use args::BOTH;
 use elsa_core::telemetry::record::{self, Cell, End, Record};
 use elsa_runtime::{Backend, Engine, Method};
-use grid::{Case, cases};
 use measure::{Measured, Settings, described, measure};
 use output::Output;
 use progress::Progress;

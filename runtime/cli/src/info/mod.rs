@@ -12,7 +12,7 @@ use crate::shape::Shape;
 use crate::stream;
 use clap::Args;
 use elsa_core::dtype::DType;
-use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, backends};
+use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, TunedFile, backends};
 use profile::Profile;
 use serde::Serialize;
 use std::io::Write;
@@ -120,6 +120,27 @@ struct Info {
     chosen: Option<String>,
     why: String,
     threads: Option<usize>,
+    /// The tuned file that a GPU was asked to use.
+    tuned: Option<TunedInfo>,
+}
+
+/// A tuned file: whether it is in use, how many shapes it has, and why it is not used.
+#[derive(Debug, Serialize)]
+struct TunedInfo {
+    file: String,
+    used: bool,
+    shapes: usize,
+    reason: Option<String>,
+}
+
+impl TunedInfo {
+    fn of(tuned: &TunedFile) -> TunedInfo {
+        let file = tuned.path.display().to_string();
+        match &tuned.contents {
+            Ok(contents) => TunedInfo { file, used: true, shapes: contents.shapes().len(), reason: None },
+            Err(e) => TunedInfo { file, used: false, shapes: 0, reason: Some(e.to_string()) },
+        }
+    }
 }
 
 /// Runs the command.
@@ -130,7 +151,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     if let (Some(budget), Some(shape)) = (args.budget, args.shape) {
         return account(args, shape, budget);
     }
-    let (chosen, threads, gpu, why) = match Engine::new(&EngineOptions::default()) {
+    let (chosen, threads, gpu, tuned, why) = match Engine::new(&EngineOptions::default()) {
         Ok(engine) => {
             let gpu = engine.device().map(|device| Gpu::of(device, &engine)).transpose()?;
             let why = match std::env::var("ELSA_BACKEND") {
@@ -142,9 +163,10 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
                 },
                 _ => "the best that is present".to_string(),
             };
-            (Some(engine.backend().to_string()), Some(engine.threads()), gpu, why)
+            let tuned = engine.tuned().map(TunedInfo::of);
+            (Some(engine.backend().to_string()), Some(engine.threads()), gpu, tuned, why)
         }
-        Err(e) => (None, None, None, format!("no engine: {e}")),
+        Err(e) => (None, None, None, None, format!("no engine: {e}")),
     };
     let machine = describe(&Root::machine());
     let info = Info {
@@ -170,6 +192,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         chosen,
         why,
         threads,
+        tuned,
     };
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -214,6 +237,15 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             writeln!(out, "chosen    {chosen} with {threads} threads: {}", info.why)?;
         }
         _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
+    }
+    match &info.tuned {
+        Some(TunedInfo { file, shapes, reason: None, .. }) => {
+            writeln!(out, "tuned     {shapes} shapes of {}", one_line(file))?;
+        }
+        Some(TunedInfo { file, reason: Some(reason), .. }) => {
+            writeln!(out, "tuned     not used: {}: {}", one_line(file), one_line(reason))?;
+        }
+        None => writeln!(out, "tuned     not in use; --tuned or ELSA_TUNED names a file of elsa tune")?,
     }
     Ok(())
 }

@@ -5,7 +5,9 @@ use crate::cuda::gpu::Gpu;
 use crate::error::{BindError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
-use elsa_core::attention::plan::{ChooseError, GpuChoice, GpuOptions, GpuWorkspaceLayout, choose_gpu};
+use elsa_core::attention::plan::{
+    ChooseError, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu,
+};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
 
@@ -60,15 +62,28 @@ pub fn merging(splits: usize) -> Result<(&'static GpuKernel, usize), DeviceError
     fewest.map(|(_, states, k)| (k, states)).ok_or(DeviceError::NoKernel { role: "merging" })
 }
 
+/// The attention kernels among which the chooser chooses.
+fn specs() -> impl Iterator<Item = &'static GpuKernelSpec> + Clone {
+    GPU_KERNELS.iter().filter_map(GpuKernel::attention)
+}
+
+/// What a measurement may choose from, the chooser's own choice first.
+///
+/// # Errors
+/// Returns an error if the chooser refuses the problem.
+pub fn choices(gpu: &Gpu, problem: &Problem, options: &GpuOptions) -> Result<Vec<GpuChoice>, ChooseError> {
+    Ok(alternatives(problem, gpu.profile(), specs(), options)?.collect())
+}
+
 impl GpuPlan {
     /// Chooses the kernels and loads them.
     ///
     /// # Errors
     /// Returns an error if the kernels do not support the problem, or if the device fails.
     pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
-        let candidates = || GPU_KERNELS.iter().filter_map(|k| k.attention().map(|spec| (k, spec)));
-        let choice = choose_gpu(problem, gpu.profile(), candidates().map(|(_, spec)| spec), &options)?;
-        let (attention, _) = candidates().nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
+        let choice = choose_gpu(problem, gpu.profile(), specs(), &options)?;
+        let mut attending = GPU_KERNELS.iter().filter(|k| k.attention().is_some());
+        let attention = attending.nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
         let layout =
             GpuWorkspaceLayout::of(&choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget: options.budget };

@@ -1,7 +1,10 @@
 //! The functions of the driver, looked up by name, and the constants of its header.
 
 use crate::error::DeviceError;
-use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule,
+    CUstream,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 macro_rules! api {
@@ -14,6 +17,8 @@ macro_rules! api {
             pub cuDevicePrimaryCtxRelease: Option<unsafe extern "C" fn(CUdevice) -> c_uint>,
             /// Missing from some drivers.
             pub capture: Option<CaptureApi>,
+            /// Missing from some drivers.
+            pub graph: Option<GraphApi>,
         }
 
         impl Api {
@@ -41,6 +46,17 @@ macro_rules! api {
                             cuStreamGetCaptureInfo: *info,
                             cuThreadExchangeStreamCaptureMode: *exchange,
                         }),
+                    // SAFETY: *signatures*; the library is never closed.
+                    graph: (|| unsafe {
+                        Some(GraphApi {
+                            cuStreamBeginCapture_v2: *library.get(b"cuStreamBeginCapture_v2\0").ok()?,
+                            cuStreamEndCapture: *library.get(b"cuStreamEndCapture\0").ok()?,
+                            cuGraphInstantiate: *library.get(b"cuGraphInstantiate\0").ok()?,
+                            cuGraphLaunch: *library.get(b"cuGraphLaunch\0").ok()?,
+                            cuGraphDestroy: *library.get(b"cuGraphDestroy\0").ok()?,
+                            cuGraphExecDestroy: *library.get(b"cuGraphExecDestroy\0").ok()?,
+                        })
+                    })(),
                 })
             }
         }
@@ -52,6 +68,19 @@ macro_rules! api {
 pub struct CaptureApi {
     pub cuStreamGetCaptureInfo: unsafe extern "C" fn(CUstream, *mut c_uint, *mut u64) -> c_uint,
     pub cuThreadExchangeStreamCaptureMode: unsafe extern "C" fn(*mut c_uint) -> c_uint,
+}
+
+/// The functions that record graphs and launch them. `cuGraphInstantiate` has the signature of CUDA 10 and 11 in every
+/// driver; that of CUDA 12 is a macro for another name.
+#[allow(non_snake_case, reason = "the names are the driver's")]
+pub struct GraphApi {
+    pub cuStreamBeginCapture_v2: unsafe extern "C" fn(CUstream, c_uint) -> c_uint,
+    pub cuStreamEndCapture: unsafe extern "C" fn(CUstream, *mut CUgraph) -> c_uint,
+    pub cuGraphInstantiate:
+        unsafe extern "C" fn(*mut CUgraphExec, CUgraph, *mut CUgraphNode, *mut c_char, usize) -> c_uint,
+    pub cuGraphLaunch: unsafe extern "C" fn(CUgraphExec, CUstream) -> c_uint,
+    pub cuGraphDestroy: unsafe extern "C" fn(CUgraph) -> c_uint,
+    pub cuGraphExecDestroy: unsafe extern "C" fn(CUgraphExec) -> c_uint,
 }
 
 api! {

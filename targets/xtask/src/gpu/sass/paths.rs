@@ -71,7 +71,8 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
             break;
         }
         let jumps = matches!(x.name.as_str(), "BRA" | "SYNC" | "BRK");
-        let Some(to) = x.target.filter(|_| jumps).and_then(|to| code.binary_search_by_key(&to, |x| x.at).ok())
+        let Some(to) =
+            x.target.filter(|_| jumps).and_then(|to| code.binary_search_by_key(&to, |x| x.at).ok())
         else {
             continue;
         };
@@ -195,14 +196,17 @@ pub fn counted(
     };
     for (values, wanted) in [(false, wanted[0]), (true, wanted[1])] {
         let has_fma = |x: &Loop| code[x.first..=x.last].iter().filter(|x| is_fma(x)).count() >= NEEDED;
-        let mut unknown = counts.iter_mut().filter(|(x, n)| n.is_none() && (x.first > exp) == values && has_fma(x));
+        let mut unknown =
+            counts.iter_mut().filter(|(x, n)| n.is_none() && (x.first > exp) == values && has_fma(x));
         if let Some((_, n)) = unknown.next() {
             if unknown.next().is_some() {
                 return Err("two loops of a product without a counter".into());
             }
             *n = Some(1);
             let once = total(&counts, values).max(1);
-            let place = counts.iter().position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
+            let place = counts
+                .iter()
+                .position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
             if let Some(place) = place {
                 counts[place].1 = Some((wanted + once / 2) / once);
             }
@@ -210,7 +214,10 @@ pub fn counted(
         let found = total(&counts, values);
         // Rescaling and rounding add some to the products.
         if found < wanted || found > wanted + wanted / 8 + 64 {
-            return Err(format!("{found} multiply-adds of {} in a tile; expected {wanted}", ["scores", "values"][usize::from(values)]));
+            return Err(format!(
+                "{found} multiply-adds of {} in a tile; expected {wanted}",
+                ["scores", "values"][usize::from(values)]
+            ));
         }
     }
     Ok(counts.into_iter().map(|(x, n)| (x, n.unwrap_or(1))).collect())

@@ -1,0 +1,232 @@
+//! How the candidates of a shape are measured.
+//!
+//! 1. Every candidate takes a turn. Those that are much slower than the fastest take no more.
+//! 2. The others go on taking turns until the time is over, five each at least. Who begins a round changes from round to
+//!    round. The chooser's own choice is always among them.
+//! 3. A turn is a few samples. A sample is the device's time of as many calls as take some milliseconds, launched as one
+//!    graph where the driver has graphs, divided by their number.
+//! 4. Candidates share one workspace and the memory of the tensors, so that they need no more of it than one call does.
+
+use crate::bench::Case;
+use crate::error::Error;
+use crate::memory::Buffer;
+use crate::oracle::{Comparison, Oracle, Total};
+use crate::rows::{for_rows, output_row, rows, sample};
+use crate::shape::Data;
+use elsa_core::attention::plan::{Division, GpuChoice};
+use elsa_core::attention::{Inputs, Outputs};
+use elsa_runtime::{Engine, Plan, PlanOptions, Workspace};
+use std::time::{Duration, Instant};
+
+/// The time that a sample takes about.
+const SAMPLE: Duration = Duration::from_millis(2);
+/// The most calls of a sample.
+const MOST_CALLS: usize = 64;
+/// Samples of a turn, after one that warms up.
+const SAMPLES: usize = 3;
+/// The fewest turns of a candidate that stays.
+const TURNS: usize = 5;
+/// A candidate stays while its time is less than so many times the shortest.
+const STAYS: f64 = 1.3;
+/// A winner takes at most so much of the chooser's time.
+const WINS: f64 = 0.98;
+/// The most multiplications that the oracle does for one answer. Of larger shapes a sample of rows is compared.
+const ORACLE: usize = 1 << 24;
+
+/// A candidate with its samples in milliseconds a call.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What it is.
+    pub choice: GpuChoice,
+    samples: Vec<f64>,
+}
+
+impl Candidate {
+    /// The median of its samples; infinite if there are none.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// One candidate's memory and tensors while it has its turn.
+struct Turn<'a> {
+    plan: &'a Plan,
+    inputs: Inputs<'a>,
+    calls: &'a mut usize,
+}
+
+impl Turn<'_> {
+    /// Adds a turn's samples to `samples`.
+    fn take(
+        self,
+        samples: &mut Vec<f64>,
+        output: &mut Buffer,
+        workspace: &mut Workspace,
+    ) -> Result<(), Error> {
+        let mut bound = self.plan.bind(self.inputs, Outputs::new(output.elements_mut()), workspace)?;
+        let mut time = |calls: usize| -> Result<Duration, Error> {
+            let (_, time) = bound.time_on_device(calls)?;
+            time.filter(|time| !time.is_zero()).ok_or(Error::Untimed)
+        };
+        if *self.calls == 0 {
+            // The first launch may load the kernel.
+            time(1)?;
+            let one = time(1)?;
+            *self.calls =
+                (SAMPLE.as_secs_f64() / one.as_secs_f64()).ceil().clamp(1.0, MOST_CALLS as f64) as usize;
+        }
+        time(*self.calls)?;
+        for _ in 0..SAMPLES {
+            samples.push(time(*self.calls)?.as_secs_f64() * 1e3);
+        }
+        Ok(())
+    }
+}
+
+/// Measures every candidate of `case` for about `seconds`. The first is the chooser's own.
+///
+/// # Errors
+/// Problems that the GPU does not support, and failures of the device or of memory.
+pub fn measure(
+    engine: &Engine,
+    case: &Case,
+    options: &PlanOptions,
+    seconds: f64,
+) -> Result<Vec<Candidate>, Error> {
+    let problem = case.shape.problem(case.dtype)?;
+    let choices = engine.divisions(&problem, options)?;
+    let plan = |choice: &GpuChoice| {
+        engine.plan(&problem, &PlanOptions { division: Some(choice.division()), ..*options })
+    };
+    let plans = choices.iter().map(plan).collect::<Result<Vec<Plan>, _>>()?;
+    let data = Data::random(&case.shape, &problem)?;
+    let mut output = Buffer::zeros("out", case.dtype, problem.spec().output.extent())?;
+    let mut workspace = Workspace::shared(&plans.iter().collect::<Vec<_>>())?;
+    let mut candidates: Vec<Candidate> =
+        choices.into_iter().map(|choice| Candidate { choice, samples: Vec::new() }).collect();
+    let mut calls = vec![0; candidates.len()];
+    let mut staying: Vec<usize> = (0..candidates.len()).collect();
+    let begin = Instant::now();
+    for round in 0.. {
+        for turn in 0..staying.len() {
+            let at = staying[(turn + round) % staying.len()];
+            let turn = Turn { plan: &plans[at], inputs: data.inputs(), calls: &mut calls[at] };
+            turn.take(&mut candidates[at].samples, &mut output, &mut workspace)?;
+        }
+        let medians: Vec<f64> = candidates.iter().map(Candidate::median).collect();
+        let shortest = medians.iter().copied().fold(f64::INFINITY, f64::min);
+        staying.retain(|&at| at == 0 || medians[at] <= shortest * STAYS);
+        if round + 1 >= TURNS && begin.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+    }
+    workspace.close()?;
+    Ok(candidates)
+}
+
+/// The division that is the fastest over all `cases`, in the geometric mean of its times over the chooser's, whose own is
+/// the first of each case. The chooser's own, unless another is faster by more than noise. `None` without candidates.
+#[must_use]
+pub fn winner(cases: &[&[Candidate]]) -> Option<Division> {
+    let own = cases.first()?.first()?.choice.division();
+    let share = |division: Division| {
+        let logs: f64 = cases
+            .iter()
+            .map(|case| {
+                let time = |wanted| case.iter().find(|other| other.choice.division() == wanted);
+                let of = |wanted| time(wanted).map_or(f64::INFINITY, Candidate::median);
+                (of(division) / of(own)).ln()
+            })
+            .sum();
+        (logs / cases.len() as f64).exp()
+    };
+    let divisions = cases.first()?.iter().map(|candidate| candidate.choice.division());
+    let best = divisions.map(|division| (share(division), division)).min_by(|(a, _), (b, _)| a.total_cmp(b));
+    best.filter(|(share, _)| *share <= WINS).map(|(_, division)| division).or(Some(own))
+}
+
+/// Compares the answer of a plan with the f64 oracle.
+///
+/// # Errors
+/// An answer that rounding does not explain, and failures of the device or of memory.
+pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), Error> {
+    let problem = case.shape.problem(case.dtype)?;
+    let plan = engine.plan(&problem, options)?;
+    let data = Data::random(&case.shape, &problem)?;
+    let inputs = data.inputs();
+    let mut output = Buffer::zeros("out", case.dtype, problem.spec().output.extent())?;
+    let mut workspace = plan.workspace()?;
+    let report = plan.bind(inputs, Outputs::new(output.elements_mut()), &mut workspace)?.run()?;
+    let (found, executed) = (output.elements(), plan.certificate_of(report.backend).executed);
+    let per_row = case.shape.keys.saturating_mul(4 * case.shape.dim).max(1);
+    let compared = for_rows(
+        &sample(&rows(&problem, &inputs), (ORACLE / per_row).max(16)),
+        || Oracle::new(&problem, inputs, &executed),
+        |oracle, row| {
+            oracle.row(row);
+            let at = output_row(&problem, &inputs, row);
+            Comparison::of(oracle, |c| f64::from(found.get(at + c)))
+        },
+        |_| {},
+    );
+    let total = Total::of(&compared);
+    if total.explained.holds() {
+        return Ok(());
+    }
+    Err(Error::Verification(format!(
+        "{} at {}: the answer is further from the oracle than rounding explains, and no file is written",
+        plan.kernel(),
+        case.shape
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elsa_core::attention::plan::{GpuKernelSpec, GpuOptions, GpuResources, Summation, choose_gpu};
+    use elsa_core::profile::GpuProfile;
+
+    const KERNEL: GpuKernelSpec = GpuKernelSpec {
+        name: "k",
+        head_dim: 64,
+        sixteen_bit: false,
+        most_queries: usize::MAX,
+        most_plain: usize::MAX,
+        most_added: usize::MAX,
+        few_blocks: false,
+        rows: 64,
+        keys: 64,
+        resources: GpuResources { threads: 128, shared: 0, registers: 64 },
+        summation: Summation::Tiles { columns: 8, flush: 256 },
+        chain: 64,
+        exp2_relative: 1e-7,
+        half_chain: 0,
+    };
+
+    /// A candidate of so many splits, with its samples.
+    fn candidate(splits: usize, samples: &[f64]) -> Candidate {
+        let shape: crate::shape::Shape = "1,1,512,512,64".parse().unwrap();
+        let options =
+            GpuOptions { division: Some(Division { candidate: 0, splits }), ..GpuOptions::default() };
+        let problem = shape.problem(elsa_core::dtype::DType::F32).unwrap();
+        let choice = choose_gpu(&problem, &GpuProfile::default(), [&KERNEL], &options).unwrap();
+        Candidate { choice, samples: samples.to_vec() }
+    }
+
+    #[test]
+    fn the_winner_is_faster_by_more_than_noise_over_all_batches() {
+        let splits = |cases: &[&[Candidate]]| winner(cases).map(|division| division.splits);
+        let own = candidate(1, &[1.0, 9.0, 1.0]);
+        assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.5, 0.5, 7.0])]]), Some(2));
+        assert_eq!(splits(&[&[own.clone(), candidate(2, &[0.99])]]), Some(1));
+        assert_eq!(splits(&[&[own.clone(), candidate(2, &[])]]), Some(1));
+        // Twice as fast alone, three times as slow in a batch.
+        let alone = [own.clone(), candidate(2, &[0.5]), candidate(4, &[0.9])];
+        let batch = [own, candidate(2, &[3.0]), candidate(4, &[0.95])];
+        assert_eq!(splits(&[&alone, &batch]), Some(4));
+        assert_eq!(splits(&[]), None);
+    }
+}

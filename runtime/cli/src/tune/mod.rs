@@ -1,0 +1,262 @@
+//! `elsa tune`: the kernels and divisions of the keys that are the fastest on this GPU, kept in a file.
+
+mod measure;
+
+use crate::args::values::{dtype, ordinal, positive, seconds};
+use crate::bench::{Case, cases};
+use crate::error::{Error, one_line};
+use crate::progress;
+use crate::report;
+use crate::shape::{self, Named, Workload};
+use crate::target::Target;
+use clap::Args;
+use elsa_core::attention::plan::ShapeClass;
+use elsa_core::dtype::DType;
+use elsa_runtime::{
+    Backend, CudaOptions, DeviceInfo, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedShape, Tuning,
+};
+use measure::{Candidate, check, measure, winner};
+use serde::Serialize;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// The text below the flags.
+fn help() -> String {
+    format!(
+        "\
+Without --shape and --workload: the shapes of elsa bench. For each, every kernel with suitable blocks of rows and every
+sensible number of splits of the keys takes its turns on the GPU. Their time is the device's, from events around a CUDA
+graph where the driver has graphs. A candidate wins that is at least 2 % faster than what would be chosen anyway, in the
+median; its answer is compared with the f64 oracle. Shapes that differ in the batch alone have one winner, because the
+bits of a sequence never depend on the batch.
+{}
+The winners go to --out, else to the file that ELSA_TUNED names, else to elsa/tuned.toml in XDG_CONFIG_HOME or ~/.config.
+Shapes of an earlier file are not kept. Nothing uses the file unless it is told to, by --tuned or ELSA_TUNED.
+A tuned shape keeps every promise except one: its bits are those of the tuned division, not of the chooser's.",
+        shape::HELP
+    )
+}
+
+/// `elsa tune`.
+#[derive(Args, Debug)]
+#[command(after_help = help())]
+pub struct TuneArgs {
+    /// Heads of the default shapes; a shape has its own
+    #[arg(long, value_name = "H", default_value = "1", allow_negative_numbers = true, value_parser = positive,
+        conflicts_with_all = ["shape", "workload"])]
+    pub heads: usize,
+    /// Element type [default: f32 and f16 of the default shapes, f32 of others]
+    #[arg(long, value_parser = dtype())]
+    pub dtype: Option<DType>,
+    /// A shape instead of the default ones; may be repeated
+    #[arg(long, value_name = shape::VALUE, allow_negative_numbers = true)]
+    pub shape: Vec<Named>,
+    /// The shapes of a model; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub workload: Vec<Workload>,
+    /// Time for each shape
+    #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
+    pub seconds: f64,
+    /// Number of the GPU, as its driver counts [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = ordinal)]
+    pub device: Option<usize>,
+    /// Tune the kernels that sum short chains of products of f16 inputs in f16, which runs with --half-scores use
+    #[arg(long)]
+    pub half_scores: bool,
+    /// Where the winners go
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A row of the results, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Row {
+    what: &'static str,
+    workload: Option<&'static str>,
+    shape: String,
+    dtype: &'static str,
+    /// Candidates that were measured.
+    candidates: usize,
+    chooser_kernel: &'static str,
+    chooser_splits: usize,
+    chooser_ms: f64,
+    kernel: &'static str,
+    splits: usize,
+    ms: f64,
+    /// The chooser's time over the winner's.
+    ratio: f64,
+}
+
+/// The last object of `--json`.
+#[derive(Debug, Serialize)]
+struct Written<'a> {
+    what: &'static str,
+    device: &'a str,
+    file: String,
+    shapes: usize,
+}
+
+/// Cases of one class, with what was measured of each.
+struct Group {
+    class: ShapeClass,
+    cases: Vec<(Case, Vec<Candidate>)>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// No GPU, shapes that are no problems, a file that cannot be written, wrong answers, failing devices.
+pub fn tune(args: &TuneArgs) -> Result<(), Error> {
+    let engine = Engine::new(&EngineOptions {
+        backend: Some(Backend::Cuda),
+        fallback: Fallback::Fail,
+        cuda: CudaOptions { device: args.device.unwrap_or_default(), ..CudaOptions::default() },
+        tuned: Tuning::Off,
+        ..EngineOptions::default()
+    })?;
+    let Some(device) = engine.device() else { return Ok(()) };
+    let options = PlanOptions { half_scores: args.half_scores, ..PlanOptions::default() };
+    let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
+        .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+    let mut groups = grouped(&cases, args.half_scores)?;
+    let (path, target) = target(args)?;
+    let mut out = std::io::stdout().lock();
+    if !args.json {
+        header(&mut out, device)?;
+    }
+    let bar = progress::bar(cases.len() as u64, args.seconds * cases.len() as f64);
+    let mut shapes = Vec::new();
+    for group in &mut groups {
+        for (case, candidates) in &mut group.cases {
+            bar.set_message(format!("{} {}", case.shape, case.dtype));
+            *candidates = measure(&engine, case, &options, args.seconds)?;
+            bar.inc(1);
+        }
+        let measured: Vec<&[Candidate]> = group.cases.iter().map(|(_, measured)| &**measured).collect();
+        let Some(division) = winner(&measured) else { continue };
+        for (case, candidates) in &group.cases {
+            let find = |wanted| candidates.iter().find(|candidate| candidate.choice.division() == wanted);
+            let (Some(own), Some(best)) = (candidates.first(), find(division)) else { continue };
+            check(&engine, case, &PlanOptions { division: Some(division), ..options })?;
+            let row = Row::of(case, candidates.len(), own, best);
+            bar.suspend(|| if args.json { report::json(&mut out, &row) } else { row.print(&mut out) })?;
+            if shapes.last().is_none_or(|last: &TunedShape| last.class != group.class) {
+                let (kernel, splits) = (best.choice.kernel.name.to_owned(), best.choice.splits);
+                shapes.push(TunedShape { class: group.class, kernel, splits });
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let tuned = Tuned::new(device, shapes).map_err(|e| Error::Verification(format!("a winner: {e}")))?;
+    target.write(tuned.text().as_bytes())?;
+    let written = Written {
+        what: "tuned",
+        device: &device.name,
+        file: path.display().to_string(),
+        shapes: tuned.shapes().len(),
+    };
+    if args.json {
+        return Ok(report::json(&mut out, &written)?);
+    }
+    writeln!(out, "{} shapes in {}; --tuned or ELSA_TUNED uses it", written.shapes, one_line(&written.file))?;
+    Ok(())
+}
+
+/// The cases by class, in their order.
+fn grouped(cases: &[Case], half_scores: bool) -> Result<Vec<Group>, Error> {
+    let mut groups: Vec<Group> = Vec::new();
+    for case in cases {
+        let problem = case.shape.problem(case.dtype)?;
+        let Some(class) = ShapeClass::of(&problem, half_scores) else {
+            log::warn!("{}: left out: the keys of packed sequences are never divided", case.shape);
+            continue;
+        };
+        let group = match groups.iter_mut().find(|group| group.class == class) {
+            Some(group) => group,
+            None => {
+                groups.push(Group { class, cases: Vec::new() });
+                groups.last_mut().ok_or(std::io::ErrorKind::OutOfMemory).map_err(std::io::Error::from)?
+            }
+        };
+        if group.cases.iter().all(|(other, _)| other.shape != case.shape) {
+            group.cases.push((*case, Vec::new()));
+        }
+    }
+    Ok(groups)
+}
+
+/// The file of the winners, prepared before anything is measured.
+fn target(args: &TuneArgs) -> Result<(PathBuf, Target), Error> {
+    let refuse = |found: String| Error::Argument { argument: "out", found, allowed: "a file".into() };
+    let path = match &args.out {
+        Some(path) => path.clone(),
+        None => {
+            let path = Tuned::named_path().or_else(Tuned::standard_path).ok_or_else(|| {
+                refuse("missing, and neither ELSA_TUNED, XDG_CONFIG_HOME nor HOME is set".into())
+            })?;
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder).map_err(|e| refuse(format!("{}: {e}", folder.display())))?;
+            }
+            path
+        }
+    };
+    let target = Target::new("out", &path)?;
+    Ok((path, target))
+}
+
+/// What stands above the rows for people.
+fn header(out: &mut impl Write, device: &DeviceInfo) -> std::io::Result<()> {
+    let (major, minor) = device.driver;
+    writeln!(
+        out,
+        "{}, driver of CUDA {major}.{minor}; times on the device in ms; ratio is chooser / winner",
+        one_line(&device.name)
+    )?;
+    writeln!(
+        out,
+        "{:<32} {:<4} {:>10} {:>10} {:>10} {:>6}  chooser -> winner",
+        "shape", "type", "candidates", "chooser", "winner", "ratio"
+    )
+}
+
+impl Row {
+    fn of(case: &Case, candidates: usize, own: &Candidate, best: &Candidate) -> Row {
+        let (chooser, winner) = (own.median(), best.median());
+        Row {
+            what: "tune",
+            workload: case.workload,
+            shape: case.shape.to_string(),
+            dtype: case.dtype.name(),
+            candidates,
+            chooser_kernel: own.choice.kernel.name,
+            chooser_splits: own.choice.splits,
+            chooser_ms: chooser,
+            kernel: best.choice.kernel.name,
+            splits: best.choice.splits,
+            ms: winner,
+            ratio: chooser / winner,
+        }
+    }
+
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let same = (self.kernel, self.splits) == (self.chooser_kernel, self.chooser_splits);
+        let named = |kernel: &str, splits: usize| format!("{kernel} in {splits}");
+        let change = match same {
+            true => format!("{}, the chooser's", named(self.kernel, self.splits)),
+            false => format!(
+                "{} -> {}",
+                named(self.chooser_kernel, self.chooser_splits),
+                named(self.kernel, self.splits)
+            ),
+        };
+        writeln!(
+            out,
+            "{:<32} {:<4} {:>10} {:>10.4} {:>10.4} {:>6.2}  {change}",
+            self.shape, self.dtype, self.candidates, self.chooser_ms, self.ms, self.ratio
+        )
+    }
+}

@@ -1,0 +1,427 @@
+//! Tuned files: the kernels and divisions that were the fastest when `elsa tune` measured them on a GPU.
+//!
+//! A file is TOML. It names the device, the driver and the library that it was measured with, has one `[[shape]]` for
+//! each class of shapes, and ends with their number, so that a part of a file is not taken for the whole:
+//!
+//! ```toml
+//! format = 1
+//! [device]
+//! name = "NVIDIA Tegra X2"
+//! capability = "6.2"
+//! sms = 2
+//! driver = "10.2"
+//! library = "0.1.0"
+//! [[shape]]
+//! dtype = "f32"
+//! heads = 1
+//! kv_heads = 1
+//! queries = 196
+//! keys = 196
+//! head_dim = 64
+//! value_dim = 64
+//! windows = 1
+//! changes = []
+//! half_scores = false
+//! kernel = "attention_f32_d64_q32k64__sm53_exp2_approx"
+//! splits = 2
+//! [end]
+//! shapes = 1
+//! ```
+//!
+//! Nothing of a file is used unless all of it is valid for the device and the library at hand: it is refused whole.
+
+use crate::cuda::gpu::DeviceInfo;
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{Changes, Division, GpuKernelSpec, ShapeClass};
+use elsa_core::dtype::DType;
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+use serde::Deserialize;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+/// The environment variable that names a tuned file.
+const VARIABLE: &str = "ELSA_TUNED";
+/// Where a tuned file lies in the folder of the user's configuration.
+const STANDARD: &str = "elsa/tuned.toml";
+/// The version of the format.
+const FORMAT: u32 = 1;
+/// The largest file that is read, in bytes.
+const LARGEST: u64 = 1 << 20;
+/// The version of this library, whose kernels were measured.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Which tuned file an engine uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tuning {
+    /// The one that the environment variable `ELSA_TUNED` names; none if that is unset or empty.
+    #[default]
+    Environment,
+    /// None.
+    Off,
+    /// The one of [`Tuned::standard_path`].
+    Standard,
+    /// This one.
+    File(PathBuf),
+}
+
+/// Why a tuned file is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TunedError {
+    /// It cannot be read.
+    #[error("cannot be read: {0}; allowed: a file that elsa tune has written")]
+    Read(String),
+    /// There is no folder in which it could lie.
+    #[error("no folder: neither XDG_CONFIG_HOME nor HOME is set; allowed: a file by name")]
+    NoFolder,
+    /// It is no tuned file, or only a part of one.
+    #[error("not a tuned file: {0}; allowed: a file that elsa tune has written")]
+    Format(String),
+    /// It was measured elsewhere.
+    #[error("measured with {what} {found}; allowed: {what} {allowed}; elsa tune measures again")]
+    Other {
+        /// What differs: device, compute capability, SMs, driver or library.
+        what: &'static str,
+        /// What the file names.
+        found: String,
+        /// What is at hand.
+        allowed: String,
+    },
+    /// An entry cannot be right.
+    #[error("shape {number}: {kernel} in {splits} splits: {reason}; allowed: what elsa tune has written")]
+    Entry {
+        /// The number of the entry in the file, from one.
+        number: usize,
+        /// The kernel that it names.
+        kernel: String,
+        /// The splits that it names.
+        splits: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The fastest kernel and splits of a class of shapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunedShape {
+    /// The class.
+    pub class: ShapeClass,
+    /// Name of the kernel.
+    pub kernel: String,
+    /// Number of splits of the keys.
+    pub splits: usize,
+}
+
+/// The contents of a tuned file, valid for this build and for one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuned {
+    device: Device,
+    shapes: Vec<(TunedShape, Division)>,
+}
+
+/// A tuned file that an engine was asked to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunedFile {
+    /// The file.
+    pub path: PathBuf,
+    /// Its contents, or why they are not used.
+    pub contents: Result<Tuned, TunedError>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    name: String,
+    capability: String,
+    sms: usize,
+    driver: String,
+    library: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: u32,
+    device: Device,
+    #[serde(default)]
+    shape: Vec<Entry>,
+    end: End,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct End {
+    shapes: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    dtype: String,
+    heads: usize,
+    kv_heads: usize,
+    queries: usize,
+    keys: usize,
+    head_dim: usize,
+    value_dim: usize,
+    windows: usize,
+    changes: Vec<String>,
+    half_scores: bool,
+    kernel: String,
+    splits: usize,
+}
+
+impl Device {
+    fn of(info: &DeviceInfo) -> Device {
+        let version = |(major, minor): (u32, u32)| format!("{major}.{minor}");
+        Device {
+            name: info.name.clone(),
+            capability: version(info.profile.capability),
+            sms: info.profile.sms,
+            driver: version(info.driver),
+            library: VERSION.to_owned(),
+        }
+    }
+
+    /// Whether this is `other`.
+    fn check(&self, other: &Device) -> Result<(), TunedError> {
+        let facts = |d: &Device| {
+            [
+                ("device", d.name.clone()),
+                ("compute capability", d.capability.clone()),
+                ("a number of SMs of", d.sms.to_string()),
+                ("driver", d.driver.clone()),
+                ("library", d.library.clone()),
+            ]
+        };
+        for ((what, found), (_, allowed)) in facts(self).into_iter().zip(facts(other)) {
+            if found != allowed {
+                return Err(TunedError::Other { what, found, allowed });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The attention kernels in the order in which the chooser counts them.
+fn candidates() -> impl Iterator<Item = &'static GpuKernelSpec> {
+    GPU_KERNELS.iter().filter_map(GpuKernel::attention)
+}
+
+impl Entry {
+    /// The shape and its division.
+    fn checked(self) -> Result<(TunedShape, Division), String> {
+        let dtype =
+            [DType::F32, DType::F16, DType::Bf16].into_iter().find(|dtype| dtype.name() == self.dtype);
+        let dtype = dtype.ok_or_else(|| format!("dtype {:?}", self.dtype))?;
+        let changes = self.changes.iter().try_fold(Changes::default(), |set, name| set.with(name));
+        let class = ShapeClass {
+            dtype,
+            half_scores: self.half_scores,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            queries: self.queries,
+            keys: self.keys,
+            head_dim: self.head_dim,
+            value_dim: self.value_dim,
+            windows: self.windows,
+            changes: changes.ok_or_else(|| format!("changes {:?}", self.changes))?,
+        };
+        let found = candidates().enumerate().find(|(_, spec)| spec.name == self.kernel);
+        let (candidate, spec) = found.ok_or("this build has no such kernel")?;
+        class.check(spec, self.splits)?;
+        let division = Division { candidate, splits: self.splits };
+        Ok((TunedShape { class, kernel: self.kernel, splits: self.splits }, division))
+    }
+}
+
+impl Tuned {
+    /// What was measured on `device`.
+    ///
+    /// # Errors
+    /// Returns an error if a shape is impossible, or occurs twice.
+    pub fn new(device: &DeviceInfo, shapes: Vec<TunedShape>) -> Result<Tuned, TunedError> {
+        let entries = shapes.into_iter().map(|TunedShape { class, kernel, splits }| Entry {
+            dtype: class.dtype.name().to_owned(),
+            heads: class.heads,
+            kv_heads: class.kv_heads,
+            queries: class.queries,
+            keys: class.keys,
+            head_dim: class.head_dim,
+            value_dim: class.value_dim,
+            windows: class.windows,
+            changes: class.changes.names().map(str::to_owned).collect(),
+            half_scores: class.half_scores,
+            kernel,
+            splits,
+        });
+        Ok(Tuned { device: Device::of(device), shapes: checked(entries)? })
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// Returns an error if the text is no tuned file, or only a part of one, or if one of its shapes is impossible or
+    /// occurs twice.
+    pub fn parse(text: &str) -> Result<Tuned, TunedError> {
+        let fault = |found: String| TunedError::Format(found);
+        let document: Document = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|at| text.get(..at.start).unwrap_or(text).lines().count().max(1));
+            let line = line.map_or(String::new(), |line| format!("line {line}: "));
+            fault(format!("{line}{}", e.message().replace('\n', " ")))
+        })?;
+        if document.format != FORMAT {
+            return Err(fault(format!("format {}, not {FORMAT}", document.format)));
+        }
+        if document.end.shapes != document.shape.len() {
+            let (found, told) = (document.shape.len(), document.end.shapes);
+            return Err(fault(format!("{found} shapes, and its end tells of {told}")));
+        }
+        Ok(Tuned { device: document.device, shapes: checked(document.shape)? })
+    }
+
+    /// Reads a file that was measured on `device`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, if it is longer than a mebibyte, if it is not valid, or if it was
+    /// measured on another device, with another driver, or with another version of this library.
+    pub fn load(path: &Path, device: &DeviceInfo) -> Result<Tuned, TunedError> {
+        let read = |e: io::Error| TunedError::Read(e.to_string());
+        let metadata = fs::metadata(path).map_err(read)?;
+        if !metadata.is_file() {
+            return Err(TunedError::Read("not a file".into()));
+        }
+        if metadata.len() > LARGEST {
+            return Err(TunedError::Format(format!(
+                "{} bytes, and at most {LARGEST} are read",
+                metadata.len()
+            )));
+        }
+        let tuned = Tuned::parse(&fs::read_to_string(path).map_err(read)?)?;
+        tuned.device.check(&Device::of(device))?;
+        Ok(tuned)
+    }
+
+    /// The file that is used where none is named: `elsa/tuned.toml` in `XDG_CONFIG_HOME`, or in `.config` in the home
+    /// folder. `None` if the environment names neither folder.
+    #[must_use]
+    pub fn standard_path() -> Option<PathBuf> {
+        let folder = |name| env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute());
+        let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
+        config.map(|config| config.join(STANDARD))
+    }
+
+    /// The file that the environment variable `ELSA_TUNED` names, if it is set and not empty.
+    #[must_use]
+    pub fn named_path() -> Option<PathBuf> {
+        env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
+    }
+
+    /// The text of the file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let d = &self.device;
+        let mut text = format!(
+            "# Written by elsa tune: the fastest kernels and divisions of the keys on one GPU.\nformat = {FORMAT}\n\n\
+             [device]\nname = {}\ncapability = {}\nsms = {}\ndriver = {}\nlibrary = {}\n",
+            quoted(&d.name),
+            quoted(&d.capability),
+            d.sms,
+            quoted(&d.driver),
+            quoted(&d.library)
+        );
+        for (TunedShape { class: c, kernel, splits }, _) in &self.shapes {
+            let changes: Vec<String> = c.changes.names().map(quoted).collect();
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "\n[[shape]]\ndtype = {}\nheads = {}\nkv_heads = {}\nqueries = {}\nkeys = {}\nhead_dim = {}\n\
+                 value_dim = {}\nwindows = {}\nchanges = [{}]\nhalf_scores = {}\nkernel = {}\nsplits = {splits}\n",
+                quoted(c.dtype.name()),
+                c.heads,
+                c.kv_heads,
+                c.queries,
+                c.keys,
+                c.head_dim,
+                c.value_dim,
+                c.windows,
+                changes.join(", "),
+                c.half_scores,
+                quoted(kernel)
+            );
+        }
+        let _ = write!(text, "\n[end]\nshapes = {}\n", self.shapes.len());
+        text
+    }
+
+    /// The shapes.
+    pub fn shapes(&self) -> impl ExactSizeIterator<Item = &TunedShape> {
+        self.shapes.iter().map(|(shape, _)| shape)
+    }
+
+    /// What was measured for problems like this one.
+    pub(crate) fn division(&self, problem: &Problem, half_scores: bool) -> Option<Division> {
+        let class = ShapeClass::of(problem, half_scores)?;
+        self.shapes.iter().find(|(shape, _)| shape.class == class).map(|(_, division)| *division)
+    }
+}
+
+/// Checks entries, each by itself and against those before it.
+fn checked(entries: impl IntoIterator<Item = Entry>) -> Result<Vec<(TunedShape, Division)>, TunedError> {
+    let mut shapes: Vec<(TunedShape, Division)> = Vec::new();
+    for (at, entry) in entries.into_iter().enumerate() {
+        let (kernel, splits) = (entry.kernel.clone(), entry.splits);
+        let refused = |reason| TunedError::Entry { number: at + 1, kernel, splits, reason };
+        match entry.checked() {
+            Ok((shape, _)) if shapes.iter().any(|(other, _)| other.class == shape.class) => {
+                return Err(refused("a shape before it is the same".into()));
+            }
+            Ok(shape) => shapes.push(shape),
+            Err(reason) => return Err(refused(reason)),
+        }
+    }
+    Ok(shapes)
+}
+
+/// A string as TOML writes it.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(c));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "\""
+}
+
+impl Tuning {
+    /// The file, and its contents if they are valid for `device`; `None` if no file is asked for. A file that is not
+    /// used is reported by a warning.
+    pub(crate) fn open(&self, device: &DeviceInfo) -> Option<TunedFile> {
+        let named = match self {
+            Tuning::Off => return None,
+            Tuning::Environment => Some(Tuned::named_path()?),
+            Tuning::Standard => Tuned::standard_path(),
+            Tuning::File(path) => Some(path.clone()),
+        };
+        let contents = match &named {
+            Some(path) => Tuned::load(path, device),
+            None => Err(TunedError::NoFolder),
+        };
+        let path = named.unwrap_or_else(|| PathBuf::from(STANDARD));
+        match &contents {
+            Ok(tuned) => log::debug!("{}: {} tuned shapes", path.display(), tuned.shapes.len()),
+            Err(e) => log::warn!("tuned: {}: {e}; the chooser decides", path.display()),
+        }
+        Some(TunedFile { path, contents })
+    }
+}
+
+#[cfg(test)]
+#[path = "tuned_tests.rs"]
+mod tests;
