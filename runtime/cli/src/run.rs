@@ -181,7 +181,7 @@ fn streamed(args: &RunArgs) -> Result<(), Error> {
     } else {
         say(&format!(
             "wrote {} {:?} {} {}",
-            one_line(&args.out.to_string()),
+            one_line(&args.out.as_ref().map(ToString::to_string).unwrap_or_default()),
             job.shapes[Operand::Output],
             job.problem.spec().dtype,
             done

@@ -79,6 +79,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
         (args.present_k.is_some(), "present-k"),
         (args.present_v.is_some(), "present-v"),
         (args.certificate, "certificate"),
+        (args.stream.is_asked(), "host-budget"),
         (args.problem.past_k.is_some(), "past-k"),
         (args.problem.past_v.is_some(), "past-v"),
         (args.problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
