@@ -38,7 +38,6 @@ pub struct InfoArgs {
 fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
     let engine = Engine::new(&EngineOptions::default())?;
     let plan = stream::plan(&engine, &shape.problem(args.dtype)?, budget)?;
-    let account = stream::accounted(plan.account());
     let mut out = std::io::stdout().lock();
     if args.json {
         let value = serde_json::json!({
@@ -46,7 +45,7 @@ fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
             "host_budget": budget,
             "resident_rows": plan.resident_rows(),
             "chunk_keys": plan.choice().chunk,
-            "account": account,
+            "account": stream::accounted(plan.account()),
         });
         return Ok(report::json(&mut out, &value)?);
     }
@@ -57,9 +56,10 @@ fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
         plan.resident_rows(),
         plan.choice().chunk
     )?;
-    for (part, bytes) in &account {
-        writeln!(out, "{part:<10}{bytes} bytes")?;
+    for (part, bytes) in plan.account().iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "{:<10}{bytes} bytes", part.name())?;
     }
+    writeln!(out, "total     {} bytes", plan.account().total())?;
     Ok(())
 }
 
