@@ -64,5 +64,5 @@ pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, Ru
 pub use presence::{Present, backends};
 pub use stream::{PrefetchError, Sink, Source, Times, prefetch};
 
-pub use elsa_core::attention::plan::{Method, Written};
+pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};
 pub use elsa_core::profile::InstructionSet;

@@ -156,7 +156,7 @@ pub enum Error {
     #[error("--backend: cuda: {0}")]
     Device(#[from] DeviceError),
     /// A plan that cannot be made. Its text starts with the argument.
-    #[error("--{0}")]
+    #[error("--{}", flag::plan(.0))]
     Plan(#[from] PlanError),
     /// Data that cannot be bound. Its text starts with the argument.
     #[error("--{}", flag::bind(.0))]
@@ -177,6 +177,9 @@ pub enum Error {
         /// The cause.
         source: std::io::Error,
     },
+    /// A streamed run that failed.
+    #[error("{0}")]
+    Stream(String),
     /// Standard output failed.
     #[error("standard output: {0}")]
     Print(#[from] std::io::Error),
@@ -264,8 +267,10 @@ impl Error {
                 | Refused::Math
                 | Refused::HeadSize { .. }
                 | Refused::Extent { .. }
-                | Refused::Budget { .. },
-            )) => REQUEST,
+                | Refused::Budget { .. }
+                | Refused::HostBudget { .. },
+            ))
+            | Error::Plan(PlanError::NotStreamed { .. } | PlanError::Beyond { .. }) => REQUEST,
             // What a request can cause. Everything else is a failure of the device that holds the file.
             Error::Read { source, .. } => match source.kind() {
                 ErrorKind::NotFound

@@ -1,7 +1,7 @@
 //! The flags of the tool for the arguments that errors of the library name.
 
 use elsa_core::argument::ArgumentError;
-use elsa_runtime::BindError;
+use elsa_runtime::{BindError, PlanError};
 
 /// The flag, without its dashes, for an argument, which has the name of a field of the C interface. A name without such
 /// a field stays as it is.
@@ -35,6 +35,12 @@ pub fn flag(argument: &'static str) -> &'static str {
 #[must_use]
 pub fn problem(e: ArgumentError) -> String {
     e.renamed(flag).to_string()
+}
+
+/// The message of an error about a plan, by flag.
+#[must_use]
+pub fn plan(e: &PlanError) -> String {
+    e.to_string().replacen("host_budget", "host-budget", 1)
 }
 
 /// The message of an error about the tensors of a call, by flag.

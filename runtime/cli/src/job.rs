@@ -32,6 +32,23 @@ impl Job {
     /// # Errors
     /// The first thing that is not allowed.
     pub fn load(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
+        Job::made(args, present, Tensor::load)
+    }
+
+    /// Reads the headers of the files of `args`, and lists as a whole. Elements of tensors are left where they are, and
+    /// nothing about them is checked.
+    ///
+    /// # Errors
+    /// The first thing that is not allowed.
+    pub fn headers(args: &ProblemArgs, present: [bool; 2]) -> Result<Job, Error> {
+        Job::made(args, present, Tensor::header)
+    }
+
+    fn made(
+        args: &ProblemArgs,
+        present: [bool; 2],
+        load: fn(&'static str, &Source, Accept) -> Result<Tensor, Error>,
+    ) -> Result<Job, Error> {
         let mut loaded: Vec<(Source, Accept, Rc<Tensor>)> = Vec::new();
         let tensors = Tensors::try_from_fn(|operand| -> Result<_, Error> {
             let accept = match operand {
@@ -43,7 +60,7 @@ impl Job {
             if let Some((.., tensor)) = loaded.iter().find(|(s, a, _)| (s, *a) == (source, accept)) {
                 return Ok(Some(Rc::clone(tensor)));
             }
-            let tensor = Rc::new(Tensor::load(args.flag(operand.argument()), source, accept)?);
+            let tensor = Rc::new(load(args.flag(operand.argument()), source, accept)?);
             loaded.push((source.clone(), accept, Rc::clone(&tensor)));
             Ok(Some(tensor))
         })?;
@@ -157,8 +174,30 @@ impl Job {
             |fault: ArgumentError| files.explain_spec(fault.renamed(|name| args.flag(name)), &spec);
         let problem = spec.check().map_err(explained)?;
         let job = Job { problem, tensors, lengths, shapes };
-        job.inputs()?.check(&job.problem)?;
+        match job.tensors.iter().any(|(_, tensor)| tensor.as_ref().is_some_and(|t| t.in_file().is_some())) {
+            true => job.lengths.borrow().check(&job.problem)?,
+            false => job.inputs()?.check(&job.problem)?,
+        }
         Ok(job)
+    }
+
+    /// The tensor of an operand.
+    #[must_use]
+    pub fn tensor(&self, operand: Operand) -> Option<&Tensor> {
+        self.tensors[operand].as_deref()
+    }
+
+    /// The lengths of the sequences.
+    #[must_use]
+    pub fn lengths(&self) -> Lengths<'_> {
+        self.lengths.borrow()
+    }
+
+    /// What tells the files that were read from others, and from themselves once they have been written.
+    #[must_use]
+    pub fn stamps(&self) -> Vec<String> {
+        let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
+        tensors.chain(self.lengths.tensors()).map(Tensor::stamp).collect()
     }
 
     /// Requires that no file has changed since it was read. An answer is then that of the files as they are.

@@ -44,6 +44,7 @@ pub mod scenario;
 pub mod serial;
 pub mod shape;
 pub mod signals;
+pub mod stream;
 mod target;
 mod temporary;
 pub mod tensor;

@@ -9,10 +9,11 @@ use crate::job::Job;
 use crate::memory::{Buffer, zeros};
 use crate::progress;
 use crate::report;
+use crate::stream::{self, StreamArgs};
 use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
 use clap::{Arg, Args};
-use elsa_core::attention::{Operand, Outputs, StateOut};
+use elsa_core::attention::{Operand, Outputs, Problem, StateOut};
 use elsa_runtime::PlanOptions;
 use serde::Serialize;
 use std::io::Write;
@@ -82,6 +83,9 @@ pub struct RunArgs {
     /// What computes.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// Tensors that stay in their files.
+    #[command(flatten)]
+    pub stream: StreamArgs,
     /// Measure the tensors, and print how wrong the output may be as one JSON line
     #[arg(long)]
     pub certificate: bool,
@@ -92,7 +96,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Checks that every output can be written. The outputs are prepared in the order in which [`run`] lists them.
-    fn writer(&self) -> Result<Writer, Error> {
+    pub fn writer(&self) -> Result<Writer, Error> {
         let mut writer = Writer::default();
         for (operand, source) in [
             (Operand::Output, Some(&self.out)),
@@ -126,8 +130,9 @@ struct Report {
     ms: f64,
 }
 
+/// The sizes of a problem.
 #[derive(Debug, Serialize)]
-struct Sizes {
+pub struct Sizes {
     batch: usize,
     heads: usize,
     kv_heads: usize,
@@ -137,11 +142,58 @@ struct Sizes {
     value_dim: usize,
 }
 
+impl Sizes {
+    /// The sizes of `problem`.
+    #[must_use]
+    pub fn of(problem: &Problem) -> Sizes {
+        Sizes {
+            batch: problem.sequences(),
+            heads: problem.heads(),
+            kv_heads: problem.kv_heads(),
+            queries: problem.spec().query.tokens(),
+            keys: problem.keys(),
+            dim: problem.head_dim(),
+            value_dim: problem.value_dim(),
+        }
+    }
+}
+
+/// Runs the command on tensors that stay in their files.
+fn streamed(args: &RunArgs) -> Result<(), Error> {
+    if args.certificate {
+        let found = "given with --host-budget".into();
+        return Err(Error::Argument { argument: "certificate", found, allowed: "runs in memory".into() });
+    }
+    let job = Job::headers(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
+    let wanted = stream::Wanted {
+        lse: args.lse_out.is_some(),
+        states: args.state_out.is_some(),
+        presents: [args.present_k.is_some(), args.present_v.is_some()],
+    };
+    let done = stream::run(&job, &args.stream, &args.engine, wanted, || args.writer())?;
+    if args.json {
+        let sizes = Sizes::of(&job.problem);
+        report::json(&mut std::io::stdout().lock(), &done.report(sizes))?;
+    } else {
+        say(&format!(
+            "wrote {} {:?} {} {}",
+            one_line(&args.out.to_string()),
+            job.shapes[Operand::Output],
+            job.problem.spec().dtype,
+            done
+        ));
+    }
+    Ok(())
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn run(args: &RunArgs) -> Result<(), Error> {
+    if args.stream.is_asked() {
+        return streamed(args);
+    }
     let job = Job::load(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let problem = job.problem;
     let engine = args.engine.engine()?;
@@ -216,15 +268,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             kernel,
             threads: engine.threads(),
             dtype: dtype.name(),
-            shape: Sizes {
-                batch: problem.sequences(),
-                heads: problem.heads(),
-                kv_heads: problem.kv_heads(),
-                queries: problem.spec().query.tokens(),
-                keys: problem.keys(),
-                dim: problem.head_dim(),
-                value_dim: problem.value_dim(),
-            },
+            shape: Sizes::of(&problem),
             workspace_bytes: plan.workspace_bytes(),
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms,

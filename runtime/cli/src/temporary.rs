@@ -57,7 +57,9 @@ impl Temporary {
         Ok(made)
     }
 
-    fn get(&self) -> Option<&File> {
+    /// The file; none once it is removed or has its final name.
+    #[must_use]
+    pub fn get(&self) -> Option<&File> {
         self.file.as_ref().map(NamedTempFile::as_file)
     }
 

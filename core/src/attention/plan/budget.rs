@@ -168,6 +168,23 @@ pub struct StreamOptions {
     pub segments: usize,
     /// What the run may take.
     pub limits: Limits,
+    /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
+    pub sizes: Option<UnitSizes>,
+}
+
+/// Sizes of units and chunks, as [`StreamChoice`] has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitSizes {
+    /// Sequences of a unit.
+    pub sequences: usize,
+    /// Query heads of a unit.
+    pub heads: usize,
+    /// Query tiles of a unit in each head.
+    pub tiles: usize,
+    /// Vectors of the widest tile.
+    pub vectors: usize,
+    /// Keys of a chunk.
+    pub chunk: usize,
 }
 
 impl StreamOptions {
@@ -194,6 +211,13 @@ pub struct StreamChoice {
 }
 
 impl StreamChoice {
+    /// The sizes of units and chunks.
+    #[must_use]
+    pub const fn sizes(&self) -> UnitSizes {
+        let StreamChoice { sequences, heads, tiles, chunk, .. } = *self;
+        UnitSizes { sequences, heads, tiles, vectors: self.cpu.vectors, chunk }
+    }
+
     /// Largest number of query rows of a unit in one head of `problem`.
     #[must_use]
     pub fn rows(&self, problem: &Problem) -> usize {
@@ -334,6 +358,12 @@ pub fn choose_stream<'a>(
     let budget = options.limits.on_host();
     let size =
         |choice: &StreamChoice| choice.account(problem, options).map_or(usize::MAX, |account| account.host());
+    if let Some(sizes) = options.sizes {
+        return repeated(problem, &cpu, &sizes, size, budget).map(|mut choice| {
+            choice.account = choice.account(problem, options).unwrap_or_default();
+            choice
+        });
+    }
     let longest = keys.div_ceil(cpu.segment).max(1);
     let mut segments = options.segments.clamp(1, longest);
     let first = StreamChoice { cpu, sequences: 1, heads: 1, tiles: 1, chunk: 0, account: Account::default() };
@@ -361,6 +391,29 @@ pub fn choose_stream<'a>(
         choice.account = choice.account(problem, options).unwrap_or_default();
         choice
     })
+}
+
+/// The choice with units of given sizes. Sizes that the problem does not have are clamped to it.
+fn repeated(
+    problem: &Problem,
+    cpu: &CpuChoice,
+    sizes: &UnitSizes,
+    size: impl Fn(&StreamChoice) -> usize,
+    budget: usize,
+) -> Result<StreamChoice, ChooseError> {
+    let (heads, group) = (problem.heads(), problem.heads() / problem.kv_heads());
+    let several = if problem.spec().packed.is_some() { 1 } else { problem.spec().query.batch() };
+    let whole = if sizes.heads < group { sizes.heads } else { sizes.heads / group * group };
+    let cpu = CpuChoice { vectors: sizes.vectors.clamp(1, cpu.vectors), ..*cpu };
+    let tiles = cpu.tiling(problem.spec().query.tokens()).count().max(1);
+    let chunk = sizes.chunk.clamp(1, problem.keys().max(1)).next_multiple_of(cpu.segment);
+    let start = StreamChoice { cpu, sequences: 1, heads: 1, tiles: 1, chunk, account: Account::default() };
+    let choice =
+        start.with([sizes.sequences.clamp(1, several), whole.clamp(1, heads), sizes.tiles.clamp(1, tiles)]);
+    match size(&choice) {
+        needed if needed <= budget => Ok(choice),
+        needed => Err(ChooseError::HostBudget { needed, budget }),
+    }
 }
 
 /// Adds tiles, then heads, then sequences, while the choice fits.

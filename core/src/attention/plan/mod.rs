@@ -8,7 +8,7 @@ mod kernel;
 mod layout;
 mod share;
 
-pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, Written, choose_stream};
+pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
 pub use choice::{
     BLOCK_SIZES, ChooseError, CpuChoice, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };

@@ -3,11 +3,13 @@
 mod board;
 mod profile;
 
+use crate::args::values::{bytes, dtype};
 use crate::board::{Description, Root, describe};
 use crate::error::{Error, one_line};
 use crate::machine;
 use crate::report::{self, Loaded};
 use crate::shape::Shape;
+use crate::stream;
 use clap::Args;
 use elsa_core::dtype::DType;
 use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, backends};
@@ -18,9 +20,47 @@ use std::io::Write;
 /// `elsa info`.
 #[derive(Args, Debug)]
 pub struct InfoArgs {
+    /// The account of a streamed run of --shape (elsa run --host-budget) instead: which rows stay, and every byte
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, requires = "shape")]
+    pub budget: Option<usize>,
+    /// The problem of the account, as elsa bench --shape has it
+    #[arg(long, value_name = "SHAPE", requires = "budget")]
+    pub shape: Option<Shape>,
+    /// Element type of the account's problem
+    #[arg(long, default_value = "f32", value_parser = dtype(), requires = "budget")]
+    pub dtype: DType,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// Prints the account of a streamed run.
+fn account(args: &InfoArgs, shape: Shape, budget: usize) -> Result<(), Error> {
+    let engine = Engine::new(&EngineOptions::default())?;
+    let plan = stream::plan(&engine, &shape.problem(args.dtype)?, budget)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let value = serde_json::json!({
+            "what": "account",
+            "host_budget": budget,
+            "resident_rows": plan.resident_rows(),
+            "chunk_keys": plan.choice().chunk,
+            "account": stream::accounted(plan.account()),
+        });
+        return Ok(report::json(&mut out, &value)?);
+    }
+    writeln!(out, "budget    {budget} bytes")?;
+    writeln!(
+        out,
+        "rows      {} stay while chunks of {} keys pass",
+        plan.resident_rows(),
+        plan.choice().chunk
+    )?;
+    for (part, bytes) in plan.account().iter().filter(|(_, bytes)| *bytes > 0) {
+        writeln!(out, "{:<10}{bytes} bytes", part.name())?;
+    }
+    writeln!(out, "total     {} bytes", plan.account().total())?;
+    Ok(())
 }
 
 #[derive(Debug, Serialize)]
@@ -87,6 +127,9 @@ struct Info {
 /// # Errors
 /// Standard output that cannot be written.
 pub fn info(args: &InfoArgs) -> Result<(), Error> {
+    if let (Some(budget), Some(shape)) = (args.budget, args.shape) {
+        return account(args, shape, budget);
+    }
     let (chosen, threads, gpu, why) = match Engine::new(&EngineOptions::default()) {
         Ok(engine) => {
             let gpu = engine.device().map(|device| Gpu::of(device, &engine)).transpose()?;

@@ -10,7 +10,7 @@ use super::{npy, npz, safetensors};
 use crate::error::TensorError;
 use crate::memory::Buffer;
 use bytemuck::{Pod, Zeroable};
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 
 /// Element types that an argument takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,39 @@ pub fn read(
             elements(&mut file, header, accept)
         }
     }
+}
+
+/// Where the tensor `name` of a file of `length` bytes lies, and what its header says. Its elements are not read: the
+/// contents have none.
+///
+/// # Errors
+/// As [`read`], and an archive, whose members cannot be read by range.
+pub fn header(
+    mut file: impl Read + Seek,
+    length: u64,
+    format: Format,
+    name: Option<&str>,
+    accept: Accept,
+) -> Result<(Contents, u64), Fault> {
+    let (header, start) = match format {
+        Format::Npy => {
+            let header = npy::header(&mut file, length)?;
+            let start = length - header.bytes as u64;
+            (header, start)
+        }
+        Format::Npz => {
+            let (found, allowed) =
+                ("a member of an archive".into(), ".npy or .safetensors, which are read by range");
+            return Err(TensorError::Format { format: ".npy", found, allowed }.into());
+        }
+        Format::Safetensors => {
+            safetensors::Directory::read(&mut file, length)?.find(name.unwrap_or_default())?
+        }
+    };
+    let none = Header { shape: Vec::new(), bytes: 0, ..header };
+    let mut contents = elements(&mut io::empty(), none, accept)?;
+    contents.shape = header.shape;
+    Ok((contents, start))
 }
 
 fn elements(reader: &mut dyn Read, header: Header, accept: Accept) -> Result<Contents, Fault> {

@@ -72,6 +72,14 @@ impl InputFile {
         &self.file
     }
 
+    /// What tells this file from others, and from itself once it has been written: device, inode, size, and when it was
+    /// last written.
+    #[must_use]
+    pub fn stamp(&self) -> String {
+        let Stamp { device, inode, size, written: (seconds, nanoseconds) } = self.stamp;
+        format!("{device}:{inode} {size} {seconds}.{nanoseconds:09}")
+    }
+
     /// The path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {

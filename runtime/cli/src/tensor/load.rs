@@ -14,6 +14,8 @@ pub struct Tensor {
     // Holds the advisory lock.
     file: InputFile,
     contents: Contents,
+    /// Where the elements start in the file, if they were left there.
+    start: Option<u64>,
 }
 
 impl Tensor {
@@ -23,24 +25,53 @@ impl Tensor {
     /// A file that cannot be read, that is malformed, that changes meanwhile, or whose type `accept` does not take;
     /// memory that the system refuses.
     pub fn load(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
+        Tensor::opened(argument, source, accept, |file, name| {
+            let contents = contents::read(file.reader(), file.length(), source.format, name, accept)?;
+            Ok((contents, None))
+        })
+    }
+
+    /// Reads the header of the tensor at `source`, and leaves its elements in the file.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`], and an archive.
+    pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
+        Tensor::opened(argument, source, accept, |file, name| {
+            let (contents, start) =
+                contents::header(file.reader(), file.length(), source.format, name, accept)?;
+            Ok((contents, Some(start)))
+        })
+    }
+
+    fn opened(
+        argument: &'static str,
+        source: &Source,
+        accept: Accept,
+        read: impl FnOnce(&InputFile, Option<&str>) -> Result<(Contents, Option<u64>), Fault>,
+    ) -> Result<Tensor, Error> {
         let path = || source.path.clone();
         let unread = |source| Error::Read { argument, path: path(), source };
         let file = InputFile::open(&source.path).map_err(unread)?;
         log::debug!("reading {source} in a file of {} bytes", file.length());
-        let read =
-            contents::read(file.reader(), file.length(), source.format, source.name.as_deref(), accept);
+        let read = read(&file, source.name.as_deref());
         // What was read of a file that changed is neither the old contents nor the new.
         if !file.unchanged() {
             return Err(Error::Changed { argument, path: path() });
         }
-        let contents = read.map_err(|fault| match fault {
+        let (contents, start) = read.map_err(|fault| match fault {
             Fault::Content(source) => {
                 Error::Tensor { argument, path: path(), source: accept.narrowed(source) }
             }
             Fault::Io(source) => unread(source),
             Fault::Memory(bytes) => Error::Memory { argument, bytes },
         })?;
-        Ok(Tensor { argument, file, contents })
+        Ok(Tensor { argument, file, contents, start })
+    }
+
+    /// The file, if the elements were left there, and where they start.
+    #[must_use]
+    pub fn in_file(&self) -> Option<(&InputFile, u64)> {
+        Some((&self.file, self.start?))
     }
 
     /// The element type in the file.
@@ -92,6 +123,18 @@ impl Tensor {
             };
             format!("--{}: {}: f64 is rounded to f32{infinite}", self.argument, self.file.path().display())
         })
+    }
+
+    /// The flag, and what tells the file from others and from itself once it has been written.
+    #[must_use]
+    pub fn stamp(&self) -> String {
+        format!("{} {}", self.argument, self.file.stamp())
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &std::path::Path {
+        self.file.path()
     }
 
     /// Requires that the file is still the one that was read.

@@ -15,6 +15,7 @@ mod source;
 mod stored;
 
 pub use contents::{Accept, Contents, Data, read};
+pub use file::InputFile;
 pub use load::Tensor;
 pub use source::{Format, Source};
 pub use stored::{Fault, Header, Stored};

@@ -44,6 +44,21 @@ enum Sink {
     Direct(File),
 }
 
+/// A file that is to be written.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The flag, without its dashes.
+    pub argument: &'static str,
+    /// The target, with links followed.
+    pub path: PathBuf,
+    /// A file beside the target, unless that is written directly.
+    pub temporary: Option<Temporary>,
+    /// The target itself, if it is no regular file.
+    pub direct: Option<File>,
+    /// Its format.
+    pub format: Format,
+}
+
 /// A file whose tensors are kept.
 struct Kept {
     file: InputFile,
@@ -136,6 +151,27 @@ impl Writer {
         Ok(())
     }
 
+    /// The prepared files, in the order in which they were added, for a caller that writes them itself and
+    /// [replaces](temporary::replace) their targets.
+    ///
+    /// # Errors
+    /// A target of which a part is kept, or that holds several outputs.
+    pub fn prepared(self) -> Result<Vec<Prepared>, Error> {
+        let each = self.targets.into_iter().map(|target| {
+            let Target { argument, path, sink, format, .. } = target;
+            if format == Format::Safetensors {
+                let found = format!("{} in a streamed run", path.display());
+                return Err(Error::Argument { argument, found, allowed: "path.npy".into() });
+            }
+            let (temporary, direct) = match sink {
+                Sink::Replace(temporary) => (Some(temporary), None),
+                Sink::Direct(file) => (None, Some(file)),
+            };
+            Ok(Prepared { argument, path, temporary, direct, format })
+        });
+        each.collect()
+    }
+
     /// Writes `outputs`, one for each call of [`Writer::add`] or [`Writer::add_archive`] and in their order, and
     /// renames all files to their names.
     ///
@@ -209,7 +245,9 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, Option<Metadata>)> {
     Err(io::Error::other("too many links"))
 }
 
-fn folder(path: &Path) -> &Path {
+/// The folder of a file.
+#[must_use]
+pub fn folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -217,7 +255,10 @@ fn folder(path: &Path) -> &Path {
 }
 
 /// Waits until the names in `folder` are on the device, where the file system can tell.
-fn sync(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the file system reports.
+pub fn sync(folder: &Path) -> io::Result<()> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         // A folder that may be written but not read, and file systems that sync no folders.
         Err(e)

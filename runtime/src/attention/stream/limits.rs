@@ -4,7 +4,7 @@
 const THREAD: usize = 96 << 10;
 
 /// Bytes for code that has not run yet, the tables of pages, and the allocator's own.
-const CODE: usize = 1 << 20;
+const CODE: usize = 1536 << 10;
 
 /// Bytes of the line `name` of `/proc/self/status`; none where there is no such file.
 fn status(name: &str) -> Option<usize> {

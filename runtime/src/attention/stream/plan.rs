@@ -9,10 +9,13 @@ use crate::engine::Engine;
 use crate::error::PlanError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
-    Account, ChooseError, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, WorkspaceLayout,
-    Written, choose_stream,
+    Account, ChooseError, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, UnitSizes,
+    WorkspaceLayout, Written, choose_stream,
 };
 use elsa_kernels::registry;
+
+/// Bytes by which what a process takes before a run may differ from one start to the next.
+const VARIES: usize = 512 << 10;
 
 /// Options of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +32,8 @@ pub struct StreamOptions {
     /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I of the
     /// paper). It is rounded up to whole segments, and shorter where rows need the memory.
     pub eta: f64,
+    /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
+    pub sizes: Option<UnitSizes>,
 }
 
 impl StreamOptions {
@@ -41,6 +46,7 @@ impl StreamOptions {
             host_budget,
             device_budget: None,
             eta: 1.0,
+            sizes: None,
         }
     }
 }
@@ -80,7 +86,11 @@ impl Engine {
         if !(options.eta.is_finite() && options.eta > 0.0) {
             return Err(refused("eta", "a positive finite number"));
         }
-        let taken = fixed(self.threads());
+        let mut taken = fixed(self.threads());
+        if options.sizes.is_some() {
+            // The process that goes on may have a little more than the one that chose.
+            taken = taken.saturating_sub(VARIES);
+        }
         if let Some(available) = available_memory()
             && (options.host_budget.saturating_sub(taken) as u64) > available.bytes
         {
@@ -100,6 +110,7 @@ impl Engine {
             },
             written: options.written,
             segments,
+            sizes: options.sizes,
             limits: Limits {
                 host: options.host_budget,
                 device: options.device_budget,

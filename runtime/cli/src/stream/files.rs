@@ -1,0 +1,100 @@
+//! Tensors in files, read by range.
+
+use crate::job::Job;
+use crate::tensor::Stored;
+use elsa_core::attention::{Operand, Operands};
+use elsa_runtime::Source;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Bytes of a file that are converted at once.
+const PIECE: usize = 64 << 10;
+
+/// A tensor in a file.
+#[derive(Clone, Copy, Debug)]
+struct Tensor<'a> {
+    file: &'a File,
+    /// Where its elements start.
+    start: u64,
+    stored: Stored,
+}
+
+/// The tensors of a job whose elements were left in their files. Elements of f64 are rounded to f32, and i32 widened to i64.
+#[derive(Debug)]
+pub struct Files<'a> {
+    tensors: Operands<Option<Tensor<'a>>>,
+    piece: Vec<u8>,
+}
+
+impl<'a> Files<'a> {
+    /// The tensors of `job`. Returns `None` if the system refuses memory.
+    #[must_use]
+    pub fn of(job: &'a Job) -> Option<Files<'a>> {
+        let tensors = Operands::from_fn(|operand| {
+            let tensor = job.tensor(operand)?;
+            let (file, start) = tensor.in_file()?;
+            Some(Tensor { file: file.reader(), start, stored: tensor.dtype() })
+        });
+        let mut piece = Vec::new();
+        piece.try_reserve_exact(PIECE).ok()?;
+        piece.resize(PIECE, 0);
+        Some(Files { tensors, piece })
+    }
+}
+
+impl Source<Operand> for Files<'_> {
+    fn read(&mut self, operand: Operand, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let Tensor { file, start, stored } = self.tensors[operand].ok_or(io::ErrorKind::NotFound)?;
+        match stored {
+            Stored::F64 => converted(file, start + 2 * offset, to, &mut self.piece, |x: [u8; 8]| {
+                (f64::from_le_bytes(x) as f32).to_le_bytes()
+            }),
+            Stored::I32 => converted(file, start + offset / 2, to, &mut self.piece, |x: [u8; 4]| {
+                i64::from(i32::from_le_bytes(x)).to_le_bytes()
+            }),
+            _ => file.read_exact_at(to, start + offset),
+        }
+    }
+}
+
+/// Reads elements of `A` bytes from byte `at` of a file on, and writes each as `B` bytes.
+fn converted<const A: usize, const B: usize>(
+    file: &File,
+    mut at: u64,
+    to: &mut [u8],
+    piece: &mut [u8],
+    convert: impl Fn([u8; A]) -> [u8; B],
+) -> io::Result<()> {
+    let most = piece.len() / A;
+    for to in to.chunks_mut(most * B) {
+        let from = &mut piece[..to.len() / B * A];
+        file.read_exact_at(from, at)?;
+        at += from.len() as u64;
+        for (from, to) in from.as_chunks::<A>().0.iter().zip(to.as_chunks_mut::<B>().0) {
+            *to = convert(*from);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn elements_are_converted_piece_by_piece() {
+        let mut file = tempfile::tempfile().unwrap();
+        let numbers: Vec<f64> = (0..1000).map(|i| f64::from(i) / 3.0).collect();
+        file.write_all(&[9; 5]).unwrap();
+        numbers.iter().for_each(|x| file.write_all(&x.to_le_bytes()).unwrap());
+        let mut to = vec![0; 4 * 900];
+        let round = |x: [u8; 8]| (f64::from_le_bytes(x) as f32).to_le_bytes();
+        converted(&file, 5 + 8 * 50, &mut to, &mut [0; 70], round).unwrap();
+        let want: Vec<u8> = numbers[50..950].iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+        assert_eq!(to, want);
+        let end = converted(&file, 5 + 8 * 101, &mut to, &mut [0; 70], round).unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

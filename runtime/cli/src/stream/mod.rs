@@ -1,0 +1,164 @@
+//! Streamed runs: tensors stay in their files, and the process within a budget.
+//!
+//! [`Files`] reads inputs by range, [`Outputs`] has outputs leave part by part, and [`Journal`] says where a run that was
+//! killed goes on.
+
+mod args;
+mod files;
+mod journal;
+mod report;
+mod sink;
+
+pub use args::StreamArgs;
+pub use files::Files;
+pub use journal::{Earlier, Journal};
+pub use report::{Done, accounted};
+pub use sink::Outputs;
+
+use crate::args::EngineArgs;
+use crate::error::{Error, say};
+use crate::flag::flag;
+use crate::job::Job;
+use crate::progress;
+use crate::tensor::output::Writer;
+use elsa_core::attention::Operand;
+use elsa_core::dtype::DType;
+use elsa_runtime::{Backend, Engine, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
+use std::time::Instant;
+
+/// Which outputs are written beside the output itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The log-sum-exp.
+    pub lse: bool,
+    /// The states.
+    pub states: bool,
+    /// Present keys and present values.
+    pub presents: [bool; 2],
+}
+
+/// Runs a job whose tensors are in their files. `writer` prepares its outputs.
+///
+/// # Errors
+/// Whatever keeps the outputs from being complete. No target has changed then; with a journal, what is finished stays
+/// beside them.
+pub fn run(
+    job: &Job,
+    args: &StreamArgs,
+    engine: &EngineArgs,
+    wanted: Wanted,
+    writer: impl FnOnce() -> Result<Writer, Error>,
+) -> Result<Done, Error> {
+    let problem = &job.problem;
+    let options = engine.plan_options();
+    let engine = engine.engine()?;
+    if engine.backend() == Backend::Cuda {
+        log::warn!("--host-budget: the CPU computes");
+    }
+    let prepared = writer()?.prepared()?;
+    let shapes = shapes(job, wanted);
+    let mut run = job.stamps();
+    run.push(format!("{:?}", problem.spec()));
+    run.push(format!("{} {}", engine.kernel(), options.block));
+    run.extend(prepared.iter().map(|file| format!("{} {}", file.argument, file.path.display())));
+    let journal = prepared.first().filter(|_| args.resume).map(|file| sink::journal_of(&file.path));
+    let earlier = match &journal {
+        Some(path) => Journal::open(path, &run)?,
+        None => None,
+    };
+    let there = journal.is_some().then_some(earlier.is_some());
+    let written = Written { output: true, lse: wanted.lse, states: wanted.states };
+    let options = StreamOptions {
+        plan: options,
+        written,
+        device_budget: args.device_budget,
+        eta: args.eta.unwrap_or(1.0),
+        sizes: earlier.as_ref().map(|(_, earlier)| earlier.sizes),
+        ..StreamOptions::new(args.host_budget.unwrap_or(usize::MAX))
+    };
+    let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
+    let mut outputs = Outputs::new(prepared, &shapes, there)?;
+    let plan = engine.stream(problem, &options)?;
+    let lengths = job.lengths();
+    let from = earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished);
+    let (units, parts) = plan.count(&lengths, 0).map_err(|e| failed(job, &outputs, e))?;
+    if from > units {
+        let found = format!("{from} finished units of {units}");
+        return Err(Error::Argument { argument: "resume", found, allowed: "the journal of this run".into() });
+    }
+    match (earlier, &journal) {
+        (Some((journal, _)), _) => {
+            say(&format!("goes on after {from} of {units} units"));
+            outputs.note_in(journal);
+        }
+        (None, Some(path)) => outputs.note_in(Journal::begin(path, &plan.choice().sizes(), run)?),
+        (None, None) => {}
+    }
+    let dims = problem.head_dim() + problem.value_dim();
+    let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
+    outputs.show(progress::bar(parts as u64, operations / 1e10));
+    let start = Instant::now();
+    let ran = plan.run(&lengths, &mut files, &mut outputs, from);
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    // What was read of a file that changed is neither the old contents nor the new.
+    job.unchanged()?;
+    let report = ran.map_err(|e| failed(job, &outputs, e))?;
+    outputs.commit()?;
+    Ok(Done { report, ms, threads: engine.threads(), peak: peak_memory(), plan, budget: options.host_budget })
+}
+
+/// The outputs in the order in which they are prepared.
+fn shapes(job: &Job, wanted: Wanted) -> Vec<sink::Shape> {
+    let dtype = job.problem.spec().dtype;
+    let [present_k, present_v] = wanted.presents;
+    [
+        (Operand::Output, true, dtype),
+        (Operand::PresentKey, present_k, dtype),
+        (Operand::PresentValue, present_v, dtype),
+        (Operand::LogSumExp, wanted.lse, DType::F32),
+        (Operand::StateReference, wanted.states, DType::F32),
+        (Operand::StateSum, wanted.states, DType::F32),
+        (Operand::StateWeighted, wanted.states, DType::F32),
+    ]
+    .into_iter()
+    .filter(|(_, wanted, _)| *wanted)
+    .map(|(operand, _, dtype)| (operand, dtype, job.shapes[operand].clone()))
+    .collect()
+}
+
+/// The error of the tool for one of a run.
+fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
+    match e {
+        StreamError::Argument(e) => Error::Problem(e),
+        StreamError::Run(e) => Error::Run(e),
+        StreamError::Memory { bytes } => Error::Memory { argument: "host-budget", bytes },
+        StreamError::Read { operand, source, .. } => match job.tensor(operand) {
+            Some(tensor) => {
+                let (argument, path) = (flag(operand.argument()), tensor.path().to_path_buf());
+                Error::Read { argument, path, source }
+            }
+            None => Error::Stream(source.to_string()),
+        },
+        StreamError::Write { operand, source, .. } => {
+            let (argument, path) = outputs.target(operand);
+            Error::Write { argument, path, source }
+        }
+        StreamError::Note { source, .. } => {
+            let (_, path) = outputs.target(Operand::Output);
+            Error::Write { argument: "resume", path: sink::journal_of(&path), source }
+        }
+        other => Error::Stream(other.to_string()),
+    }
+}
+
+/// The plan of a streamed run within `host_budget` bytes, for `elsa info`.
+///
+/// # Errors
+/// A budget that is too small, or beyond the machine.
+pub fn plan(
+    engine: &Engine,
+    problem: &elsa_core::attention::Problem,
+    host_budget: usize,
+) -> Result<StreamPlan, Error> {
+    Ok(engine.stream(problem, &StreamOptions::new(host_budget))?)
+}

@@ -1,0 +1,295 @@
+//! `elsa run --host-budget`: the bits of a run in memory, within the budget, also after kills.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Desk, elsa_with, emulated, noise, wait_for};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Output;
+
+/// Queries of four heads, and keys and values of two, of `n` and `m` tokens.
+fn desk(n: usize, m: usize) -> Desk {
+    let desk = Desk::new();
+    desk.f32("q.npy", &[1, 4, n, 16], &noise(1, 4 * n * 16));
+    desk.f32("k.npy", &[1, 2, m, 16], &noise(2, 2 * m * 16));
+    desk.f32("v.npy", &[1, 2, m, 8], &noise(3, 2 * m * 8));
+    desk
+}
+
+const INPUTS: &str = "--q @q.npy --k @k.npy --v @v.npy --threads 2";
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The smallest budget of a run, as its refusal names it, and `more` bytes.
+fn smallest(desk: &Desk, line: &str, more: usize) -> usize {
+    let output = desk.call(&format!("{line} --host-budget 1"));
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    let needed = text.split("at least ").nth(1).unwrap().split(' ').next().unwrap();
+    needed.parse::<usize>().unwrap() + more
+}
+
+fn same(desk: &Desk, one: &str, other: &str) {
+    assert_eq!(
+        std::fs::read(desk.path(one)).unwrap(),
+        std::fs::read(desk.path(other)).unwrap(),
+        "{one} {other}"
+    );
+}
+
+#[test]
+fn the_answer_is_that_in_memory() {
+    let desk = desk(300, 1700);
+    desk.f32("mask.npy", &[1, 1, 300, 1700], &noise(4, 300 * 1700));
+    desk.npy("pk.npy", "<f4", &[1, 2, 600, 16], bytemuck::cast_slice(&noise(5, 2 * 600 * 16)));
+    desk.npy("pv.npy", "<f4", &[1, 2, 600, 8], bytemuck::cast_slice(&noise(6, 2 * 600 * 8)));
+    let k: Vec<f64> = noise(2, 2 * 1700 * 16).iter().map(|x| f64::from(*x) / 3.0).collect();
+    desk.npy("k64.npy", "<f8", &[1, 2, 1700, 16], bytemuck::cast_slice(&k));
+    for (extra, presents) in [
+        ("--causal", false),
+        ("--mask @mask.npy --window 400,5", false),
+        ("--past-k @pk.npy --past-v @pv.npy", true),
+        ("--k @k64.npy", false),
+    ] {
+        let inputs = if extra.contains("--k ") { INPUTS.replace("--k @k.npy ", "") } else { INPUTS.into() };
+        let line = |number: usize| {
+            let mut line = format!(
+                "run {inputs} {extra} --out @y{number}.npy --lse-out @l{number}.npy --state-out @s{number}.npz"
+            );
+            if presents {
+                line += &format!(" --present-k @pk{number}.npy --present-v @pv{number}.npy");
+            }
+            line
+        };
+        desk.ok(&line(0));
+        let budget = smallest(&desk, &line(1), 300_000);
+        let json = desk.ok(&format!("{} --host-budget {budget} --eta 0.1 --json", line(1)));
+        for name in ["y", "l"] {
+            same(&desk, &format!("{name}0.npy"), &format!("{name}1.npy"));
+        }
+        same(&desk, "s0.npz", "s1.npz");
+        if presents {
+            same(&desk, "pk0.npy", "pk1.npy");
+            same(&desk, "pv0.npy", "pv1.npy");
+        }
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&report["what"], &report["chunk_keys"]), (&"run".into(), &512.into()), "{json}");
+        assert!(report["parts"].as_u64().unwrap() > report["units"].as_u64().unwrap(), "{json}");
+        for key in
+            ["read_ms", "compute_ms", "wait_ms", "total_ms", "overlap_eff", "bytes_read", "resident_rows"]
+        {
+            assert!(report[key].as_f64().unwrap() > 0.0, "{key}: {json}");
+        }
+        let account = report["account"].as_object().unwrap();
+        let sum: u64 =
+            account.iter().filter(|(part, _)| *part != "total").map(|(_, n)| n.as_u64().unwrap()).sum();
+        assert_eq!(account["total"].as_u64(), Some(sum));
+        assert!(sum <= budget as u64);
+    }
+    let parts = desk.list().into_iter().filter(|name| name.contains("elsa")).count();
+    assert_eq!(parts, 0, "{:?}", desk.list());
+}
+
+#[test]
+fn types_of_files_are_those_of_runs_in_memory() {
+    let desk = desk(5, 700);
+    let bf16 = |seed, n: usize| -> Vec<u8> {
+        noise(seed, n).iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect()
+    };
+    let tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = vec![
+        ("q", vec![1, 4, 5, 16], bf16(1, 320)),
+        ("k", vec![1, 2, 700, 16], bf16(2, 2 * 700 * 16)),
+        ("v", vec![1, 2, 700, 8], bf16(3, 2 * 700 * 8)),
+    ];
+    let views = tensors.iter().map(|(name, shape, data)| {
+        let view =
+            safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape.clone(), data).unwrap();
+        (*name, view)
+    });
+    std::fs::write(desk.path("in.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    let line = "run --q @in.safetensors#q --k @in.safetensors#k --v @in.safetensors#v";
+    desk.ok(&format!("{line} --out @y0.npy"));
+    desk.ok(&format!("{line} --out @y1.npy --host-budget 64MiB"));
+    same(&desk, "y0.npy", "y1.npy");
+    let output = desk.call(&format!("{line} --out @y.safetensors#y --host-budget 64MiB"));
+    assert!(output.status.code() == Some(2) && said(&output).contains("--out"), "{}", said(&output));
+}
+
+#[test]
+fn a_run_goes_on_where_it_was_killed() {
+    if emulated() {
+        return;
+    }
+    let desk = desk(150, 1200);
+    let line = format!("run {INPUTS} --causal --state-out @s.npz");
+    desk.ok(&format!("{} --out @y0.npy", line.replace("@s.", "@s0.")));
+    let budget = smallest(&desk, &format!("{line} --out @y.npy"), 600_000);
+    let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
+    let parts = {
+        let json = desk.ok(&format!("{line} --json"));
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(report["units"].as_u64().unwrap() >= 4, "{json}");
+        report["parts"].as_u64().unwrap()
+    };
+    let folder = desk.0.path().to_str().unwrap();
+    let words: Vec<String> =
+        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    for at in 1..=parts {
+        for name in ["y.npy", "s.npz"] {
+            std::fs::remove_file(desk.path(name)).unwrap();
+        }
+        let killed = elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &at.to_string())]);
+        assert!(killed.status.signal().is_some(), "{at} of {parts}: {}", said(&killed));
+        assert!(!desk.path("y.npy").exists() && desk.path("y.npy.elsa-journal").exists());
+        let output = elsa_with(&words, &[]);
+        assert!(output.status.success(), "{at} of {parts}: {}", said(&output));
+        assert!(said(&output).contains("goes on after"), "{}", said(&output));
+        same(&desk, "y.npy", "y0.npy");
+        same(&desk, "s.npz", "s0.npz");
+        assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
+    }
+    // Killed again and again, each time a little further on.
+    let mut kills = 0;
+    while !elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "5")]).status.success() {
+        kills += 1;
+        assert!(kills < parts, "it does not go on");
+    }
+    same(&desk, "y.npy", "y0.npy");
+}
+
+#[test]
+fn foreign_journals_are_refused() {
+    if emulated() {
+        return;
+    }
+    let desk = desk(150, 1200);
+    let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
+    let budget = smallest(&desk, &line, 600_000);
+    let line = format!("{line} --host-budget {budget}");
+    let folder = desk.0.path().to_str().unwrap();
+    let words: Vec<String> =
+        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "7")]).status.success());
+    kill();
+    let refused = |line: &str, word: &str| {
+        let output = desk.call(line);
+        let text = said(&output);
+        assert!(
+            output.status.code() == Some(2) && text.contains("--resume") && text.contains(word),
+            "{text}"
+        );
+        assert!(!desk.path("y.npy").exists());
+    };
+    // Another problem, other inputs, a damaged journal, another file in the place of the output.
+    refused(&format!("{line} --causal"), "another run");
+    desk.f32("k.npy", &[1, 2, 1200, 16], &noise(9, 2 * 1200 * 16));
+    refused(&line, "another run (k ");
+    std::fs::remove_file(desk.path("y.npy.elsa-journal")).unwrap();
+    kill();
+    let journal = desk.path("y.npy.elsa-journal");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    assert!(text.contains("unit 0\n"), "{text}");
+    std::fs::write(&journal, text.replace("unit 0\n", "unit 1\n")).unwrap();
+    refused(&line, "in order");
+    std::fs::write(&journal, &text).unwrap();
+    std::fs::write(desk.path("y.npy.elsa-part"), b"short").unwrap();
+    refused(&line, "not the file");
+    std::fs::remove_file(&journal).unwrap();
+    desk.ok(&line);
+}
+
+#[test]
+fn what_cannot_be_streamed_is_refused() {
+    let desk = desk(5, 40);
+    let line = format!("run {INPUTS} --out @y.npy");
+    for (extra, status, word) in [
+        ("--host-budget 1MiB", 2, "--host-budget: 1048576 bytes; allowed: at least "),
+        ("--host-budget 900000GiB", 2, "--host-budget"),
+        ("--host-budget 64MiB --certificate", 2, "--certificate"),
+        ("--host-budget 64MiB --eta 0", 2, "--eta"),
+        ("--host-budget 64MiB --eta -1", 2, "--eta"),
+        ("--host-budget 64MiB --budget 1MiB", 2, "--budget"),
+        ("--eta 2", 2, "--host-budget"),
+        ("--resume", 2, "--host-budget"),
+        ("--device-budget 1GiB", 2, "--host-budget"),
+        ("--host-budget 64MiB --q @in.npz#q", 2, "--q"),
+    ] {
+        let line = if extra.contains("--q") { line.replace("--q @q.npy ", "") } else { line.clone() };
+        desk.npy("in.npz", "<f4", &[1], &[0; 4]);
+        let output = desk.call(&format!("{line} {extra}"));
+        let text = said(&output);
+        assert!(output.status.code() == Some(status) && text.contains(word), "{extra}: {text}");
+        assert!(!desk.path("y.npy").exists(), "{extra}");
+    }
+}
+
+#[test]
+fn full_disks_and_changing_files_leave_no_output() {
+    let desk = desk(150, 1200);
+    let output = desk.call(&format!("run {INPUTS} --out /dev/full --host-budget 64MiB"));
+    let text = said(&output);
+    assert!(
+        output.status.code() == Some(3) && text.contains("--out") && text.contains("/dev/full"),
+        "{text}"
+    );
+    if emulated() {
+        return;
+    }
+    // A limit on the size of files stands for a disk that is full.
+    let line = format!("run {INPUTS} --out @y.npy --host-budget 64MiB");
+    let child = desk.start("trap '' XFSZ\nulimit -f 8", &line);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.code() == Some(3) && said(&output).contains("--out"), "{}", said(&output));
+    assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy"]);
+    // The keys become shorter while the run is at work.
+    desk.f32("q.npy", &[1, 4, 9000, 16], &noise(1, 4 * 9000 * 16));
+    desk.f32("k.npy", &[1, 2, 60000, 16], &noise(2, 2 * 60000 * 16));
+    desk.f32("v.npy", &[1, 2, 60000, 8], &noise(3, 2 * 60000 * 8));
+    let budget = smallest(&desk, &line.replace(" --host-budget 64MiB", ""), 400_000);
+    let line = line.replace("64MiB", &budget.to_string());
+    let child = desk.start("", &format!("{line} --resume"));
+    wait_for("the journal", || desk.path("y.npy.elsa-journal").exists());
+    std::fs::File::options().write(true).open(desk.path("k.npy")).unwrap().set_len(5000).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = said(&output);
+    assert!(output.status.code() == Some(3) && text.contains("--k") && text.contains("changed"), "{text}");
+    assert!(!desk.path("y.npy").exists());
+}
+
+/// The peak stays within the budget, and where more rows would help nearly all of it is used.
+#[test]
+fn the_peak_is_within_the_budget() {
+    if emulated() {
+        return;
+    }
+    let desk = Desk::new();
+    let rows = 70_000;
+    desk.f32("q.npy", &[1, 1, rows, 64], &noise(1, rows * 64));
+    desk.f32("k.npy", &[1, 1, 600, 64], &noise(2, 600 * 64));
+    for (threads, mebibytes) in [(1, 32), (2, 64)] {
+        let line = format!(
+            "run --q @q.npy --k @k.npy --v @k.npy --out @y.npy --threads {threads} --host-budget {mebibytes}MiB --json"
+        );
+        let report: serde_json::Value = serde_json::from_str(&desk.ok(&line)).unwrap();
+        let (peak, budget) = (report["peak_rss_bytes"].as_u64().unwrap(), mebibytes << 20);
+        assert!(report["units"].as_u64().unwrap() > 1, "{report}");
+        assert!(peak <= budget && peak * 100 >= budget * 90, "{peak} of {budget}: {report}");
+        assert!(report["account"]["total"].as_u64().unwrap() * 100 >= budget * 95, "{report}");
+    }
+}
+
+#[test]
+fn the_account_is_printed() {
+    let desk = Desk::new();
+    let text = desk.ok("info --budget 64MiB --shape 1,8,100000,100000,64");
+    assert!(text.contains("resident") && text.contains("rows") && text.contains("total"), "{text}");
+    let json = desk.ok("info --budget 64MiB --shape 1,8,100000,100000,64 --dtype f16 --json");
+    let account: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let total = account["account"]["total"].as_u64().unwrap();
+    assert!(total <= 64 << 20 && total >= 60 << 20, "{json}");
+    let output = desk.call("info --budget 1KiB --shape 1,8,100000,100000,64");
+    assert!(output.status.code() == Some(2) && said(&output).contains("at least"), "{}", said(&output));
+    let output = desk.call("info --budget 64MiB");
+    assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
+}
