@@ -10,12 +10,18 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
 
-/// Keys of a split, unless memory has room for fewer. Bits depend on it.
-const SPLIT: usize = 1024;
+/// Least and most keys of a split, unless memory has room for fewer. Each block of a split reads its queries and writes a
+/// partial state, which short splits do more often.
+const SPLIT: [usize; 2] = [1024, 8192];
+/// Chunks into which keys are divided at least, where that leaves splits of the least length: the copy of the first one is
+/// not hidden.
+const CHUNKS: usize = 32;
+/// Bytes that two chunks of one split may take.
+const SPLIT_BYTES: usize = 16 << 20;
 /// Largest number of splits of a chunk that are chosen.
-const MOST_SPLITS: usize = 32;
-/// Blocks per SM that a chunk's blocks are to fill.
-const BLOCKS_PER_SM: usize = 2;
+const MOST_SPLITS: usize = 64;
+/// Percent of the blocks that a device holds at once which a chunk has at least.
+const FILL_PERCENT: usize = 90;
 
 /// The most memory that a stream may take, in bytes; `None` is what there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,8 +125,9 @@ impl Search<'_> {
         let queries = self.problem.spec().query.tokens();
         let limits =
             Limits { queries, unit: self.choice.kernel.rows.max(1), tile: self.choice.kernel.keys.max(1) };
-        let (task, tasks, splits) = self.first(&limits);
-        let mut guard = Guard::new(limits, task, tasks, SPLIT, splits);
+        let split = self.split(&limits);
+        let (task, tasks, splits) = self.first(&limits, split);
+        let mut guard = Guard::new(limits, task, tasks, split, splits);
         let mut reason = GpuStreamError::NoGpu;
         while let Some(attempt) = guard.next() {
             match self.attempt(&attempt) {
@@ -196,22 +203,48 @@ impl Search<'_> {
         fits
     }
 
+    /// Whether a chunk of so many splits has blocks for the whole device.
+    fn fills(&self, rows: usize, splits: usize) -> bool {
+        self.blocks(rows, splits).saturating_mul(100) >= self.room().saturating_mul(FILL_PERCENT)
+    }
+
+    /// Keys of a split, on which bits depend: a function of the problem and the device, and not of the budget.
+    fn split(&self, limits: &Limits) -> usize {
+        let spec = self.problem.spec();
+        let mut splits = 1;
+        while splits < MOST_SPLITS && !self.fills(limits.queries, splits) {
+            splits *= 2;
+        }
+        let wanted = self.problem.keys() / CHUNKS / splits;
+        let [least, most] = SPLIT;
+        let mut split = least;
+        while split < most && 2 * split <= wanted {
+            split *= 2;
+        }
+        let dims = self.problem.head_dim().saturating_add(self.problem.value_dim());
+        let rows = spec.key.batch().saturating_mul(self.problem.kv_heads());
+        let key = dims.saturating_mul(rows).saturating_mul(spec.dtype.size());
+        while split > limits.tile && key.saturating_mul(2 * split) > SPLIT_BYTES {
+            split /= 2;
+        }
+        split.next_multiple_of(limits.tile)
+    }
+
     /// Queries of a task, tasks, and splits of a chunk to begin with: the fewest splits whose blocks fill the device, and
     /// as many queries as the budget has room for. A task has the rows of one block, unless there are very many.
-    fn first(&self, limits: &Limits) -> (usize, usize, usize) {
+    fn first(&self, limits: &Limits, split: usize) -> (usize, usize, usize) {
         let task = limits.unit * limits.queries.div_ceil(limits.unit).div_ceil(MOST_TASKS).max(1);
         let most = limits.queries.div_ceil(task).max(1);
-        let fill = BLOCKS_PER_SM * self.gpu.profile().sms.max(1);
         let mut best = (task, 1, 1);
         let mut splits = 1;
         while splits <= MOST_SPLITS {
-            let tasks = self.most_tasks(task, most, SPLIT, splits);
+            let tasks = self.most_tasks(task, most, split, splits);
             if tasks == 0 {
                 break;
             }
             best = (task, tasks, splits);
-            let enough = SPLIT.saturating_mul(splits) >= self.problem.keys();
-            if enough || self.blocks(task * tasks, splits) >= fill {
+            let enough = split.saturating_mul(splits) >= self.problem.keys();
+            if enough || self.fills(limits.queries.min(task * tasks), splits) {
                 break;
             }
             splits *= 2;

@@ -32,6 +32,8 @@ mod memory;
 mod plan;
 mod run;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 pub use engine::GpuStream;
 pub use error::GpuStreamError;

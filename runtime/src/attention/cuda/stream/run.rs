@@ -58,13 +58,13 @@ impl DeviceKeys {
 }
 
 /// What a run reads and writes.
-pub struct StreamCall<'a> {
+pub struct StreamCall<'a, 'k> {
     /// Lengths of the sequences.
     pub lengths: Lengths<'a>,
     /// Fills the queries of a block.
     pub queries: &'a mut FillRows<'a>,
     /// Keys and values.
-    pub keys: StreamKeys<'a>,
+    pub keys: StreamKeys<'k>,
     /// Takes the results of a block, which are final.
     pub results: &'a mut TakeRows<'a>,
 }
@@ -155,10 +155,10 @@ struct InPlace {
 }
 
 /// A run under way.
-struct Run<'a, 'c> {
+struct Run<'a, 'c, 'k> {
     stream: &'a GpuStream,
     entered: &'a Entered<'a>,
-    call: StreamCall<'c>,
+    call: StreamCall<'c, 'k>,
     /// Keys and values, unless a function fills them.
     tensors: Option<[InPlace; 2]>,
     times: StreamTimes,
@@ -170,7 +170,7 @@ impl GpuStream {
     /// # Errors
     /// Returns an error if the data do not match the problem, if a function fails, or if the device fails. No work is then
     /// left that uses memory of the caller's.
-    pub fn run(&mut self, call: StreamCall<'_>) -> Result<StreamTimes, GpuStreamError> {
+    pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
@@ -273,7 +273,7 @@ fn packed(view: &View, tokens: usize) -> Result<View, ArgumentError> {
     }
 }
 
-impl Run<'_, '_> {
+impl Run<'_, '_, '_> {
     fn all(&mut self) -> Result<(), GpuStreamError> {
         let stream = self.stream;
         let lengths = self.call.lengths;
