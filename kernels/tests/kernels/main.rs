@@ -1,5 +1,6 @@
 //! The tests of the kernels, in one program: what they share is compiled and linked once.
 
+mod backward;
 mod exponential;
 // Miri looks for faults of unsafe code. Here is none, and inflating the modules takes Miri longer than all the rest.
 #[cfg(not(miri))]

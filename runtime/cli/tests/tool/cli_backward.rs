@@ -144,3 +144,19 @@ fn bad_requests_name_the_argument_and_write_nothing() {
         assert!(WRITTEN.iter().all(|name| !desk.path(name).exists()), "{line}");
     }
 }
+
+#[test]
+fn examples_of_the_help_run() {
+    let (desk, _) = desk();
+    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --causal");
+    let help = desk.ok("backward --help");
+    let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
+    assert_eq!(examples.len(), 3, "{help}");
+    for example in examples {
+        let file = |word: &str| if word.ends_with(".npy") { format!("@{word}") } else { word.to_owned() };
+        desk.ok(&example.split_whitespace().map(file).collect::<Vec<String>>().join(" "));
+        for name in WRITTEN {
+            std::fs::remove_file(desk.path(name)).unwrap();
+        }
+    }
+}
