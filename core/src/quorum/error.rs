@@ -1,7 +1,6 @@
 //! Why a set, a division, a task or a tree was refused.
 
 use super::path::{MAX_LEVELS, TaskPath};
-use super::set::MAX_CHUNKS;
 use core::fmt;
 
 /// Why an interest set, a division, a task or a tree of tasks was refused.
@@ -35,7 +34,7 @@ pub enum QuorumError {
     },
     /// A set without the member 0, by which a task owns a chunk.
     NoOwner,
-    /// A division or a path has too many levels, or a division none.
+    /// A division has too many levels, or none.
     Levels {
         /// Their number.
         found: usize,
@@ -65,8 +64,6 @@ pub enum QuorumError {
         /// Number of chunks at that level.
         chunks: usize,
     },
-    /// Text that is no path.
-    Path,
     /// No task of a tree covers a path.
     Missing {
         /// The path: the largest part of the tree that begins where the first gap does.
@@ -89,7 +86,7 @@ impl fmt::Display for QuorumError {
                     (Some(below), Some(above)) => write!(f, "{below} or {above}, its neighbours"),
                     (Some(below), None) => write!(f, "at most {below}"),
                     (None, Some(above)) => write!(f, "at least {above}"),
-                    (None, None) => write!(f, "1 to {MAX_CHUNKS}"),
+                    (None, None) => write!(f, "none"),
                 }
             }
             E::Differences { chunks, missing, doubled } => write!(
@@ -111,7 +108,6 @@ impl fmt::Display for QuorumError {
             E::Digit { path, level, chunks } => {
                 write!(f, "path {path}: level {level}; allowed: 0 to {}", chunks.saturating_sub(1))
             }
-            E::Path => write!(f, "no path; allowed: 1 to {MAX_LEVELS} numbers with dots, such as 0.3.1"),
             E::Missing { path } => write!(f, "task {path} is missing"),
             E::Doubled { path } => write!(f, "task {path} is there twice"),
         }

@@ -1,6 +1,5 @@
 //! Paths: the names of tasks.
 
-use super::error::QuorumError;
 use core::fmt;
 use core::str::FromStr;
 
@@ -17,16 +16,11 @@ pub struct TaskPath {
 }
 
 impl TaskPath {
-    /// The path of `digits`.
-    ///
-    /// # Errors
-    /// Returns an error if there are more than [`MAX_LEVELS`] digits. [`Division`](super::Division) checks their range.
-    pub fn new(digits: &[u16]) -> Result<TaskPath, QuorumError> {
-        let mut path = TaskPath::default();
-        for digit in digits {
-            path = path.below(*digit).ok_or(QuorumError::Levels { found: digits.len() })?;
-        }
-        Ok(path)
+    /// The path of `digits`, whose range [`Division::check`](super::Division::check) checks; `None` if there are more than
+    /// [`MAX_LEVELS`].
+    #[must_use]
+    pub fn new(digits: &[u16]) -> Option<TaskPath> {
+        digits.iter().try_fold(TaskPath::default(), |path, digit| path.below(*digit))
     }
 
     /// Number of levels.
@@ -63,15 +57,27 @@ impl fmt::Display for TaskPath {
     }
 }
 
-impl FromStr for TaskPath {
-    type Err = QuorumError;
+/// Text that is no path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAPath;
 
-    fn from_str(text: &str) -> Result<TaskPath, QuorumError> {
+impl fmt::Display for NotAPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no path; allowed: 1 to {MAX_LEVELS} numbers with dots, such as 0.3.1")
+    }
+}
+
+impl core::error::Error for NotAPath {}
+
+impl FromStr for TaskPath {
+    type Err = NotAPath;
+
+    fn from_str(text: &str) -> Result<TaskPath, NotAPath> {
         let mut path = TaskPath::default();
         for digit in text.split('.') {
             let plain = !digit.is_empty() && digit.bytes().all(|byte| byte.is_ascii_digit());
-            let digit = digit.parse().ok().filter(|_| plain).ok_or(QuorumError::Path)?;
-            path = path.below(digit).ok_or(QuorumError::Path)?;
+            let digit = digit.parse().ok().filter(|_| plain).ok_or(NotAPath)?;
+            path = path.below(digit).ok_or(NotAPath)?;
         }
         Ok(path)
     }
@@ -90,9 +96,9 @@ mod tests {
             assert_eq!(again, text);
         }
         for text in ["", ".", "1.", ".1", "a", "-1", "+1", "1,2", "65536", "0.0.0.0.0.0.0.0.0.0.0.0.0"] {
-            assert_eq!(text.parse::<TaskPath>(), Err(QuorumError::Path), "{text}");
+            assert_eq!(text.parse::<TaskPath>(), Err(NotAPath), "{text}");
         }
-        assert_eq!(TaskPath::new(&[0; 13]), Err(QuorumError::Levels { found: 13 }));
+        assert_eq!(TaskPath::new(&[0; 13]), None);
     }
 
     #[test]

@@ -1,11 +1,8 @@
 //! Interest sets: which chunks a task holds.
 
 use super::error::QuorumError;
-use super::singer;
+use super::singer::{self, MAX_MEMBERS};
 use heapless::Vec;
-
-/// Largest number of members of an interest set: that of the prime power 32.
-pub const MAX_MEMBERS: usize = 33;
 
 /// Largest number of chunks with an interest set.
 pub const MAX_CHUNKS: usize = MAX_MEMBERS * (MAX_MEMBERS - 1) + 1;
@@ -53,9 +50,15 @@ impl InterestSet {
             3 => InterestSet::from_members(3, &[0, 1]),
             _ => {
                 let order = ORDERS.into_iter().find(|q| q * q + q + 1 == chunks).ok_or_else(none)?;
-                singer::set(order).ok_or_else(none)
+                InterestSet::by_singer(order).ok_or_else(none)
             }
         }
+    }
+
+    /// Singer's set of `order + 1` members; `None` unless the order is a prime power of at most 32.
+    fn by_singer(order: usize) -> Option<InterestSet> {
+        let chunks = order * order + order + 1;
+        singer::members(order).find_map(|members| InterestSet::from_members(chunks, &members).ok())
     }
 
     /// A set of the caller's, in any order.
@@ -186,7 +189,7 @@ mod tests {
     #[test]
     fn singers_sets_stand_beside_the_printed_ones() {
         for (chunks, members) in PRINTED {
-            let set = singer::set(members.len() - 1).unwrap();
+            let set = InterestSet::by_singer(members.len() - 1).unwrap();
             assert!(set.chunks() == chunks && covers(&set), "{set:?}");
         }
     }

@@ -11,8 +11,10 @@
 //! for coefficients whose polynomial has such a root. About one in three irreducible polynomials has; they are tried in order,
 //! and a sequence is taken once its zeros pass the check that every set must pass. GF(q³) is never computed in.
 
-use super::set::{InterestSet, MAX_MEMBERS};
 use heapless::Vec;
+
+/// Largest number of members of an interest set: that of the prime power 32.
+pub const MAX_MEMBERS: usize = 33;
 
 /// GF(q), `q = p^k`: polynomials over GF(p) below degree `k`, as numbers whose digits in base `p` are their coefficients.
 #[derive(Clone, Copy)]
@@ -76,22 +78,13 @@ impl Field {
     }
 }
 
-/// The interest set of `q² + q + 1` chunks; `None` if `q` is not a prime power of at most 32.
-pub(super) fn set(q: usize) -> Option<InterestSet> {
-    let field = Field::new(q)?;
-    let chunks = q * q + q + 1;
-    for d in 1..q {
-        for b in 0..q {
-            for a in 0..q {
-                if let Some(members) = zeros(&field, [a, b, d], chunks, q + 1)
-                    && let Ok(set) = InterestSet::from_members(chunks, &members)
-                {
-                    return Some(set);
-                }
-            }
-        }
-    }
-    None
+/// Candidates for the set modulo `q² + q + 1`, `q + 1` numbers each; none if `q` is not a prime power of at most 32.
+pub(super) fn members(q: usize) -> impl Iterator<Item = Vec<usize, MAX_MEMBERS>> {
+    let polynomials = move |field: Field| {
+        let coefficients = (1..q).flat_map(move |d| (0..q).flat_map(move |b| (0..q).map(move |a| [a, b, d])));
+        coefficients.filter_map(move |abd| zeros(&field, abd, q * q + q + 1, q + 1))
+    };
+    Field::new(q).into_iter().flat_map(polynomials)
 }
 
 /// Where the sequence of the coefficients is zero, if it is at `count` places.

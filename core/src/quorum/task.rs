@@ -4,7 +4,7 @@ use super::chunks::BalancedChunkLayout;
 use super::division::Division;
 use super::error::QuorumError;
 use super::path::{MAX_LEVELS, TaskPath};
-use super::set::MAX_MEMBERS;
+use super::singer::MAX_MEMBERS;
 use heapless::Vec;
 
 /// Largest number of runs of a task: the members of a level's set, of which each further level adds one less.

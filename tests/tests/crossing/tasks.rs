@@ -39,6 +39,9 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
     }
     let out = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
     let report = plan.run(inputs, out).unwrap();
+    assert!(
+        report.fallback.is_none() && report.backend == plan.plans().first().map(elsa_runtime::Plan::backend)
+    );
     (states, report)
 }
 

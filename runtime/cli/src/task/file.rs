@@ -243,7 +243,7 @@ impl Description {
         let factors = floats(file, length, "factors")?;
         let lengths = integers(file, length, "kv_lens")?;
         let digits: Option<Vec<u16>> = digits.iter().map(|digit| u16::try_from(*digit).ok()).collect();
-        let path = digits.and_then(|digits| TaskPath::new(&digits).ok());
+        let path = digits.and_then(|digits| TaskPath::new(&digits));
         let path = path.ok_or_else(|| broken("a path that is none", "numbers of tasks"))?;
         let whole = Whole {
             quorum,

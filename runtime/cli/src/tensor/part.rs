@@ -188,9 +188,9 @@ mod tests {
         let shape = [2, 3, 7, 2];
         for picks in [
             vec![None, None, Some(vec![5..7, 0..2]), None],
-            vec![None, None, Some(vec![1..2]), Some(vec![1..2])],
+            vec![None, None, Some(vec![1..2, 0..0]), Some(vec![1..2, 0..0])],
             vec![None, Some(vec![2..3, 0..1]), Some(vec![3..9, 0..1])],
-            vec![Some(vec![1..2])],
+            vec![Some(vec![1..2, 0..0])],
             vec![None, None, Some(vec![])],
             vec![],
         ] {

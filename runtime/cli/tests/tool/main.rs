@@ -8,6 +8,7 @@ mod cli_memory;
 mod cli_onnx;
 mod cli_run;
 mod cli_simulate;
+mod cli_tasks;
 mod cli_types;
 mod cli_usage;
 mod cli_verify;

@@ -9,6 +9,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "npy" => cut(npy()),
         "npz" => cut(npz()),
         "safetensors" => cut(safetensors()),
+        "states" => cut(states()),
         "telemetry" => cut(telemetry()),
         "onnx" => cut(onnx()),
         _ => (0..24).map(|i| bytes(i, 16 << (i % 6))).collect(),
@@ -35,6 +36,24 @@ fn cut(files: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     all
 }
 
+/// A tensor of a type, an order and a shape with the given data.
+fn npy_file((kind, order, shape): (&str, &str, &str), data: &[u8], version: u8) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
+    // The length of a header is two bytes in version 1, four later.
+    let prefix = if version == 1 { 10 } else { 12 };
+    while (prefix + header.len() + 1) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut file = b"\x93NUMPY".to_vec();
+    file.extend([version, 0]);
+    let length = (header.len() as u32).to_le_bytes();
+    file.extend(&length[..prefix - 8]);
+    file.extend(header.as_bytes());
+    file.extend(data);
+    file
+}
+
 fn npy() -> Vec<Vec<u8>> {
     let kinds = [
         ("<f4", "False", "(2, 3, 4, 2)", 192),
@@ -50,58 +69,100 @@ fn npy() -> Vec<Vec<u8>> {
         ("<f4", "False", "(18446744073709551615, 2)", 16),
     ];
     let file = |(kind, order, shape, data): (&str, &str, &str, usize), version: u8| {
-        let mut header = format!("{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}");
-        // The length of a header is two bytes in version 1, four later.
-        let prefix = if version == 1 { 10 } else { 12 };
-        while (prefix + header.len() + 1) % 64 != 0 {
-            header.push(' ');
-        }
-        header.push('\n');
-        let mut file = b"\x93NUMPY".to_vec();
-        file.extend([version, 0]);
-        let length = (header.len() as u32).to_le_bytes();
-        file.extend(&length[..prefix - 8]);
-        file.extend(header.as_bytes());
-        file.extend(bytes(data as u64, data));
-        file
+        npy_file((kind, order, shape), &bytes(data as u64, data), version)
     };
     let mut files: Vec<Vec<u8>> = kinds.map(|kind| file(kind, 1)).into();
     files.extend([file(kinds[0], 2), file(kinds[0], 3), file(kinds[0], 9)]);
     files
 }
 
-/// Archives of one and two stored members, with lengths in the directory and, for some, after the data.
+/// A zip archive of stored members, with lengths in the directory and, if streamed, after the data.
+fn archive(members: &[(&str, &[u8])], streamed: bool) -> Vec<u8> {
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, data) in members {
+        let start = file.len() as u32;
+        let sizes = [crc32(data), data.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
+        let (flags, known) = if streamed { ([8, 0], [0; 12].to_vec()) } else { ([0, 0], sizes.clone()) };
+        let length = (name.len() as u16).to_le_bytes();
+        file.extend(
+            [b"PK\x03\x04\x14\0", &flags[..], &[0; 6], &known, &length, &[0; 2], name.as_bytes()].concat(),
+        );
+        file.extend(*data);
+        if streamed {
+            file.extend([b"PK\x07\x08", &sizes[..]].concat());
+        }
+        directory
+            .extend([b"PK\x01\x02\x14\0\x14\0", &flags[..], &[0; 6], &sizes, &length, &[0; 12]].concat());
+        directory.extend([&start.to_le_bytes()[..], name.as_bytes()].concat());
+    }
+    let start = (file.len() as u32).to_le_bytes();
+    let (size, count) = ((directory.len() as u32).to_le_bytes(), (members.len() as u16).to_le_bytes());
+    file.extend(directory);
+    file.extend([b"PK\x05\x06\0\0\0\0", &count[..], &count, &size, &start, &[0; 2]].concat());
+    file
+}
+
+/// Archives of one and two stored members.
 fn npz() -> Vec<Vec<u8>> {
     let members = npy();
-    let archive = |members: &[(&str, &[u8])], streamed: bool| {
-        let (mut file, mut directory) = (Vec::new(), Vec::new());
-        for (name, data) in members {
-            let start = file.len() as u32;
-            let sizes = [crc32(data), data.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
-            let (flags, known) = if streamed { ([8, 0], [0; 12].to_vec()) } else { ([0, 0], sizes.clone()) };
-            let length = (name.len() as u16).to_le_bytes();
-            file.extend(
-                [b"PK\x03\x04\x14\0", &flags[..], &[0; 6], &known, &length, &[0; 2], name.as_bytes()]
-                    .concat(),
-            );
-            file.extend(*data);
-            if streamed {
-                file.extend([b"PK\x07\x08", &sizes[..]].concat());
-            }
-            directory
-                .extend([b"PK\x01\x02\x14\0\x14\0", &flags[..], &[0; 6], &sizes, &length, &[0; 12]].concat());
-            directory.extend([&start.to_le_bytes()[..], name.as_bytes()].concat());
-        }
-        let start = (file.len() as u32).to_le_bytes();
-        let (size, count) = ((directory.len() as u32).to_le_bytes(), (members.len() as u16).to_le_bytes());
-        file.extend(directory);
-        file.extend([b"PK\x05\x06\0\0\0\0", &count[..], &count, &size, &start, &[0; 2]].concat());
-        file
-    };
     let mut files = Vec::new();
     for streamed in [false, true] {
         files.extend(members.iter().map(|data| archive(&[("q.npy", &data[..])], streamed)));
         files.push(archive(&[("k.npy", &members[1]), ("q", &members[0])], streamed));
+    }
+    files
+}
+
+/// Files of tasks of two tokens in three chunks, whole and with one array bent.
+fn states() -> Vec<Vec<u8>> {
+    let list = |data: &[i64]| {
+        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        npy_file(("<i8", "False", &format!("({},)", data.len())), &bytes, 1)
+    };
+    let file = |task: i64, runs: &[i64], lengths: &[i64]| {
+        let rules = [0, 2, 1, -1, 0, i64::from(!lengths.is_empty())];
+        let (shape, factors) = ([1, 2, 1, 2, 2, 1, 1], [1.0f32, 0.0]);
+        let bits = factors.map(|x| i64::from(x.to_bits()));
+        let words = [&[3][..], &shape, &rules, &bits, lengths];
+        let words =
+            words.into_iter().flat_map(|list| [list.len() as i64].into_iter().chain(list.iter().copied()));
+        let fingerprint = words.flat_map(i64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let rows: i64 = runs.chunks(2).map(|run| run[1]).sum();
+        let float = |shape: &str, data: &[f32]| {
+            let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+            npy_file(("<f4", "False", shape), &bytes, 1)
+        };
+        let row = vec![1.5; 2 * rows as usize];
+        let places: Vec<u8> = runs.iter().flat_map(|x| x.to_le_bytes()).collect();
+        vec![
+            ("version.npy", list(&[1])),
+            ("quorum.npy", list(&[3])),
+            ("path.npy", list(&[task])),
+            ("shape.npy", list(&shape)),
+            ("rules.npy", list(&rules)),
+            ("factors.npy", float("(2,)", &factors)),
+            ("kv_lens.npy", list(lengths)),
+            ("fingerprint.npy", list(&[fingerprint as i64])),
+            ("runs.npy", npy_file(("<i8", "False", &format!("({}, 2)", runs.len() / 2)), &places, 1)),
+            ("m.npy", float(&format!("(1, 2, {rows})"), &row)),
+            ("S.npy", float(&format!("(1, 2, {rows})"), &row)),
+            ("W.npy", float(&format!("(1, 2, {rows}, 1)"), &row)),
+        ]
+    };
+    let packed = |members: &[(&str, Vec<u8>)]| {
+        let members: Vec<(&str, &[u8])> = members.iter().map(|(name, data)| (*name, &data[..])).collect();
+        archive(&members, false)
+    };
+    let members = file(0, &[0, 1, 1, 1], &[]);
+    let mut files = vec![packed(&members), packed(&file(1, &[1, 1], &[2])), packed(&file(2, &[0, 1], &[0]))];
+    for at in 0..members.len() {
+        let mut bent = members.clone();
+        if let Some(byte) = bent[at].1.last_mut() {
+            *byte ^= 0x41;
+        }
+        files.push(packed(&bent));
     }
     files
 }
@@ -223,7 +284,7 @@ mod tests {
 
     #[test]
     fn seeds_are_the_same_every_time_and_differ_among_themselves() {
-        for target in ["problem", "npy", "npz", "safetensors", "telemetry", "onnx"] {
+        for target in ["problem", "npy", "npz", "safetensors", "states", "telemetry", "onnx"] {
             let seeds = of(target);
             assert_eq!(seeds, of(target));
             let distinct: std::collections::BTreeSet<&Vec<u8>> = seeds.iter().collect();
