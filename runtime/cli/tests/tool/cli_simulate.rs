@@ -143,7 +143,7 @@ fn well_formed(page: &str) {
             None if tag.ends_with('/') => {}
             None => open.push(&tag[..name(tag)]),
         }
-        assert!(tag.matches('"').count() % 2 == 0, "{tag}");
+        assert!(tag.matches('"').count().is_multiple_of(2), "{tag}");
         rest = &rest[end + 1..];
     }
     assert!(open.is_empty(), "{open:?}");
