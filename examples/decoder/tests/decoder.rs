@@ -110,9 +110,19 @@ fn a_layer_is_what_its_definition_says() {
     assert!(Model::new(&engine(1), SIZES, tokens).unwrap().layer(&layer[1..], &mut x).is_err());
 }
 
+/// The words that call the program: where the tests run in an emulator, so does it.
+fn program() -> Vec<String> {
+    let foreign = cfg!(target_arch = "aarch64");
+    let runner =
+        foreign.then(|| std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok()).flatten();
+    let path = env!("CARGO_BIN_EXE_elsa-decoder");
+    runner.unwrap_or_default().split_whitespace().chain([path]).map(str::to_owned).collect()
+}
+
 #[test]
 fn the_program_prints_a_row_for_each_length_and_refuses_wrong_sizes() {
-    let run = |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_elsa-decoder")).args(args).output().unwrap();
+    let words = program();
+    let run = |args: &[&str]| Command::new(&words[0]).args(&words[1..]).args(args).output().unwrap();
     let small =
         ["--layers", "3", "--heads", "2", "--kv-heads", "1", "--dim", "16", "--mlp", "40", "--threads", "1"];
     let output = run(&[&small[..], &["--tokens", "5,17", "--cold"]].concat());

@@ -59,10 +59,9 @@ pub struct Ran {
     pub moved_bytes: f64,
 }
 
-impl From<StreamError> for Error {
-    fn from(e: StreamError) -> Error {
-        Error::Print(io::Error::other(e))
-    }
+/// A streamed run that failed.
+fn failed(e: StreamError) -> Error {
+    Error::Write { argument: "beside", path: "tensors in memory".into(), source: io::Error::other(e) }
 }
 
 /// The part of a tensor from `offset` on.
@@ -100,7 +99,7 @@ impl Whole {
     fn stream(&self, engine: &Engine, budget: f64, out: &mut [f32]) -> Result<Option<Ran>, Error> {
         let problem = self.shape.problem(DType::F32)?;
         // What the process has by now, beyond which the budget lies, is in the account of any plan.
-        let Ok(any) = engine.stream(&problem, &StreamOptions::new(1 << 40).or_less()) else {
+        let Ok(any) = engine.stream(&problem, &ample()) else {
             return Ok(None);
         };
         let fixed = any.account().of(Part::Fixed);
@@ -123,7 +122,7 @@ impl Whole {
             Ok(())
         };
         let start = Instant::now();
-        let report = plan.run(&Lengths::default(), &mut source, &mut sink, 0)?;
+        let report = plan.run(&Lengths::default(), &mut source, &mut sink, 0).map_err(failed)?;
         Ok(Some(Ran {
             tokens: self.shape.keys,
             budget,
@@ -213,17 +212,10 @@ impl Whole {
     }
 }
 
-/// Options with a budget that this machine has.
-trait OrLess {
-    fn or_less(self) -> StreamOptions;
-}
-
-impl OrLess for StreamOptions {
-    fn or_less(mut self) -> StreamOptions {
-        let available = elsa_runtime::available_memory().map_or(u64::MAX, |available| available.bytes / 2);
-        self.host_budget = self.host_budget.min(usize::try_from(available).unwrap_or(usize::MAX));
-        self
-    }
+/// Options with half of what this machine has left.
+fn ample() -> StreamOptions {
+    let bytes = elsa_runtime::available_memory().map_or(1 << 40, |available| available.bytes / 2);
+    StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
 /// Keeps the shorter of two.

@@ -37,7 +37,10 @@ fn what_was_probably_meant_is_named() {
         ("bench --jsn", "--jsn: unexpected|did you mean --json?"),
         ("bench --out y.npy", "--out: unexpected|a flag of elsa run, merge; allowed: what elsa bench"),
         ("--json info", "--json: unexpected argument before the command|allowed: elsa COMMAND"),
-        ("frob", "command: 'frob'|allowed: run, merge, verify, bench, info, warmup, listen, onnx, help"),
+        (
+            "frob",
+            "command: 'frob'|allowed: run, merge, backward, verify, bench, info, warmup, tune, listen, onnx, simulate, help",
+        ),
         ("benhc", "command: 'benhc'|did you mean bench?"),
         ("help frob", "command: 'frob'|allowed: run, merge, verify"),
         ("run --layout bhn", "--layout: 'bhn'; allowed: bhnd, bnhd, bnc; did you mean bhnd?"),

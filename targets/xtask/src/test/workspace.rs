@@ -147,6 +147,7 @@ pub fn aarch64(tree: &Tree) -> Ran {
             "cli_files::",
             "cli_listen::",
             "cli_memory::",
+            "cli_simulate::",
             "cli_usage::",
             "program::",
         ];
