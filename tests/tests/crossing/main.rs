@@ -15,6 +15,7 @@ mod cuda_masks;
 mod cuda_sanitized;
 mod cuda_scale;
 mod cuda_states;
+mod cuda_tuned;
 mod cuda_warm;
 mod determinism;
 mod drift;

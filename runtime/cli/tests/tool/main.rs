@@ -7,6 +7,7 @@ mod cli_listen;
 mod cli_memory;
 mod cli_onnx;
 mod cli_run;
+mod cli_tune;
 mod cli_types;
 mod cli_usage;
 mod cli_verify;
