@@ -82,6 +82,7 @@ step conformance ./crossing conformance:: --skip cuda_ $all
 step hostile ./crossing hostile:: $all
 step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
+step tuned ./crossing cuda_tuned:: $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
 # Tests that read the sources have none here.

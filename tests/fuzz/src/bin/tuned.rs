@@ -5,7 +5,8 @@
 use elsa_runtime::Tuned;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| {
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
     match Tuned::parse(text) {
         Ok(tuned) => assert_eq!(Tuned::parse(&tuned.text()), Ok(tuned)),
         Err(error) => {
