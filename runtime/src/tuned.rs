@@ -79,7 +79,7 @@ pub enum TunedError {
     #[error("not a tuned file: {0}; allowed: a file that elsa tune has written")]
     Format(String),
     /// It was measured elsewhere.
-    #[error("measured with {what} {found}; allowed: {what} {allowed}; elsa tune measures again")]
+    #[error("measured with {what} {found:?}; allowed: {allowed:?}; elsa tune measures again")]
     Other {
         /// What differs: device, compute capability, SMs, driver or library.
         what: &'static str,
@@ -89,7 +89,7 @@ pub enum TunedError {
         allowed: String,
     },
     /// An entry cannot be right.
-    #[error("shape {number}: {kernel} in {splits} splits: {reason}; allowed: what elsa tune has written")]
+    #[error("shape {number}: {kernel:?} in {splits} splits: {reason}; allowed: what elsa tune has written")]
     Entry {
         /// The number of the entry in the file, from one.
         number: usize,
@@ -269,7 +269,8 @@ impl Tuned {
         let document: Document = toml::from_str(text).map_err(|e| {
             let line = e.span().map(|at| text.get(..at.start).unwrap_or(text).lines().count().max(1));
             let line = line.map_or(String::new(), |line| format!("line {line}: "));
-            fault(format!("{line}{}", e.message().replace('\n', " ")))
+            let told = e.message().replace(char::is_control, " ");
+            fault(format!("{line}{told}"))
         })?;
         if document.format != FORMAT {
             return Err(fault(format!("format {}, not {FORMAT}", document.format)));

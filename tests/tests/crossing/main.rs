@@ -17,6 +17,7 @@ mod cuda_sanitized;
 mod cuda_scale;
 mod cuda_states;
 mod cuda_stream;
+mod cuda_tuned;
 mod cuda_warm;
 mod determinism;
 mod drift;

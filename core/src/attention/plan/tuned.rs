@@ -148,6 +148,8 @@ impl ShapeClass {
 
 /// Kernels that compute more than so many times the rows and dims of the chooser's are no alternatives.
 const MOST_WORK: usize = 4;
+/// Neither are kernels for heads that are more than so many times larger than the chooser's kernel is for.
+const MOST_DIMS: usize = 2;
 /// The most query rows for which kernels whose lanes share the keys of a row are alternatives.
 const FEW_ROWS: usize = 64;
 /// Keys are not divided into more blocks than so many for each SM.
@@ -190,9 +192,14 @@ where
                 choose_gpu(problem, device, kernels.clone(), &GpuOptions { division, ..options }).ok()?;
             let blocks = choice.row_blocks.saturating_mul(problem.heads()).saturating_mul(splits);
             let sensible = work(&choice) <= work(&own).saturating_mul(MOST_WORK)
+                && choice.kernel.head_dim <= own.kernel.head_dim.saturating_mul(MOST_DIMS)
                 && (splits == 1 || blocks <= most_blocks);
             (choice.splits == splits && sensible && choice != own).then_some(choice)
         })
     });
     Ok(core::iter::once(own).chain(others))
 }
+
+#[cfg(test)]
+#[path = "tuned_tests.rs"]
+mod tests;

@@ -123,6 +123,13 @@ pub fn tune(args: &TuneArgs) -> Result<(), Error> {
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
         .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
     let mut groups = grouped(&cases, args.half_scores)?;
+    if groups.is_empty() {
+        return Err(Error::Argument {
+            argument: "shape",
+            found: "packed sequences alone, whose keys are never divided".into(),
+            allowed: "a shape without packed".into(),
+        });
+    }
     let (path, target) = target(args)?;
     let mut out = std::io::stdout().lock();
     if !args.json {

@@ -89,7 +89,7 @@ fn help_is_a_command_too() {
         assert_eq!(output.stdout, same.stdout, "{args:?}");
     }
     let text = String::from_utf8(elsa(&["help"]).stdout).unwrap();
-    for word in ["ELSA_LOG", "ELSA_BACKEND", "141"] {
+    for word in ["ELSA_LOG", "ELSA_BACKEND", "ELSA_TUNED", "141"] {
         assert!(text.contains(word), "{word} is missing in {text}");
     }
 }
@@ -111,7 +111,7 @@ fn limits_in_the_help_are_those_that_hold() {
 #[test]
 fn flags_that_nothing_heeds_are_refused() {
     let shape = "--shape 1,1,4,4,4 --seconds 0.01";
-    for flag in ["--half-scores", "--device 0", "--fallback fail"] {
+    for flag in ["--half-scores", "--device 0", "--tuned", "--fallback fail"] {
         let name = flag.split(' ').next().unwrap();
         let words = format!("{name}: given with --backend scalar; allowed: with --backend cuda or auto");
         for verb in

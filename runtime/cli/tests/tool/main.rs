@@ -11,6 +11,7 @@ mod cli_run;
 mod cli_simulate;
 mod cli_stream;
 mod cli_tasks;
+mod cli_tune;
 mod cli_types;
 mod cli_usage;
 mod cli_verify;

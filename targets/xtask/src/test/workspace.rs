@@ -251,8 +251,11 @@ pub fn cuda(tree: &Tree) -> Ran {
     .env("ELSA_STANDIN_DEVICE", "large");
     tests(&mut ran, with_standin(large, &folder));
     // Every flag of the tool, with the GPU in place of the CPU.
-    let tool = Run::new(tree, "cargo test --workspace --test tool --no-fail-fast -- cli_run::")
-        .env("ELSA_BACKEND", "cuda");
+    let tool = Run::new(
+        tree,
+        "cargo test --workspace --test tool --no-fail-fast -- --include-ignored cli_run:: cli_tune::",
+    )
+    .env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
     ran
 }

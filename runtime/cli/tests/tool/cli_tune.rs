@@ -1,0 +1,141 @@
+//! `elsa tune`, `--tuned`, and what `elsa info` says of a tuned file.
+#![allow(clippy::unwrap_used)]
+
+use crate::common::{Desk, elsa_with};
+use std::process::Output;
+
+const SHAPES: [&str; 4] = ["--shape", "1,1,70,300,64", "--shape", "2,1,70,300,64"];
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn tune(out: &str, more: &[&str]) -> Output {
+    let args = [&["tune", "--seconds", "0.01", "--out", out][..], more].concat();
+    elsa_with(&args, &[])
+}
+
+fn json(bytes: &[u8]) -> Vec<serde_json::Value> {
+    text(bytes).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn info(variables: &[(&str, &str)]) -> serde_json::Value {
+    json(&elsa_with(&["info", "--json"], variables).stdout).remove(0)
+}
+
+/// Whether the tool finds a GPU where this test runs.
+fn has_gpu() -> bool {
+    let info = info(&[]);
+    let backends = info["backends"].as_array().unwrap();
+    backends.iter().any(|backend| backend["name"] == "cuda" && backend["present"] == true)
+}
+
+#[test]
+fn without_a_gpu_there_is_nothing_to_tune() {
+    let desk = Desk::new();
+    let path = desk.path("tuned.toml");
+    let output = tune(path.to_str().unwrap(), &SHAPES);
+    let said = text(&output.stderr);
+    if has_gpu() {
+        assert_eq!((output.status.code(), path.exists()), (Some(0), true), "{said}");
+    } else {
+        assert_eq!((output.status.code(), path.exists()), (Some(3), false), "{said}");
+        assert!(said.lines().count() == 1 && said.contains("cuda"), "{said}");
+    }
+}
+
+#[test]
+fn wrong_requests_are_refused_before_anything_is_measured() {
+    for (args, flag) in [
+        (&["--shape", "1,1,0"][..], "--shape"),
+        (&["--seconds", "-1"], "--seconds"),
+        (&["--heads", "0"], "--heads"),
+        (&["--heads", "2", "--shape", "1,1,4,4,4"], "--heads"),
+        (&["--backend", "cuda"], "--backend"),
+    ] {
+        let output = tune("/nowhere/tuned.toml", args);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(flag), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn winners_are_kept_and_used() {
+    let desk = Desk::new();
+    let path = desk.path("tuned.toml");
+    let name = path.to_str().unwrap();
+    let output = tune(name, &[&SHAPES[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let lines = json(&output.stdout);
+    assert_eq!(lines.len(), 3);
+    for row in &lines[..2] {
+        assert_eq!(row["what"], "tune");
+        let number = |field: &str| row[field].as_f64().unwrap();
+        assert!(number("candidates") > 3.0 && number("ms") > 0.0 && number("chooser_ms") > 0.0, "{row}");
+        assert!((number("ratio") - number("chooser_ms") / number("ms")).abs() < 1e-9, "{row}");
+        // Both batches have one winner.
+        assert_eq!((&row["kernel"], &row["splits"]), (&lines[0]["kernel"], &lines[0]["splits"]));
+    }
+    assert_eq!((&lines[2]["what"], &lines[2]["shapes"]), (&"tuned".into(), &1.into()));
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert!(written.contains(&format!("kernel = {}", lines[0]["kernel"])), "{written}");
+
+    let used = &info(&[("ELSA_TUNED", name)])["tuned"];
+    assert_eq!((&used["used"], &used["shapes"], &used["file"]), (&true.into(), &1.into(), &name.into()));
+    assert_eq!(info(&[("ELSA_TUNED", "")])["tuned"], serde_json::Value::Null);
+    let shown = text(&elsa_with(&["info"], &[("ELSA_TUNED", name)]).stdout);
+    assert!(shown.contains(&format!("tuned     1 shapes of {name}")), "{shown}");
+
+    // In use: the kernel of the file, made another than the chooser's.
+    let warmup = |tuned: &[&str]| {
+        let args = [&["warmup", "--shape", "1,1,70,300,64", "--json"][..], tuned].concat();
+        let output = elsa_with(&args, &[]);
+        assert_eq!(output.status.code(), Some(0));
+        let loaded = json(&output.stdout).remove(0)["loaded"].to_string();
+        (loaded, text(&output.stderr))
+    };
+    let kernel = lines[0]["kernel"].as_str().unwrap();
+    let wide = "attention_f32_d128_q64k64__sm53_exp2_approx";
+    let splits = format!("splits = {}", lines[0]["splits"]);
+    std::fs::write(&path, written.replace(kernel, wide).replace(&splits, "splits = 1")).unwrap();
+    let (loaded, said) = warmup(&[&format!("--tuned={name}")]);
+    assert!(loaded.contains(wide) && !loaded.contains("merge") && said.is_empty(), "{loaded} {said}");
+    let (chosen, _) = warmup(&[]);
+    assert!(!chosen.contains(wide), "{chosen}");
+
+    // A file that was cut short: one line, and the chooser decides.
+    std::fs::write(&path, &written[..written.len() / 2]).unwrap();
+    let (loaded, said) = warmup(&[&format!("--tuned={name}")]);
+    assert_eq!(loaded.contains(wide), chosen.contains(wide));
+    assert!(said.lines().count() == 1 && said.contains("not a tuned file"), "{said}");
+    let unused = &info(&[("ELSA_TUNED", name)])["tuned"];
+    assert!(unused["used"] == false && unused["reason"].is_string(), "{unused}");
+}
+
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn the_file_lies_where_it_is_documented() {
+    let desk = Desk::new();
+    let folder = desk.path("config");
+    let config = folder.to_str().unwrap();
+    let args = ["tune", "--seconds", "0.01", "--shape", "1,1,40,70,32", "--dtype", "f16"];
+    let variables = [("XDG_CONFIG_HOME", config), ("ELSA_TUNED", "")];
+    let output = elsa_with(&args, &variables);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let (header, file) = ("chooser -> winner", format!("1 shapes in {config}/elsa/tuned.toml"));
+    assert!(shown.contains(header) && shown.contains("1,1,40,70,32") && shown.contains(&file), "{shown}");
+    assert!(folder.join("elsa/tuned.toml").is_file());
+    let run = |variables: &[(&str, &str)]| {
+        let output = elsa_with(&["warmup", "--shape", "1,1,40,70,32", "--tuned"], variables);
+        (output.status.code(), text(&output.stderr))
+    };
+    assert_eq!(run(&variables), (Some(0), String::new()));
+    let elsewhere = desk.path("none");
+    let (code, said) = run(&[("XDG_CONFIG_HOME", elsewhere.to_str().unwrap()), ("ELSA_TUNED", "")]);
+    assert!(code == Some(0) && said.lines().count() == 1 && said.contains("cannot be read"), "{said}");
+    // Keys of packed sequences are not divided.
+    let packed = tune(desk.path("x").to_str().unwrap(), &["--shape", "2,1,64,64,32,packed=8"]);
+    assert!(packed.status.code() == Some(2) && !desk.path("x").exists(), "{}", text(&packed.stderr));
+}

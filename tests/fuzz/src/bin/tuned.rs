@@ -1,0 +1,17 @@
+//! The reader of tuned files: any text is a valid file that is written as it was read, or a typed error of one line.
+#![no_main]
+#![forbid(unsafe_code)]
+
+use elsa_runtime::Tuned;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match Tuned::parse(text) {
+        Ok(tuned) => assert_eq!(Tuned::parse(&tuned.text()), Ok(tuned)),
+        Err(error) => {
+            let line = error.to_string();
+            assert!(line.contains("allowed: ") && !line.contains('\n'), "{line}");
+        }
+    }
+});

@@ -1,0 +1,147 @@
+//! On a GPU: every division that a measurement may choose computes the same function, and a tuned file decides exactly
+//! what it says.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use elsa_core::attention::plan::{Division, ShapeClass};
+use elsa_core::attention::{Alignment, MaskKind};
+use elsa_core::dtype::DType;
+use elsa_runtime::{
+    Backend, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedError, TunedShape, Tuning,
+};
+use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
+use std::path::Path;
+use std::time::Duration;
+
+fn engine(tuned: Tuning) -> Engine {
+    let options = EngineOptions {
+        backend: Some(Backend::Cuda),
+        threads: Some(1),
+        fallback: Fallback::Fail,
+        tuned,
+        ..EngineOptions::default()
+    };
+    Engine::new(&options).unwrap()
+}
+
+/// Runs a case, checks its answer, and gives the division and the bits of the answer.
+fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, Vec<u32>) {
+    let problem = case.problem();
+    let plan = engine.plan(&problem, &PlanOptions { division, ..PlanOptions::default() }).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut buffers = case.buffers();
+    plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
+    case.naive().check_all(&buffers, 5000).unwrap_or_else(|e| panic!("{division:?} {case:?}: {e}"));
+    (plan.gpu_choice().unwrap().division(), bits(&buffers))
+}
+
+fn bits(b: &Buffers) -> Vec<u32> {
+    let rows = b.lse.iter().map(|x| x.to_bits());
+    rows.chain((0..b.output.len()).map(|i| b.output.get(i).to_bits())).collect()
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn every_division_computes_the_same() {
+    let engine = engine(Tuning::Off);
+    let mask = |kind| Some(MaskParams { kind, dims: vec![70, 260], density: 0.7 });
+    let plain = Params::plain(70, 260, 64, 64);
+    let cases = [
+        plain.clone(),
+        Params { causal: Some(Alignment::BottomRight), ..plain.clone() },
+        Params { mask: mask(MaskKind::Bool), ..plain.clone() },
+        Params { mask: mask(MaskKind::Additive(DType::F32)), ..plain.clone() },
+        Params { dtype: DType::F16, heads: 2, ..Params::plain(3, 400, 64, 40) },
+    ];
+    for case in cases.map(|p| p.build("division")) {
+        let problem = case.problem();
+        let options = PlanOptions::default();
+        let choices = engine.divisions(&problem, &options).unwrap();
+        let (own, want) = run(&engine, &case, None);
+        assert_eq!(choices[0].division(), own);
+        let (mut kernels, mut divided, mut others) = (Vec::new(), 0, 0);
+        for choice in &choices {
+            let plan =
+                engine.plan(&problem, &PlanOptions { division: Some(choice.division()), ..options }).unwrap();
+            assert_eq!(plan.gpu_choice(), Some(choice));
+            assert_eq!(plan.certificate().executed, choice.executed());
+            let (ran, bits) = run(&engine, &case, Some(choice.division()));
+            assert_eq!(ran, choice.division());
+            others += usize::from(bits != want);
+            divided += usize::from(choice.splits > 1);
+            kernels.push(choice.kernel.name);
+        }
+        kernels.sort_unstable();
+        kernels.dedup();
+        assert!(divided >= 2 && others >= 1 && kernels.len() >= 2, "{divided} {others} {kernels:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_tuned_file_decides_and_nothing_else_does() {
+    let off = engine(Tuning::Off);
+    let case = Params { heads: 2, kv_heads: 2, ..Params::plain(70, 260, 64, 64) };
+    let (alone, batch) = (case.build("alone"), Params { batch: 3, ..case.clone() }.build("batch"));
+    let other = Params { queries: 71, ..case }.build("other");
+    let problem = alone.problem();
+    let choices = off.divisions(&problem, &PlanOptions::default()).unwrap();
+    let (own, chosen) = run(&off, &alone, None);
+    let differs = |division: &Division| division.splits > 1 && run(&off, &alone, Some(*division)).1 != chosen;
+    let division = choices[1..].iter().map(|choice| choice.division()).find(differs).unwrap();
+    let wanted = run(&off, &alone, Some(division)).1;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tuned.toml");
+    let kernel = choices.iter().find(|choice| choice.division() == division).unwrap().kernel.name;
+    let class = ShapeClass::of(&problem, false).unwrap();
+    let shape = TunedShape { class, kernel: kernel.to_owned(), splits: division.splits };
+    let text = Tuned::new(off.device().unwrap(), vec![shape]).unwrap().text();
+    std::fs::write(&path, &text).unwrap();
+    let tuned = engine(Tuning::File(path.clone()));
+    assert_eq!(tuned.tuned().unwrap().contents.as_ref().unwrap().shapes().len(), 1);
+    assert_eq!(run(&tuned, &alone, None), (division, wanted));
+    assert_eq!(run(&tuned, &batch, None).0, division);
+    assert_eq!(run(&tuned, &batch, None).1, run(&off, &batch, Some(division)).1);
+    // What was not measured, and what the caller decides, stay as they are.
+    assert_eq!(run(&tuned, &other, None), run(&off, &other, None));
+    assert_eq!(run(&tuned, &alone, Some(own)), (own, chosen.clone()));
+
+    // A file that is not valid here is as good as none.
+    let cut = &text[..text.len() - 12];
+    let moved = text.replace("[device]\nname = \"", "[device]\nname = \"not ");
+    for wrong in [cut, &moved, "", &text.replace("splits = ", "splits = 7")] {
+        std::fs::write(&path, wrong).unwrap();
+        let ignored = engine(Tuning::File(path.clone()));
+        assert!(ignored.tuned().unwrap().contents.is_err());
+        assert_eq!(run(&ignored, &alone, None), (own, chosen.clone()));
+    }
+    let none = engine(Tuning::File(folder.path().join("none")));
+    assert!(matches!(none.tuned().unwrap().contents, Err(TunedError::Read(_))));
+    assert_eq!(none.tuned().unwrap().path.parent(), Some(Path::new(folder.path())));
+    assert!(off.tuned().is_none() && run(&none, &alone, None) == (own, chosen));
+}
+
+/// The time of calls that follow each other, as a graph and without one (a table of sequences is copied): a positive
+/// time, no less for the same work in more calls, and a run behind it gives the same bits.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn time_on_the_device_is_measured() {
+    let engine = engine(Tuning::Off);
+    for lengths in [false, true] {
+        let case = Params { lengths, ..Params::plain(40, 200, 32, 32) }.build("time");
+        let problem = case.problem();
+        let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+        let mut workspace = plan.workspace().unwrap();
+        let mut buffers = case.buffers();
+        let mut bound = plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap();
+        for calls in [1, 3, 3, 2] {
+            let (report, time) = bound.time_on_device(calls).unwrap();
+            assert_eq!(report.backend, Backend::Cuda);
+            assert!(time.unwrap() > Duration::ZERO, "{calls} calls, lengths {lengths}");
+        }
+        bound.run().unwrap();
+        case.naive().check_all(&buffers, 5000).unwrap();
+    }
+}
