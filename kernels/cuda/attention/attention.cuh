@@ -86,7 +86,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
   unsigned words[OWN_WORDS];
   float early[EARLY ? TM : 1][TN];
   Tiles t = {full_from, sm,    call, tid, kr,  vr, near_value, near_key, near_past,
-             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, words, early};
+             plain_to,  near_to, edge_to, ready, acc,  m,   sum, s,  flushed,    odd_sums,   k0, end, words, early};
   if (!ADDS || k0 >= outset.sequence.past) t.approach(outset, outset.sequence.past);  // the past is left to the loop
   ready = k0 < end && (SLOW ? k0 >= full_from && k0 < plain_to : k0 + TILE <= edge_to);
   if (ready) t.template load_k<!SLOW>(k0, 0);
@@ -104,7 +104,7 @@ template <class S> INLINE void Tiles<S>::run(SharedBytes sm, const Call& call) {
     const int stop = flushes && end - k0 > FLUSH * TILE ? k0 + FLUSH * TILE : end;
     NO_UNROLL while (k0 < stop) {
       if (ADDS && k0 + TILE > edge_to) t.approach(t.here(), k0);
-      const bool plain = k0 >= full_from && k0 < plain_to;
+      const bool plain = PLAINS && k0 >= full_from && k0 < plain_to;
       if constexpr (ADDED) {
         if (plain) {
           const int halt = min_of(stop, plain_to), latest = min_of(end, plain_to) - TILE;

@@ -1,3 +1,3 @@
 #include "attention.cuh"
 
-ATTENTION(attention_f32_d96_q64k64__sm53_exp2_approx, F32, 96, 4, 4, 8, 32, 16, 8, 0, 8, 4, ALL, 2)
+ATTENTION(attention_f32_d96_q64k64__sm53_exp2_approx, F32, 96, 4, 4, 8, 32, 16, 8, 0, 8, 4, EDGES, 2)

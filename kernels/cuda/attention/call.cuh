@@ -51,14 +51,17 @@ enum {
   VALUE_VEC4 = 4,
   OUTPUT_VEC4 = 8,
 };
-// Query, key and value rows, those of the past too, are read four elements at a time and have the head size of the
-// kernel.
+// Query, key and value rows, those of the past too, are read four elements at a time, and have the head size of the
+// kernel; or queries and keys have a multiple of eight below it, for a kernel that sums scores in f32.
 enum { WHOLE_ROWS = 16 };
 
 // A whole attention call. Row r = (batch * heads + head) * tokens + token numbers the query rows, with the token
 // counted in the query view. What every block reads comes first, so that it arrives together.
 struct Call {
-  Divisor by_row_blocks, by_splits, by_heads, by_group;  // of the fields of those names
+  Divisor by_first, by_splits, by_heads, by_group;  // of the fields of those names
+  // Blocks that come one after the other before another split: blocks of rows, or heads of all sequences if the blocks of
+  // the last rows come first, those of all heads together.
+  int first, longest_first;
   // Blocks of rows of the longest sequence; splits of the keys; query heads; keys of a split.
   int row_blocks, splits, heads, chunk;
   Address sequences;                    // table of `sequence_count`, or zero: `sequence` for each of the batch
@@ -89,9 +92,9 @@ struct Present {
 };
 
 static_assert(sizeof(Sequence) == 40, "");
-static_assert(__builtin_offsetof(Call, sequences) == 48 && __builtin_offsetof(Call, changes) == 96, "");
-static_assert(__builtin_offsetof(Call, query) == 112 && __builtin_offsetof(Call, part_dim) == 224, "");
-static_assert(__builtin_offsetof(Call, output) == 240 && __builtin_offsetof(Call, lse) == 296, "");
-static_assert(__builtin_offsetof(Call, past_key) == 328 && __builtin_offsetof(Call, mask) == 392, "");
-static_assert(__builtin_offsetof(Call, bias) == 448 && __builtin_offsetof(Call, windows) == 520, "");
-static_assert(sizeof(Addend) == 56 && sizeof(Windows) == 48 && sizeof(Call) == 568 && sizeof(Present) == 120, "");
+static_assert(__builtin_offsetof(Call, sequences) == 56 && __builtin_offsetof(Call, changes) == 104, "");
+static_assert(__builtin_offsetof(Call, query) == 120 && __builtin_offsetof(Call, part_dim) == 232, "");
+static_assert(__builtin_offsetof(Call, output) == 248 && __builtin_offsetof(Call, lse) == 304, "");
+static_assert(__builtin_offsetof(Call, past_key) == 336 && __builtin_offsetof(Call, mask) == 400, "");
+static_assert(__builtin_offsetof(Call, bias) == 456 && __builtin_offsetof(Call, windows) == 528, "");
+static_assert(sizeof(Addend) == 56 && sizeof(Windows) == 48 && sizeof(Call) == 576 && sizeof(Present) == 120, "");

@@ -5,19 +5,25 @@
 #include "../common/math.cuh"
 #include "call.cuh"
 
-// A block's share: its sequence, head, split of the keys and block of rows.
+// A block's share: its sequence, head, split of the keys and block of rows. A block that serves a group of heads has the
+// first of them.
 struct Share {
   Sequence sequence;
   int head, split, row_block;
 };
 
-INLINE Share share_of(const Call& call, int block) {
+// The share of a block that serves `group` heads. Blocks of rows come one after the other, then splits, then heads; or,
+// with `longest_first`, heads, then splits, then blocks of rows, so that those that have the most keys start first.
+INLINE Share share_of(const Call& call, int block, int group = 1) {
   Share x;
-  const int of_rows = quotient_of(block, call.by_row_blocks), of_splits = quotient_of(of_rows, call.by_splits);
-  const int index = quotient_of(of_splits, call.by_heads);
-  x.row_block = block - of_rows * call.row_blocks;
-  x.split = of_rows - of_splits * call.splits;
-  x.head = of_splits - index * call.heads;
+  const int of_first = quotient_of(block, call.by_first), of_splits = quotient_of(of_first, call.by_splits);
+  const int first = block - of_first * call.first;
+  x.split = of_first - of_splits * call.splits;
+  x.row_block = call.longest_first ? of_splits : first;
+  int head = call.longest_first ? first : of_splits;
+  head *= group;
+  const int index = quotient_of(head, call.by_heads);
+  x.head = head - index * call.heads;
   x.sequence = call.sequence;
   x.sequence.batch = index;
   if (call.sequences != 0) {

@@ -1,4 +1,4 @@
-// Phase one for few query rows, as in decoding: a block of ROWS rows over a split of the keys.
+// Phase one for few query rows, as in decoding: a block of ROWS rows of a group of heads over a split of the keys.
 //
 //   s_ij = factor * (q_i . k_j)          scores in base-2 units
 //   m_i near max_j s_ij,  S_i = sum_j 2^(s_ij - m_i),  W_i = sum_j 2^(s_ij - m_i) v_j
@@ -9,8 +9,10 @@
 //
 // 1. LANES lanes hold a row of D dims, four dims (or two times four) each, so that a load of a warp covers whole
 //    rows side by side. The lanes of a row form a group, and a block has PARTS of them.
-// 2. Keys go round the groups. A group loads KEYS keys and as many values before it computes, and keeps a state
-//    of its own for each row: no group waits for another.
+// 2. Keys go round the groups. A group loads KEYS keys and as many values one round early, the keys as soon as the
+//    scores of the round are summed and the values at its end, and keeps a state of its own for each row: no group
+//    waits for another. Rounds whose rows lie partly in the past, or cannot be read four elements at a time, load at
+//    their beginning.
 // 3. The ROWS * KEYS scores of a round are summed over the lanes all at once: at each step a lane sends half of its
 //    scores and keeps the other half, until it has one: row lane % 4, key lane / 4. That lane alone does the rest, up
 //    to the weight. Weights come back to all lanes through shared memory.
@@ -51,18 +53,21 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   const SharedBytes own_weight = warp_weights + (thread_index() & 31) * 4;
   const SharedBytes group_weights = warp_weights + (thread_index() & 31) / LANES * (LANES * 4);
 
-  const Share share = share_of(call, block_index());
+  const Share share = share_of(call, block_index(), call.group);
   const Sequence& seq = share.sequence;
-  const int row0 = share.row_block * ROWS;
-  if (row0 >= seq.queries) return;
-  const int last = min_of(row0 + ROWS, seq.queries) - 1, kv_head = quotient_of(share.head, call.by_group);
+  const int rows = seq.queries * call.group, row0 = share.row_block * ROWS;
+  if (row0 >= rows) return;
+  const int last = min_of(row0 + ROWS, rows) - 1, kv_head = quotient_of(share.head, call.by_group);
+  auto token_of = [&](int row) LAMBDA { return quotient_of(row, call.by_group); };
+  auto head_of = [&](int row, int token) LAMBDA { return share.head + row - token * call.group; };
   const int first = share.split * call.chunk;
-  const int kbeg = max_of(first, range_of(seq, row0).start);
-  const int kend = min_of(first + call.chunk, range_of(seq, last).end);
+  const int kbeg = max_of(first, range_of(seq, token_of(row0)).start);
+  const int kend = min_of(first + call.chunk, range_of(seq, token_of(last)).end);
 
   // The row and the key of a round whose score this lane owns.
   const int own_row = min_of(row0 + lane % ROWS, last), own_key = lane / ROWS % KEYS * PARTS + part;
-  const Range own_range = range_of(seq, own_row);
+  const int own_token = token_of(own_row), own_head = head_of(own_row, own_token);
+  const Range own_range = range_of(seq, own_token);
   const int own_end = min_of(own_range.end, kend);
   float m = NO_KEY, inner_sum = 0.f, outer_sum = 0.f;
 
@@ -72,7 +77,8 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
   NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
     UNROLL for (int o = 1; o < ROWS; o++)
       UNROLL for (int h = 0; h < VECS; h++) query[o - 1][h] = query[o][h];
-    const Address at = query_row(call, seq, share.head, min_of(row0 + r, last), SIZE);
+    const int row = min_of(row0 + r, last), token = token_of(row);
+    const Address at = query_row(call, seq, head_of(row, token), token, SIZE);
     UNROLL for (int h = 0; h < VECS; h++) {
       Raw4 raw;
       load4_checked(raw, at, lane * 4 + h * LANES * 4, call.head_dim, (call.flags & QUERY_VEC4) != 0);
@@ -94,23 +100,29 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     return key < seq.past ? old.zero + key * old.step : fresh.zero + key * fresh.step;
   };
   const bool vec4 = (call.flags & KEY_VEC4) != 0 && (call.flags & VALUE_VEC4) != 0;
+  // Whether the rows of the round from key k0 on are read one round early.
+  constexpr int ROUND = PARTS * KEYS;
+  auto is_early = [&](int k0) LAMBDA { return vec4 && (k0 >= seq.past || k0 + ROUND <= seq.past); };
+  auto load_early = [&](Raw4 (&to)[KEYS][VECS], const Rows& old, const Rows& fresh, int dim, int k0) LAMBDA {
+    const bool past = k0 < seq.past;
+    const int step = (int)(past ? old.step : fresh.step);
+    const Address from = (past ? old.zero : fresh.zero) + (long long)(k0 + part) * step + lane * (4 * SIZE);
+    UNROLL for (int u = 0; u < KEYS; u++)
+      UNROLL for (int h = 0; h < VECS; h++) {
+        clear(to[u][h]);
+        if (k0 + u * PARTS + part < kend && lane * 4 + h * LANES * 4 < dim)
+          load4(to[u][h], from + (long long)(u * PARTS * step) + h * (LANES * 4 * SIZE));
+      }
+  };
+  Raw4 keys[KEYS][VECS], values[KEYS][VECS];
+  if (is_early(kbeg)) {
+    load_early(keys, k_old, k_new, call.head_dim, kbeg);
+    load_early(values, v_old, v_new, call.value_dim, kbeg);
+  }
 
   int rounds = 0;
-  NO_UNROLL for (int k0 = kbeg; k0 < kend; k0 += PARTS * KEYS) {
-    Raw4 keys[KEYS][VECS], values[KEYS][VECS];
-    if (vec4) {
-      UNROLL for (int u = 0; u < KEYS; u++) {
-        const int key = k0 + u * PARTS + part;
-        const Address k = row_of_key(k_old, k_new, key), v = row_of_key(v_old, v_new, key);
-        UNROLL for (int h = 0; h < VECS; h++) {
-          const int x = lane * 4 + h * LANES * 4;
-          clear(keys[u][h]);
-          clear(values[u][h]);
-          if (key < kend && x < call.head_dim) load4(keys[u][h], k + x * SIZE);
-          if (key < kend && x < call.value_dim) load4(values[u][h], v + x * SIZE);
-        }
-      }
-    } else {  // the next key's registers become the last key's, which keeps this small
+  NO_UNROLL for (int k0 = kbeg; k0 < kend; k0 += ROUND) {
+    if (!is_early(k0)) {  // the next key's registers become the last key's, which keeps this small
       NO_UNROLL for (int u = 0; u < KEYS; u++) {
         UNROLL for (int o = 1; o < KEYS; o++)
           UNROLL for (int h = 0; h < VECS; h++) {
@@ -121,8 +133,8 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
         const Address k = row_of_key(k_old, k_new, key), v = row_of_key(v_old, v_new, key);
         UNROLL for (int h = 0; h < VECS; h++) {
           const int x = lane * 4 + h * LANES * 4;
-          load4_checked(keys[KEYS - 1][h], k, x, key < kend ? call.head_dim : 0, false);
-          load4_checked(values[KEYS - 1][h], v, x, key < kend ? call.value_dim : 0, false);
+          load4_checked(keys[KEYS - 1][h], k, x, key < kend ? call.head_dim : 0, vec4);
+          load4_checked(values[KEYS - 1][h], v, x, key < kend ? call.value_dim : 0, vec4);
         }
       }
     }
@@ -136,6 +148,8 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
           UNROLL for (int e = 0; e < 4; e++) s[u * ROWS + r] = __builtin_fmaf(query[r][h][e], k[e], s[u * ROWS + r]);
       }
     }
+    const bool early = k0 + ROUND < kend && is_early(k0 + ROUND);
+    if (early) load_early(keys, k_old, k_new, call.head_dim, k0 + ROUND);
     UNROLL for (int bit = 1; bit < ROWS * KEYS; bit *= 2) {
       const bool high = (lane & bit) != 0;
       UNROLL for (int i = 0; i < ROWS * KEYS / (2 * bit); i++) {
@@ -151,7 +165,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
     if (key < own_range.start || key >= own_end) {
       x = NEG_INF;
     } else if (call.changes != 0) {
-      x = changed(x, added_to(call, seq, share.head, own_row, key));
+      x = changed(x, added_to(call, seq, own_head, own_token, key));
     }
     float top = x;
     UNROLL for (int bit = ROWS; bit < ROWS * KEYS; bit *= 2) top = max2(top, shuffle_xor(top, bit));
@@ -199,6 +213,7 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
         }
       }
     }
+    if (early) load_early(values, v_old, v_new, call.value_dim, k0 + ROUND);
     sync_warp();
 
     if (++rounds == G::FLUSH) {
@@ -249,8 +264,9 @@ template <bool B16, int D> INLINE void attend_rows(SharedBytes sm, const Call& c
 
   const bool empty = reference[0] == NO_KEY && sum[0] == 0.f;
   const float kept = reference[0] == NO_KEY ? NEG_INF : reference[0];
-  const long long row = row_number(call, seq, share.head, row0 + r), part_row = row * call.splits + share.split;
-  const Address out = output_row(call, seq.batch, share.head, seq.query0 + row0 + r);
+  const int token = token_of(row0 + r), head = head_of(row0 + r, token);
+  const long long row = row_number(call, seq, head, token), part_row = row * call.splits + share.split;
+  const Address out = output_row(call, seq.batch, head, seq.query0 + token);
   UNROLL for (int h = 0; h < G::WIDE; h++) {
     const int x = column + h * 128;
     if (call.part_ms == 0) {

@@ -30,7 +30,8 @@ pub struct Ptx {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     /// Attention of query tiles. Launched on `sequences · heads · splits · row_blocks` blocks, `row_blocks` being the
-    /// blocks of [`GpuKernelSpec::rows`] rows of the longest sequence; takes [`AttentionArgs`](super::attention::AttentionArgs).
+    /// blocks of [`GpuKernelSpec::rows`] rows of the longest sequence; where a block serves the heads that share keys,
+    /// `heads` are those of keys, and rows are of all heads of a group; takes [`AttentionArgs`](super::attention::AttentionArgs).
     Attention(GpuKernelSpec),
     /// Merge of the partial states of attention, in the tree over splits, and all outputs of a finished row. Launched on
     /// [`merge_blocks`](super::attention::merge_blocks) blocks; takes [`AttentionArgs`](super::attention::AttentionArgs).

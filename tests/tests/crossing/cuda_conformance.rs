@@ -124,10 +124,20 @@ fn every_kernel_runs() {
         check(&engine, &p.build("many narrow rows"), true).unwrap_or_else(|e| panic!("{e}"));
         ran += 1;
     }
-    // So many rows that the largest blocks fill any device.
-    check(&engine, &Params::plain(9000, 64, 64, 64).build("many rows"), true)
-        .unwrap_or_else(|e| panic!("{e}"));
-    ran += 1;
+    // So many rows that the largest blocks fill the device, over whole tiles, and heads that share keys.
+    let rows = 256 * engine.device().unwrap().profile.sms;
+    for d in [64, 96] {
+        check(&engine, &Params::plain(rows, 128, d, d).build("many rows"), true)
+            .unwrap_or_else(|e| panic!("{e}"));
+        ran += 1;
+    }
+    for (queries, heads, kv_heads) in [(1, 8, 2), (3, 6, 2), (2, 5, 1)] {
+        for (causal, past) in [(None, None), (Some(Alignment::BottomRight), Some(37))] {
+            let p = Params { heads, kv_heads, causal, past, ..Params::plain(queries, 300, 64, 64) };
+            check(&engine, &p.build("shared keys"), true).unwrap_or_else(|e| panic!("{e}"));
+            ran += 1;
+        }
+    }
     // Few rows, whose keys are divided as often as the device has room for.
     for (queries, keys, d) in [(3, 600, 64), (1, 1024, 32), (2, 5000, 96), (1, 30_000, 128), (70, 1000, 200)]
     {

@@ -12,14 +12,18 @@
 //! 1. *The kernel is the one that computes least.* A block computes all of its rows and the kernel's whole head size,
 //!    whatever the problem needs of them. Rows times head size, including that padding, ranks the kernels. Tall
 //!    blocks, which reuse keys best, are for problems with many rows only whose scores nothing changes, or f32
-//!    elements and boolean masks alone. Low blocks are for problems so small that the device has an SM for each block.
+//!    elements and boolean masks alone. Low blocks are for problems so small that the device has two SMs for each
+//!    block. Of the kernels for any number of plain rows, those of the same head size, the one that ends soonest by
+//!    [`Race`] is taken. With few rows reading takes the time, and a block has the rows of all heads that share keys.
 //! 2. *The division never depends on the batch.* It decides bits, and a sequence must get the same bits alone and in
 //!    a batch. It is a function of queries, keys, heads, windows of a picture, head sizes, device and budget. Packed
 //!    sequences, whose lengths arrive with the data, are not divided.
-//! 3. *The number of splits fills the device once.* Splits bring the blocks of one sequence closest to
-//!    [`BLOCKS_PER_SM`] per SM; more would only add merges.
-//! 4. *Causal problems have more splits.* The blocks of the last rows have the most keys and would end last. They are
-//!    divided into at least [`CAUSAL_SPLITS`], unless there are so many blocks that their order evens this out.
+//! 3. *The number of splits ends soonest.* For plain problems, and small blocks that leave SMs idle, [`Race`] compares
+//!    them. Else splits bring the blocks of one sequence closest to [`BLOCKS_PER_SM`] per SM; more would only add
+//!    merges. Where reading takes the time, as many blocks as the device holds at once read together.
+//! 4. *Causal problems start with their longest blocks.* Those of the last rows have the most keys. Blocks start in
+//!    the order of their keys, over all heads, and are divided until the longest takes no longer than the average SM
+//!    is busy, up to [`CAUSAL_SPLITS`].
 //! 5. *Where scores change, the last blocks do not wait alone.* Blocks with a mask or a bias are many and short enough for
 //!    it to matter how full the device is at the end: their keys are divided a few times if that leaves it fuller.
 //! 6. *Splits have a least size, and partial states a largest.* Below [`min_chunk`] keys the merge costs more than
@@ -28,6 +32,7 @@
 //!    is the only place that looks at the batch.
 
 use super::choice::{ChooseError, Division, LongestPath, chained, dealt};
+use super::race::{Pace, Race, evenest};
 use crate::attention::bias::BiasView;
 use crate::attention::certificate::{Executed, Order};
 use crate::attention::mask::{MaskKind, MaskView};
@@ -100,16 +105,23 @@ pub struct GpuKernelSpec {
     pub sixteen_bit: bool,
     /// Largest number of query rows per sequence for which it is used.
     pub most_queries: usize,
-    /// Like `most_queries`, for a plain problem: neither causal nor limited to the right by a window, without
-    /// mask, bias, shifted windows, soft cap and past.
+    /// Like `most_queries`, for a plain problem: without mask, bias, shifted windows, soft cap and past, and neither
+    /// causal nor limited to the right by a window.
     pub most_plain: usize,
+    /// Like `most_plain`, for a problem that is causal or limited to the right by a window.
+    pub most_causal: usize,
     /// Like `most_queries`, for a problem that differs from a plain one in a boolean mask, in one mask or bias of f32
     /// elements that lie side by side for keys side by side, or in both, and has the kernel's head size.
     pub most_added: usize,
-    /// Whether it is for problems only whose blocks of rows do not outnumber the device's SMs.
+    /// Whether it is for problems only whose blocks of rows do not outnumber the device's SMs. A plain problem with
+    /// more than half as many may use it with undivided keys.
     pub few_blocks: bool,
+    /// Whether tiles take longer that not every row attends wholly.
+    pub slow_edges: bool,
     /// Number of query rows of a block.
     pub rows: usize,
+    /// What a tile of a block takes where blocks share an SM, and what it takes a block by itself.
+    pub pace: Pace,
     /// Number of keys of a tile; a split is a multiple of it.
     pub keys: usize,
     /// The resources that a block occupies.
@@ -156,15 +168,14 @@ const RESIDENT_BLOCKS: usize = 16;
 const SM_SHARED: usize = 64 << 10;
 /// Blocks per SM that the division aims at.
 const BLOCKS_PER_SM: usize = 2;
-/// Smallest number of splits of a causal problem whose blocks fill the device fewer than `CAUSAL_WAVES` times.
+/// Largest number of splits of a causal problem.
 const CAUSAL_SPLITS: usize = 4;
-const CAUSAL_WAVES: usize = 8;
 /// Largest number of splits of a problem with a mask, bias, shifted windows or a soft cap whose blocks fill the device, and
 /// their least number of keys.
 const EVEN_SPLITS: usize = 3;
 const EVEN_CHUNK: usize = 256;
 /// The partial states of a sequence may take this many bytes, or as many as its output does.
-const PARTIAL_BYTES: usize = 16 << 20;
+const PARTIAL_BYTES: usize = 32 << 20;
 /// Largest number of tokens, rows or heads: the device counts them in 32 bits, and the sum of two lengths must not
 /// overflow.
 const MAX_COUNT: usize = 1 << 30;
@@ -173,14 +184,8 @@ const MEASURING_BLOCKS: usize = 2;
 /// Size in bytes of an entry of the table of sequences.
 pub const SEQUENCE_BYTES: usize = 40;
 
-/// Rows times head size of a block whose tiles take about as long as [`soonest`] says.
+/// Rows times head size of the smallest blocks.
 const SMALL_BLOCK: usize = 2048;
-/// What a tile of a block costs where blocks share an SM, and what a merge costs, in tenths of a tile by itself.
-const SHARED_TENTHS: usize = 16;
-const EACH_TENTHS: usize = 9;
-const MERGE_TENTHS: usize = 12;
-/// Largest number of splits of small blocks.
-const MOST_SMALL: usize = 8;
 
 /// Smallest number of keys of a split. A problem with few keys is short, and there an idle SM costs more than the
 /// merge of smaller splits.
@@ -188,31 +193,9 @@ const fn min_chunk(keys: usize) -> usize {
     if keys <= 1024 { 64 } else { 256 }
 }
 
-/// The number of splits, up to `most`, with which `blocks` blocks keep a device busy that holds `room` of them at
-/// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
-fn evenest(blocks: usize, room: usize, most: usize) -> usize {
-    let percent = |splits: usize| {
-        let all = blocks.saturating_mul(splits);
-        all.saturating_mul(100) / all.div_ceil(room).saturating_mul(room).max(1)
-    };
-    let best = (1..=most).map(percent).max().unwrap_or(0);
-    (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
-}
-
-/// The number of splits, up to `most`, with which `blocks` blocks of `tiles` tiles end soonest on `sms` SMs; one, unless
-/// others end a fifth sooner. Times are in tenths of a tile. Blocks that share an SM wait for each other in part:
-/// [`SHARED_TENTHS`] of a tile each for up to two, then [`EACH_TENTHS`] for every one.
-fn soonest(blocks: usize, sms: usize, tiles: usize, most: usize) -> usize {
-    let time = |splits: usize| {
-        let (all, longest) = (blocks.saturating_mul(splits), tiles.div_ceil(splits));
-        let tile = match all <= sms {
-            true => 10,
-            false => (all.saturating_mul(EACH_TENTHS) / sms.max(1)).max(SHARED_TENTHS),
-        };
-        longest.saturating_mul(tile) + if splits > 1 { MERGE_TENTHS } else { 0 }
-    };
-    let best = (1..=most.min(tiles).min(MOST_SMALL)).min_by_key(|&splits| time(splits)).unwrap_or(1);
-    if time(best) * 5 <= time(1) * 4 { best } else { 1 }
+/// Smallest number of keys of a split where a block has few rows.
+const fn min_rows_chunk(keys: usize) -> usize {
+    if keys <= 1024 { 64 } else { 128 }
 }
 
 /// Whether f32 elements side by side for keys side by side, a boolean mask, or both are all that is added to scores.
@@ -249,6 +232,10 @@ pub struct GpuChoice {
     pub kernel: GpuKernelSpec,
     /// Its index among the candidates.
     pub candidate: usize,
+    /// Number of query heads that a block serves: those of a key head, or one.
+    pub heads_at_once: usize,
+    /// Whether the blocks of the last rows start first, those of all heads together.
+    pub longest_first: bool,
     /// Number of blocks of query rows of a sequence; of a packed problem, of a sequence that holds every row.
     pub row_blocks: usize,
     /// Number of splits of the keys; 1 if they are not divided.
@@ -406,7 +393,8 @@ impl GpuWorkspaceLayout {
 
 /// Chooses the kernel, the blocks of rows and the division of the keys for `problem` on `device`. Of the
 /// sufficient `kernels`, the chooser takes the one that computes the fewest rows times dims, including padding;
-/// among equals, the one with the lowest limit of queries. Packed sequences, whose lengths arrive with the data,
+/// among equals, the one with the lowest limit of queries; for a plain problem, of those of its head size, the one that
+/// ends soonest. Packed sequences, whose lengths arrive with the data,
 /// use a kernel that takes any number of queries, and undivided keys.
 ///
 /// # Errors
@@ -415,7 +403,7 @@ impl GpuWorkspaceLayout {
 pub fn choose_gpu<'a>(
     problem: &Problem,
     device: &GpuProfile,
-    kernels: impl IntoIterator<Item = &'a GpuKernelSpec>,
+    kernels: impl IntoIterator<Item = &'a GpuKernelSpec, IntoIter: Clone>,
     options: &GpuOptions,
 ) -> Result<GpuChoice, ChooseError> {
     let s = problem.spec();
@@ -428,37 +416,63 @@ pub fn choose_gpu<'a>(
     let past = s.past_key.is_some() || s.past_value.is_some();
     let shifted = s.windows.is_some_and(|windows| windows.is_shifted());
     let changed = s.mask.is_some() || s.bias.is_some() || shifted || s.softcap.is_some();
-    let plain = !causal && !changed && !past;
+    let unchanged = !changed && !past;
+    let plain = !causal && unchanged;
     let added = !causal && !past && !shifted && s.softcap.is_none() && adds_f32(s);
     // The windows of a picture always come together.
     let together = s.windows.map_or(1, |windows| windows.count());
-    let blocks_of = |k: &GpuKernelSpec| {
-        queries.div_ceil(k.rows.max(1)).saturating_mul(heads).saturating_mul(together).max(1)
+    let group = (heads / problem.kv_heads().max(1)).max(1);
+    let heads_at_once = |k: &GpuKernelSpec| match k.summation {
+        Summation::Groups { .. } => group,
+        Summation::Tiles { .. } => 1,
     };
-    let mut widest = 0;
-    let mut best: Option<(_, usize, GpuKernelSpec)> = None;
-    for (candidate, k) in kernels.into_iter().enumerate() {
+    let row_blocks_of = |k: &GpuKernelSpec| queries.saturating_mul(heads_at_once(k)).div_ceil(k.rows.max(1));
+    let blocks_of = |k: &GpuKernelSpec| {
+        let columns = (heads / heads_at_once(k)).saturating_mul(together);
+        row_blocks_of(k).saturating_mul(columns).max(1)
+    };
+    let partial_dim = dv.next_multiple_of(4);
+    let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
+    let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));
+    let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
+    // Plain problems race; packed sequences do not, since their lengths arrive with the data.
+    let races = plain && !packed;
+    let race_of = |k: &GpuKernelSpec| {
+        let (blocks, sms) = (blocks_of(k), device.sms.max(1));
+        let undivided = races && k.few_blocks && blocks.saturating_mul(2) > sms;
+        let most = if undivided { 1 } else { affordable };
+        Race { blocks, sms, keys, most, tile: k.keys.max(1), pace: k.pace, slow_edges: k.slow_edges }
+    };
+    let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
-        let limit = match (plain, added && d == k.head_dim && dv == k.head_dim) {
+        let limit = match (unchanged, added && d == k.head_dim && dv == k.head_dim) {
+            (true, _) if causal => k.most_causal,
             (true, _) => k.most_plain,
             (_, true) => k.most_added,
             _ => k.most_queries,
         };
-        let crowded = k.few_blocks && blocks_of(k) > device.sms;
+        let crowded = !races && k.few_blocks && blocks_of(k) > device.sms;
         // A kernel without a limit for these problems does not compute them; the limits themselves are preferences.
         let (limit, crowded) = match options.division {
             Some(division) if division.candidate == candidate && limit.max(k.most_queries) > 0 => {
                 (usize::MAX, false)
             }
-            Some(_) => continue,
+            Some(_) => return None,
             None => (limit, crowded),
         };
-        if k.sixteen_bit != sixteen_bit || max_queries > limit || !scores || crowded {
-            continue;
-        }
+        let serves = k.sixteen_bit == sixteen_bit && max_queries <= limit && scores && !crowded;
+        serves.then_some(limit)
+    };
+    let mut widest = 0;
+    let mut best: Option<(_, usize, GpuKernelSpec)> = None;
+    let candidates = kernels.into_iter().enumerate();
+    for (candidate, k) in candidates.clone() {
+        let Some(limit) = serves(candidate, k) else { continue };
         widest = widest.max(k.head_dim);
         // Computed rows times dims, including padding. A packed sequence may have any number of rows.
-        let rows = if packed { 1 } else { queries.max(1).next_multiple_of(k.rows.max(1)) };
+        let at_once = heads_at_once(k);
+        let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
+        let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
         // Among equals, prefer sums in f16: the options request them.
         let rank = (work, limit, k.head_dim, k.rows, !k.half_scores());
@@ -466,13 +480,25 @@ pub fn choose_gpu<'a>(
             best = Some((rank, candidate, *k));
         }
     }
+    if let Some((rank, _, first)) = best
+        && races
+        && let Summation::Tiles { .. } = first.summation
+    {
+        let alike = |k: &GpuKernelSpec| {
+            let tiles = matches!(k.summation, Summation::Tiles { .. });
+            tiles && k.head_dim == first.head_dim && k.half_scores() == first.half_scores()
+        };
+        let entrants = candidates.filter(|(candidate, k)| alike(k) && serves(*candidate, k).is_some());
+        let winner = entrants.min_by_key(|(_, k)| race_of(k).soonest().1);
+        best = winner.map(|(candidate, k)| (rank, candidate, *k));
+    }
     let Some((_, candidate, kernel)) = best else {
         return Err(match widest {
             0 => ChooseError::NoKernel,
             max => ChooseError::HeadSize { found: d.max(dv), max },
         });
     };
-    let row_blocks = queries.div_ceil(kernel.rows);
+    let row_blocks = row_blocks_of(&kernel);
     let entries = match s.bias {
         Some(BiasView::Table(table)) => table.entries,
         _ => 0,
@@ -491,12 +517,13 @@ pub fn choose_gpu<'a>(
             return Err(ChooseError::Extent { axis, found, max: MAX_COUNT });
         }
     }
-    let partial_dim = dv.next_multiple_of(4);
     let sequences = if packed || s.key_lengths { problem.sequences() } else { 0 };
     let whole = keys.max(1).next_multiple_of(kernel.keys.max(1));
     let mut choice = GpuChoice {
         kernel,
         candidate,
+        heads_at_once: heads_at_once(&kernel),
+        longest_first: causal && !packed && matches!(kernel.summation, Summation::Tiles { .. }),
         row_blocks,
         splits: 1,
         chunk: whole,
@@ -509,33 +536,31 @@ pub fn choose_gpu<'a>(
         cut: s.window.left.is_some(),
     };
     if !packed {
-        let fill = device.sms.max(1) * kernel.resources.resident(device).min(BLOCKS_PER_SM);
+        let (sms, resident) = (device.sms.max(1), kernel.resources.resident(device));
+        let (fill, room) = (sms * resident.min(BLOCKS_PER_SM), sms * resident);
         let blocks = blocks_of(&kernel);
-        // The number of splits that comes closest to filling the device.
-        let nearest = (fill + blocks / 2) / blocks;
-        let wanted = if causal && blocks < CAUSAL_WAVES * fill {
-            // The blocks of the last rows take longest and end last, unless their keys are divided.
-            nearest.max(CAUSAL_SPLITS)
-        } else if changed && nearest < EVEN_SPLITS {
-            let most = (keys / EVEN_CHUNK).clamp(1, EVEN_SPLITS);
-            evenest(blocks, device.sms.max(1) * kernel.resources.resident(device), most)
-        } else {
-            nearest
-        };
-        let min_chunk = min_chunk(keys);
-        let output = heads.saturating_mul(queries).saturating_mul(dv).saturating_mul(s.dtype.size());
-        let partial = heads.saturating_mul(queries).saturating_mul(4 * (partial_dim + 2));
-        let affordable = output.max(PARTIAL_BYTES) / partial.max(1);
+        let few = matches!(kernel.summation, Summation::Groups { .. });
         // Small blocks that leave SMs idle.
-        let small = matches!(kernel.summation, Summation::Tiles { .. })
-            && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK
-            && blocks <= device.sms;
+        let small = !few && kernel.rows.saturating_mul(kernel.head_dim) <= SMALL_BLOCK && blocks <= sms;
         let splits = if let Some(Division { splits, .. }) = options.division {
             splits.min(keys.div_ceil(kernel.keys.max(1))).min(affordable).max(1)
-        } else if small {
-            soonest(blocks, device.sms, keys.div_ceil(kernel.keys.max(1)), affordable)
+        } else if small || (races && !few) {
+            race_of(&kernel).soonest().0
         } else {
-            wanted.min(keys / min_chunk).min(affordable).max(1)
+            // The number of splits that comes closest to filling the device.
+            let nearest = (fill + blocks / 2) / blocks;
+            let (wanted, least) = if few {
+                (room / blocks, min_rows_chunk(keys))
+            } else if causal {
+                // As many as keep the longest block below the average: those of the last rows have twice its keys.
+                let even = (2 * room + blocks / 2) / blocks;
+                (even.clamp(1, CAUSAL_SPLITS).max(nearest), min_chunk(keys))
+            } else if changed && nearest < EVEN_SPLITS {
+                (evenest(blocks, room, (keys / EVEN_CHUNK).clamp(1, EVEN_SPLITS)), min_chunk(keys))
+            } else {
+                (nearest, min_chunk(keys))
+            };
+            wanted.min(keys / least).min(affordable).max(1)
         };
         if splits > 1 {
             choice.chunk = keys.div_ceil(splits).next_multiple_of(kernel.keys.max(1));
@@ -556,7 +581,7 @@ pub fn choose_gpu<'a>(
         }
         _ => {}
     }
-    let blocks = [heads, choice.splits, row_blocks]
+    let blocks = [heads / choice.heads_at_once, choice.splits, row_blocks]
         .iter()
         .try_fold(problem.sequences(), |a, n| a.checked_mul(*n))
         .unwrap_or(usize::MAX);

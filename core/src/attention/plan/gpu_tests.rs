@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::attention::mask::{MaskKind, MaskView};
+use crate::attention::plan::race::MOST_SPLITS;
 use crate::attention::problem::Spec;
 use crate::attention::sequence::Alignment;
 use crate::attention::windows::Windows;
@@ -33,9 +34,12 @@ const fn spec(
         sixteen_bit,
         most_queries: most,
         most_plain: most,
+        most_causal: most,
         most_added: most,
         few_blocks: false,
+        slow_edges: false,
         rows,
+        pace: Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 },
         keys: 64,
         resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
@@ -141,11 +145,15 @@ fn splits_cover_the_keys_and_fill_the_device() {
                     assert!(c.chunk.is_multiple_of(c.kernel.keys) && c.chunk > 0, "{what:?}");
                     assert!(c.splits * c.chunk >= nk, "{what:?}");
                     assert!(c.splits == 1 || (c.splits - 1) * c.chunk < nk, "{what:?}");
-                    assert!(c.splits == 1 || c.chunk >= min_chunk(nk), "{what:?}");
                     assert_eq!(c.row_blocks, nq.div_ceil(c.kernel.rows));
-                    // Never more than half a wave beyond a full one.
-                    let blocks = c.row_blocks * h;
-                    assert!(c.splits == 1 || c.splits * blocks <= 3 * device.sms, "{what:?}");
+                    if c.kernel.rows > 4 {
+                        assert!(c.splits <= MOST_SPLITS, "{what:?}");
+                        continue;
+                    }
+                    // Never more than the device holds at once.
+                    let room = device.sms * c.kernel.resources.resident(&device);
+                    assert!(c.splits == 1 || c.splits * c.row_blocks * h <= room, "{what:?}");
+                    assert!(c.splits == 1 || c.chunk >= min_rows_chunk(nk), "{what:?}");
                 }
             }
         }
@@ -154,10 +162,9 @@ fn splits_cover_the_keys_and_fill_the_device() {
     assert_eq!((decode.kernel.name, decode.splits * 8), ("rows64", 32 * 8));
     let short = plain(problem(DType::F32, 1, 1, 64, 900, [64, 64]), &H200);
     assert_eq!((short.splits, short.chunk), (8, 128));
-    // 264 blocks are as near to 176 as to 352, and more is better; 263 are nearer to one split of 177.
+    // One block for each SM waits for itself; two do not.
     let splits = |h| plain(problem(DType::F32, 1, h, 64, 2048, [64, 64]), &H200).splits;
-    assert_eq!([splits(176), splits(177)], [2, 1]);
-    // Two blocks for each SM.
+    assert_eq!([splits(132), splits(264)], [2, 1]);
     for (n, rows, splits) in [(1024, 64, 2), (2048, 64, 1), (4096, 64, 1)] {
         let c = plain(problem(DType::F32, 1, 8, n, n, [64, 64]), &H200);
         assert_eq!((c.kernel.rows, c.splits), (rows, splits), "{c:?}");
@@ -226,8 +233,9 @@ fn kernels_that_add_are_for_f32_elements_side_by_side_and_bits() {
 
 #[test]
 fn low_blocks_are_for_problems_that_leave_sms_idle() {
-    let low = GpuKernelSpec { few_blocks: true, ..spec("low", 64, false, 960, 32) };
-    let kernels = [spec("d64", 64, false, ALL, 64), low];
+    let pace = |shared, alone| Pace { shared, alone };
+    let low = GpuKernelSpec { few_blocks: true, pace: pace(20, 40), ..spec("low", 64, false, ALL, 32) };
+    let kernels = [GpuKernelSpec { pace: pace(37, 47), ..spec("d64", 64, false, ALL, 64) }, low];
     let chosen = |h, n, device| {
         let spec = problem(DType::F32, 1, h, n, n, [64, 64]).check().unwrap();
         let c = choose_gpu(&spec, device, &kernels, &GpuOptions::default()).unwrap();
@@ -236,18 +244,54 @@ fn low_blocks_are_for_problems_that_leave_sms_idle() {
     // Blocks of one head have SMs to spare for all tiles at once; those of twelve heads have not.
     assert_eq!(
         [64, 100, 196, 256].map(|n| chosen(1, n, &H200)),
-        [("low", 1), ("low", 1), ("low", 4), ("low", 4)]
+        [("low", 1), ("low", 2), ("low", 4), ("low", 4)]
     );
-    assert_eq!(chosen(12, 197, &H200), ("low", 1));
+    assert_eq!(chosen(12, 197, &H200), ("d64", 2));
     assert_eq!(chosen(16, 257, &H200).0, "d64");
+    // Low blocks that fill the device evenly, undivided.
+    assert_eq!(chosen(16, 1041, &H200), ("low", 1));
     assert_eq!(chosen(1, 64, &TX2), ("low", 1));
-    assert_eq!([(1, 100), (2, 64)].map(|(h, n)| chosen(h, n, &TX2).0), ["d64"; 2]);
+    assert_eq!([(1, 100), (2, 64), (8, 128)].map(|(h, n)| chosen(h, n, &TX2).0), ["low", "low", "d64"]);
     // The batch changes nothing.
     let of = |b| {
         let spec = problem(DType::F32, b, 12, 197, 197, [64, 64]).check().unwrap();
         choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap()
     };
     assert_eq!((of(1).kernel, of(1).splits, of(1).chunk), (of(8).kernel, of(8).splits, of(8).chunk));
+}
+
+#[test]
+fn slow_edges_are_for_whole_tiles_and_many() {
+    let slow = GpuKernelSpec {
+        most_queries: 0,
+        slow_edges: true,
+        pace: Pace { shared: 30, alone: 50 },
+        ..spec("slow", 64, false, ALL, 64)
+    };
+    let kernels = [spec("fast", 64, false, ALL, 64), slow];
+    let name = |n| {
+        let spec = problem(DType::F32, 1, 8, n, n, [64, 64]).check().unwrap();
+        choose_gpu(&spec, &H200, &kernels, &GpuOptions::default()).unwrap().kernel.name
+    };
+    assert_eq!([256, 257, 4096, 4097].map(name), ["slow", "fast", "slow", "slow"]);
+}
+
+#[test]
+fn a_block_of_few_rows_serves_the_heads_that_share_keys() {
+    let of = |heads: usize, kv_heads: usize, queries: usize| {
+        let view = |heads, n| View::dense("x", Layout::Bhnd, &[1, heads, n, 64], None).unwrap();
+        let (q, k) = (view(heads, queries), view(kv_heads, 65_536));
+        plain(Spec::new(DType::F32, q, k, k, q), &H200)
+    };
+    let shape = |c: GpuChoice| (c.kernel.name, c.heads_at_once, c.row_blocks);
+    assert_eq!(shape(of(32, 8, 1)), ("rows64", 4, 1));
+    assert_eq!(shape(of(32, 8, 3)), ("rows64", 4, 3));
+    assert_eq!(shape(of(24, 8, 1)), ("rows64", 3, 1));
+    assert_eq!(shape(of(64, 8, 1)), ("rows64", 8, 2));
+    assert_eq!(shape(of(8, 8, 4)), ("rows64", 1, 1));
+    assert_eq!(shape(of(32, 8, 64)), ("d64", 1, 1));
+    // The blocks of the groups fill the device, not those of the heads.
+    assert_eq!(of(32, 8, 1).splits, of(8, 8, 1).splits);
 }
 
 #[test]
@@ -274,7 +318,7 @@ fn windows_of_a_picture_fill_the_device_together() {
         let spec = Spec { windows, ..problem(DType::F32, b, 12, 144, 144, [32, 32]) };
         choose_gpu(&spec.check().unwrap(), &H200, &KERNELS, &GpuOptions::default()).unwrap().splits
     };
-    assert_eq!([splits(Some(windows), 16), splits(Some(windows), 48), splits(None, 16)], [1, 1, 2]);
+    assert_eq!([splits(Some(windows), 16), splits(Some(windows), 48), splits(None, 16)], [1, 1, 3]);
 }
 
 #[test]
@@ -290,17 +334,11 @@ fn causal_rows_have_short_blocks_and_splits() {
         (c.kernel.name, c.splits)
     };
     assert_eq!([shape(1024, false), shape(1024, true)], [("d64r128", 4), ("d64r64", 4)]);
-    assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 3)]);
-    // Undivided where the partial states of four splits would take too much memory.
+    assert_eq!([shape(2048, false), shape(2048, true)], [("d64r128", 2), ("d64r64", 2)]);
+    // Undivided where the longest block takes no longer than the average SM is busy.
     assert_eq!([shape(4096, true), shape(16_384, true)], [("d64r64", 1), ("d64r64", 1)]);
     assert_eq!(shape(8, true), ("rows", 1));
-    // Blocks that fill the device eight times, two on each SM, are evened out by their order; one block fewer is not.
-    let rows = |h| {
-        let mut spec = problem(DType::F32, 1, h, 4, 4096, [64, 64]);
-        spec.causal = Some(Alignment::BottomRight);
-        plain(spec, &H200).splits
-    };
-    assert_eq!([rows(8 * 264 - 1), rows(8 * 264)], [4, 1]);
+    assert!(of(1024, true, &H200).longest_first && !of(1024, false, &H200).longest_first);
     // The blocks fill a small device, and their order evens them out.
     assert_eq!((of(900, true, &TX2).splits, of(64, true, &TX2).splits), (1, 1));
     assert!(GpuWorkspaceLayout::of(&of(4096, true, &H200), false).unwrap().bytes <= 2_600_000);

@@ -6,6 +6,7 @@ mod choose;
 mod gpu;
 mod kernel;
 mod layout;
+mod race;
 mod share;
 mod tuned;
 
@@ -23,4 +24,5 @@ pub use gpu::{
 pub use kernel::{KernelSpec, KeyLayout};
 pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use race::Pace;
 pub use tuned::{Changes, ShapeClass, alternatives};

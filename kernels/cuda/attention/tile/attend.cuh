@@ -10,6 +10,7 @@
 
 // Takes in tile k0. The four steps share one function: split up, clang arranges their loops in another order.
 template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
+  const int keys = live<EDGE>();
   constexpr bool CHECKS = ADDED || (EDGE && !LEAN);  // whether keys may be left out
   if constexpr (EARLY && !EDGE) load_early();
   // Scores: s = Q K', a chunk of KD dims at a time. Meanwhile a plain tile loads what the exchange area takes next.
@@ -25,45 +26,11 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       if (chunk + 1 < CHUNKS) load_k<EDGE>(k0, chunk + 1);
       else if constexpr (!EDGE || ADDED) load_v<EDGE>(k0, 0);  // other edges have no registers for them yet
     }
-    {
-      const int t = opaque(tid), cg = lane_col(t);
-      const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
-      const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
-      constexpr int DIMS = !EDGE ? 8 : SLOW ? 1 : PAIRS ? 2 : 8;  // words of a loop body
-      f4 qa[2][TM / 4], kb[2][TN / 4];
-      auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
-        const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
-        const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
-        UNROLL for (int h = 0; h < TM / 4; h++)
-          qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
-                                                                        : ((qc + h) ^ (high | low)) << 4));
-        UNROLL for (int h = 0; h < TN / 4; h++)
-          kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) +
-                                 h * 128);
-      };
-      if constexpr (DIMS > 1) fragments(0, 0, 0);
-      constexpr bool CHAINED = PAIRS && !EDGE;
-      unsigned pair[TM][TN];
-      if constexpr (CHAINED) {
-        UNROLL for (int i = 0; i < TM; i++)
-          UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
-      }
-      NO_UNROLL for (int it = 0; it < KS / DIMS; it++) {
-        UNROLL for (int kk = 0; kk < DIMS; kk++) {
-          const int b = kk & 1;
-          if constexpr (DIMS == 1) fragments(0, it, 0);
-          else if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
-          else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
-          if constexpr (CHAINED) multiply_half2(qa[b], kb[b], pair);
-          else if constexpr (PAIRS) multiply_widened(qa[b], kb[b]);
-          else multiply_f32(qa[b], kb[b]);
-        }
-        if constexpr (CHAINED) {
-          static_assert(CHAIN % DIMS == 0 && KS % CHAIN == 0, "");
-          if ((it + 1) % (CHAIN / DIMS) == 0) add_half2(pair);
-        }
-      }
-    }
+    // Whether scores of keys that no row attends are left out, where it pays for the code.
+    constexpr bool SHORTENS = EDGE && ADDS && IN == F32 && D == 64;
+    if (SHORTENS && keys <= TILE / 4) multiply_chunk<EDGE, SHORTENS ? TN / 4 : TN>(chunk);
+    else if (SHORTENS && keys <= TILE / 2) multiply_chunk<EDGE, SHORTENS ? TN / 2 : TN>(chunk);
+    else multiply_chunk<EDGE, TN>(chunk);
     if constexpr (EDGE && SLOW) {
       if (chunk + 1 < CHUNKS) sync_block();
     } else if (chunk + 1 < CHUNKS) {
@@ -142,10 +109,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     else drop_k();
   } else if constexpr (STRAIGHT == 1) {
     UNROLL for (int stage = 0; stage < STAGES; stage++) {
+      if (EDGE && stage > 0 && stage * VK >= keys) {
+        drop_k();
+        break;
+      }
       open_stage<EDGE>(stage, absent, gaps, odd_values);
       NO_UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, stage * (PRODUCTS_V * PC), (stage + 1) * (PRODUCTS_V * PC));
-        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
+        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), keys - (stage * PRODUCTS_V + n) * UK, odd_values);
       }
     }
   } else if constexpr (!EDGE && STRAIGHT == 2) {
@@ -153,7 +124,7 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
       open_stage<EDGE>(stage, absent, gaps, odd_values);
       UNROLL for (int n = 0; n < PRODUCTS_V; n++) {
         put_weights(x, n * PC, 0);
-        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), odd_values);
+        multiply_values<EDGE>(x, x.weights, sm + X + n * (UK * V_STRIDE), UK, odd_values);
       }
       if (stage + 1 < STAGES) {
         UNROLL for (int i = 0; i < TM; i++)
@@ -162,10 +133,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::attend() {
     }
   } else {
     NO_UNROLL for (int n = 0; n < PRODUCTS; n++) {
+      if (EDGE && n > 0 && n * UK >= keys) {
+        drop_k();
+        break;
+      }
       if (n % PRODUCTS_V == 0) open_stage<EDGE>(n / PRODUCTS_V, absent, gaps, odd_values);
       if (n % PRODUCTS_P == 0) put_weights(x, 0, TN);
       multiply_values<EDGE>(x, x.weights + n % PRODUCTS_P * (UK * P_STRIDE), sm + X + n % PRODUCTS_V * (UK * V_STRIDE),
-                     odd_values);
+                            keys - n * UK, odd_values);
     }
   }
   sync_block();  // the values are dead

@@ -3,10 +3,12 @@
 
 #include "tile.cuh"
 
-// F32 and WIDENED: both operands are f32 values.
-template <class S> INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
+// F32 and WIDENED: both operands are f32 values. The first COLUMNS columns.
+template <class S>
+template <int COLUMNS>
+INLINE void Tiles<S>::multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]) {
   UNROLL for (int i = 0; i < TM; i++)
-    UNROLL for (int j = 0; j < TN; j++) s[i][j] = __builtin_fmaf(qa[i >> 2][i & 3], kb[j >> 2][j & 3], s[i][j]);
+    UNROLL for (int j = 0; j < COLUMNS; j++) s[i][j] = __builtin_fmaf(qa[i >> 2][i & 3], kb[j >> 2][j & 3], s[i][j]);
 }
 
 // PAIRED in edges: even dims, then odd ones, widened.
@@ -39,4 +41,47 @@ template <class S> INLINE void Tiles<S>::add_half2(unsigned (&pair)[TM][TN]) {
       odd_sums = half2_fma(x, 0, odd_sums);
       pair[i][j] = 0;
     }
+}
+
+// Adds the products of a chunk of dims to the first COLUMNS columns of the scores. Dims beyond the head size are left out,
+// in eights.
+template <class S> template <bool EDGE, int COLUMNS> INLINE void Tiles<S>::multiply_chunk(int chunk) {
+  const int t = opaque(tid), cg = lane_col(t);
+  const int qc = (t >> 5) * (WARP_ROWS / 4) + lane_row(t) * (TM / 4);
+  const SharedBytes queries = sm + chunk * KS * Q_STRIDE;
+  constexpr int DIMS = !EDGE ? 8 : SLOW ? 1 : PAIRS ? 2 : 8;  // words of a loop body
+  constexpr int GROUPS = (COLUMNS + 3) / 4;
+  f4 qa[2][TM / 4], kb[2][TN / 4];
+  auto fragments = [&](int b, int it, int kk) LAMBDA {  // word it * DIMS + kk of the chunk
+    const int low = DIMS == 8 ? (kk >> 2) & 1 : 0, high = DIMS == 8 ? (it & 3) << 1 : (it * DIMS >> 2) & 7;
+    const int base = it * DIMS * Q_STRIDE + kk * Q_STRIDE;
+    UNROLL for (int h = 0; h < TM / 4; h++)
+      qa[b][h] = load_shared(queries + base + (TM == 8 && DIMS == 8 ? ((qc ^ high) << 4) + ((h ^ low) << 4)
+                                                                    : ((qc + h) ^ (high | low)) << 4));
+    UNROLL for (int h = 0; h < GROUPS; h++)
+      kb[b][h] = load_shared(sm + X + ((cg ^ (high | low)) << 4) + it * (TILE * 4 * DIMS) + kk * (TILE * 4) + h * 128);
+  };
+  if constexpr (DIMS > 1) fragments(0, 0, 0);
+  constexpr bool CHAINED = PAIRS && !EDGE;
+  unsigned pair[TM][TN];
+  if constexpr (CHAINED) {
+    UNROLL for (int i = 0; i < TM; i++)
+      UNROLL for (int j = 0; j < TN; j++) pair[i][j] = 0;
+  }
+  const int steps = PAIRS ? KS / DIMS : min_of((call.head_dim - chunk * KD + DIMS - 1) / DIMS, KS / DIMS);
+  NO_UNROLL for (int it = 0; it < steps; it++) {
+    UNROLL for (int kk = 0; kk < DIMS; kk++) {
+      const int b = kk & 1;
+      if constexpr (DIMS == 1) fragments(0, it, 0);
+      else if (kk + 1 < DIMS) fragments(b ^ 1, it, kk + 1);
+      else fragments(b ^ 1, (it + 1) & (KS / DIMS - 1), 0);
+      if constexpr (CHAINED) multiply_half2(qa[b], kb[b], pair);
+      else if constexpr (PAIRS) multiply_widened(qa[b], kb[b]);
+      else multiply_f32<COLUMNS>(qa[b], kb[b]);
+    }
+    if constexpr (CHAINED) {
+      static_assert(CHAIN % DIMS == 0 && KS % CHAIN == 0, "");
+      if ((it + 1) % (CHAIN / DIMS) == 0) add_half2(pair);
+    }
+  }
 }

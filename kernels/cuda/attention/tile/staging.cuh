@@ -64,6 +64,13 @@ template <class S> INLINE int Tiles<S>::value_step() {
   return (int)(ADDS && near_past ? call.past_value.token : call.value.token) * SIZE;
 }
 
+// Where four dims from `dim` on are read in a row of `dims` that lies near: beyond it the last four, which meet no query
+// and whose products are no columns of the output.
+template <class S> INLINE int Tiles<S>::near_dim(int dim, int dims) {
+  if constexpr (PAIRS) return dim;
+  else return min_of(dim, dims - 4);
+}
+
 // Forgets the registers of keys.
 template <class S> INLINE void Tiles<S>::drop_k() {
   UNROLL for (int n = 0; n < K_ITEMS * 4; n++) {
@@ -100,14 +107,14 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::load_k(int tile, i
       gather_k(tile, chunk);
       return;
     }
-    const Address a = near_key + (chunk * KD + c * 4) * SIZE;
+    const Address a = near_key + near_dim(chunk * KD + c * 4, call.head_dim) * SIZE;
     const int first = tile + key_of(q, 0), last = near_to - 1;
     UNROLL for (int i = 0; i < K_ITEMS; i++)
       UNROLL for (int e = 0; e < 4; e++)
         load4(kr[i * 4 + e], a + (long long)min_of(first + i * K_ITEM + e * LANE_COLS, last) * step);
     return;
   }
-  const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + (chunk * KD + c * 4) * SIZE;
+  const Address a = near_key + (long long)(tile + key_of(q, 0)) * step + near_dim(chunk * KD + c * 4, call.head_dim) * SIZE;
   UNROLL for (int i = 0; i < K_ITEMS; i++)
     UNROLL for (int e = 0; e < 4; e++)
       load4(kr[i * 4 + e], a + (long long)((i * K_ITEM + e * LANE_COLS) * step));
@@ -125,19 +132,19 @@ template <class S> template <bool EDGE> INLINE void Tiles<S>::load_v(int tile, i
     const int first = tile + stage * VK, last = near_to - 1;
     UNROLL for (int i = 0; i < V_ITEMS; i++) {
       const int n = t + i * NT;
-      load4(to[i], near_value + (long long)min_of(first + n / DF, last) * step + n % DF * (4 * SIZE));
+      load4(to[i], near_value + (long long)min_of(first + n / DF, last) * step + near_dim(n % DF * 4, call.value_dim) * SIZE);
     }
     return;
   }
   if constexpr (STRAIGHT == 2) drop_k();
   if constexpr (NT % DF == 0) {
-    const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + t % DF * (4 * SIZE);
+    const Address a = near_value + (long long)(tile + stage * VK + t / DF) * step + near_dim(t % DF * 4, call.value_dim) * SIZE;
     UNROLL for (int i = 0; i < V_ITEMS; i++) load4(to[i], a + (long long)(i * (NT / DF) * step));
   } else {
     const Address a = near_value + (long long)(tile + stage * VK) * step;
     UNROLL for (int i = 0; i < V_ITEMS; i++) {
       const int n = t + i * NT;
-      load4(to[i], a + (long long)(n / DF * step) + n % DF * (4 * SIZE));
+      load4(to[i], a + (long long)(n / DF * step) + near_dim(n % DF * 4, call.value_dim) * SIZE);
     }
   }
 }

@@ -12,10 +12,10 @@ INLINE int clamped(long long x, int low, int high) { return x < low ? low : x > 
 // The elements of a call, and how queries meet keys: f32; f16 or bf16, widened; f16, two dims at a time.
 enum Elements { F32, WIDENED, PAIRED };
 
-// What may change scores, besides ranges: anything; a boolean mask and one f32 addend whose elements lie side by side for
-// keys side by side, without a past; nothing, without a past, where edges are small and slow, so that a driver compiles
-// it sooner.
-enum Changes { ALL, ADDENDS, NONE };
+// What may change scores, besides ranges: anything; anything, where every tile is an edge, which is less code; a boolean
+// mask and one f32 addend whose elements lie side by side for keys side by side, without a past; nothing, without a past,
+// where edges are small and slow, so that a driver compiles it sooner and plain tiles have more registers.
+enum Changes { ALL, EDGES, ADDENDS, NONE };
 
 // What tells one instance of the kernel from another.
 //
@@ -51,7 +51,8 @@ template <class S> struct Tiles {
   static constexpr int D = S::D, WARPS = S::WARPS, TM = S::TM, TN = S::TN, KD = S::KD, VK = S::VK, PC = S::PC;
   static constexpr int STRAIGHT = S::STRAIGHT, BODY = S::BODY, FLUSH = S::FLUSH;
   static constexpr bool LEAN = S::CHANGES == NONE, ADDED = S::CHANGES == ADDENDS;
-  static constexpr bool ADDS = S::CHANGES == ALL;            // whether addends pass through the exchange area
+  static constexpr bool PLAINS = S::CHANGES != EDGES;        // whether plain tiles have a loop of their own
+  static constexpr bool ADDS = S::CHANGES == ALL || !PLAINS;  // whether addends pass through the exchange area
   static constexpr bool SLOW = LEAN || (ADDED && TM * TN > 32);  // whether edges are small and slow
 
   static constexpr bool B16 = IN != F32, PAIRS = IN == PAIRED;
@@ -145,6 +146,7 @@ template <class S> struct Tiles {
   bool& flushed;       // whether a part of W lies in memory
   unsigned& odd_sums;  // PAIRED: two f16 values, NaN once a sum was not finite
   int& k0;             // first key of the tile
+  int& end;            // end of the keys that some row attends
   // What a boolean mask has of the tile: word n, bit by bit the keys 32 (n / WARP_ROWS) ... of row n % WARP_ROWS of the
   // warp, is element n / 32 in lane n % 32. Lanes beyond the last word repeat the words.
   unsigned (&words)[OWN_WORDS];
@@ -170,6 +172,9 @@ template <class S> struct Tiles {
     int cg, rg;
     SharedBytes weights;
   };
+
+  // Keys of tile k0 that some row attends, where there are fewer than a tile has.
+  template <bool EDGE> INLINE int live() { return EDGE ? min_of(end - k0, TILE) : TILE; }
 
   // The block's share, computed anew.
   INLINE Share here() { return share_of(call, opaque(block_index())); }
@@ -201,6 +206,7 @@ template <class S> struct Tiles {
   template <class To, class Spot>
   INLINE void gather(To& to, const Tensor& past, const Tensor& fresh, int dims, bool vec4, int tile,
                      Spot spot);
+  static INLINE int near_dim(int dim, int dims);
   INLINE int key_step();
   INLINE int value_step();
   INLINE void drop_k();
@@ -218,7 +224,8 @@ template <class S> struct Tiles {
   template <class From> INLINE void store_v(const From& from);
 
   // scores.cuh: products of queries and keys.
-  INLINE void multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  template <int COLUMNS> INLINE void multiply_f32(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
+  template <bool EDGE, int COLUMNS> INLINE void multiply_chunk(int chunk);
   INLINE void multiply_widened(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4]);
   static INLINE void multiply_half2(const f4 (&qa)[TM / 4], const f4 (&kb)[TN / 4], unsigned (&pair)[TM][TN]);
   INLINE void add_half2(unsigned (&pair)[TM][TN]);
@@ -254,7 +261,7 @@ template <class S> struct Tiles {
   // values.cuh: W += P V.
   template <bool EDGE> INLINE void open_stage(int stage, bool absent, bool gaps, bool& odd_values);
   INLINE void put_weights(const Exchange& x, int first, int last);
-  template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values);
+  template <bool EDGE> INLINE void multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, int keys, bool odd_values);
 
   // memory.cuh: W in memory.
   INLINE Home home(const Share& share);

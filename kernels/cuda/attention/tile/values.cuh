@@ -49,10 +49,10 @@ template <class S> INLINE void Tiles<S>::put_weights(const Exchange& x, int firs
   sync_warp();
 }
 
-// Adds the products of UK keys with weights from `pu` on and values from `vu` on.
+// Adds the products of up to UK keys, of which `keys` may have weights, with weights from `pu` on and values from `vu` on.
 template <class S>
 template <bool EDGE>
-INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, bool odd_values) {
+INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedBytes vu, int keys, bool odd_values) {
   const int cg = x.cg, rg = x.rg;
   f4 pa[2][TM / 4];
   float vb[2][AN];
@@ -83,7 +83,8 @@ INLINE void Tiles<S>::multiply_values(const Exchange& x, SharedBytes pu, SharedB
     return;
   }
   fragments(0, 0, 0);
-  NO_UNROLL for (int from = 0; from < UK; from += KEYS) {
+  const int until = EDGE ? min_of(keys, UK) : UK;
+  NO_UNROLL for (int from = 0; from < until; from += KEYS) {
     UNROLL for (int key = 0; key < KEYS; key++) {
       const int b = key & 1;
       if (key + 1 < KEYS) fragments(b ^ 1, from, key + 1);

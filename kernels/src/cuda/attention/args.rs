@@ -113,8 +113,8 @@ pub const KEY_VEC4: i32 = 2;
 pub const VALUE_VEC4: i32 = 4;
 /// [`AttentionArgs::flags`]: output rows may be written four elements at a time.
 pub const OUTPUT_VEC4: i32 = 8;
-/// [`AttentionArgs::flags`]: query, key and value rows, those of the past too, are read four elements at a time and have the
-/// head size of the kernel.
+/// [`AttentionArgs::flags`]: query, key and value rows, those of the past too, are read four elements at a time, and have
+/// the head size of the kernel; or queries and keys have a multiple of eight below it, for a kernel that sums scores in f32.
 pub const WHOLE_ROWS: i32 = 16;
 /// Elements from one row to the next below which the bytes of a tile fit 31 bits.
 pub const NEAR: i64 = 1 << 22;
@@ -125,14 +125,19 @@ pub const NEAR: i64 = 1 << 22;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionArgs {
-    /// Divisor [`AttentionArgs::row_blocks`].
-    pub by_row_blocks: Divisor,
+    /// Divisor [`AttentionArgs::first`].
+    pub by_first: Divisor,
     /// Divisor [`AttentionArgs::splits`].
     pub by_splits: Divisor,
     /// Divisor [`AttentionArgs::heads`].
     pub by_heads: Divisor,
     /// Divisor [`AttentionArgs::group`].
     pub by_group: Divisor,
+    /// Blocks that come one after the other before another split: [`AttentionArgs::row_blocks`], or
+    /// `heads · sequence_count` with [`AttentionArgs::longest_first`].
+    pub first: i32,
+    /// Whether the blocks of the last rows come first, those of all heads together; 0 or 1.
+    pub longest_first: i32,
     /// Blocks of rows of the longest sequence.
     pub row_blocks: i32,
     /// Splits of the keys.
@@ -238,25 +243,25 @@ pub struct PresentArgs {
 const _: () = {
     assert!(size_of::<Sequence>() == 40);
     assert!(
-        core::mem::offset_of!(AttentionArgs, sequences) == 48
-            && core::mem::offset_of!(AttentionArgs, changes) == 96
+        core::mem::offset_of!(AttentionArgs, sequences) == 56
+            && core::mem::offset_of!(AttentionArgs, changes) == 104
     );
     assert!(
-        core::mem::offset_of!(AttentionArgs, query) == 112
-            && core::mem::offset_of!(AttentionArgs, part_dim) == 224
+        core::mem::offset_of!(AttentionArgs, query) == 120
+            && core::mem::offset_of!(AttentionArgs, part_dim) == 232
     );
     assert!(
-        core::mem::offset_of!(AttentionArgs, output) == 240
-            && core::mem::offset_of!(AttentionArgs, lse) == 296
+        core::mem::offset_of!(AttentionArgs, output) == 248
+            && core::mem::offset_of!(AttentionArgs, lse) == 304
     );
     assert!(
-        core::mem::offset_of!(AttentionArgs, past_key) == 328
-            && core::mem::offset_of!(AttentionArgs, mask) == 392
+        core::mem::offset_of!(AttentionArgs, past_key) == 336
+            && core::mem::offset_of!(AttentionArgs, mask) == 400
     );
     assert!(
-        core::mem::offset_of!(AttentionArgs, bias) == 448
-            && core::mem::offset_of!(AttentionArgs, windows) == 520
+        core::mem::offset_of!(AttentionArgs, bias) == 456
+            && core::mem::offset_of!(AttentionArgs, windows) == 528
     );
     assert!(size_of::<Addend>() == 56 && size_of::<Windows>() == 48);
-    assert!(size_of::<AttentionArgs>() == 568 && size_of::<PresentArgs>() == 120);
+    assert!(size_of::<AttentionArgs>() == 576 && size_of::<PresentArgs>() == 120);
 };

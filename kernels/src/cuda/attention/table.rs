@@ -3,7 +3,7 @@
 
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
-use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Summation};
+use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Summation};
 
 /// An attention kernel, with those of its facts that differ from the usual ones at the end.
 macro_rules! attention {
@@ -13,12 +13,15 @@ macro_rules! attention {
             $($field: $value,)*
             ..GpuKernelSpec {
                 few_blocks: false,
+                slow_edges: false,
                 name: $name,
                 head_dim: $head_dim,
                 sixteen_bit: $sixteen_bit,
                 most_queries: $most,
                 most_plain: $most_plain,
+                most_causal: $most,
                 most_added: $most,
+                pace: pace($rows * $head_dim),
                 rows: $rows,
                 keys: TILE,
                 resources: GpuResources { threads: $threads, shared: $shared, registers: $registers },
@@ -57,6 +60,14 @@ const TILE: usize = 64;
 const fn tiles(columns: usize, tiles: usize) -> Summation {
     Summation::Tiles { columns, flush: tiles * TILE }
 }
+/// The pace of a kernel whose blocks have `elements` elements of queries: about what was measured.
+const fn pace(elements: usize) -> Pace {
+    exactly(elements * 9 / 1000, elements * 27 / 2000)
+}
+/// A measured pace.
+const fn exactly(shared: usize, alone: usize) -> Pace {
+    Pace { shared, alone }
+}
 /// The error bound that the PTX ISA states for `ex2.approx.ftz.f32`: 2^-22.
 const EXP2_RELATIVE: f64 = 2.384_185_791_015_625e-7;
 /// Any number of query rows.
@@ -67,34 +78,42 @@ const NONE: usize = 0;
 const FEW: usize = 960;
 /// Query rows up to which the lowest blocks of a problem that leaves SMs idle are faster than blocks of twice the rows.
 const LOW: usize = 640;
-/// Query rows up to which short blocks of narrow rows are at least as fast as tall ones.
-const SHORT: usize = 2048;
+/// Query rows up to which the edges of causal blocks should be fast.
+const EDGY: usize = 3072;
 /// Query rows up to which reading the keys takes most of the time.
 const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
 pub static KERNELS: &[GpuKernel] = &[
-    attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, SHORT, SHORT, 64 x 32, 16384, 167, tiles(8, 6), most_added: NONE),
-    attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 203, tiles(8, 6), most_added: ANY),
-    attention!("attention_f32_d32_q64k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 64, 24576, 242, tiles(8, 6), most_added: NONE),
-    attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, LOW, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true),
+    attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 167, tiles(8, 6), most_causal: EDGY, most_added: NONE,
+        pace: exactly(10, 20)),
+    attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 191, tiles(8, 6), most_added: ANY),
+    attention!("attention_f32_d32_q64k64__sm53_exp2_approx", false, 32, NONE, ANY, 64 x 64, 24576, 211, tiles(8, 6), most_causal: ANY, most_added: NONE,
+        slow_edges: true, pace: exactly(17, 30)),
+    attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, ANY, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true,
+        pace: exactly(20, 40)),
     attention!("attention_f32_d64_q32k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
-    attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, FEW, 128 x 64, 32768, 168, tiles(8, 4), most_added: NONE),
-    attention!("attention_f32_d64_q128k64__sm53_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4)),
-    attention!("attention_f32_d64_q128k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 251, tiles(8, 4), most_added: ANY),
-    attention!("attention_f32_d96_q64k64__sm53_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 228, tiles(8, 4)),
-    attention!("attention_f32_d128_q64k64__sm53_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 250, tiles(4, 4)),
+    attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4), most_causal: EDGY, most_added: NONE,
+        pace: exactly(37, 47)),
+    attention!("attention_f32_d64_q128k64__sm53_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4), most_causal: ANY, slow_edges: true,
+        pace: exactly(64, 107)),
+    attention!("attention_f32_d64_q128k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 252, tiles(8, 4), most_added: ANY),
+    attention!("attention_f32_d96_q64k64__sm53_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 227, tiles(8, 4), most_causal: EDGY,
+        pace: exactly(66, 95)),
+    attention!("attention_f32_d96_q64k64__sm53_exp2_approx_plain", false, 96, NONE, ANY, 128 x 64, 45056, 186, tiles(8, 4), most_causal: ANY,
+        slow_edges: true, pace: exactly(54, 80)),
+    attention!("attention_f32_d128_q64k64__sm53_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 251, tiles(4, 4)),
     attention!("attention_f32_d256_q32k64__sm53_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 206, tiles(4, 4)),
     attention!("attention_b16_d64_q64k64__sm53_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
     attention!("attention_f16_d64_q64k64__sm53_exp2_approx_half2_c16", true, 64, ANY, ANY, 128 x 64, 24576, 189, tiles(8, 4), half_chain: 16),
-    attention!("attention_b16_d128_q64k64__sm53_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 234, tiles(4, 4)),
+    attention!("attention_b16_d128_q64k64__sm53_exp2_approx", true, 128, ANY, ANY, 128 x 64, 49152, 235, tiles(4, 4)),
     attention!("attention_b16_d256_q32k64__sm53_exp2_approx", true, 256, ANY, ANY, 128 x 32, 49152, 192, tiles(4, 4)),
-    rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 159),
-    rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 157),
-    rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 209),
-    rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 150),
-    rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 148),
-    rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 197),
+    rows!("attention_f32_d64_q4k64__sm53_exp2_approx", false, 64, 8960, 168),
+    rows!("attention_f32_d128_q4k64__sm53_exp2_approx", false, 128, 8832, 168),
+    rows!("attention_f32_d256_q4k64__sm53_exp2_approx", false, 256, 17024, 223),
+    rows!("attention_b16_d64_q4k64__sm53_exp2_approx", true, 64, 8960, 152),
+    rows!("attention_b16_d128_q4k64__sm53_exp2_approx", true, 128, 8832, 153),
+    rows!("attention_b16_d256_q4k64__sm53_exp2_approx", true, 256, 17024, 207),
     helper!("merge_f32_s4__sm53", AttentionMerge { states: 4, most: 4 }, 64),
     helper!("merge_f32_s8__sm53", AttentionMerge { states: 8, most: ANY }, 165),
     helper!("stream_f32_s4__sm53", AttentionStream { states: 4 }, 103),

@@ -6,7 +6,8 @@
 //!    after waiting for the copy of an earlier run that may still read it.
 //! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
 //!    tensors; new rows alone if they hold the past. The attention kernel then reads those.
-//! 3. *The attention kernel* has one block of threads per sequence, head, split and block of rows.
+//! 3. *The attention kernel* has one block of threads per sequence, head (or group of heads that share keys), split and
+//!    block of rows.
 //! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states
 //!    or no output.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It has a stream of its
@@ -99,8 +100,8 @@ impl Launch {
         let measure = measure.then(|| marshal::measure(plan, problem, at, &sequences, records));
         let measuring = Grid { blocks: c.records as u32, threads: measuring()?.resources().threads as u32 };
         // The chooser has checked that this product fits for the longest possible sequence.
-        let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
-        let blocks = problem.sequences() * problem.heads() * c.splits * row_blocks;
+        let row_blocks = marshal::row_blocks(plan, &sequences);
+        let blocks = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * c.splits * row_blocks;
         let (merge, states_at_once) = merging(c.splits)?;
         let merge_blocks = match blocks {
             0 => 0,

@@ -173,6 +173,12 @@ fn changes(s: &Spec) -> i32 {
     .sum()
 }
 
+/// Number of blocks of rows of the longest sequence.
+pub fn row_blocks(plan: &GpuPlan, sequences: &Sequences) -> usize {
+    let c = &plan.choice;
+    (sequences.longest * c.heads_at_once).div_ceil(c.kernel.rows.max(1))
+}
+
 /// The parameter of the attention kernel and of the merge. `at` holds the device address of every operand, zero if
 /// the call does not have it.
 pub fn attention(
@@ -189,8 +195,10 @@ pub fn attention(
     };
     let mask = s.mask.map_or(Addend::default(), |mask| addend(&mask, at[Operand::Mask]));
     let (query_factor, cap) = problem.score_factors();
-    let row_blocks = sequences.longest.div_ceil(c.kernel.rows.max(1));
+    let row_blocks = row_blocks(plan, &sequences);
     let group = problem.heads() / problem.kv_heads();
+    let first = if c.longest_first { problem.heads() * problem.sequences() } else { row_blocks };
+    let first = int(first);
     let (d, dv, size) = (problem.head_dim(), problem.value_dim(), s.dtype.size());
     let mut filled = AttentionArgs {
         query: of(Operand::Query),
@@ -232,7 +240,9 @@ pub fn attention(
         query_factor,
         cap,
         query_rows: int(problem.rows()),
-        by_row_blocks: Divisor::new(int(row_blocks)),
+        by_first: Divisor::new(first),
+        first,
+        longest_first: i32::from(c.longest_first),
         by_splits: Divisor::new(int(c.splits)),
         by_heads: Divisor::new(int(problem.heads())),
         by_group: Divisor::new(int(group)),
@@ -247,7 +257,9 @@ pub fn attention(
         | vec4([&filled.value, &filled.past_value], dv, args::VALUE_VEC4)
         | vec4([&filled.output, &filled.output], dv, args::OUTPUT_VEC4);
     let inputs = args::QUERY_VEC4 | args::KEY_VEC4 | args::VALUE_VEC4;
-    if filled.flags & inputs == inputs && [d, dv] == [c.kernel.head_dim; 2] {
+    let whole = [d, dv] == [c.kernel.head_dim; 2];
+    let padded = d.min(dv) > 0 && d.is_multiple_of(8) && !c.kernel.half_scores();
+    if filled.flags & inputs == inputs && (whole || padded) {
         filled.flags |= args::WHOLE_ROWS;
     }
     filled

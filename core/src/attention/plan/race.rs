@@ -1,0 +1,70 @@
+//! How soon the blocks of a GPU problem end, by the pace of a kernel: the model that compares kernels and divisions.
+
+/// How long a tile of keys of a block takes, in tenths of a microsecond on an H200. Only ratios matter, which other
+/// devices share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Of an SM's time, where other blocks of the SM fill the waiting.
+    pub shared: usize,
+    /// By itself on an SM.
+    pub alone: usize,
+}
+
+/// Largest number of splits that are compared.
+pub const MOST_SPLITS: usize = 8;
+/// What a merge takes, in units of [`Pace`].
+const MERGE: usize = 25;
+/// Tiles that an edge takes in a kernel whose edges are slow.
+const SLOW_EDGE: usize = 3;
+/// What the fewest splits must end within, in hundredths of the best time.
+const WITHIN: usize = 122;
+
+/// A kernel on a problem. Every SM takes its share of the blocks, and a tile takes it as long as its blocks together, or
+/// as one by itself.
+pub struct Race {
+    /// Number of blocks of undivided keys.
+    pub blocks: usize,
+    /// Number of SMs.
+    pub sms: usize,
+    /// Number of keys.
+    pub keys: usize,
+    /// Largest number of splits.
+    pub most: usize,
+    /// Number of keys of a tile.
+    pub tile: usize,
+    /// The kernel's pace.
+    pub pace: Pace,
+    /// Whether tiles take longer that not every row attends wholly.
+    pub slow_edges: bool,
+}
+
+impl Race {
+    /// The time with `splits` splits.
+    fn time(&self, splits: usize) -> usize {
+        let each = self.blocks.saturating_mul(splits).div_ceil(self.sms.max(1));
+        let pace = each.saturating_mul(self.pace.shared).max(self.pace.alone);
+        let edge = if self.slow_edges && !self.keys.is_multiple_of(self.tile) { SLOW_EDGE - 1 } else { 0 };
+        let tiles = self.keys.div_ceil(self.tile).div_ceil(splits) + edge;
+        tiles.saturating_mul(pace).saturating_add(if splits > 1 { MERGE } else { 0 })
+    }
+
+    /// The fewest splits that end nearly as soon as any, and when they do.
+    pub fn soonest(&self) -> (usize, usize) {
+        let most = self.most.min(self.keys.div_ceil(self.tile)).clamp(1, MOST_SPLITS);
+        let best = (1..=most).map(|splits| self.time(splits)).min().unwrap_or(0);
+        let near = |splits: &usize| self.time(*splits).saturating_mul(100) <= best.saturating_mul(WITHIN);
+        let splits = (1..=most).find(near).unwrap_or(1);
+        (splits, self.time(splits))
+    }
+}
+
+/// The number of splits, up to `most`, with which `blocks` blocks keep a device busy that holds `room` of them at
+/// once: the fewest within five percent of the best share of its rooms that blocks take, until the last one ends.
+pub fn evenest(blocks: usize, room: usize, most: usize) -> usize {
+    let percent = |splits: usize| {
+        let all = blocks.saturating_mul(splits);
+        all.saturating_mul(100) / all.div_ceil(room).saturating_mul(room).max(1)
+    };
+    let best = (1..=most).map(percent).max().unwrap_or(0);
+    (1..=most).find(|&splits| percent(splits) + 5 >= best).unwrap_or(1)
+}
