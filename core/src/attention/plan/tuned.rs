@@ -171,7 +171,7 @@ pub fn alternatives<'a, 'k, K>(
 ) -> Result<impl Iterator<Item = GpuChoice> + 'a, ChooseError>
 where
     'k: 'a,
-    K: IntoIterator<Item = &'k GpuKernelSpec> + Clone + 'a,
+    K: IntoIterator<Item = &'k GpuKernelSpec, IntoIter: Clone> + Clone + 'a,
 {
     let options = GpuOptions { division: None, ..*options };
     let own = choose_gpu(problem, device, kernels.clone(), &options)?;

@@ -1,5 +1,6 @@
 //! Tests of measured decisions.
 
+use super::super::race::Pace;
 use super::*;
 use crate::attention::mask::MaskView;
 use crate::attention::problem::Spec;
@@ -25,11 +26,14 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         most_queries: usize::MAX,
         most_plain: usize::MAX,
         most_added: usize::MAX,
+        most_causal: usize::MAX,
         few_blocks: false,
+        slow_edges: false,
         rows,
         keys: 64,
         resources: super::super::gpu::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
+        pace: Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 },
         chain: head_dim,
         exp2_relative: 2.4e-7,
         half_chain: 0,
@@ -39,13 +43,14 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
 const KERNELS: [GpuKernelSpec; 6] = [
     kernel("d64r64", 64, false, 64),
     kernel("d64r32", 64, false, 32),
-    GpuKernelSpec { most_queries: 0, most_added: 0, ..kernel("plain", 64, false, 128) },
+    GpuKernelSpec { most_queries: 0, most_added: 0, most_causal: 0, ..kernel("plain", 64, false, 128) },
     kernel("wide", 256, false, 32),
     kernel("half", 64, true, 64),
     GpuKernelSpec {
         most_queries: 4,
         most_plain: 4,
         most_added: 4,
+        most_causal: 4,
         summation: Summation::Groups { groups: 8, flush: 256 },
         ..kernel("rows", 64, false, 4)
     },

@@ -186,7 +186,7 @@ pub fn check(engine: &Engine, case: &Case, options: &PlanOptions) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_core::attention::plan::{GpuKernelSpec, GpuOptions, GpuResources, Summation, choose_gpu};
+    use elsa_core::attention::plan::{GpuKernelSpec, GpuOptions, GpuResources, Pace, Summation, choose_gpu};
     use elsa_core::profile::GpuProfile;
 
     const KERNEL: GpuKernelSpec = GpuKernelSpec {
@@ -196,7 +196,10 @@ mod tests {
         most_queries: usize::MAX,
         most_plain: usize::MAX,
         most_added: usize::MAX,
+        most_causal: usize::MAX,
         few_blocks: false,
+        slow_edges: false,
+        pace: Pace { shared: 1, alone: 1 },
         rows: 64,
         keys: 64,
         resources: GpuResources { threads: 128, shared: 0, registers: 64 },
