@@ -24,6 +24,7 @@ pub fn flag(argument: &'static str) -> &'static str {
         "windows.shift" => "shift",
         "window_left" | "window_right" => "window",
         "lse" => "lse-out",
+        "key_total" | "query_total" => "tokens",
         "state_m" => "state-out m",
         "state_s" => "state-out s",
         "state_w" => "state-out w",
