@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn every_size_has_a_set_of_which_two_chunks_meet_once() {
-        for chunks in InterestSet::sizes() {
+        // Miri interprets, and takes fewer.
+        for chunks in InterestSet::sizes().filter(|c| *c <= if cfg!(miri) { 133 } else { MAX_CHUNKS }) {
             let set = InterestSet::of(chunks).unwrap();
             let l = set.members().len();
             assert_eq!((set.chunks(), l * (l - 1) + 1), (chunks, chunks));
@@ -190,7 +191,7 @@ mod tests {
     fn singers_sets_stand_beside_the_printed_ones() {
         for (chunks, members) in PRINTED {
             let set = InterestSet::by_singer(members.len() - 1).unwrap();
-            assert!(set.chunks() == chunks && covers(&set), "{set:?}");
+            assert!(set.chunks() == chunks && (cfg!(miri) || covers(&set)), "{set:?}");
         }
     }
 
@@ -204,7 +205,7 @@ mod tests {
             panic!("accepted");
         };
         assert!(missing == 40 && doubled > 0, "{missing} {doubled}");
-        assert!(covers(&InterestSet::of(133).unwrap()) || cfg!(miri));
+        assert!(cfg!(miri) || covers(&InterestSet::of(133).unwrap()));
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub fn flag(argument: &'static str) -> &'static str {
         "d_k" => "dk-out",
         "d_v" => "dv-out",
         "lse" => "lse-out",
+        "key_total" | "query_total" => "tokens",
         "state_m" => "state-out m",
         "state_s" => "state-out s",
         "state_w" => "state-out w",

@@ -5,7 +5,7 @@
 use crate::common::{self, Desk, Sizes, attention, count, distance, noise, swap_heads};
 use half::{bf16, f16};
 use serde_json::Value;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Command, Output};
 
 /// A few hundred additions at the unit roundoff of f32, relative to outputs that do not cancel much.
@@ -339,7 +339,46 @@ fn what_does_not_make_a_whole_is_refused() {
     bent[at] ^= 1;
     std::fs::write(desk.path("bent.npz"), &bent).unwrap();
     refused(&desk, &merge("@0.npz @bent.npz @2.npz"), "STATES: |bent.npz: |allowed: ");
+    // Whole archives with right checksums, of which one array says something else.
+    let list = |shape: &[usize], data: &[i64]| common::npy("<i8", "False", shape, bytemuck::cast_slice(data));
+    for (name, array, words) in [
+        ("version", list(&[1], &[2]), "version [2]; allowed: version 1"),
+        ("rules", list(&[6], &[0, 1, 9, 0, 0, 0]), "another fingerprint"),
+        ("rules", list(&[6], &[7, 1, 3, 0, 0, 0]), "rules [7, 1, 3, 0, 0, 0]"),
+        ("path", list(&[1], &[2]), "runs of another task"),
+        ("path", list(&[1], &[3]), "path 3: level 1"),
+        ("quorum", list(&[1], &[43]), "quorum [43]|another fingerprint"),
+        ("shape", list(&[7], &[1, 1, 1, i64::MAX, 9, 4, 4]), "shape [1, 1, 1, 9223372036854775807, 9, 4, 4]"),
+        ("shape", list(&[7], &[1, 1, 1, -9, 9, 4, 4]), "shape [1, 1, 1, -9, 9, 4, 4]"),
+        ("m", common::npy("<f4", "False", &[1, 1, 1], &[0; 4]), "m of shape [1, 1, 1]"),
+        ("W", list(&[1], &[1]), "type i64"),
+    ] {
+        std::fs::write(desk.path("other.npz"), exchanged(&whole, name, &array)).unwrap();
+        let words = words.split('|').next_back().unwrap();
+        refused(
+            &desk,
+            &merge("@0.npz @other.npz @2.npz"),
+            &format!("STATES: |other.npz: |{words}|allowed: "),
+        );
+    }
     desk.ok(&merge("@0.npz @1.npz @2.npz"));
+}
+
+/// The archive with another array of the name.
+fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
+    let mut from = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
+    let mut to = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for i in 0..from.len() {
+        let mut member = from.by_index(i).unwrap();
+        let mut bytes = Vec::new();
+        member.read_to_end(&mut bytes).unwrap();
+        let options = zip::write::SimpleFileOptions::default();
+        let file = member.name().unwrap().to_string();
+        to.start_file(&file[..], options).unwrap();
+        let bytes = if file == format!("{name}.npy") { array } else { &bytes };
+        to.write_all(bytes).unwrap();
+    }
+    to.finish().unwrap().into_inner()
 }
 
 #[test]
