@@ -27,14 +27,16 @@ mod modules {
 
 #[cfg(feature = "cuda")]
 mod modules {
+    use lzma_rust2::{LzipOptions, LzipWriter};
     use std::env;
-    use std::fmt::Write;
+    use std::fmt::Write as _;
     use std::fs;
+    use std::io::Write as _;
     use std::path::{Path, PathBuf};
 
     const CUBINS: &str = "ELSA_CUBIN_DIR";
     /// Level of compression: the best.
-    const LEVEL: u8 = 10;
+    const LEVEL: u32 = 9;
 
     /// Writes the compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
@@ -56,12 +58,13 @@ mod modules {
             let name = path.file_stem().unwrap_or_default();
             let cubin = cubins.iter().find(|cubin| cubin.file_stem() == Some(name));
             let cubin = cubin.map_or("None".to_owned(), |path| format!("Some(include_bytes!({path:?}))"));
-            let compressed = out.join(name).with_extension("z");
-            fs::write(&compressed, miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), LEVEL))
+            let compressed = out.join(name).with_extension("lz");
+            compress(text.as_bytes())
+                .and_then(|bytes| fs::write(&compressed, bytes))
                 .map_err(|error| format!("{}: {error}", compressed.display()))?;
             writeln!(
                 table,
-                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, zlib: include_bytes!({compressed:?}) }}, \
+                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, lzip: include_bytes!({compressed:?}) }}, \
                  cubin: {cubin} }},",
                 name.to_string_lossy(),
                 text.len(),
@@ -71,6 +74,15 @@ mod modules {
         table += "]\n";
         let path = out.join("modules.rs");
         fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// A text as a lzip file, whose dictionary, which a reader allocates, is no longer than the text.
+    fn compress(text: &[u8]) -> std::io::Result<Vec<u8>> {
+        let mut options = LzipOptions::with_preset(LEVEL);
+        options.lzma_options.dict_size = u32::try_from(text.len()).unwrap_or(u32::MAX).next_power_of_two();
+        let mut writer = LzipWriter::new(Vec::new(), options);
+        writer.write_all(text)?;
+        writer.finish()
     }
 
     fn variable(name: &str) -> Result<std::ffi::OsString, String> {

@@ -22,8 +22,8 @@ pub struct Ptx {
     pub isa: &'static str,
     /// Length of the text in bytes, with the zero that ends it.
     pub bytes: usize,
-    /// The text, with the zero that ends it, as a zlib stream (RFC 1950).
-    pub zlib: &'static [u8],
+    /// The text, with the zero that ends it, as a lzip file.
+    pub lzip: &'static [u8],
 }
 
 /// What a GPU kernel is for.

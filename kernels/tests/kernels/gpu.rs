@@ -5,8 +5,9 @@
 use elsa_core::attention::plan::Summation;
 use elsa_kernels::cuda::tensor::Divisor;
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
-use miniz_oxide::inflate::decompress_to_vec_zlib;
+use lzma_rust2::LzipReader;
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -78,7 +79,8 @@ fn sums_are_those_of_the_sources() {
 #[test]
 fn modules_are_what_an_old_driver_loads() {
     for kernel in GPU_KERNELS {
-        let text = decompress_to_vec_zlib(kernel.ptx.zlib).unwrap();
+        let mut text = Vec::new();
+        LzipReader::new(kernel.ptx.lzip).read_to_end(&mut text).unwrap();
         assert_eq!(text.len(), kernel.ptx.bytes, "{}", kernel.name);
         let text = String::from_utf8(text).unwrap();
         let text = text.strip_suffix('\0').expect("a terminating zero");

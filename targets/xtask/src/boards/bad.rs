@@ -8,7 +8,9 @@ use super::target::Target;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
+use lzma_rust2::{LzipOptions, LzipWriter};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A compiler for boards, and a folder for what it makes.
@@ -88,18 +90,20 @@ fn atomic(function: &str) -> String {
 }
 
 /// A program with a compressed PTX module inside.
-fn module(version: &str, target: &str, entry: &str) -> String {
+fn module(version: &str, target: &str, entry: &str) -> Result<String, String> {
     // Long enough to be worth compressing.
     let body = "ret;\n".repeat(100);
     let text = format!(
         ".version {version}\n.target {target}\n.address_size 64\n.visible .entry {entry}()\n{{\n{body}}}\n\0"
     );
-    let stream = miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 10);
-    let numbers: Vec<String> = stream.iter().map(u8::to_string).collect();
-    format!(
+    let mut writer = LzipWriter::new(Vec::new(), LzipOptions::with_preset(0));
+    let stream = writer.write_all(text.as_bytes()).and_then(|()| writer.finish());
+    let numbers: Vec<String> =
+        stream.map_err(|error| format!("a module: {error}"))?.iter().map(u8::to_string).collect();
+    Ok(format!(
         "const unsigned char module[] = {{{}}};\nint main(int n, char **a) {{ (void)a; return module[n]; }}\n",
         numbers.join(",")
-    )
+    ))
 }
 
 /// Trials of the names of libraries, and of what they export.
@@ -236,7 +240,7 @@ pub fn trials(tree: &Tree) -> Result<Vec<Trial>, String> {
     let needs = [Required::Gpu("kernel".to_owned())];
     let ptx = |bytes: &[u8], newest: Option<Version>| check::ptx(bytes, newest, gpu, &needs);
     let module = |name: &str, version: &str, target: &str, entry: &str| {
-        bytes(&cc.make(name, own, &module(version, target, entry), "")?)
+        bytes(&cc.make(name, own, &module(version, target, entry)?, "")?)
     };
     trials.push(good("PTX 6.5 for sm_62", ptx(&module("ptx", "6.5", "sm_62", "kernel")?, newest)));
     trials.push(bad("PTX 7.0", "7.0", ptx(&module("ptx70", "7.0", "sm_62", "kernel")?, newest)));

@@ -26,7 +26,7 @@ use crate::gpu::ptx;
 use crate::setup;
 use crate::shell::{Run, Tree};
 use elsa_targets::{Required, Version};
-use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
+use lzma_rust2::{Action, LzipStream, Status};
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_SONAME};
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol};
@@ -375,21 +375,33 @@ struct Module {
     entries: Vec<String>,
 }
 
-/// How a zlib stream (RFC 1950) of the best compression begins.
-const ZLIB: [u8; 2] = [0x78, 0xda];
+/// How a lzip file begins.
+const LZIP: &[u8] = b"LZIP\x01";
 /// Most bytes of PTX in a stream.
 const LONGEST: usize = 16 << 20;
 
-/// The contents of the zlib streams in the bytes of a file: those that inflate to their end, to what their sum says.
-fn inflated(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let starts = memchr::memmem::find_iter(bytes, &ZLIB);
-    starts.filter_map(|start| decompress_to_vec_zlib_with_limit(&bytes[start..], LONGEST).ok())
+/// The contents of the lzip files in the bytes of a file: those that are whole, as their sums say.
+fn unpacked(bytes: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let starts = memchr::memmem::find_iter(bytes, LZIP);
+    starts.filter_map(|start| {
+        let (mut stream, mut at) = (LzipStream::new(false), start);
+        let (mut text, mut piece) = (Vec::new(), [0; 1 << 16]);
+        while text.len() <= LONGEST {
+            let done = stream.process(&bytes[at..], &mut piece, Action::Finish).ok()?;
+            at += done.bytes_consumed;
+            text.extend_from_slice(&piece[..done.bytes_produced]);
+            if done.status == Status::StreamEnd {
+                return Some(text);
+            }
+        }
+        None
+    })
 }
 
 /// Finds the modules in the bytes of a file, compressed and plain.
 fn modules(bytes: &[u8]) -> Result<Vec<Module>, String> {
     let mut modules = plain(bytes)?;
-    for text in inflated(bytes) {
+    for text in unpacked(bytes) {
         modules.extend(plain(&text)?);
     }
     Ok(modules)
@@ -462,7 +474,8 @@ pub fn size(bytes: u64, most: u64) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use miniz_oxide::deflate::compress_to_vec_zlib;
+    use lzma_rust2::{LzipOptions, LzipWriter};
+    use std::io::Write;
 
     #[test]
     fn unknown_encodings_are_charged_to_their_function() {
@@ -514,16 +527,18 @@ mod tests {
         // Long enough to be worth compressing.
         let body = "ret;\n".repeat(100);
         let module = format!(".version 6.5\n.target sm_62\n.visible .entry a()\n{{\n{body}}}\n\0");
-        let stream = compress_to_vec_zlib(module.as_bytes(), 10);
-        assert!(stream.starts_with(&ZLIB) && stream.len() < module.len() / 3);
-        let before = b"\x78\xda of it";
-        let file = [&before[..], &stream, b"\x78\xda"].concat();
+        let mut writer = LzipWriter::new(Vec::new(), LzipOptions::with_preset(0));
+        writer.write_all(module.as_bytes()).unwrap();
+        let stream = writer.finish().unwrap();
+        assert!(stream.starts_with(LZIP) && stream.len() < module.len() / 3);
+        let before = b"LZIP\x01 of it";
+        let file = [&before[..], &stream, b"LZIP\x01"].concat();
         let found = modules(&file).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].entries, ["a"]);
-        // Bits of the last byte before the four of the sum may mean nothing.
-        let last = stream.len() - 5;
-        for at in (2..stream.len()).filter(|&at| at != last) {
+        assert_eq!(modules(&[&stream[..], &stream].concat()).unwrap().len(), 2);
+        // The sixth byte is the size of the dictionary, which may be larger than needed.
+        for at in (0..stream.len()).filter(|&at| at != 5) {
             let mut file = file.clone();
             file[before.len() + at] ^= 1;
             assert_eq!(modules(&file).unwrap(), [], "{at}");
