@@ -9,6 +9,10 @@
 //! computes instead; the [`Report`] of a run states what happened. [`HostBuffer`] is host memory that a GPU can
 //! use.
 //!
+//! Tensors that are larger than memory are streamed ([`Engine::stream`]): their parts come from a [`Source`] and go to a
+//! [`Sink`], the process stays within a budget, and the bits are those of a run in memory. [`prefetch`] has the two
+//! buffers through which parts pass.
+//!
 //! ```
 //! use elsa_core::{attention::{Inputs, Outputs, Spec}, dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};
 //! use elsa_runtime::{Engine, EngineOptions, PlanOptions};

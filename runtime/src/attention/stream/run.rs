@@ -100,6 +100,35 @@ impl StreamPlan {
     ///
     /// Everything is allocated before the first part is computed.
     ///
+    /// ```
+    /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
+    /// use elsa_runtime::{Engine, EngineOptions, StreamOptions};
+    /// use std::io;
+    ///
+    /// let (queries, keys, dim) = (3, 5000, 8);
+    /// let of = |n| View::dense("x", Layout::Bhnd, &[2, n, dim], None);
+    /// let problem = Spec::new(DType::F32, of(queries)?, of(keys)?, of(keys)?, of(queries)?).check()?;
+    /// let engine = Engine::new(&EngineOptions::default())?;
+    /// let plan = engine.stream(&problem, &StreamOptions::new(256 << 20))?;
+    /// assert!(plan.account().host() <= 256 << 20);
+    ///
+    /// // Every element is 1, wherever it is read: an answer of ones.
+    /// let mut source = |_: Operand, _offset: u64, to: &mut [u8]| {
+    ///     to.chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
+    ///     io::Result::Ok(())
+    /// };
+    /// let mut y = vec![0u8; 2 * queries * dim * 4];
+    /// let mut sink = |_: Operand, offset: u64, from: &[u8]| {
+    ///     y[offset as usize..][..from.len()].copy_from_slice(from);
+    ///     io::Result::Ok(())
+    /// };
+    /// let report = plan.run(&Lengths::default(), &mut source, &mut sink, 0)?;
+    /// assert_eq!(report.times.bytes, 4 * 2 * (queries + 2 * keys) as u64 * dim as u64);
+    /// let is_one = |x: &[u8]| (f32::from_le_bytes([x[0], x[1], x[2], x[3]]) - 1.0).abs() < 1e-6;
+    /// assert!(y.chunks_exact(4).all(is_one));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Returns an error if the lengths do not match the problem, if memory is not available, if source or sink fails, or if
     /// a worker panicked. What the sink has by then is incomplete.
