@@ -32,7 +32,7 @@ use crate::profile::DeviceProfile;
 pub enum Part {
     /// What the process takes before the run: code, libraries, stacks.
     Fixed,
-    /// Query rows.
+    /// Query rows, in both buffers.
     Queries,
     /// Both buffers of keys and values.
     Keys,
@@ -288,7 +288,7 @@ impl StreamChoice {
         let written = options.written;
         let mut account = Account::default();
         account.set(Part::Fixed, options.limits.fixed);
-        account.set(Part::Queries, line(product(&[rows, d, size])));
+        account.set(Part::Queries, line(product(&[rows, d, size])).saturating_mul(2));
         account.set(Part::Keys, lines(&self.chunk_bytes(problem)).saturating_mul(2));
         let slices = lines(&self.slices(problem)).saturating_mul(2);
         account.set(Part::Added, slices.saturating_add(line(self.table_bytes(problem))));

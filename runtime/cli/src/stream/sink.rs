@@ -60,8 +60,9 @@ struct Place {
 #[derive(Debug)]
 pub struct Outputs {
     places: Operands<Option<Place>>,
-    /// The archive of the states, which is made of their files at the end.
-    archive: Option<(PathBuf, Making)>,
+    /// The archive of the states, which is made of their files at the end, and the target itself if that is no regular
+    /// file.
+    archive: Option<(PathBuf, Option<File>)>,
     journal: Option<Journal>,
     bar: ProgressBar,
     piece: Vec<u8>,
@@ -109,12 +110,9 @@ impl Outputs {
                     let making = making(argument, &own, resumes, || Temporary::new(&folder, None))?;
                     places[*operand] = Some(place(argument, &path, making, *dtype, shape, resumes)?);
                 }
-                let making = match (temporary, direct) {
-                    (Some(temporary), _) => Making::Temporary(temporary),
-                    (None, Some(file)) => Making::Direct(file),
-                    (None, None) => continue,
-                };
-                archive = Some((path, making));
+                // Until then nothing but those files is there.
+                drop(temporary);
+                archive = Some((path, direct));
                 continue;
             }
             let Some((operand, dtype, shape)) = parts.first() else { continue };
@@ -156,15 +154,26 @@ impl Outputs {
     /// What the file system reports. Unless a rename fails, no target has changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
-        if let Some((path, making)) = &self.archive {
-            let failed = |source| Error::Write { argument: "state-out", path: path.clone(), source };
-            let file = making.file().map_err(failed)?;
-            self.write_archive(file).and_then(|()| synced(file)).map_err(failed)?;
-        }
         let (mut renames, mut partial) = (Vec::new(), Vec::new());
         let mut folders = BTreeSet::new();
         let archived = self.archive.is_some();
         let mut names = Vec::new();
+        if let Some((path, direct)) = self.archive.take() {
+            let made = match direct {
+                Some(file) => self.write_archive(&file).map(|()| None),
+                None => Temporary::new(folder(&path), path.metadata().ok().as_ref()).and_then(|temporary| {
+                    temporary.fill(|file| self.write_archive(file))?;
+                    Ok(Some(temporary))
+                }),
+            };
+            let made =
+                made.map_err(|source| Error::Write { argument: "state-out", path: path.clone(), source })?;
+            if let Some(temporary) = made {
+                folders.insert(folder(&path).to_path_buf());
+                renames.push(temporary);
+                names.push(("state-out", path));
+            }
+        }
         for operand in Operand::ALL {
             let Some(place) = self.places[operand].take() else { continue };
             let failed =
@@ -186,11 +195,6 @@ impl Outputs {
                 Making::Partial(path, _) => partial.push((path, Some((place.argument, place.target)))),
                 Making::Direct(_) => {}
             }
-        }
-        if let Some((path, Making::Temporary(temporary))) = self.archive.take() {
-            folders.insert(folder(&path).to_path_buf());
-            names.push(("state-out", path));
-            renames.push(temporary);
         }
         let paths = names.iter().map(|(_, path)| path.as_path());
         temporary::replace(renames.into_iter().zip(paths)).map_err(|(at, source)| {

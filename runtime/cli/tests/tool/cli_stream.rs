@@ -40,8 +40,8 @@ fn same(desk: &Desk, one: &str, other: &str) {
 
 #[test]
 fn the_answer_is_that_in_memory() {
-    let desk = desk(300, 1700);
-    desk.f32("mask.npy", &[1, 1, 300, 1700], &noise(4, 300 * 1700));
+    let desk = desk(1500, 1700);
+    desk.f32("mask.npy", &[1, 1, 1500, 1700], &noise(4, 1500 * 1700));
     desk.npy("pk.npy", "<f4", &[1, 2, 600, 16], bytemuck::cast_slice(&noise(5, 2 * 600 * 16)));
     desk.npy("pv.npy", "<f4", &[1, 2, 600, 8], bytemuck::cast_slice(&noise(6, 2 * 600 * 8)));
     let k: Vec<f64> = noise(2, 2 * 1700 * 16).iter().map(|x| f64::from(*x) / 3.0).collect();
@@ -63,7 +63,7 @@ fn the_answer_is_that_in_memory() {
             line
         };
         desk.ok(&line(0));
-        let budget = smallest(&desk, &line(1), 300_000);
+        let budget = smallest(&desk, &line(1), 800_000);
         let json = desk.ok(&format!("{} --host-budget {budget} --eta 0.1 --json", line(1)));
         for name in ["y", "l"] {
             same(&desk, &format!("{name}0.npy"), &format!("{name}1.npy"));
@@ -75,7 +75,9 @@ fn the_answer_is_that_in_memory() {
         }
         let report: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&report["what"], &report["chunk_keys"]), (&"run".into(), &512.into()), "{json}");
-        assert!(report["parts"].as_u64().unwrap() > report["units"].as_u64().unwrap(), "{json}");
+        let window = extra.contains("--window");
+        let (parts, units) = (report["parts"].as_u64().unwrap(), report["units"].as_u64().unwrap());
+        assert!(units > 1 && if window { parts >= units } else { parts > units }, "{json}");
         for key in
             ["read_ms", "compute_ms", "wait_ms", "total_ms", "overlap_eff", "bytes_read", "resident_rows"]
         {
@@ -121,10 +123,10 @@ fn a_run_goes_on_where_it_was_killed() {
     if emulated() {
         return;
     }
-    let desk = desk(150, 1200);
+    let desk = desk(2400, 1200);
     let line = format!("run {INPUTS} --causal --state-out @s.npz");
     desk.ok(&format!("{} --out @y0.npy", line.replace("@s.", "@s0.")));
-    let budget = smallest(&desk, &format!("{line} --out @y.npy"), 600_000);
+    let budget = smallest(&desk, &format!("{line} --out @y.npy"), 1_000_000);
     let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
     let parts = {
         let json = desk.ok(&format!("{line} --json"));
@@ -163,9 +165,9 @@ fn foreign_journals_are_refused() {
     if emulated() {
         return;
     }
-    let desk = desk(150, 1200);
+    let desk = desk(2400, 1200);
     let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
-    let budget = smallest(&desk, &line, 600_000);
+    let budget = smallest(&desk, &line, 1_000_000);
     let line = format!("{line} --host-budget {budget}");
     let folder = desk.0.path().to_str().unwrap();
     let words: Vec<String> =
