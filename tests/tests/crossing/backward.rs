@@ -107,7 +107,7 @@ proptest! {
 /// Errors of plain problems, relative to the sums of absolute terms, against the goal.
 #[test]
 fn errors_stay_below_the_goal() {
-    let n = if SLOW { 130 } else { 600 };
+    let n = if SLOW { 130 } else { 400 };
     let case = Params { heads: 2, kv_heads: 1, ..Params::plain(n, n, 64, 64) }.build("plain");
     let given = Given::of(&case).unwrap();
     let exact = given.exact();
