@@ -27,6 +27,7 @@ const CERTIFY: PlanOptions = PlanOptions {
     all_workers: true,
     half_scores: false,
     certify: true,
+    division: None,
 };
 
 /// What the elements of a case are, in f64: norms of queries and keys, what is added, channels of values.

@@ -247,6 +247,7 @@ const HALF_SCORES: PlanOptions = PlanOptions {
     budget: None,
     all_workers: false,
     certify: false,
+    division: None,
 };
 
 /// Scores of f16 summed in f16: other bits, an error within the declared one, and NaN where a sum overflows f16.
