@@ -4,7 +4,7 @@
 use crate::common::{Desk, elsa_with};
 use std::process::Output;
 
-const SHAPES: [&str; 4] = ["--shape", "1,1,70,300,64", "--shape", "2,1,70,300,64"];
+const SHAPES: [&str; 4] = ["--shape", "1,1,40,200,32", "--shape", "2,1,40,200,32"];
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -89,7 +89,7 @@ fn winners_are_kept_and_used() {
 
     // In use: the kernel of the file, made another than the chooser's.
     let warmup = |tuned: &[&str]| {
-        let args = [&["warmup", "--shape", "1,1,70,300,64", "--json"][..], tuned].concat();
+        let args = [&["warmup", "--shape", "1,1,40,200,32", "--json"][..], tuned].concat();
         let output = elsa_with(&args, &[]);
         assert_eq!(output.status.code(), Some(0));
         let loaded = json(&output.stdout).remove(0)["loaded"].to_string();
