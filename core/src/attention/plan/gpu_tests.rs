@@ -190,6 +190,11 @@ fn tall_blocks_are_for_plain_problems() {
     let mask = || MaskView::dense(MaskKind::Bool, &[1, 1, 2048, 2048]).unwrap();
     assert_eq!(height(&|_| ()), 128);
     assert_eq!(height(&|s| s.key_lengths = true), 128);
+    let pack = |s: &mut Spec| {
+        *s = problem(DType::F32, 1, 8, 100, 100, [64, 64]);
+        s.packed = Some(3);
+    };
+    assert_eq!(height(&pack), 128, "packed sequences take the tallest blocks, whatever their lengths");
     assert_eq!(height(&|s| s.window.left = Some(100)), 128);
     assert_eq!(height(&|s| s.softcap = Some(0.0)), 128);
     assert_eq!(height(&|s| s.softcap = Some(30.0)), 64);
