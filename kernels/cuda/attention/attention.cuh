@@ -51,6 +51,9 @@
 //     an infinity, which makes a NaN of every row of its lane: never a wrong number that looks right. Edges widen
 //     before they multiply.
 //
+// 11. A head size below the kernel's, a multiple of eight, is padded: products of scores end with it, loads beyond it
+//     repeat its last four dims, and columns of W beyond it are not written.
+//
 // One source serves all head sizes up to 256 and both widths of elements; everything else is data in `Call`.
 #pragma once
 

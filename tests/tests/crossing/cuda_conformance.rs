@@ -126,7 +126,7 @@ fn every_kernel_runs() {
     }
     // So many rows that the largest blocks fill the device, over whole tiles, and heads that share keys.
     let rows = 256 * engine.device().unwrap().profile.sms;
-    for d in [64, 96] {
+    for d in [32, 64, 96] {
         check(&engine, &Params::plain(rows, 128, d, d).build("many rows"), true)
             .unwrap_or_else(|e| panic!("{e}"));
         ran += 1;

@@ -446,7 +446,8 @@ pub fn choose_gpu<'a>(
     let serves = |candidate: usize, k: &GpuKernelSpec| {
         let scores = !k.half_scores() || (options.half_scores && s.dtype == DType::F16);
         let limit = match (unchanged, added && d == k.head_dim && dv == k.head_dim) {
-            (true, _) if causal => k.most_causal,
+            (true, _) if causal && !packed => k.most_causal,
+            (true, _) if causal => k.most_queries,
             (true, _) => k.most_plain,
             (_, true) => k.most_added,
             _ => k.most_queries,
@@ -474,8 +475,10 @@ pub fn choose_gpu<'a>(
         let rows = queries.max(1).saturating_mul(at_once).next_multiple_of(k.rows.max(1));
         let rows = if packed { 1 } else { rows.div_ceil(at_once) };
         let work = rows.saturating_mul(k.head_dim);
-        // Among equals, prefer sums in f16: the options request them.
-        let rank = (work, limit, k.head_dim, k.rows, !k.half_scores());
+        // Among equals, prefer sums in f16: the options request them. Packed sequences take the tallest blocks, whatever
+        // their lengths.
+        let height = if packed { (usize::MAX - k.rows, !k.slow_edges) } else { (k.rows, false) };
+        let rank = (work, limit, k.head_dim, height, !k.half_scores());
         if k.head_dim >= d.max(dv) && best.is_none_or(|(lowest, ..)| rank < lowest) {
             best = Some((rank, candidate, *k));
         }

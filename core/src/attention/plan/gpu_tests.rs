@@ -39,7 +39,7 @@ const fn spec(
         few_blocks: false,
         slow_edges: false,
         rows,
-        pace: Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 },
+        pace: Pace { shared: rows * head_dim * 9 / 100, alone: rows * head_dim * 27 / 200 },
         keys: 64,
         resources: GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
@@ -190,6 +190,11 @@ fn tall_blocks_are_for_plain_problems() {
     let mask = || MaskView::dense(MaskKind::Bool, &[1, 1, 2048, 2048]).unwrap();
     assert_eq!(height(&|_| ()), 128);
     assert_eq!(height(&|s| s.key_lengths = true), 128);
+    let pack = |s: &mut Spec| {
+        *s = problem(DType::F32, 1, 8, 100, 100, [64, 64]);
+        s.packed = Some(3);
+    };
+    assert_eq!(height(&pack), 128, "packed sequences take the tallest blocks, whatever their lengths");
     assert_eq!(height(&|s| s.window.left = Some(100)), 128);
     assert_eq!(height(&|s| s.softcap = Some(0.0)), 128);
     assert_eq!(height(&|s| s.softcap = Some(30.0)), 64);
@@ -234,8 +239,8 @@ fn kernels_that_add_are_for_f32_elements_side_by_side_and_bits() {
 #[test]
 fn low_blocks_are_for_problems_that_leave_sms_idle() {
     let pace = |shared, alone| Pace { shared, alone };
-    let low = GpuKernelSpec { few_blocks: true, pace: pace(20, 40), ..spec("low", 64, false, ALL, 32) };
-    let kernels = [GpuKernelSpec { pace: pace(37, 47), ..spec("d64", 64, false, ALL, 64) }, low];
+    let low = GpuKernelSpec { few_blocks: true, pace: pace(205, 400), ..spec("low", 64, false, ALL, 32) };
+    let kernels = [GpuKernelSpec { pace: pace(367, 470), ..spec("d64", 64, false, ALL, 64) }, low];
     let chosen = |h, n, device| {
         let spec = problem(DType::F32, 1, h, n, n, [64, 64]).check().unwrap();
         let c = choose_gpu(&spec, device, &kernels, &GpuOptions::default()).unwrap();
@@ -265,7 +270,7 @@ fn slow_edges_are_for_whole_tiles_and_many() {
     let slow = GpuKernelSpec {
         most_queries: 0,
         slow_edges: true,
-        pace: Pace { shared: 30, alone: 50 },
+        pace: Pace { shared: 300, alone: 500 },
         ..spec("slow", 64, false, ALL, 64)
     };
     let kernels = [spec("fast", 64, false, ALL, 64), slow];

@@ -1,6 +1,6 @@
 //! How soon the blocks of a GPU problem end, by the pace of a kernel: the model that compares kernels and divisions.
 
-/// How long a tile of keys of a block takes, in tenths of a microsecond on an H200. Only ratios matter, which other
+/// How long a tile of keys of a block takes, in hundredths of a microsecond on an H200. Only ratios matter, which other
 /// devices share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -13,11 +13,11 @@ pub struct Pace {
 /// Largest number of splits that are compared.
 pub const MOST_SPLITS: usize = 8;
 /// What a merge takes, in units of [`Pace`].
-const MERGE: usize = 25;
+const MERGE: usize = 250;
 /// Tiles that an edge takes in a kernel whose edges are slow.
 const SLOW_EDGE: usize = 3;
 /// What the fewest splits must end within, in hundredths of the best time.
-const WITHIN: usize = 122;
+const WITHIN: usize = 121;
 
 /// A kernel on a problem. Every SM takes its share of the blocks, and a tile takes it as long as its blocks together, or
 /// as one by itself.

@@ -62,7 +62,7 @@ const fn tiles(columns: usize, tiles: usize) -> Summation {
 }
 /// The pace of a kernel whose blocks have `elements` elements of queries: about what was measured.
 const fn pace(elements: usize) -> Pace {
-    exactly(elements * 9 / 1000, elements * 27 / 2000)
+    exactly(elements * 9 / 100, elements * 27 / 200)
 }
 /// A measured pace.
 const fn exactly(shared: usize, alone: usize) -> Pace {
@@ -86,22 +86,22 @@ const ROWS: usize = 8;
 /// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
 pub static KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 167, tiles(8, 6), most_causal: EDGY, most_added: NONE,
-        pace: exactly(10, 20)),
+        pace: exactly(100, 200)),
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 191, tiles(8, 6), most_added: ANY),
     attention!("attention_f32_d32_q64k64__sm53_exp2_approx", false, 32, NONE, ANY, 64 x 64, 24576, 211, tiles(8, 6), most_causal: ANY, most_added: NONE,
-        slow_edges: true, pace: exactly(17, 30)),
+        slow_edges: true, pace: exactly(180, 300)),
     attention!("attention_f32_d64_q32k64__sm53_exp2_approx", false, 64, LOW, ANY, 128 x 32, 24576, 128, tiles(4, 4), most_added: NONE, few_blocks: true,
-        pace: exactly(20, 40)),
+        pace: exactly(205, 400)),
     attention!("attention_f32_d64_q32k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 32, 24576, 137, tiles(4, 4), most_added: FEW),
     attention!("attention_f32_d64_q64k64__sm53_exp2_approx", false, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4), most_causal: EDGY, most_added: NONE,
-        pace: exactly(37, 47)),
+        pace: exactly(367, 470)),
     attention!("attention_f32_d64_q128k64__sm53_exp2_approx", false, 64, NONE, ANY, 128 x 128, 49152, 249, tiles(8, 4), most_causal: ANY, slow_edges: true,
-        pace: exactly(64, 107)),
+        pace: exactly(636, 1070)),
     attention!("attention_f32_d64_q128k64__sm53_exp2_approx_added", false, 64, NONE, NONE, 128 x 128, 49152, 252, tiles(8, 4), most_added: ANY),
     attention!("attention_f32_d96_q64k64__sm53_exp2_approx", false, 96, ANY, ANY, 128 x 64, 47104, 227, tiles(8, 4), most_causal: EDGY,
-        pace: exactly(66, 95)),
+        pace: exactly(660, 950)),
     attention!("attention_f32_d96_q64k64__sm53_exp2_approx_plain", false, 96, NONE, ANY, 128 x 64, 45056, 186, tiles(8, 4), most_causal: ANY,
-        slow_edges: true, pace: exactly(54, 80)),
+        slow_edges: true, pace: exactly(543, 800)),
     attention!("attention_f32_d128_q64k64__sm53_exp2_approx", false, 128, ANY, ANY, 128 x 64, 49152, 251, tiles(4, 4)),
     attention!("attention_f32_d256_q32k64__sm53_exp2_approx", false, 256, ANY, ANY, 128 x 32, 49152, 206, tiles(4, 4)),
     attention!("attention_b16_d64_q64k64__sm53_exp2_approx", true, 64, ANY, ANY, 128 x 64, 32768, 168, tiles(8, 4)),
