@@ -371,7 +371,7 @@ fn queries_may_be_some_of_a_whole() {
                 }
                 let problem = part.problem();
                 let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
-                let mut run = |query_offset| {
+                let run = |query_offset| {
                     let mut inputs = part.inputs();
                     inputs.query = tail(&case.q, case.spec.query.row(0, 0, rows.start));
                     let place = Chunk { query_offset, query_total: 100, ..Chunk::of_keys(0, 170) };
