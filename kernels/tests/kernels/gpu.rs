@@ -109,6 +109,7 @@ fn both_widths_and_any_number_of_queries_have_kernels() {
     let count = |is: fn(&Role) -> bool| GPU_KERNELS.iter().filter(|kernel| is(&kernel.role)).count();
     assert_eq!(count(|role| matches!(role, Role::AttentionPresent { .. })), 1);
     assert!(count(|role| matches!(role, Role::AttentionMerge { .. })) >= 1);
+    assert_eq!(count(|role| matches!(role, Role::AttentionStream { .. })), 1);
 }
 
 #[test]

@@ -157,7 +157,9 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            !matches!(k.role, Role::AttentionPresent { .. }) && !loaded.iter().any(|l| l.name == k.name)
+            // `cuda_stream` has it run.
+            let elsewhere = matches!(k.role, Role::AttentionPresent { .. } | Role::AttentionStream { .. });
+            !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })
         .filter(|k| !(small && matches!(k.role, Role::AttentionMerge { states, most, .. } if most > states)))
         .map(|k| k.name)

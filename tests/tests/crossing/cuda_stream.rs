@@ -8,16 +8,15 @@ use elsa_core::attention::{Alignment, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
-    Backend, Engine, EngineOptions, Fallback, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    PlanOptions, StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes,
-    StreamWants,
+    Backend, Engine, EngineOptions, Fallback, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
+    PlanOptions, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes,
 };
 use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
 use elsa_tests::standin::{child, folder, is_child, said};
 use std::io;
 use std::ops::Range;
 
-fn engine() -> Engine {
+pub fn engine() -> Engine {
     let options = EngineOptions {
         backend: Some(Backend::Cuda),
         threads: Some(1),
@@ -83,7 +82,7 @@ fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
 }
 
 /// Runs a case in a stream. Every block is handed out once, in order.
-fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
+pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom) -> (Buffers, StreamTimes) {
     let size = case.spec.dtype.size();
     let [q, k, v] = [&case.q, &case.k, &case.v].map(bytes_of);
     let len = |bytes: &Vec<u8>| if from == KeysFrom::Host { bytes.len() } else { 0 };
@@ -128,7 +127,7 @@ fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: KeysFr
 }
 
 /// Bits of output, log-sum-exp and states. A NaN is one whatever its payload.
-fn bits(b: &Buffers) -> Vec<u32> {
+pub fn bits(b: &Buffers) -> Vec<u32> {
     let of = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let rows = b.lse.iter().chain(&b.m).chain(&b.s).chain(&b.w).map(|x| of(*x));
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
@@ -476,139 +475,5 @@ fn memory_that_is_refused_is_an_error() {
                 assert_eq!(errors.len(), 1, "{fault}: {output:?}");
             }
         }
-    }
-}
-
-fn wants(keys: KeysFrom) -> StreamWants {
-    StreamWants { keys, output: true, lse: true, states: true, half_scores: false }
-}
-
-fn fitted(engine: &Engine, case: &Case, budget: &StreamBudget) -> (GpuStream, StreamFit) {
-    match GpuStream::fit(engine, &case.problem(), &wants(KeysFrom::Function), budget).unwrap() {
-        Fitted::Gpu(stream, fit) => (*stream, fit),
-        Fitted::Cpu { reason, .. } => panic!("{reason}"),
-    }
-}
-
-fn long() -> Case {
-    let causal = Some(Alignment::BottomRight);
-    Params { heads: 2, kv_heads: 1, causal, ..Params::plain(400, 1100, 32, 32) }.build("long")
-}
-
-/// A budget is kept and used, and the bits are those of any other that has room for the same splits.
-#[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
-fn budgets_are_kept_and_used() {
-    let engine = engine();
-    let case = long();
-    let (mut all, fit) = fitted(&engine, &case, &StreamBudget::default());
-    assert!(all.division().rows == 400 && fit.n_cap * fit.task_rows >= 400 && fit.refused == 0, "{fit:?}");
-    let want = bits(&run(&mut all, &engine, &case, KeysFrom::Function).0);
-    let [device, pinned] = all.bytes();
-    let integrated = engine.device().unwrap().profile.integrated;
-    let whole = if integrated { device + pinned } else { device };
-    let mut divisions = std::collections::BTreeSet::new();
-    for percent in [95, 80, 60] {
-        let bytes = whole / 100 * percent;
-        let budget = StreamBudget { device: Some(bytes), pinned: None };
-        let (mut stream, fit) = fitted(&engine, &case, &budget);
-        let [device, pinned] = stream.bytes();
-        let taken = if integrated { device + pinned } else { device };
-        let task = (case.spec.query.heads() * 4 * (32 * 3 + 40) + 600) * fit.task_rows * 2;
-        assert!(taken <= bytes && taken + 2 * task >= bytes, "{percent} %: {taken} of {bytes}, {fit:?}");
-        let division = stream.division();
-        assert!(division.rows < 400 && division.keys / division.splits == 1024, "{division:?}");
-        divisions.insert(division.rows);
-        assert_eq!(bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0), want, "{percent} %");
-    }
-    assert!(divisions.len() >= 2, "{divisions:?}");
-    // Finer splits where the budget has no room for others; then none.
-    let small = StreamBudget { device: Some(300_000), pinned: Some(300_000) };
-    let (mut stream, fit) = fitted(&engine, &case, &small);
-    assert!(stream.division().keys < 1024 && fit.refused > 0, "{:?} {fit:?}", stream.division());
-    case.naive().check_all(&run(&mut stream, &engine, &case, KeysFrom::Function).0, 5000).unwrap();
-    let none = StreamBudget { device: Some(1000), pinned: Some(1000) };
-    let error = GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &none).unwrap_err();
-    assert!(matches!(error, GpuStreamError::Budget { budget: 1000, .. }), "{error}");
-}
-
-/// What a child does: `fit` with the tasks that are resident and how often memory was refused, `cpu`, or `error`.
-#[test]
-#[ignore = "run by the other tests in a child"]
-fn child_fits() {
-    if !is_child() {
-        return;
-    }
-    println!();
-    let fallback = if std::env::var_os("ELSA_TEST_FAIL").is_some() { Fallback::Fail } else { Fallback::Cpu };
-    let options = EngineOptions {
-        backend: Some(Backend::Cuda),
-        threads: Some(1),
-        fallback,
-        ..EngineOptions::default()
-    };
-    let engine = Engine::new(&options).unwrap();
-    let case = long();
-    match GpuStream::fit(&engine, &case.problem(), &wants(KeysFrom::Function), &StreamBudget::default()) {
-        Ok(Fitted::Gpu(mut stream, fit)) => {
-            let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);
-            if fit.refused == 0 || stream.division().keys < 1024 {
-                case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
-            }
-            let hash = bits(&found).iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
-            println!("bits: {hash:x}");
-            println!("fit: {} {}", fit.n_cap, fit.refused);
-        }
-        Ok(Fitted::Cpu { refused, .. }) => println!("cpu: {refused}"),
-        Err(e) => println!("error: {}", e.is_memory()),
-    }
-    println!("end: -");
-}
-
-/// Refusals of the driver, of a device that is small, and of one that has nothing: fewer tasks, finer ones, the CPU or an
-/// error. The answer is right wherever there is one, and its bits do not depend on how many tasks are resident.
-#[test]
-#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
-fn refused_memory_makes_smaller_tasks() {
-    let test = "cuda_stream::child_fits";
-    let of = |variables: &[(&str, &str)]| {
-        let output = child(test, &folder(), variables);
-        assert_eq!(said(&output, "end").len(), 1, "{variables:?}: {output:?}");
-        let fit = said(&output, "fit").first().map(|line| {
-            let numbers: Vec<usize> = line.split(' ').map(|n| n.parse().unwrap()).collect();
-            (numbers[0], numbers[1])
-        });
-        (fit, said(&output, "bits"), said(&output, "cpu"), said(&output, "error"))
-    };
-    for device in ["", "discrete"] {
-        let plain = of(&[("ELSA_STANDIN_DEVICE", device)]);
-        let (n_cap, refused) = plain.0.unwrap();
-        assert!(n_cap > 2 && refused == 0, "{plain:?}");
-        // One task fewer for each refusal, whichever allocation it is.
-        for (fault, times) in [
-            ("cuMemAlloc_v2:1:2", 1),
-            ("cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:2", 2),
-            ("cuMemHostAlloc:1:2", 1),
-            ("cuMemAlloc_v2:2:2,cuMemHostAlloc:1:2", 2),
-            ("cuStreamCreate:2:2", 1),
-            ("cuEventCreate:7:2", 1),
-        ] {
-            let found = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", fault)]);
-            assert_eq!(found.0, Some((n_cap - times, times)), "{fault}: {found:?}");
-            assert_eq!(found.1, plain.1, "{fault}");
-        }
-        // A device with less memory than all rows need, which the search asks for.
-        let small = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_MEMORY", "900000")]);
-        assert!(small.0.is_some_and(|(tasks, _)| tasks < n_cap), "{small:?}");
-        // More is refused than tasks can be given up: finer ones, which a calibration counts.
-        let faults: Vec<String> = (1..=n_cap + 1).map(|n| format!("cuMemAlloc_v2:{n}:2")).collect();
-        let finer = of(&[("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", &faults.join(","))]);
-        assert!(finer.0.is_some_and(|(tasks, refused)| refused == n_cap + 1 && tasks > 1), "{finer:?}");
-        // Everything is refused.
-        let all = [("ELSA_STANDIN_DEVICE", device), ("ELSA_STANDIN_FAIL", "cuMemAlloc_v2:1+:2")];
-        let (fit, _, cpu, _) = of(&all);
-        assert!(fit.is_none() && cpu.len() == 1);
-        let (fit, _, cpu, error) = of(&[all[0], all[1], ("ELSA_TEST_FAIL", "1")]);
-        assert!(fit.is_none() && cpu.is_empty() && error == ["true"], "{error:?}");
     }
 }

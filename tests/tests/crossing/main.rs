@@ -11,6 +11,7 @@ mod conformance;
 mod cuda_conformance;
 mod cuda_determinism;
 mod cuda_faults;
+mod cuda_fit;
 mod cuda_lost;
 mod cuda_masks;
 mod cuda_sanitized;

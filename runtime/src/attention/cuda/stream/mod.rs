@@ -24,6 +24,7 @@
 //! 5. *Everything is allocated before the first product*, page-locked memory is written once, and the system's limits are
 //!    asked first ([`available_memory`](crate::available_memory)): past them Linux ends a process instead of refusing.
 
+mod call;
 mod engine;
 mod error;
 mod fit;
@@ -35,8 +36,8 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
+pub use call::{DeviceKeys, FillKeys, FillRows, StreamCall, StreamKeys, StreamRows, StreamTimes, TakeRows};
 pub use engine::GpuStream;
 pub use error::GpuStreamError;
 pub use fit::{Fitted, StreamBudget, StreamFit, StreamWants};
 pub use plan::{GpuStreamOptions, KeysFrom, StreamDivision};
-pub use run::{DeviceKeys, FillKeys, FillRows, StreamCall, StreamKeys, StreamRows, StreamTimes, TakeRows};

@@ -1,5 +1,6 @@
 //! A run: chunk after chunk is brought, computed and merged, and results leave at the end of each block of queries.
 
+use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
 use super::engine::{GpuStream, MARKS, Marks, merging};
 use super::error::GpuStreamError;
 use super::memory::Area;
@@ -14,121 +15,7 @@ use elsa_core::attention::{Chunk, Lengths, Operand, Operands, Problem, Spec};
 use elsa_core::view::{Layout, View};
 use elsa_kernels::cuda::attention::{AttentionArgs, Pending, Sequence, StreamArgs, merge_blocks};
 use std::io;
-use std::ops::Range;
 use std::time::{Duration, Instant};
-
-/// A function that fills the rows of some tokens: `[batch][head][token][dim]`, dense, in the problem's element type.
-pub type FillRows<'a> = dyn FnMut(Range<usize>, &mut [u8]) -> io::Result<()> + 'a;
-/// A function that fills keys and values of some tokens, each `[batch][head][token][dim]`.
-pub type FillKeys<'a> = dyn FnMut(Range<usize>, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
-/// A function that takes the results of some queries.
-pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
-
-/// The keys and values of a run.
-pub enum StreamKeys<'a> {
-    /// A function fills the keys and the values of a chunk.
-    Function(&'a mut FillKeys<'a>),
-    /// Host memory with the views of the problem.
-    Host {
-        /// Bytes of the key view.
-        key: &'a [u8],
-        /// Bytes of the value view.
-        value: &'a [u8],
-    },
-    /// Device memory with the views of the problem.
-    Device(DeviceKeys),
-}
-
-/// Keys and values in device memory.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceKeys {
-    key: u64,
-    value: u64,
-}
-
-impl DeviceKeys {
-    /// Addresses of the first element of keys and of values.
-    ///
-    /// # Safety
-    /// The memory stays allocated, and nobody writes it, while a run uses it.
-    #[must_use]
-    pub const unsafe fn new(key: u64, value: u64) -> DeviceKeys {
-        DeviceKeys { key, value }
-    }
-}
-
-/// What a run reads and writes.
-pub struct StreamCall<'a, 'k> {
-    /// Lengths of the sequences.
-    pub lengths: Lengths<'a>,
-    /// Fills the queries of a block.
-    pub queries: &'a mut FillRows<'a>,
-    /// Keys and values.
-    pub keys: StreamKeys<'k>,
-    /// Takes the results of a block, which are final.
-    pub results: &'a mut TakeRows<'a>,
-}
-
-/// The results of some queries, dense: `[batch][head][token]`. What is not wanted is empty.
-#[derive(Clone, Debug)]
-pub struct StreamRows<'a> {
-    /// The queries.
-    pub tokens: Range<usize>,
-    /// Bytes of the output, `[batch][head][token][value_dim]`, in the problem's element type.
-    pub output: &'a [u8],
-    /// Log-sum-exp, natural logarithm.
-    pub lse: &'a [f32],
-    /// References of the states, in natural-log units.
-    pub m: &'a [f32],
-    /// Sums of the states.
-    pub s: &'a [f32],
-    /// Weighted sums of the states, `[batch][head][token][value_dim]`.
-    pub w: &'a [f32],
-    /// Bytes of all of them, in this order.
-    bytes: [&'a [u8]; 5],
-}
-
-impl StreamRows<'_> {
-    /// The bytes of an output; none if it is not wanted.
-    #[must_use]
-    pub fn bytes(&self, operand: Operand) -> &[u8] {
-        match operand {
-            Operand::Output => self.bytes[0],
-            Operand::LogSumExp => self.bytes[1],
-            Operand::StateReference => self.bytes[2],
-            Operand::StateSum => self.bytes[3],
-            Operand::StateWeighted => self.bytes[4],
-            _ => &[],
-        }
-    }
-}
-
-/// Where the time of a run went, and what moved.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StreamTimes {
-    /// Milliseconds in which the function of the keys filled chunks, on the host.
-    pub fetch_ms: f64,
-    /// Milliseconds of copies of keys and values to the device, by events.
-    pub copy_ms: f64,
-    /// Milliseconds of products and merges, by events.
-    pub compute_ms: f64,
-    /// Milliseconds in which the device had no products to compute: the first copy, and whatever is not hidden.
-    pub wait_ms: f64,
-    /// Milliseconds from the start to the end of the last product, on the device.
-    pub total_ms: f64,
-    /// Bytes of keys and values that were brought: read into page-locked memory, copied to the device, or both.
-    pub bytes: u64,
-    /// Chunks that passed.
-    pub chunks: u64,
-}
-
-impl StreamTimes {
-    /// `Overlap_eff = 1 − wait / total`: the share of the time in which the device computes. One if nothing took time.
-    #[must_use]
-    pub fn overlap(&self) -> f64 {
-        if self.total_ms > 0.0 { 1.0 - self.wait_ms / self.total_ms } else { 1.0 }
-    }
-}
 
 /// Waits for both streams when it is dropped, so that no copy uses memory of the caller's any longer.
 struct Settle<'a> {
