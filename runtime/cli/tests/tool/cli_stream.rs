@@ -295,3 +295,33 @@ fn the_account_is_printed() {
     let output = desk.call("info --budget 64MiB");
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
+
+/// Whatever the system refuses, the run ends with a message and no output, or with the whole output.
+#[test]
+fn refused_memory_leaves_no_output() {
+    if emulated() {
+        return;
+    }
+    let desk = desk(900, 1200);
+    desk.ok(&format!("run {INPUTS} --out @y0.npy"));
+    let line = format!("run {INPUTS} --out @y.npy --host-budget 16MiB");
+    let mut statuses = [0; 4];
+    for kilobytes in (20_000..=190_000).step_by(5_000) {
+        let child = desk.start(&format!("ulimit -v {kilobytes}"), &line);
+        let output = child.wait_with_output().unwrap();
+        match output.status.code() {
+            Some(0) => {
+                same(&desk, "y.npy", "y0.npy");
+                std::fs::remove_file(desk.path("y.npy")).unwrap();
+                statuses[0] += 1;
+            }
+            Some(status @ (2 | 3)) => {
+                statuses[status as usize] += 1;
+                assert!(said(&output).starts_with("elsa: --"), "{kilobytes}: {}", said(&output));
+            }
+            other => panic!("{kilobytes}: {other:?}: {}", said(&output)),
+        }
+        assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy", "y0.npy"], "{kilobytes}");
+    }
+    assert!(statuses[0] > 5 && statuses[2] + statuses[3] > 0, "{statuses:?}");
+}
