@@ -19,6 +19,8 @@ mod measure;
 mod schedule;
 mod sets;
 mod study;
+#[cfg(test)]
+mod study_tests;
 mod text;
 
 pub use args::{Levels, SimulateArgs, Sizes, Tokens};
