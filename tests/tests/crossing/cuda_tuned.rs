@@ -11,6 +11,7 @@ use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, PlanOptions, Tuned, TunedError, TunedShape, Tuning,
 };
 use elsa_tests::cases::{Buffers, Case, MaskParams, Params};
+use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,8 +26,8 @@ fn engine(tuned: Tuning) -> Engine {
     Engine::new(&options).unwrap()
 }
 
-/// Runs a case, checks its answer, and gives the division and the bits of the answer.
-fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, Vec<u32>) {
+/// Runs a case, checks its answer, and gives the division and a number for the bits of the answer.
+fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, u64) {
     let problem = case.problem();
     let plan = engine.plan(&problem, &PlanOptions { division, ..PlanOptions::default() }).unwrap();
     let mut workspace = plan.workspace().unwrap();
@@ -36,9 +37,12 @@ fn run(engine: &Engine, case: &Case, division: Option<Division>) -> (Division, V
     (plan.gpu_choice().unwrap().division(), bits(&buffers))
 }
 
-fn bits(b: &Buffers) -> Vec<u32> {
-    let rows = b.lse.iter().map(|x| x.to_bits());
-    rows.chain((0..b.output.len()).map(|i| b.output.get(i).to_bits())).collect()
+/// A number for all bits of an answer.
+fn bits(b: &Buffers) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    b.lse.iter().for_each(|x| hasher.write_u32(x.to_bits()));
+    (0..b.output.len()).for_each(|i| hasher.write_u32(b.output.get(i).to_bits()));
+    hasher.finish()
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn a_tuned_file_decides_and_nothing_else_does() {
     assert_eq!(run(&tuned, &batch, None).1, run(&off, &batch, Some(division)).1);
     // What was not measured, and what the caller decides, stay as they are.
     assert_eq!(run(&tuned, &other, None), run(&off, &other, None));
-    assert_eq!(run(&tuned, &alone, Some(own)), (own, chosen.clone()));
+    assert_eq!(run(&tuned, &alone, Some(own)), (own, chosen));
 
     // A file that is not valid here is as good as none.
     let cut = &text[..text.len() - 12];
@@ -118,7 +122,7 @@ fn a_tuned_file_decides_and_nothing_else_does() {
         std::fs::write(&path, wrong).unwrap();
         let ignored = engine(Tuning::File(path.clone()));
         assert!(ignored.tuned().unwrap().contents.is_err());
-        assert_eq!(run(&ignored, &alone, None), (own, chosen.clone()));
+        assert_eq!(run(&ignored, &alone, None), (own, chosen));
     }
     let none = engine(Tuning::File(folder.path().join("none")));
     assert!(matches!(none.tuned().unwrap().contents, Err(TunedError::Read(_))));
