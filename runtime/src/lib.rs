@@ -39,6 +39,7 @@ mod presence;
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
+pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use backend::{Backend, UnknownBackend};

@@ -62,7 +62,8 @@
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints the resources of each kernel.
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and from the machine code of a Jetson TX2 the table of what each
+//! kernel costs there, and prints both; `ptx --costs` writes the table alone.
 //!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by
@@ -165,6 +166,9 @@ enum Command {
         /// Write nothing, and fail where the tree differs.
         #[arg(long)]
         check: bool,
+        /// Write only the table of costs, from the PTX that the tree holds.
+        #[arg(long, conflicts_with = "check")]
+        costs: bool,
     },
     /// Estimate the product loops of the NEON kernel by LLVM's model of the Cortex-A57.
     Mca,
@@ -214,8 +218,9 @@ fn main() -> ExitCode {
             models::run(&tree, &words, &arguments)
         }
         Command::Count { shapes } => count::run(&tree, &shapes),
-        Command::Ptx { check: false } => ptx::write(&tree),
-        Command::Ptx { check: true } => return test::run(&tree, false, &["ptx".to_owned()]),
+        Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
+        Command::Ptx { check: false, .. } => ptx::write(&tree),
+        Command::Ptx { check: true, .. } => return test::run(&tree, false, &["ptx".to_owned()]),
         Command::Mca => mca::run(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),

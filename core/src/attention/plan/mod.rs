@@ -5,6 +5,7 @@ mod choose;
 mod gpu;
 mod kernel;
 mod layout;
+mod predict;
 mod share;
 
 pub use choice::{
@@ -17,3 +18,4 @@ pub use gpu::{
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use predict::{GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};

@@ -18,4 +18,5 @@ mod launch;
 mod marshal;
 mod place;
 pub mod plan;
+pub mod predict;
 pub mod workspace;
