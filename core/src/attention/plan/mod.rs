@@ -18,4 +18,4 @@ pub use gpu::{
 };
 pub use kernel::{KernelSpec, KeyLayout};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
-pub use predict::{GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
+pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};

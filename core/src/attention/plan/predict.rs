@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! wave(k) = norm(issue, shared, alone)
-//! issue   = k · warps / schedulers · (slots + conflicts) / rate      what the schedulers issue
+//! issue   = k · warps / schedulers · (slots + conflicts) / efficiency   what the schedulers issue
 //! shared  = k · warps · bytes of shared memory / 128                 what the shared memory moves
 //! alone   = cycles of one warp that never waits for another
 //! norm    = (issue^4 + shared^4 + alone^4)^(1/4)
@@ -23,7 +23,7 @@
 //!
 //! A prediction is not a measurement: caches, the memory's page hits and what else the machine does are not in it.
 
-use super::gpu::{GpuChoice, GpuResources};
+use super::gpu::{GpuChoice, GpuResources, Summation};
 use crate::profile::GpuProfile;
 
 /// Counts over a part of a kernel for one warp, in code for compute capability 6.2.
@@ -132,11 +132,10 @@ pub struct GpuMerge {
 const SCHEDULERS: f64 = 4.0;
 /// Lanes of a warp.
 const WARP: usize = 32;
-/// Bytes that the shared memory of an SM moves in a cycle, and how many lanes take the same ones: rows and columns of a
-/// tile have eight lanes each, of which a request's passes take two at once.
+/// Bytes that the shared memory of an SM moves in a cycle, and how many lanes of a request take the same ones, at least.
 const SHARED_BYTES: f64 = 128.0;
 const SHARED_ALIKE: f64 = 2.0;
-/// Share of slots that the second instructions of integer products take where one instruction does it.
+/// Instructions of an integer product where it takes several.
 const PRODUCT_STEPS: f64 = 3.0;
 
 impl GpuPart {
@@ -156,6 +155,9 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
+/// Share of the tiles that a causal problem takes: the middle between half of them and all.
+const CAUSAL_SHARE: f64 = 0.75;
+
 /// Parts of a kernel and how often a block executes each.
 type Work<'a> = [(&'a GpuPart, f64); 5];
 
@@ -164,7 +166,7 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
     let capability = machine.profile.capability;
     let cycles = |(part, times): &(&GpuPart, f64)| {
         let conflicts = if capability.0 <= 6 { f64::from(part.conflicts) } else { 0.0 };
-        let issue = (part.slots(capability) + conflicts) * blocks * libm::fmax(warps / SCHEDULERS, 1.0);
+        let issue = (part.slots(capability) + conflicts) * libm::fmax(blocks * warps / SCHEDULERS, 1.0);
         let moved = f64::from(part.shared_words) * (4 * WARP) as f64 / SHARED_ALIKE;
         let shared = moved * blocks * warps / SHARED_BYTES;
         times * norm([issue / machine.efficiency, shared, f64::from(part.alone)])
@@ -198,33 +200,49 @@ fn tiles(chunk: usize, keys: usize, tile: usize) -> (f64, f64) {
     ((keys / tile.max(1)) as f64, usize::from(!keys.is_multiple_of(tile.max(1))) as f64)
 }
 
-/// Predicts the latency of a plan for `sequences` sequences of `heads` heads, of queries and keys of equal length or not,
-/// which nothing changes: no mask, bias, window, soft cap or past. `bytes` are those of all tensors.
+/// What a prediction needs to know of a call besides its plan. No mask, bias, window, soft cap or past changes its scores.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuCall {
+    /// Blocks of the attention kernel.
+    pub blocks: usize,
+    /// Number of keys of a sequence.
+    pub keys: usize,
+    /// Whether a row attends keys up to its own number only.
+    pub causal: bool,
+    /// Whether a head is shorter than the kernel's, so that dims are checked and no tile is plain.
+    pub padded: bool,
+    /// Bytes of all tensors.
+    pub bytes: f64,
+}
+
+/// Predicts the latency of a plan.
 ///
-/// With `causal`, a row attends the keys up to its own number, so that blocks differ: half of the tiles count, and an
-/// edge for each tile that crosses the diagonal.
+/// Blocks of a causal problem have up to twice the average number of tiles. Its latency lies between that of blocks
+/// of the average, which a perfect order has, and that of the longest; the middle of both is taken, with an edge for
+/// each tile on the diagonal.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,
     cost: &GpuCost,
     merge: Option<&GpuMerge>,
-    blocks: usize,
-    keys: usize,
-    causal: bool,
-    bytes: f64,
+    call: &GpuCall,
     machine: &GpuMachine,
 ) -> GpuPrediction {
+    let GpuCall { blocks, keys, causal, padded, bytes } = *call;
     let tile = (cost.keys as usize).max(1);
     let (mut plain, mut edges) = tiles(choice.chunk, keys, tile);
     if causal {
         let diagonal = choice.kernel.rows.div_ceil(tile) as f64;
-        let all = plain + edges;
+        let all = (plain + edges) * CAUSAL_SHARE;
         edges = libm::fmin(diagonal / choice.splits.max(1) as f64, all);
-        plain = libm::fmax((all - edges) / 2.0, 0.0);
+        plain = all - edges;
+    }
+    if padded {
+        (plain, edges) = (0.0, plain + edges);
     }
     let flushes = match choice.kernel.summation {
-        super::gpu::Summation::Tiles { flush, .. } => (choice.chunk.min(keys) / flush.max(1)) as f64,
-        super::gpu::Summation::Groups { .. } => 0.0,
+        Summation::Tiles { flush, .. } => (choice.chunk.min(keys) / flush.max(1)) as f64,
+        Summation::Groups { .. } => 0.0,
     };
     let work =
         [(&cost.before, 1.0), (&cost.plain, plain), (&cost.edge, edges), (&cost.flush, flushes), (&cost.after, 1.0)];

@@ -3,7 +3,7 @@
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
-    ChooseError, GpuMachine, GpuMerge, GpuOptions, GpuPrediction, choose_gpu, predict,
+    ChooseError, GpuCall, GpuMachine, GpuMerge, GpuOptions, GpuPrediction, choose_gpu, predict,
 };
 use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
@@ -98,7 +98,10 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
     let bytes = elements as f64 * s.dtype.size() as f64;
     let causal = problem.grows_with_the_row();
-    let prediction = predict(&choice, cost, merge.as_ref(), blocks, problem.keys(), causal, bytes, machine);
+    let dim = choice.kernel.head_dim;
+    let padded = (problem.head_dim(), problem.value_dim()) != (dim, dim);
+    let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
+    let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
     Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, prediction })
 }
 

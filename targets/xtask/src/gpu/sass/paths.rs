@@ -3,7 +3,7 @@
 //! Machine code is walked in the order of addresses. A jump back closes a loop. Forward,
 //!
 //! - a jump that no predicate guards is taken;
-//! - a guarded one is not taken, unless what it leaves out is rare: stores to global memory or calls within a tile
+//! - a guarded one is not taken, unless it leads to an alternative with more multiply-adds or what it leaves out is rare: stores to global memory or calls within a tile
 //!   (a row's reference that moved, a division), or loops without a multiply-add (masks, biases).
 //!
 //! The trips of a loop come from its counter: one register is compared with a constant and changed by a constant. A
@@ -85,7 +85,13 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         let stores = rare == Rare::Stores && part.iter().any(|x| matches!(x.name.as_str(), "STG" | "ST"));
         let needed = part.iter().any(is_exp) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || part.iter().any(|x| x.name == "CAL") || loops.iter().any(useless);
-        if x.guard.is_none() || (is_rare && !needed) {
+        // Of two alternatives, the one with more multiply-adds: the other one checks each value.
+        let other = part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
+        let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
+        let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
+        let fmas = |part: &[Instruction]| part.iter().filter(|x| is_fma(x)).count();
+        let slower = join.is_some_and(|join| fmas(&code[to..join]) > fmas(part));
+        if x.guard.is_none() || (is_rare && !needed) || slower {
             at = to;
         }
     }
