@@ -58,6 +58,7 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
         ("number of multiprocessors", profile.sms > 0),
         ("clock", profile.mhz > 0),
         ("memory bandwidth", machine.bandwidth_gbs > 0.0),
+        ("launch", machine.launch_us >= 0.0),
         ("efficiency", machine.efficiency > 0.0),
     ];
     if profile.capability < OLDEST {
