@@ -175,7 +175,13 @@ fn wave(work: &Work<'_>, blocks: f64, warps: f64, machine: &GpuMachine) -> f64 {
 }
 
 /// A launch of `blocks` blocks, which move `bytes` bytes of memory.
-fn launch(work: &Work<'_>, resources: &GpuResources, blocks: usize, bytes: f64, machine: &GpuMachine) -> GpuLaunch {
+fn launch(
+    work: &Work<'_>,
+    resources: &GpuResources,
+    blocks: usize,
+    bytes: f64,
+    machine: &GpuMachine,
+) -> GpuLaunch {
     let profile = &machine.profile;
     let resident = resources.resident(profile);
     let warps = resources.threads.div_ceil(WARP) as f64;
@@ -244,9 +250,18 @@ pub fn predict(
         Summation::Tiles { flush, .. } => (choice.chunk.min(keys) / flush.max(1)) as f64,
         Summation::Groups { .. } => 0.0,
     };
-    let work =
-        [(&cost.before, 1.0), (&cost.plain, plain), (&cost.edge, edges), (&cost.flush, flushes), (&cost.after, 1.0)];
-    let states = if merge.is_some() { (choice.rows * choice.splits * (choice.partial_dim + 2) * 4) as f64 } else { 0.0 };
+    let work = [
+        (&cost.before, 1.0),
+        (&cost.plain, plain),
+        (&cost.edge, edges),
+        (&cost.flush, flushes),
+        (&cost.after, 1.0),
+    ];
+    let states = if merge.is_some() {
+        (choice.rows * choice.splits * (choice.partial_dim + 2) * 4) as f64
+    } else {
+        0.0
+    };
     let attention = launch(&work, &choice.kernel.resources, blocks, bytes + states, machine);
     let merge = merge.map(|merge| {
         let whole = &merge.cost.before;

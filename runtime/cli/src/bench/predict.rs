@@ -44,7 +44,11 @@ fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
 fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     let text = error.to_string();
     let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));
-    Error::Argument { argument: "predict", found: format!("{board}, {shape}: {found}"), allowed: allowed.into() }
+    Error::Argument {
+        argument: "predict",
+        found: format!("{board}, {shape}: {found}"),
+        allowed: allowed.into(),
+    }
 }
 
 /// Prints the predictions of `cases` on the board `name`.
@@ -71,7 +75,12 @@ pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> 
         writeln!(
             out,
             "prediction, not measured: {}, {} multiprocessors at {} MHz, {} GB/s; assumed: {} us a launch, {} of the issue slots",
-            board.title, profile.sms, profile.mhz, machine.bandwidth_gbs, machine.launch_us, machine.efficiency
+            board.title,
+            profile.sms,
+            profile.mhz,
+            machine.bandwidth_gbs,
+            machine.launch_us,
+            machine.efficiency
         )?;
         writeln!(
             out,

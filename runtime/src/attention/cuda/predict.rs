@@ -38,7 +38,9 @@ pub enum ForecastError {
         found: (u32, u32),
     },
     /// The times of such a call depend on its data, or nothing is known of them.
-    #[error("{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not")]
+    #[error(
+        "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
+    )]
     Changed {
         /// What the call has.
         found: &'static str,

@@ -114,13 +114,17 @@ fn longer_problems_take_longer_and_better_machines_do_not() {
         assert!(of(1, 1300, 59.7, 10.0, 0.9) > 1.5 * here, "{tokens}");
         assert!(of(4, 1300, 59.7, 10.0, 0.9) < here && of(8, 1300, 59.7, 10.0, 0.9) < here, "{tokens}");
         assert!(of(2, 850, 59.7, 10.0, 0.9) > here && of(2, 1300, 59.7, 10.0, 0.8) > here, "{tokens}");
-        assert!(of(2, 1300, 59.7, 20.0, 0.9) >= here + 10.0 && of(2, 1300, 0.1, 10.0, 0.9) > here, "{tokens}");
+        assert!(
+            of(2, 1300, 59.7, 20.0, 0.9) >= here + 10.0 && of(2, 1300, 0.1, 10.0, 0.9) > here,
+            "{tokens}"
+        );
     }
 }
 
 #[test]
 fn no_prediction_beats_the_multiply_adds() {
-    for [batch, heads, tokens, d] in [[1, 1, 900, 64], [1, 8, 4096, 128], [2, 3, 1000, 32], [1, 2, 2048, 256]] {
+    for [batch, heads, tokens, d] in [[1, 1, 900, 64], [1, 8, 4096, 128], [2, 3, 1000, 32], [1, 2, 2048, 256]]
+    {
         let fma = (2 * batch * heads * tokens * tokens * d) as f64;
         for (machine, lanes) in [(TX2, 256.0), (H200, 16_896.0)] {
             let least = fma / lanes / f64::from(machine.profile.mhz);

@@ -126,7 +126,8 @@ pub fn parse(listing: &str, kernel: &str) -> Result<Vec<Instruction>, String> {
         let Some(word) = word.filter(|_| at == next && at % BUNDLE != 0) else {
             return Err(fault("an instruction out of place", line));
         };
-        let (guard, text) = match text.strip_prefix('@').and_then(|rest| rest.split_once(char::is_whitespace)) {
+        let (guard, text) = match text.strip_prefix('@').and_then(|rest| rest.split_once(char::is_whitespace))
+        {
             Some((guard, text)) => (Some(guard.trim_start_matches('!').to_owned()), text.trim()),
             None => (None, text),
         };
@@ -209,8 +210,7 @@ mod tests {
     #[test]
     fn a_control_word_says_what_the_scheduler_does() {
         let of = |place| Control::of(0x001c_4400_fe00_07f6, place);
-        let none =
-            Control { stall: 0, yields: false, written: None, read: None, waits: 0, reuse: 0 };
+        let none = Control { stall: 0, yields: false, written: None, read: None, waits: 0, reuse: 0 };
         assert_eq!(of(0), Control { stall: 6, ..none });
         // The second of a pair issues with the first, whose stall is zero.
         assert_eq!(of(1), Control { stall: 0, ..none });
@@ -221,8 +221,14 @@ mod tests {
         let bits = 0b1001_100010_010_100_0_1011u64;
         for place in 0..3 {
             let all = Control::of(bits << (21 * place), place);
-            let want =
-                Control { stall: 11, yields: true, written: Some(4), read: Some(2), waits: 0b100010, reuse: 9 };
+            let want = Control {
+                stall: 11,
+                yields: true,
+                written: Some(4),
+                read: Some(2),
+                waits: 0b100010,
+                reuse: 9,
+            };
             assert_eq!(all, want, "{place}");
         }
     }
@@ -230,7 +236,8 @@ mod tests {
     #[test]
     fn a_listing_becomes_instructions() {
         let code = parse(LISTING, "k").unwrap();
-        let names: Vec<_> = code.iter().map(|x| (x.at, x.name.as_str(), x.guard.is_some(), x.target)).collect();
+        let names: Vec<_> =
+            code.iter().map(|x| (x.at, x.name.as_str(), x.guard.is_some(), x.target)).collect();
         let want = [
             (0x08, "MOV", false, None),
             (0x10, "IADD", false, None),

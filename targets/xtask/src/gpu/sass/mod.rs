@@ -76,7 +76,11 @@ pub fn table(costs: &[(String, Cost)]) -> String {
          use elsa_core::attention::plan::{GpuCost, GpuPart};\n\n",
     );
     text.push_str("/// A part, from its counts in the order of the fields.\n#[rustfmt::skip]\nconst fn part(counts: [u32; 13]) -> GpuPart {\n");
-    text.push_str(&format!("    let [{}] = counts;\n    GpuPart {{ {} }}\n}}\n\n", FIELDS.join(", "), FIELDS.join(", ")));
+    text.push_str(&format!(
+        "    let [{}] = counts;\n    GpuPart {{ {} }}\n}}\n\n",
+        FIELDS.join(", "),
+        FIELDS.join(", ")
+    ));
     text.push_str("/// A kernel's parts in their order, and the keys of a tile.\nconst fn cost(keys: u32, parts: [[u32; 13]; 5]) -> GpuCost {\n");
     text.push_str("    let [before, plain, edge, flush, after] = parts;\n    GpuCost {\n        keys,\n");
     for part in ["before", "plain", "edge", "flush", "after"] {
@@ -131,8 +135,11 @@ struct Shape {
 
 impl Shape {
     fn named(kernel: &str) -> Option<Shape> {
-        let piece = |prefix: char| kernel.split('_').find_map(|piece| piece.strip_prefix(prefix)?.split('k').next()?.parse().ok());
-        let keys = kernel.split('_').find_map(|piece| piece.strip_prefix('q')?.split_once('k')?.1.parse().ok())?;
+        let piece = |prefix: char| {
+            kernel.split('_').find_map(|piece| piece.strip_prefix(prefix)?.split('k').next()?.parse().ok())
+        };
+        let keys =
+            kernel.split('_').find_map(|piece| piece.strip_prefix('q')?.split_once('k')?.1.parse().ok())?;
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
@@ -157,7 +164,11 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     let Some((shape, plain)) = shape.zip(all.iter().find(of_tiles)) else {
         let way = walk(code, 0, end, Rare::Calls);
         let whole = Loop { first: 0, last: end };
-        let inner = all.iter().filter(|x| **x != whole).map(|x| (*x, trips(code, x).unwrap_or(1))).collect::<Vec<_>>();
+        let inner = all
+            .iter()
+            .filter(|x| **x != whole)
+            .map(|x| (*x, trips(code, x).unwrap_or(1)))
+            .collect::<Vec<_>>();
         let mut parts = [Part::default(); 5];
         parts[0] = count(code, &repeated(&way, &inner));
         return Ok(Cost { parts, keys: 0 });
@@ -222,11 +233,17 @@ fn count(code: &[Instruction], way: &[usize]) -> Part {
     let mut kept: [Option<usize>; 3] = [None; 3];
     for &at in way {
         let x = &code[at];
-        let words = if x.has("128") { 4 } else if x.has("64") { 2 } else { 1 };
+        let words = if x.has("128") {
+            4
+        } else if x.has("64") {
+            2
+        } else {
+            1
+        };
         match x.name.as_str() {
             _ if is_fma(x) => fma += 1,
-            "FADD" | "FMUL" | "FADD32I" | "FMUL32I" | "FMNMX" | "FSETP" | "FCMP" | "FSET" | "HADD2" | "HMUL2"
-            | "RRO" => floats += 1,
+            "FADD" | "FMUL" | "FADD32I" | "FMUL32I" | "FMNMX" | "FSETP" | "FCMP" | "FSET" | "HADD2"
+            | "HMUL2" | "RRO" => floats += 1,
             "MUFU" | "F2F" | "F2I" | "I2F" | "I2I" | "DFMA" | "DADD" | "DMUL" | "DSETP" => special += 1,
             "XMAD" => xmad += 1,
             "LDS" | "STS" => (shared, shared_words) = (shared + 1, shared_words + words),
@@ -239,7 +256,9 @@ fn count(code: &[Instruction], way: &[usize]) -> Part {
             let mut banks = [0usize; 4];
             let mut read: Vec<usize> = Vec::new();
             for (place, source) in sources.iter().enumerate() {
-                if let Some(register) = source.filter(|register| kept[place] != Some(*register) && !read.contains(register)) {
+                if let Some(register) =
+                    source.filter(|register| kept[place] != Some(*register) && !read.contains(register))
+                {
                     banks[register % 4] += 1;
                     read.push(register);
                 }
@@ -255,7 +274,8 @@ fn count(code: &[Instruction], way: &[usize]) -> Part {
                 time = time.max(*opens);
             }
         }
-        let latency = LATENCIES.iter().find(|(names, _)| names.contains(&x.name.as_str())).map_or(LATENCY, |x| x.1);
+        let latency =
+            LATENCIES.iter().find(|(names, _)| names.contains(&x.name.as_str())).map_or(LATENCY, |x| x.1);
         if let Some(opens) = x.control.written.and_then(|barrier| open.get_mut(barrier)) {
             *opens = time + latency;
         }

@@ -71,7 +71,8 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
             break;
         }
         let jumps = matches!(x.name.as_str(), "BRA" | "SYNC" | "BRK");
-        let Some(to) = x.target.filter(|_| jumps).and_then(|to| code.binary_search_by_key(&to, |x| x.at).ok())
+        let Some(to) =
+            x.target.filter(|_| jumps).and_then(|to| code.binary_search_by_key(&to, |x| x.at).ok())
         else {
             continue;
         };
@@ -86,7 +87,8 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
         let needed = part.iter().any(is_exp) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
         let is_rare = stores || part.iter().any(|x| x.name == "CAL") || loops.iter().any(useless);
         // Of two alternatives, the one with more multiply-adds: the other one checks each value.
-        let other = part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
+        let other =
+            part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
         let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
         let fmas = |part: &[Instruction]| part.iter().filter(|x| is_fma(x)).count();
@@ -201,13 +203,18 @@ pub fn counted(
     };
     for (values, wanted) in [(false, wanted[0]), (true, wanted[1])] {
         let has_fma = |x: &Loop| code[x.first..=x.last].iter().filter(|x| is_fma(x)).count() >= NEEDED;
-        let mut unknown = counts.clone().into_iter().filter(|(x, n)| n.is_none() && (x.first > exp) == values && has_fma(x));
+        let mut unknown = counts
+            .clone()
+            .into_iter()
+            .filter(|(x, n)| n.is_none() && (x.first > exp) == values && has_fma(x));
         if unknown.next().is_some() {
             if unknown.next().is_some() {
                 return Err("two loops of a product without a counter".into());
             }
             let once = total(&counts, values).max(1);
-            let place = counts.iter().position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
+            let place = counts
+                .iter()
+                .position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
             if let Some(place) = place {
                 counts[place].1 = Some((wanted + once / 2) / once);
             }
@@ -215,7 +222,10 @@ pub fn counted(
         let found = total(&counts, values);
         // Rescaling, rounding and widening add some to the products.
         if found < wanted || found > wanted + wanted / 4 + 64 {
-            return Err(format!("{found} multiply-adds of {} in a tile; expected {wanted}", ["scores", "values"][usize::from(values)]));
+            return Err(format!(
+                "{found} multiply-adds of {} in a tile; expected {wanted}",
+                ["scores", "values"][usize::from(values)]
+            ));
         }
     }
     Ok(counts.into_iter().map(|(x, n)| (x, n.unwrap_or(1))).collect())
