@@ -16,7 +16,7 @@
 //! | `deny` | licences, versions and sources of the dependencies of the three workspaces, by the rules in `deny.toml`; known faults where their database can be fetched | `cargo deny check` |
 //! | `msrv` | the published packages, built by the oldest compiler that `rust-version` promises, here and for the boards | `cargo xtask test --only msrv` |
 //! | `package` | the published packages, packed: complete descriptions, licences inside, no withdrawn dependency | `cargo package --no-verify -p elsa-core` |
-//! | `ptx` | the device code compiled again and compared; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
+//! | `ptx` | the device code compiled again and compared, and what its machine code costs; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |

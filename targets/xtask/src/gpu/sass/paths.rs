@@ -230,3 +230,77 @@ pub fn counted(
     }
     Ok(counts.into_iter().map(|(x, n)| (x, n.unwrap_or(1))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Instructions of eight bytes each: predicate or nothing, text, the number of the instruction jumped to.
+    fn code(lines: &[(&str, &str, usize)]) -> Vec<Instruction> {
+        let make = |(place, (guard, text, to)): (usize, &(&str, &str, usize))| Instruction {
+            at: place * 8,
+            name: text.split(['.', ' ']).next().unwrap().to_owned(),
+            text: (*text).to_owned(),
+            guard: (!guard.is_empty()).then(|| (*guard).to_owned()),
+            target: (*to > 0 || text.starts_with("BRA")).then_some(to * 8),
+            control: super::super::code::Control::of(0x7f1, 0),
+        };
+        lines.iter().enumerate().map(make).collect()
+    }
+
+    fn counter(start: &str, step: &str, test: &str, limit: &str) -> Option<usize> {
+        let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
+        let test = format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT");
+        let code = code(&[
+            ("", &start, 0),
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", &step, 0),
+            ("", &test, 0),
+            ("P0", "BRA `(.L_x_0)", 1),
+        ]);
+        assert_eq!(loops(&code), [Loop { first: 1, last: 4 }]);
+        trips(&code, &Loop { first: 1, last: 4 })
+    }
+
+    #[test]
+    fn counters_tell_the_trips() {
+        assert_eq!(counter("RZ", "0x800", "NE", "0x4000"), Some(8));
+        assert_eq!(counter("0x10", "0x10", "NE", "0x40"), Some(3));
+        assert_eq!(counter("0x8", "-0x1", "NE", "RZ"), Some(8));
+        assert_eq!(counter("0xfffffff8", "0x8", "GE", "0x18"), Some(4));
+        assert_eq!(counter("RZ", "0x8", "GE", "0x18"), Some(4));
+        assert_eq!(counter("RZ", "0x8", "NE", "R7"), None);
+        assert_eq!(counter("RZ", "0x0", "NE", "0x8"), None);
+        assert_eq!(counter("RZ", "0x1", "NE", "0x7000"), None);
+    }
+
+    #[test]
+    fn a_walk_leaves_out_what_is_rare() {
+        let part = |inside: &'static str| {
+            let code = code(&[
+                ("P0", "BRA `(.L_x_0)", 3),
+                ("", inside, 0),
+                ("", "MOV R1, R2", 0),
+                ("", "BRA `(.L_x_1)", 5),
+                ("", "MOV R3, R4", 0),
+                ("", "EXIT", 0),
+                ("", "NOP", 0),
+            ]);
+            walk(&code, 0, 6, Rare::Stores)
+        };
+        // What a jump without a predicate leaves out, and what follows the end, no warp executes.
+        assert_eq!(part("LDG.E R1, [R2]"), [0, 1, 2, 3, 5]);
+        assert_eq!(part("STG.E [R2], R1"), [0, 3, 5]);
+        assert_eq!(part("CAL `(f)"), [0, 3, 5]);
+    }
+
+    #[test]
+    fn loops_in_loops_multiply() {
+        let way: Vec<usize> = (0..6).collect();
+        let (inner, outer) = (Loop { first: 2, last: 3 }, Loop { first: 1, last: 4 });
+        let all = repeated(&way, &[(inner, 3), (outer, 2)]);
+        let of = |which: usize| all.iter().filter(|&&at| at == which).count();
+        assert_eq!([of(0), of(1), of(2), of(3), of(4), of(5)], [1, 2, 6, 6, 2, 1]);
+        assert_eq!(all[..8], [0, 1, 2, 3, 2, 3, 2, 3]);
+    }
+}
