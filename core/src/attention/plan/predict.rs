@@ -270,3 +270,61 @@ pub fn predict(
     });
     GpuPrediction { attention, merge }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PART: GpuPart = GpuPart {
+        instructions: 1000,
+        pairs: 100,
+        fma: 600,
+        floats: 20,
+        integers: 80,
+        xmad: 300,
+        special: 0,
+        shared: 0,
+        shared_words: 0,
+        global_words: 0,
+        conflicts: 50,
+        stalls: 1000,
+        alone: 1000,
+    };
+
+    fn machine(capability: (u32, u32)) -> GpuMachine {
+        let profile = GpuProfile { capability, sms: 2, mhz: 1000, ..GpuProfile::default() };
+        GpuMachine { profile, bandwidth_gbs: 10.0, launch_us: 5.0, efficiency: 1.0 }
+    }
+
+    #[test]
+    fn pairs_issue_together_where_the_hardware_has_them() {
+        for (capability, slots, issued) in
+            [((5, 3), 900.0, 950.0), ((6, 2), 900.0, 950.0), ((7, 2), 800.0, 800.0), ((9, 0), 800.0, 800.0)]
+        {
+            assert_eq!(PART.slots(capability), slots, "{capability:?}");
+            let none = GpuPart::default();
+            let work = [(&PART, 1.0), (&none, 0.0), (&none, 0.0), (&none, 0.0), (&none, 0.0)];
+            // A warp by itself takes at least its own time, many of them what the schedulers issue.
+            let alone = wave(&work, 1.0, 1.0, &machine(capability));
+            assert!((1000.0..1250.0).contains(&alone), "{alone}");
+            let many = wave(&work, 16.0, 4.0, &machine(capability)) / (16.0 * issued);
+            assert!((1.0..1.01).contains(&many), "{many}");
+        }
+    }
+
+    #[test]
+    fn a_launch_lasts_as_long_as_its_busiest_multiprocessor_or_its_memory() {
+        let none = GpuPart::default();
+        let work = [(&PART, 1.0), (&none, 0.0), (&none, 0.0), (&none, 0.0), (&none, 0.0)];
+        let resources = GpuResources { threads: 128, shared: 32 << 10, registers: 64 };
+        let of = |blocks, bytes| launch(&work, &resources, blocks, bytes, &machine((6, 2)));
+        let waves: [usize; 5] = [1, 2, 4, 5, 9].map(|blocks| of(blocks, 0.0).waves);
+        assert_eq!((of(4, 0.0).resident, waves), (2, [1, 1, 1, 2, 3]));
+        // The second multiprocessor takes the second block, and none the work of the others.
+        assert_eq!(of(1, 0.0).us, of(2, 0.0).us);
+        assert!(of(3, 0.0).us > of(2, 0.0).us && of(5, 0.0).us > of(4, 0.0).us);
+        // 10^6 bytes at 10 GB/s are 100 us.
+        assert_eq!(of(1, 1e6).us, 105.0);
+        assert_eq!(of(0, 0.0).us, 5.0);
+    }
+}
