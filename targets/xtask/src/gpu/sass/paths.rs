@@ -295,6 +295,27 @@ mod tests {
     }
 
     #[test]
+    fn flags_and_alternatives_are_understood() {
+        let twice = code(&[
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", "PSETP.AND.AND P1, PT, P0, PT, PT", 0),
+            ("P1", "BRA `(.L_x_0)", 1),
+        ]);
+        assert_eq!(trips(&twice, &Loop { first: 1, last: 3 }), Some(2));
+        // The alternative behind has more multiply-adds.
+        let either = code(&[
+            ("P0", "BRA `(.L_x_0)", 3),
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", "BRA `(.L_x_1)", 5),
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", "FFMA R2, R3, R4, R2", 0),
+            ("", "EXIT", 0),
+        ]);
+        assert_eq!(walk(&either, 0, 5, Rare::Stores), [0, 3, 4, 5]);
+    }
+
+    #[test]
     fn loops_in_loops_multiply() {
         let way: Vec<usize> = (0..6).collect();
         let (inner, outer) = (Loop { first: 2, last: 3 }, Loop { first: 1, last: 4 });
