@@ -48,6 +48,7 @@ pub use attention::backward::{
 pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
+pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
     StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes, StreamWants,

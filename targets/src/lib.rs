@@ -10,6 +10,7 @@
 //! in a [`DeviceProfile`].
 #![forbid(unsafe_code)]
 
+use elsa_core::attention::plan::GpuMachine;
 use elsa_core::profile::{DeviceProfile, GpuProfile};
 use serde::Deserialize;
 use std::str::FromStr;
@@ -186,7 +187,7 @@ pub struct Cluster {
 }
 
 /// A CUDA device.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
     /// Name of the chip.
@@ -205,6 +206,10 @@ pub struct Gpu {
     pub l2: Option<usize>,
     /// Highest clock.
     pub mhz: Option<u32>,
+    /// Assumed time from one kernel to the next, in microseconds; absent where latencies are not predicted.
+    pub launch_us: Option<f64>,
+    /// Assumed share of issue slots that are filled; absent where latencies are not predicted.
+    pub efficiency: Option<f64>,
 }
 
 /// Memory shared by processor and GPU.
@@ -306,6 +311,17 @@ impl Board {
         board.required =
             required(files.required).map_err(|fault| Error::Required { board: files.name, fault })?;
         Ok(board)
+    }
+
+    /// What predictions of latencies read. Facts and assumptions that the profile lacks are zero.
+    #[must_use]
+    pub fn gpu_machine(&self) -> GpuMachine {
+        GpuMachine {
+            profile: self.device_profile().gpu.unwrap_or_default(),
+            bandwidth_gbs: self.memory.bandwidth_gbs.unwrap_or(0.0),
+            launch_us: self.gpu.launch_us.unwrap_or(0.0),
+            efficiency: self.gpu.efficiency.unwrap_or(0.0),
+        }
     }
 
     /// The profile that the chooser reads, with all cores of the first cluster. Facts that are not known are zero; the

@@ -16,7 +16,7 @@
 //! | `deny` | licences, versions and sources of the dependencies of the three workspaces, by the rules in `deny.toml`; known faults where their database can be fetched | `cargo deny check` |
 //! | `msrv` | the published packages, built by the oldest compiler that `rust-version` promises, here and for the boards | `cargo xtask test --only msrv` |
 //! | `package` | the published packages, packed: complete descriptions, licences inside, no withdrawn dependency | `cargo package --no-verify -p elsa-core` |
-//! | `ptx` | the device code compiled again and compared; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
+//! | `ptx` | the device code compiled again and compared, and what its machine code costs; no spills, no newer PTX than CUDA 10.2 loads | `cargo xtask ptx --check` |
 //! | `no_std` | links `core` and `kernels` for a machine without an operating system | `cargo build --release --target thumbv7em-none-eabihf` in `tests/bare-metal` |
 //! | `bare-metal` | runs that on an emulated Cortex-M4F and compares bits with the host | `cargo xtask test --only bare-metal` |
 //! | `aarch64` | the tests, built for glibc 2.27, on an emulated Cortex-A57 | `cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.27 --workspace --exclude elsa-capi --tests` |
@@ -62,7 +62,8 @@
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
-//! `ptx` regenerates `kernels/ptx` from `kernels/cuda` and prints the resources of each kernel.
+//! `ptx` regenerates `kernels/ptx` from `kernels/cuda`, and from the machine code of a Jetson TX2 the table of what each
+//! kernel costs there, and prints both; `ptx --costs` writes the table alone.
 //!
 //! A new fuzz target is a file in `tests/fuzz/src/bin`; a new bare-metal case is a line of `CASES` in
 //! `tests/bare-metal/src/vectors.rs`; a new test is found by
@@ -165,6 +166,9 @@ enum Command {
         /// Write nothing, and fail where the tree differs.
         #[arg(long)]
         check: bool,
+        /// Write only the table of costs, from the PTX that the tree holds.
+        #[arg(long, conflicts_with = "check")]
+        costs: bool,
     },
     /// Estimate the product loops of the NEON kernel by LLVM's model of the Cortex-A57.
     Mca,
@@ -214,8 +218,9 @@ fn main() -> ExitCode {
             models::run(&tree, &words, &arguments)
         }
         Command::Count { shapes } => count::run(&tree, &shapes),
-        Command::Ptx { check: false } => ptx::write(&tree),
-        Command::Ptx { check: true } => return test::run(&tree, false, &["ptx".to_owned()]),
+        Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
+        Command::Ptx { check: false, .. } => ptx::write(&tree),
+        Command::Ptx { check: true, .. } => return test::run(&tree, false, &["ptx".to_owned()]),
         Command::Mca => mca::run(&tree),
         Command::Build { target, cubins } => build::run(&tree, &target, cubins),
         Command::Deploy(arguments) => deploy::run(&tree, &arguments),

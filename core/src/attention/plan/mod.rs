@@ -6,6 +6,7 @@ mod choose;
 mod gpu;
 mod kernel;
 mod layout;
+mod predict;
 mod race;
 mod share;
 mod tuned;
@@ -24,5 +25,6 @@ pub use gpu::{
 pub use kernel::{KernelSpec, KeyLayout};
 pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 pub use race::Pace;
 pub use tuned::{Changes, ShapeClass, alternatives};

@@ -1,6 +1,8 @@
 //! Attention on a GPU: the arguments of its kernels, and the table of them.
 
 mod args;
+#[cfg(feature = "cuda")]
+mod costs;
 mod measure;
 mod stream;
 #[cfg(feature = "cuda")]
@@ -11,6 +13,16 @@ pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
 pub use stream::{Pending, StreamArgs};
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
+
+use elsa_core::attention::plan::GpuCost;
+
+/// What each kernel of this build costs on a Jetson TX2, by its name: none without the feature `cuda`.
+#[cfg(feature = "cuda")]
+pub static COSTS: &[(&str, GpuCost)] = costs::COSTS;
+
+/// What each kernel of this build costs on a Jetson TX2, by its name: none without the feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+pub static COSTS: &[(&str, GpuCost)] = &[];
 
 /// Threads of a block of the merge, as `merge.cuh` has them.
 const MERGE_THREADS: usize = 128;

@@ -7,6 +7,7 @@
 //! | `watch` | the machine beside the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
+//! | `predict` | latencies of a board that is not at hand |
 //! | `soak` | one shape at a fixed rate for a long time |
 
 mod args;
@@ -18,6 +19,7 @@ mod grid;
 mod html;
 mod measure;
 mod output;
+mod predict;
 mod progress;
 mod save;
 mod soak;
@@ -52,6 +54,14 @@ use watch::{Gate, Reason, Watch};
 pub fn bench(args: &BenchArgs) -> Result<(), Error> {
     if let Some([before, after]) = args.compare.as_deref() {
         return compare::compare(&mut std::io::stdout().lock(), before, after, args.json);
+    }
+    if let Some(board) = args.predict.as_deref() {
+        let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
+            .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
+        let named = !args.shape.is_empty() || !args.workload.is_empty();
+        // What masks cost is not predicted: of the default grid, the plain shapes.
+        let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
+        return predict::predict(&mut std::io::stdout().lock(), board, &cases, args.json);
     }
     let engine = args.engine.engine()?;
     let methods = args.method.unwrap_or(BOTH);

@@ -18,5 +18,6 @@ mod launch;
 mod marshal;
 mod place;
 pub mod plan;
+pub mod predict;
 pub mod stream;
 pub mod workspace;

@@ -85,6 +85,39 @@ pub fn write(tree: &Tree) -> Result<(), String> {
     if made.faults.is_empty() { Ok(()) } else { Err(made.faults.join("\n")) }
 }
 
+/// Writes the table of costs of the modules that the tree holds, without compiling them again.
+pub fn write_costs(tree: &Tree) -> Result<(), String> {
+    let tools = Tools { ptxas: setup::ptxas(tree)?, nvdisasm: setup::nvdisasm(tree)? };
+    let modules = standin::files(&tree.root.join(MODULES), &["ptx"])?;
+    let scratch = tree.target.join("ptx");
+    std::fs::create_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()))?;
+    let of = |path: PathBuf| {
+        let kernel = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let cubin = scratch.join(format!("{kernel}.cubin"));
+        let run = Run::new(tree, "").arg(&tools.ptxas).args(&format!("-arch={} -o", sass::TARGET));
+        let run = run.arg(&cubin).arg(&path).quiet().run();
+        if !run.ok {
+            return Err(format!("{kernel}: ptxas: {}\n{}", run.how, run.stderr));
+        }
+        let threads = threads(&text).ok_or_else(|| format!("{kernel}: without launch bounds"))?;
+        let cost = sass::cost(tree, &tools.nvdisasm, &cubin, &kernel, threads)?;
+        if let Some(cost) = &cost {
+            println!("{kernel:<53}{}", cost.line());
+        }
+        Ok(cost.map(|cost| (kernel, cost)))
+    };
+    let costs = side_by_side(modules, of).into_iter().collect::<Result<Vec<_>, String>>()?;
+    let costs: Vec<_> = costs.into_iter().flatten().collect();
+    std::fs::write(tree.root.join(sass::TABLE), sass::table(&costs))
+        .map_err(|error| format!("{}: {error}", sass::TABLE))
+}
+
+/// Threads of a block, by the launch bounds in a module.
+fn threads(text: &str) -> Option<usize> {
+    text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok())
+}
+
 /// Makes everything again and compares it with what the tree holds.
 pub fn check(tree: &Tree) -> Ran {
     let mut ran = Ran::none("modules");
@@ -151,8 +184,10 @@ fn make(tree: &Tree) -> Result<Made, String> {
         if takes.seconds > MOST_SECONDS {
             made.faults.push(format!("{kernel}: ptxas took {:.1} s; allowed: {MOST_SECONDS}", takes.seconds));
         }
-        made.lines.push(format!("{kernel:<53}{}", cost.line()));
-        costs.push((kernel.to_owned(), cost));
+        if let Some(cost) = cost {
+            made.lines.push(format!("{kernel:<53}{}", cost.line()));
+            costs.push((kernel.to_owned(), cost));
+        }
         made.lines.push(format!(
             "{kernel:<53}{:>4} registers{:>7} bytes shared{:>6} of 2048 threads on an SM{:>8} bytes{:>6.2} s of ptxas",
             takes.registers,
@@ -193,7 +228,7 @@ fn compile(
     scratch: &Path,
     source: &Path,
     kernel: &str,
-) -> Result<(String, Resources, sass::Cost), String> {
+) -> Result<(String, Resources, Option<sass::Cost>), String> {
     let out = scratch.join(format!("{kernel}.ptx"));
     let run = Run::new(tree, &format!("{COMPILER} {FLAGS}")).arg(source).arg("-o").arg(&out).quiet().run();
     if !run.ok {
@@ -365,13 +400,11 @@ fn assemble(
         let end = report.find(what)?;
         report[..end].split_whitespace().next_back()?.parse::<usize>().ok()
     };
-    let threads =
-        text.lines().find_map(|line| line.strip_prefix(".maxntid ")?.split(',').next()?.parse().ok());
     Ok(Resources {
         registers: before(" registers").ok_or_else(|| format!("{kernel}: ptxas names no registers"))?,
         shared: before(" bytes smem").unwrap_or(0),
         spilled: before(" bytes spill stores").unwrap_or(0) + before(" bytes stack frame").unwrap_or(0),
-        threads: threads.ok_or_else(|| format!("{kernel}: without launch bounds"))?,
+        threads: threads(text).ok_or_else(|| format!("{kernel}: without launch bounds"))?,
         seconds,
     })
 }

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(of(2), Control { stall: 1, written: Some(0), ..none });
         // All fields, each of its own value: keeps operands 0 and 3, waits for barriers 1 and 5, opens 2 when it has
         // read and 4 when it has written, prefers another warp and waits 11 cycles.
-        let bits = 0b1001_100010_010_100_0_1011u64;
+        let bits: u64 = 9 << 17 | 0b10_0010 << 11 | 2 << 8 | 4 << 5 | 11;
         for place in 0..3 {
             let all = Control::of(bits << (21 * place), place);
             let want = Control {

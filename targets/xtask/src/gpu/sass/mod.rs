@@ -98,7 +98,12 @@ pub fn table(costs: &[(String, Cost)]) -> String {
     text
 }
 
-/// The cost of a kernel that ptxas has assembled, with `threads` in a block.
+/// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
+/// predicts it.
+const CHANGED: &str = "_added";
+
+/// The cost of a kernel that ptxas has assembled, with `threads` in a block; `None` for one that only problems with masks or
+/// biases use.
 ///
 /// # Errors
 /// Machine code that is not understood: another listing, a kernel of another shape.
@@ -108,13 +113,16 @@ pub fn cost(
     cubin: &Path,
     kernel: &str,
     threads: usize,
-) -> Result<Cost, String> {
+) -> Result<Option<Cost>, String> {
+    if kernel.ends_with(CHANGED) {
+        return Ok(None);
+    }
     let run = Run::new(tree, "").arg(nvdisasm).args("-c -novliw -hex").arg(cubin).quiet().run();
     if !run.ok {
         return Err(format!("{kernel}: nvdisasm: {}\n{}", run.how, run.stderr));
     }
     let code = code::parse(&run.stdout, kernel)?;
-    parts(&code, Shape::named(kernel), threads).map_err(|fault| format!("{kernel}: {fault}"))
+    parts(&code, Shape::named(kernel), threads).map(Some).map_err(|fault| format!("{kernel}: {fault}"))
 }
 
 /// Rows and keys of a tile, and head size, from a kernel's name.
@@ -135,10 +143,11 @@ impl Shape {
         Some(Shape { rows: piece('q')?, keys, dim: piece('d')?, pairs: kernel.contains("half2") })
     }
 
-    /// Multiply-adds of a thread for the scores and for the values of a tile. Blocks of few rows share them otherwise.
-    fn products(&self, threads: usize) -> Option<[usize; 2]> {
+    /// Multiply-adds of a thread for the scores and for the values of a tile, where `pairs` multiplies pairs of halves.
+    /// Blocks of few rows share them otherwise.
+    fn products(&self, threads: usize, pairs: bool) -> Option<[usize; 2]> {
         let each = self.rows * self.keys * self.dim / threads.max(1);
-        (self.rows > FEW).then_some([if self.pairs { each / 2 } else { each }, each])
+        (self.rows > FEW).then_some([if pairs { each / 2 } else { each }, each])
     }
 }
 
@@ -166,11 +175,10 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     };
     let around: Vec<&Loop> =
         all.iter().filter(|x| x.first <= plain.first && plain.last <= x.last && *x != plain).collect();
-    let products = shape.products(threads);
-    let tile = |first: usize, last: usize| -> Result<Part, String> {
+    let tile = |first: usize, last: usize, pairs: bool| -> Result<Part, String> {
         let way = walk(code, first, last, Rare::Stores);
         let within = Loop { first: first.saturating_sub(1), last: last + 1 };
-        let counts = match products {
+        let counts = match shape.products(threads, pairs) {
             Some(wanted) => counted(code, &way, &within, wanted)?,
             None => all
                 .iter()
@@ -191,19 +199,21 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
         count(code, &repeated(&way, &counts))
     };
     let leaves = |x: &Instruction| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none();
-    let plain_part = tile(plain.first, plain.last)?;
+    let plain_part = tile(plain.first, plain.last, shape.pairs)?;
     let (mut edge, mut flush) = (plain_part, Part::default());
     let mut outer = plain;
     if let Some(inner) = around.first() {
         let first = (plain.last + 1..inner.last).find(|&at| !leaves(&code[at])).unwrap_or(inner.last);
         let has_tile = |from: usize, to: usize| code[from..to].iter().any(is_exp);
         edge = if has_tile(first, inner.last) {
-            tile(first, inner.last)?
+            tile(first, inner.last, false)
         } else if has_tile(inner.first, plain.first) {
-            tile(inner.first, plain.first - 1)?
+            tile(inner.first, plain.first - 1, false)
         } else {
-            plain_part
-        };
+            Ok(plain_part)
+        }
+        // An edge whose products lie elsewhere counts as a plain tile.
+        .unwrap_or(plain_part);
         outer = around.last().copied().unwrap_or(inner);
         if outer != *inner {
             flush = once(inner.last + 1, outer.last);
@@ -211,7 +221,7 @@ fn parts(code: &[Instruction], shape: Option<Shape>, threads: usize) -> Result<C
     }
     let before = once(0, plain.first - 1);
     let after = once(outer.last + 1, end);
-    let keys = if products.is_some() { shape.keys } else { paths::step(code, plain).unwrap_or(shape.keys) };
+    let keys = if shape.rows > FEW { shape.keys } else { paths::step(code, plain).unwrap_or(shape.keys) };
     Ok(Cost { parts: [before, plain_part, edge, flush, after], keys })
 }
 

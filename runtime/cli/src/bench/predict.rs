@@ -1,0 +1,130 @@
+//! `elsa bench --predict`: latencies of a board that is not at hand, beside those that the paper measured on it.
+
+use super::grid::{Case, DIM, GRID};
+use crate::error::Error;
+use crate::shape::Shape;
+use elsa_core::dtype::DType;
+use elsa_runtime::{Forecast, ForecastError, forecast};
+use elsa_targets::Board;
+use serde_json::json;
+use std::io::Write;
+
+/// Milliseconds of ELSA and of PyTorch's attention in f16, then both in f32, on a Jetson TX2, for each length of the
+/// default grid: table 6 of ELSA.
+const PAPER: [[f64; 4]; GRID.len()] = [
+    [0.69, 1.06, 0.69, 1.06],
+    [1.71, 2.64, 1.71, 2.64],
+    [3.53, 5.47, 3.54, 5.49],
+    [6.47, 10.10, 6.48, 10.12],
+    [10.52, 16.74, 10.54, 16.77],
+    [17.24, 27.22, 17.28, 27.29],
+    [25.95, 41.23, 26.04, 41.34],
+    [37.63, 60.01, 37.74, 60.16],
+    [52.78, 84.54, 52.96, 84.76],
+    [73.03, 116.85, 73.33, 117.18],
+    [98.47, 157.45, 98.86, 157.89],
+    [129.74, 207.55, 131.14, 208.91],
+];
+/// The board of table 6.
+const MEASURED: &str = "jetson-tx2";
+
+/// The paper's figures for a case on a board: ELSA, PyTorch.
+fn paper(board: &str, case: &Case) -> Option<[f64; 2]> {
+    let tokens = case.shape.keys;
+    let same = case.shape == Shape::plain(1, 1, tokens, tokens, DIM) && board == MEASURED;
+    let row = PAPER.get(GRID.iter().position(|&n| n == tokens).filter(|_| same)?)?;
+    match case.dtype {
+        DType::F16 => Some([row[0], row[1]]),
+        DType::F32 => Some([row[2], row[3]]),
+        DType::Bf16 => None,
+    }
+}
+
+/// The refusal of a case or of a board.
+fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
+    let text = error.to_string();
+    let (found, allowed) = text.split_once("; allowed: ").unwrap_or((&text, "another shape or board"));
+    Error::Argument {
+        argument: "predict",
+        found: format!("{board}, {shape}: {found}"),
+        allowed: allowed.into(),
+    }
+}
+
+/// Prints the predictions of `cases` on the board `name`.
+///
+/// # Errors
+/// A board that no profile describes, of whose GPU too little is known, or calls that are not predicted.
+pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> Result<(), Error> {
+    let known = |error: elsa_targets::Error| Error::Argument {
+        argument: "predict",
+        found: error.to_string(),
+        allowed: elsa_targets::NAMES.join(", "),
+    };
+    let board = Board::named(name).map_err(known)?;
+    let machine = board.gpu_machine();
+    let of = |case: &Case| -> Result<Forecast, Error> {
+        let problem = case.shape.problem(case.dtype)?;
+        forecast(&problem, &machine).map_err(|error| refused(name, &case.shape, &error))
+    };
+    // Nothing is printed unless everything can be.
+    let rows = cases.iter().map(|case| Ok((case, of(case)?))).collect::<Result<Vec<_>, Error>>()?;
+    let width = rows.iter().map(|(case, _)| case.shape.to_string().len()).max().unwrap_or(0).max(5);
+    let profile = machine.profile;
+    if !json {
+        writeln!(
+            out,
+            "prediction, not measured: {}, {} multiprocessors at {} MHz, {} GB/s; assumed: {} us a launch, {} of the issue slots",
+            board.title,
+            profile.sms,
+            profile.mhz,
+            machine.bandwidth_gbs,
+            machine.launch_us,
+            machine.efficiency
+        )?;
+        writeln!(
+            out,
+            "{:<width$}  dtype  predicted ms  paper: ELSA ms  PyTorch ms  splits  blocks  waves  kernel",
+            "shape"
+        )?;
+    }
+    for (case, forecast) in &rows {
+        let (prediction, paper) = (forecast.prediction, paper(name, case));
+        let (attention, ms) = (prediction.attention, prediction.us() / 1e3);
+        if json {
+            let line = json!({
+                "what": "prediction",
+                "measured": false,
+                "board": name,
+                "shape": case.shape.to_string(),
+                "dtype": case.dtype.name(),
+                "kernel": forecast.kernel,
+                "splits": forecast.splits,
+                "blocks": attention.blocks,
+                "resident": attention.resident,
+                "waves": attention.waves,
+                "attention_ms": attention.us / 1e3,
+                "merge_ms": prediction.merge.map(|merge| merge.us / 1e3),
+                "predicted_ms": ms,
+                "paper_elsa_ms": paper.map(|[elsa, _]| elsa),
+                "paper_math_ms": paper.map(|[_, math]| math),
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            let cell = |which: usize| paper.map_or("-".to_owned(), |paper| format!("{:.2}", paper[which]));
+            writeln!(
+                out,
+                "{:<width$}  {:<5}  {ms:>12.3}  {:>14}  {:>10}  {:>6}  {:>6}  {:>5}  {}",
+                case.shape.to_string(),
+                case.dtype.name(),
+                cell(0),
+                cell(1),
+                forecast.splits,
+                attention.blocks,
+                attention.waves,
+                forecast.kernel
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! The latency of a call on a GPU that is not at hand: the chooser's plan for it, and the costs of its kernels.
+
+use super::plan::merging;
+use elsa_core::attention::Problem;
+use elsa_core::attention::plan::{
+    ChooseError, GpuCall, GpuMachine, GpuMerge, GpuOptions, GpuPrediction, choose_gpu, predict,
+};
+use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
+
+/// A predicted call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Forecast {
+    /// Name of the attention kernel.
+    pub kernel: &'static str,
+    /// Number of splits of the keys.
+    pub splits: usize,
+    /// The times of its launches.
+    pub prediction: GpuPrediction,
+}
+
+/// Why a call cannot be predicted.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ForecastError {
+    /// The chooser has no plan.
+    #[error(transparent)]
+    Choose(#[from] ChooseError),
+    /// A fact of the machine is missing.
+    #[error("{fact} of the GPU: not known; allowed: a profile that has it")]
+    Unknown {
+        /// The fact.
+        fact: &'static str,
+    },
+    /// No kernel of this build runs there.
+    #[error("GPU of compute capability {}.{}: no kernel; allowed: 5.3 and newer", found.0, found.1)]
+    Capability {
+        /// Compute capability.
+        found: (u32, u32),
+    },
+    /// The times of such a call depend on its data, or nothing is known of them.
+    #[error(
+        "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
+    )]
+    Changed {
+        /// What the call has.
+        found: &'static str,
+    },
+}
+
+/// Oldest compute capability that loads the kernels.
+const OLDEST: (u32, u32) = (5, 3);
+
+/// Predicts the latency of a call whose tensors are in the memory of `machine`.
+///
+/// # Errors
+/// A call that cannot be predicted, or a machine of which too little is known.
+pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, ForecastError> {
+    let (s, profile) = (problem.spec(), &machine.profile);
+    let known = [
+        ("number of multiprocessors", profile.sms > 0),
+        ("clock", profile.mhz > 0),
+        ("memory bandwidth", machine.bandwidth_gbs > 0.0),
+        ("launch", machine.launch_us >= 0.0),
+        ("efficiency", machine.efficiency > 0.0),
+    ];
+    if profile.capability < OLDEST {
+        return Err(ForecastError::Capability { found: profile.capability });
+    }
+    if let Some((fact, _)) = known.into_iter().find(|(_, known)| !known) {
+        return Err(ForecastError::Unknown { fact });
+    }
+    let past = s.past_key.is_some() || s.past_value.is_some();
+    let changes = [
+        ("mask", s.mask.is_some()),
+        ("bias", s.bias.is_some()),
+        ("windows", s.windows.is_some()),
+        ("window", s.window.left.is_some()),
+        ("softcap", s.softcap.is_some()),
+        ("past", past),
+        ("packed sequences", s.packed.is_some()),
+        ("lengths of keys", s.key_lengths),
+    ];
+    if let Some((found, _)) = changes.into_iter().find(|(_, changed)| *changed) {
+        return Err(ForecastError::Changed { found });
+    }
+    let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
+    let choice = choose_gpu(problem, profile, kernels(), &GpuOptions::default())?;
+    let cost_of = |name: &str| COSTS.iter().find(|(known, _)| *known == name).map(|(_, cost)| cost);
+    let cost = cost_of(choice.kernel.name).ok_or(ChooseError::NoKernel)?;
+    let merge = match choice.divided() {
+        true => {
+            let (kernel, states) = merging(choice.splits).map_err(|_| ChooseError::NoKernel)?;
+            let cost = *cost_of(kernel.name).ok_or(ChooseError::NoKernel)?;
+            let blocks = merge_blocks(states, choice.rows, choice.splits, choice.partial_dim);
+            Some(GpuMerge { cost, resources: kernel.resources(), blocks })
+        }
+        false => None,
+    };
+    let blocks = problem.sequences() * problem.heads() * choice.splits * choice.row_blocks;
+    let (rows, keys) = (problem.rows(), problem.sequences() * problem.kv_heads() * problem.keys());
+    let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
+    let bytes = elements as f64 * s.dtype.size() as f64;
+    let causal = problem.grows_with_the_row();
+    let dim = choice.kernel.head_dim;
+    let padded = (problem.head_dim(), problem.value_dim()) != (dim, dim);
+    let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
+    let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
+    Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, prediction })
+}
+
+#[cfg(test)]
+#[path = "predict_tests.rs"]
+mod tests;

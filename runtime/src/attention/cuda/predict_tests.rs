@@ -1,0 +1,177 @@
+use super::*;
+use elsa_core::attention::{Alignment, Spec};
+use elsa_core::dtype::DType;
+use elsa_core::profile::GpuProfile;
+use elsa_core::view::{Layout, View};
+
+/// The GPU of the tables "On a GPU" of `runtime/benches/README.md`, by its data sheet. Its efficiency, by which code of
+/// the driver for compute capability 9.0 differs from that for 6.2, follows from the rows `1,8,4096,64` to
+/// `1,8,16384,64`, its launch from `1,1,64,64`; all other rows test them.
+const H200: GpuMachine = GpuMachine {
+    profile: GpuProfile {
+        capability: (9, 0),
+        sms: 132,
+        lanes_per_sm: 128,
+        shared_memory: 232_448,
+        shared_per_sm: 233_472,
+        l2: 50 << 20,
+        mhz: 1980,
+        integrated: false,
+    },
+    bandwidth_gbs: 4800.0,
+    launch_us: 2.0,
+    efficiency: 0.8,
+};
+
+/// The board of the paper's table 6.
+const TX2: GpuMachine = GpuMachine {
+    profile: GpuProfile {
+        capability: (6, 2),
+        sms: 2,
+        lanes_per_sm: 128,
+        shared_memory: 48 << 10,
+        shared_per_sm: 64 << 10,
+        l2: 512 << 10,
+        mhz: 1300,
+        integrated: true,
+    },
+    bandwidth_gbs: 59.7,
+    launch_us: 10.0,
+    efficiency: 0.9,
+};
+
+/// Batch, heads, tokens, head size.
+fn spec([batch, heads, tokens, d]: [usize; 4], dtype: DType) -> Spec {
+    let view = View::dense("x", Layout::Bhnd, &[batch, heads, tokens, d], None).unwrap();
+    Spec::new(dtype, view, view, view, view)
+}
+
+fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
+    forecast(&spec(shape, DType::F32).check().unwrap(), machine).unwrap().prediction.us()
+}
+
+#[test]
+fn recorded_latencies_of_another_gpu_are_predicted() {
+    let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
+    // The medians of the two tables.
+    let recorded = [
+        ([1, 8, 1024, 64], plain, 60.5),
+        ([1, 8, 2048, 64], plain, 214.7),
+        ([1, 8, 4096, 64], plain, 808.5),
+        ([1, 8, 8192, 64], plain, 3192.5),
+        ([1, 8, 16384, 64], plain, 12827.7),
+        ([1, 1, 64, 64], plain, 6.7),
+        ([1, 1, 100, 64], plain, 11.4),
+        ([1, 1, 144, 64], plain, 9.9),
+        ([1, 1, 196, 64], plain, 9.9),
+        ([1, 1, 256, 64], plain, 8.6),
+        ([1, 1, 576, 64], plain, 12.7),
+        ([1, 1, 900, 64], plain, 15.9),
+        ([1, 12, 196, 64], plain, 17.1),
+        ([1, 12, 900, 64], plain, 116.7),
+        ([8, 12, 197, 64], plain, 63.3),
+        ([1, 16, 1041, 64], plain, 209.8),
+        ([1, 8, 4096, 32], plain, 445.3),
+        ([1, 8, 4096, 80], plain, 1871.3),
+        ([1, 8, 4096, 96], plain, 1465.7),
+        ([1, 8, 4096, 128], plain, 1770.0),
+        ([1, 8, 4096, 256], plain, 4289.0),
+        ([1, 8, 1024, 64], causal, 54.2),
+        ([1, 8, 4096, 64], causal, 655.2),
+        ([1, 8, 1024, 64], half, 67.0),
+        ([1, 8, 4096, 64], half, 895.4),
+        ([1, 8, 16384, 64], half, 13557.2),
+        ([64, 3, 49, 32], plain, 9.41),
+        ([16, 6, 64, 32], plain, 6.78),
+        ([16, 12, 144, 32], plain, 37.65),
+        ([1, 8, 1024, 32], plain, 41.51),
+        ([4, 12, 256, 32], plain, 19.66),
+    ];
+    for (shape, (causal, dtype), measured) in recorded {
+        let causal = causal.then_some(Alignment::TopLeft);
+        let problem = Spec { causal, ..spec(shape, dtype) }.check().unwrap();
+        let predicted = forecast(&problem, &H200).unwrap().prediction.us();
+        let apart = (predicted / measured - 1.0).abs();
+        assert!(apart <= 0.25, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
+    }
+}
+
+#[test]
+fn longer_problems_take_longer_and_better_machines_do_not() {
+    for machine in [TX2, H200] {
+        let times: Vec<f64> = (6..15).map(|log| us([1, 4, 1 << log, 64], &machine)).collect();
+        assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+        // Far from the launches four times the pairs take about four times as long.
+        let ratio = times[8] / times[7];
+        assert!((3.6..4.4).contains(&ratio), "{ratio}");
+    }
+    for tokens in [256, 900, 4096] {
+        let of = |sms, mhz, bandwidth_gbs, launch_us, efficiency| {
+            let profile = GpuProfile { sms, mhz, ..TX2.profile };
+            us([1, 8, tokens, 64], &GpuMachine { profile, bandwidth_gbs, launch_us, efficiency })
+        };
+        let here = of(2, 1300, 59.7, 10.0, 0.9);
+        assert!(of(1, 1300, 59.7, 10.0, 0.9) > 1.5 * here, "{tokens}");
+        assert!(of(4, 1300, 59.7, 10.0, 0.9) < here && of(8, 1300, 59.7, 10.0, 0.9) < here, "{tokens}");
+        assert!(of(2, 850, 59.7, 10.0, 0.9) > here && of(2, 1300, 59.7, 10.0, 0.8) > here, "{tokens}");
+        assert!(
+            of(2, 1300, 59.7, 20.0, 0.9) >= here + 10.0 && of(2, 1300, 0.1, 10.0, 0.9) > here,
+            "{tokens}"
+        );
+    }
+}
+
+#[test]
+fn no_prediction_beats_the_multiply_adds() {
+    for [batch, heads, tokens, d] in [[1, 1, 900, 64], [1, 8, 4096, 128], [2, 3, 1000, 32], [1, 2, 2048, 256]]
+    {
+        let fma = (2 * batch * heads * tokens * tokens * d) as f64;
+        for (machine, lanes) in [(TX2, 256.0), (H200, 16_896.0)] {
+            let least = fma / lanes / f64::from(machine.profile.mhz);
+            let found = us([batch, heads, tokens, d], &machine);
+            assert!(found > least, "{found} us; {least} at the peak");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_predicted_is_refused() {
+    let problem = |spec: Spec| spec.check().unwrap();
+    let plain = problem(spec([1, 2, 100, 64], DType::F32));
+    let old = GpuMachine { profile: GpuProfile { capability: (5, 2), ..TX2.profile }, ..TX2 };
+    assert_eq!(forecast(&plain, &old), Err(ForecastError::Capability { found: (5, 2) }));
+    let without = [
+        GpuMachine { profile: GpuProfile { sms: 0, ..TX2.profile }, ..TX2 },
+        GpuMachine { profile: GpuProfile { mhz: 0, ..TX2.profile }, ..TX2 },
+        GpuMachine { bandwidth_gbs: 0.0, ..TX2 },
+        GpuMachine { efficiency: f64::NAN, ..TX2 },
+        GpuMachine { launch_us: f64::NAN, ..TX2 },
+    ];
+    for machine in without {
+        assert!(matches!(forecast(&plain, &machine), Err(ForecastError::Unknown { .. })), "{machine:?}");
+    }
+    let capped = problem(Spec { softcap: Some(20.0), ..spec([1, 2, 100, 64], DType::F32) });
+    assert_eq!(forecast(&capped, &TX2), Err(ForecastError::Changed { found: "softcap" }));
+    let wide = problem(spec([1, 2, 100, 512], DType::F32));
+    assert!(matches!(forecast(&wide, &TX2), Err(ForecastError::Choose(ChooseError::HeadSize { .. }))));
+    // Nothing to do takes no more than its launch.
+    assert!(us([1, 1, 0, 64], &TX2) >= TX2.launch_us);
+}
+
+#[test]
+fn every_kernel_that_a_plain_problem_uses_has_costs() {
+    for kernel in GPU_KERNELS.iter().filter(|kernel| !kernel.name.ends_with("_added")) {
+        let found: Vec<_> = COSTS.iter().filter(|(name, _)| *name == kernel.name).collect();
+        let [(_, cost)] = found[..] else { panic!("{}: {} costs", kernel.name, found.len()) };
+        let Some(spec) = kernel.attention() else { continue };
+        assert!(cost.keys > 0 && cost.plain.fma > 0 && cost.edge.fma > 0, "{}", kernel.name);
+        let part = cost.plain;
+        assert!(part.instructions > part.fma + part.floats + part.integers + part.xmad, "{}", kernel.name);
+        assert!(part.alone >= part.stalls && part.stalls > part.instructions - part.pairs, "{}", kernel.name);
+        if spec.rows > 8 {
+            let fma = 2 * spec.rows * 64 * spec.head_dim / spec.resources.threads;
+            let saved = if spec.half_scores() { fma / 4 } else { 0 };
+            assert!(part.fma as usize >= fma - saved, "{}", kernel.name);
+        }
+    }
+}
