@@ -7,14 +7,14 @@ use clap::Args;
 
 /// Tensors that stay in their files.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Streaming, on the CPU")]
+#[command(next_help_heading = "Streaming")]
 pub struct StreamArgs {
     /// Hard limit of the memory of the process at its peak: bytes, or a number of KiB, MiB or GiB. Tensors stay in their
     /// .npy or .safetensors files: keys and values pass the queries in chunks, and outputs leave part by part. The answer
     /// has the bits of one in memory
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, conflicts_with = "budget")]
     pub host_budget: Option<usize>,
-    /// Hard limit of the memory of a GPU. Where it shares the host's, the smaller of both limits holds
+    /// Hard limit of the memory that a run takes of a GPU. Where it shares the host's, the smaller of both limits holds
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, requires = "host_budget")]
     pub device_budget: Option<usize>,
     /// Chunks of X times the default of 4096 keys, rounded up to whole segments of 512 (ELSA-Lean)

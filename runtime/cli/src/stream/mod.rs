@@ -5,6 +5,7 @@
 
 mod args;
 mod files;
+mod gpu;
 mod journal;
 mod report;
 mod sink;
@@ -23,7 +24,7 @@ use crate::progress;
 use crate::tensor::output::Writer;
 use elsa_core::attention::Operand;
 use elsa_core::dtype::DType;
-use elsa_runtime::{Backend, Engine, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
+use elsa_runtime::{Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
 use std::time::Instant;
 
 /// Which outputs are written beside the output itself.
@@ -47,13 +48,34 @@ pub fn run(
     args: &StreamArgs,
     engine: &EngineArgs,
     wanted: Wanted,
-    writer: impl FnOnce() -> Result<Writer, Error>,
+    writer: impl Fn() -> Result<Writer, Error>,
 ) -> Result<Done, Error> {
     let problem = &job.problem;
     let options = engine.plan_options();
     let engine = engine.engine()?;
+    let host_budget = args.host_budget.unwrap_or(usize::MAX);
+    let mut fallback = None;
     if engine.backend() == Backend::Cuda {
-        log::warn!("--host-budget: the CPU computes");
+        let asked = gpu::Asked {
+            host_budget,
+            device_budget: args.device_budget,
+            half_scores: options.half_scores,
+            fallback: engine.fallback(),
+        };
+        let done = match gpu::unsupported(args) {
+            Some(reason) => gpu::Ran::ByTheCpu(reason),
+            None => gpu::run(job, &engine, &asked, wanted, &writer)?,
+        };
+        match done {
+            gpu::Ran::Done(done) => return Ok(*done),
+            gpu::Ran::ByTheCpu(reason) if engine.fallback() == Fallback::Fail => {
+                return Err(Error::Stream(reason));
+            }
+            gpu::Ran::ByTheCpu(reason) => {
+                say(&format!("{reason}; the CPU computes"));
+                fallback = Some(reason);
+            }
+        }
     }
     let prepared = writer()?.prepared()?;
     let shapes = shapes(job, wanted);
@@ -74,7 +96,7 @@ pub fn run(
         device_budget: args.device_budget,
         eta: args.eta.unwrap_or(1.0),
         sizes: earlier.as_ref().map(|(_, earlier)| earlier.sizes),
-        ..StreamOptions::new(args.host_budget.unwrap_or(usize::MAX))
+        ..StreamOptions::new(host_budget)
     };
     let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
     let mut outputs = Outputs::new(prepared, &shapes, there)?;
@@ -104,7 +126,20 @@ pub fn run(
     job.unchanged()?;
     let report = ran.map_err(|e| failed(job, &outputs, e))?;
     outputs.commit()?;
-    Ok(Done { report, ms, threads: engine.threads(), peak: peak_memory(), plan, budget: options.host_budget })
+    Ok(Done {
+        report,
+        ms,
+        threads: engine.threads(),
+        peak: peak_memory(),
+        budget: host_budget,
+        backend: plan.backend(),
+        kernel: plan.kernel(),
+        dtype: problem.spec().dtype,
+        resident_rows: plan.resident_rows(),
+        chunk_keys: plan.choice().chunk,
+        account: accounted(plan.account()),
+        fallback,
+    })
 }
 
 /// The outputs in the order in which they are prepared.

@@ -1,6 +1,7 @@
 //! What a streamed run did.
 
-use elsa_runtime::{Account, StreamPlan, StreamReport};
+use elsa_core::dtype::DType;
+use elsa_runtime::{Account, Backend, StreamReport};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -9,7 +10,7 @@ use std::time::Duration;
 /// A streamed run that is complete.
 #[derive(Debug)]
 pub struct Done {
-    /// What the run did.
+    /// What the run did. On a GPU reading is the copy to the device, and the times are the device's.
     pub report: StreamReport,
     /// Its duration.
     pub ms: f64,
@@ -17,10 +18,22 @@ pub struct Done {
     pub threads: usize,
     /// Most memory that the process has had, in bytes.
     pub peak: Option<usize>,
-    /// Its plan.
-    pub plan: StreamPlan,
     /// Bytes that the process may have had.
     pub budget: usize,
+    /// What computed.
+    pub backend: Backend,
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Element type of the tensors.
+    pub dtype: DType,
+    /// Rows that stayed in memory while keys passed.
+    pub resident_rows: usize,
+    /// Keys of a chunk.
+    pub chunk_keys: usize,
+    /// What memory is for, in bytes.
+    pub account: Map<String, Value>,
+    /// Why the CPU computed in place of a GPU.
+    pub fallback: Option<String>,
 }
 
 /// The object that `--json` prints.
@@ -47,6 +60,7 @@ pub struct Report<S> {
     host_budget: usize,
     peak_rss_bytes: Option<usize>,
     account: Map<String, Value>,
+    fallback: Option<String>,
 }
 
 /// The parts of an account that have bytes, and their sum.
@@ -65,13 +79,13 @@ impl Done {
     /// The object that `--json` prints, for a problem of these sizes.
     #[must_use]
     pub fn report<S: Serialize>(&self, shape: S) -> Report<S> {
-        let (times, plan) = (&self.report.times, &self.plan);
+        let times = &self.report.times;
         Report {
             what: "run",
-            backend: plan.backend().to_string(),
-            kernel: plan.kernel(),
+            backend: self.backend.to_string(),
+            kernel: self.kernel,
             threads: self.threads,
-            dtype: plan.problem().spec().dtype.name(),
+            dtype: self.dtype.name(),
             shape,
             ms: self.ms,
             read_ms: ms(times.read),
@@ -81,27 +95,28 @@ impl Done {
             overlap_eff: times.overlap(),
             bytes_read: times.bytes,
             bytes_written: self.report.written,
-            resident_rows: plan.resident_rows(),
-            chunk_keys: plan.choice().chunk,
+            resident_rows: self.resident_rows,
+            chunk_keys: self.chunk_keys,
             units: self.report.units,
             parts: times.parts,
             host_budget: self.budget,
             peak_rss_bytes: self.peak,
-            account: accounted(plan.account()),
+            account: self.account.clone(),
+            fallback: self.fallback.clone(),
         }
     }
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (times, plan) = (&self.report.times, &self.plan);
+        let times = &self.report.times;
         write!(
             f,
             "in {:.3} ms ({}, {}, {} threads; read {:.3} ms, computed {:.3} ms, waited {:.3} ms, overlap {:.3}; {} bytes \
              read, {} written; {} resident rows, chunks of {} keys, {} units",
             self.ms,
-            plan.backend(),
-            plan.kernel(),
+            self.backend,
+            self.kernel,
             self.threads,
             ms(times.read),
             ms(times.compute),
@@ -109,8 +124,8 @@ impl fmt::Display for Done {
             times.overlap(),
             times.bytes,
             self.report.written,
-            plan.resident_rows(),
-            plan.choice().chunk,
+            self.resident_rows,
+            self.chunk_keys,
             self.report.units,
         )?;
         if let Some(peak) = self.peak {

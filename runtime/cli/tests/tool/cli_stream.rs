@@ -325,3 +325,45 @@ fn refused_memory_leaves_no_output() {
     }
     assert!(statuses[0] > 5 && statuses[2] + statuses[3] > 0, "{statuses:?}");
 }
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda"]
+fn a_gpu_streams_within_its_budget() {
+    let desk = desk(300, 2100);
+    let run = |extra: &str, number: usize| {
+        format!(
+            "run {INPUTS} --backend cuda --causal {extra} --out @y{number}.npy --lse-out @l{number}.npy \
+             --state-out @s{number}.npz --json"
+        )
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text.trim()).unwrap();
+    desk.ok(&run("", 0));
+    let wide = json(&desk.ok(&run("--host-budget 8GiB --fallback fail", 1)));
+    // The device of the stand-in shares the host's memory, and one budget holds for both.
+    let taken = |report: &serde_json::Value| {
+        ["device", "pinned"].iter().map(|name| report["account"][name].as_u64().unwrap()).sum::<u64>()
+    };
+    let budget = taken(&wide) * 7 / 10;
+    let tight = run(&format!("--host-budget 8GiB --device-budget {budget} --fallback fail"), 2);
+    let tight = json(&desk.ok(&tight));
+    assert_eq!((&tight["backend"], &tight["fallback"]), (&"cuda".into(), &serde_json::Value::Null));
+    assert!(taken(&tight) <= budget, "{tight}");
+    assert!(tight["resident_rows"].as_u64() < wide["resident_rows"].as_u64(), "{tight} {wide}");
+    assert!(tight["parts"].as_u64() > wide["parts"].as_u64(), "{tight} {wide}");
+    for name in ["y", "l"] {
+        let [memory, wide, tight] = [0, 1, 2].map(|number| desk.read(&format!("{name}{number}.npy")).1);
+        let near = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| a == b || (a - b).abs() <= 1e-5);
+        assert!(memory.len() == wide.len() && near(&memory, &wide) && near(&memory, &tight), "{name}");
+    }
+    // What no division has room for, and what the GPU does not stream.
+    let output = desk.call(&run("--host-budget 8GiB --device-budget 1000 --fallback fail", 3));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("--device-budget: 1000 bytes; allowed: at least "), "{}", said(&output));
+    desk.f32("mask.npy", &[300, 2100], &noise(4, 300 * 2100));
+    let masked = "--host-budget 8GiB --mask @mask.npy";
+    let output = desk.call(&run(&format!("{masked} --fallback fail"), 3));
+    assert!(output.status.code() != Some(0) && said(&output).contains("mask"), "{}", said(&output));
+    assert!(!desk.path("y3.npy").exists());
+    let done = json(&desk.ok(&run(masked, 3)));
+    assert!(done["backend"] != "cuda" && done["fallback"].as_str().unwrap().contains("mask"), "{done}");
+}

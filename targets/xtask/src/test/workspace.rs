@@ -253,7 +253,7 @@ pub fn cuda(tree: &Tree) -> Ran {
     // Every flag of the tool, with the GPU in place of the CPU.
     let tool = Run::new(
         tree,
-        "cargo test --workspace --test tool --no-fail-fast -- --include-ignored cli_run:: cli_tune::",
+        "cargo test --workspace --test tool --no-fail-fast -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu",
     )
     .env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
