@@ -103,10 +103,10 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 const CHANGED: &str = "_added";
 
 /// The cost of a kernel that ptxas has assembled, with `threads` in a block; `None` for one that only problems with masks or
-/// biases use.
+/// biases use, and, with a line that says why, for one whose loops are not understood: nothing predicts its time.
 ///
 /// # Errors
-/// Machine code that is not understood: another listing, a kernel of another shape.
+/// A listing that is not understood.
 pub fn cost(
     tree: &Tree,
     nvdisasm: &Path,
@@ -122,7 +122,8 @@ pub fn cost(
         return Err(format!("{kernel}: nvdisasm: {}\n{}", run.how, run.stderr));
     }
     let code = code::parse(&run.stdout, kernel)?;
-    parts(&code, Shape::named(kernel), threads).map(Some).map_err(|fault| format!("{kernel}: {fault}"))
+    let parts = parts(&code, Shape::named(kernel), threads);
+    Ok(parts.map_err(|fault| println!("note: {kernel}: no cost: {fault}")).ok())
 }
 
 /// Rows and keys of a tile, and head size, from a kernel's name.
