@@ -1,7 +1,10 @@
 //! A streamed run on a GPU: its memory within `--device-budget`, page-locked memory within what `--host-budget` leaves.
 
+use super::args::StreamArgs;
+use super::files::Files;
 use super::report::Done;
-use super::{Files, Outputs, StreamArgs, Wanted, shapes};
+use super::sink::Outputs;
+use super::wanted::{Wanted, shapes};
 use crate::error::{Error, say};
 use crate::job::Job;
 use crate::progress;

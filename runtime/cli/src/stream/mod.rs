@@ -9,12 +9,14 @@ mod gpu;
 mod journal;
 mod report;
 mod sink;
+mod wanted;
 
 pub use args::StreamArgs;
 pub use files::Files;
 pub use journal::{Earlier, Journal};
 pub use report::{Done, accounted};
 pub use sink::Outputs;
+pub use wanted::Wanted;
 
 use crate::args::EngineArgs;
 use crate::error::{Error, say};
@@ -23,20 +25,9 @@ use crate::job::Job;
 use crate::progress;
 use crate::tensor::output::Writer;
 use elsa_core::attention::Operand;
-use elsa_core::dtype::DType;
 use elsa_runtime::{Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
 use std::time::Instant;
-
-/// Which outputs are written beside the output itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted {
-    /// The log-sum-exp.
-    pub lse: bool,
-    /// The states.
-    pub states: bool,
-    /// Present keys and present values.
-    pub presents: [bool; 2],
-}
+use wanted::shapes;
 
 /// Runs a job whose tensors are in their files. `writer` prepares its outputs.
 ///
@@ -140,25 +131,6 @@ pub fn run(
         account: accounted(plan.account()),
         fallback,
     })
-}
-
-/// The outputs in the order in which they are prepared.
-fn shapes(job: &Job, wanted: Wanted) -> Vec<sink::Shape> {
-    let dtype = job.problem.spec().dtype;
-    let [present_k, present_v] = wanted.presents;
-    [
-        (Operand::Output, true, dtype),
-        (Operand::PresentKey, present_k, dtype),
-        (Operand::PresentValue, present_v, dtype),
-        (Operand::LogSumExp, wanted.lse, DType::F32),
-        (Operand::StateReference, wanted.states, DType::F32),
-        (Operand::StateSum, wanted.states, DType::F32),
-        (Operand::StateWeighted, wanted.states, DType::F32),
-    ]
-    .into_iter()
-    .filter(|(_, wanted, _)| *wanted)
-    .map(|(operand, _, dtype)| (operand, dtype, job.shapes[operand].clone()))
-    .collect()
 }
 
 /// The error of the tool for one of a run.

@@ -289,7 +289,7 @@ fn the_account_is_printed() {
     let json = desk.ok("info --budget 64MiB --shape 1,8,100000,100000,64 --dtype f16 --json");
     let account: serde_json::Value = serde_json::from_str(&json).unwrap();
     let total = account["account"]["total"].as_u64().unwrap();
-    assert!(total <= 64 << 20 && total >= 60 << 20, "{json}");
+    assert!((60 << 20..=64 << 20).contains(&total), "{json}");
     let output = desk.call("info --budget 1KiB --shape 1,8,100000,100000,64");
     assert!(output.status.code() == Some(2) && said(&output).contains("at least"), "{}", said(&output));
     let output = desk.call("info --budget 64MiB");

@@ -1,0 +1,37 @@
+//! The outputs of a streamed run.
+
+use super::sink::Shape;
+use crate::job::Job;
+use elsa_core::attention::Operand;
+use elsa_core::dtype::DType;
+
+/// Which outputs are written beside the output itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The log-sum-exp.
+    pub lse: bool,
+    /// The states.
+    pub states: bool,
+    /// Present keys and present values.
+    pub presents: [bool; 2],
+}
+
+/// The outputs in the order in which they are prepared.
+#[must_use]
+pub fn shapes(job: &Job, wanted: Wanted) -> Vec<Shape> {
+    let dtype = job.problem.spec().dtype;
+    let [present_k, present_v] = wanted.presents;
+    [
+        (Operand::Output, true, dtype),
+        (Operand::PresentKey, present_k, dtype),
+        (Operand::PresentValue, present_v, dtype),
+        (Operand::LogSumExp, wanted.lse, DType::F32),
+        (Operand::StateReference, wanted.states, DType::F32),
+        (Operand::StateSum, wanted.states, DType::F32),
+        (Operand::StateWeighted, wanted.states, DType::F32),
+    ]
+    .into_iter()
+    .filter(|(_, wanted, _)| *wanted)
+    .map(|(operand, _, dtype)| (operand, dtype, job.shapes[operand].clone()))
+    .collect()
+}
