@@ -82,7 +82,6 @@ step conformance ./crossing conformance:: --skip cuda_ $all
 step hostile ./crossing hostile:: $all
 step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
-step stream ./crossing cuda_stream:: --skip refused_memory --skip memory_that_is --skip a_discrete $all
 step tuned ./crossing cuda_tuned:: $all
 step stream ./crossing cuda_stream:: cuda_fit:: --skip refused_memory --skip memory_that_is --skip a_discrete $all
 step no-allocation ./no_allocation $all
