@@ -37,6 +37,12 @@ pub enum ForecastError {
         /// Compute capability.
         found: (u32, u32),
     },
+    /// A kernel's machine code is not understood well enough to tell its time.
+    #[error("kernel {kernel}: of unknown cost, not predicted; allowed: calls that another kernel takes")]
+    Cost {
+        /// The kernel that the plan uses.
+        kernel: &'static str,
+    },
     /// The times of such a call depend on its data, or nothing is known of them.
     #[error(
         "{found}: not predicted; allowed: fixed lengths, without mask, bias, window, soft cap and past; causal or not"
@@ -85,12 +91,15 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     }
     let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
     let choice = choose_gpu(problem, profile, kernels(), &GpuOptions::default())?;
-    let cost_of = |name: &str| COSTS.iter().find(|(known, _)| *known == name).map(|(_, cost)| cost);
-    let cost = cost_of(choice.kernel.name).ok_or(ChooseError::NoKernel)?;
+    let cost_of = |kernel: &'static str| {
+        let found = COSTS.iter().find(|(name, _)| *name == kernel);
+        found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
+    };
+    let cost = cost_of(choice.kernel.name)?;
     let merge = match choice.divided() {
         true => {
             let (kernel, states) = merging(choice.splits).map_err(|_| ChooseError::NoKernel)?;
-            let cost = *cost_of(kernel.name).ok_or(ChooseError::NoKernel)?;
+            let cost = *cost_of(kernel.name)?;
             let blocks = merge_blocks(states, choice.rows, choice.splits, choice.partial_dim);
             Some(GpuMerge { cost, resources: kernel.resources(), blocks })
         }
