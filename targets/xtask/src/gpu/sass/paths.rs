@@ -252,12 +252,14 @@ pub fn counted(
             if unknown.next().is_some() {
                 return Err("two loops of a product without a counter".into());
             }
-            let once = total(&counts, values).max(1);
             let place = counts
                 .iter()
                 .position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
             if let Some(place) = place {
-                counts[place].1 = Some((wanted + once / 2) / once);
+                let once = total(&counts, values);
+                counts[place].1 = Some(2);
+                let each = (total(&counts, values) - once).max(1);
+                counts[place].1 = Some(1 + (wanted.saturating_sub(once) + each / 2) / each);
             }
         }
         let found = total(&counts, values);
