@@ -1,5 +1,6 @@
 //! The latency of a call on a GPU that is not at hand: the chooser's plan for it, and the costs of its kernels.
 
+use super::marshal::has_plain_tiles;
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
@@ -110,8 +111,7 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
     let bytes = elements as f64 * s.dtype.size() as f64;
     let causal = problem.grows_with_the_row();
-    let dim = choice.kernel.head_dim;
-    let padded = (problem.head_dim(), problem.value_dim()) != (dim, dim);
+    let padded = !has_plain_tiles(&choice, [problem.head_dim(), problem.value_dim()]);
     let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
     let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
     Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, prediction })

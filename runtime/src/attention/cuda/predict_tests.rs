@@ -53,7 +53,8 @@ fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
 #[test]
 fn recorded_latencies_of_another_gpu_are_predicted() {
     let (plain, causal, half) = ((false, DType::F32), (true, DType::F32), (false, DType::F16));
-    // The medians of the two tables.
+    // The medians of the two tables. Left out are rows of decoding, whose blocks share keys and wait for memory, which no
+    // count of instructions tells, and rows of masks, which `forecast` refuses.
     let recorded = [
         ([1, 8, 1024, 64], plain, 60.7),
         ([1, 8, 2048, 64], plain, 216.1),
@@ -92,7 +93,7 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
         let problem = Spec { causal, ..spec(shape, dtype) }.check().unwrap();
         let predicted = forecast(&problem, &H200).unwrap().prediction.us();
         let apart = (predicted / measured - 1.0).abs();
-        println!("{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured} {apart:.3}"); if false { assert!(apart <= 0.25, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");}
+        assert!(apart <= 0.25, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
     }
 }
 
@@ -100,7 +101,8 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
 fn longer_problems_take_longer_and_better_machines_do_not() {
     for machine in [TX2, H200] {
         let times: Vec<f64> = (6..15).map(|log| us([1, 4, 1 << log, 64], &machine)).collect();
-        assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
+        // Splits of as many keys make two of the short ones equal.
+        assert!(times.is_sorted() && times[2..].is_sorted_by(|a, b| a < b), "{times:?}");
         // Far from the launches four times the pairs take about four times as long.
         let ratio = times[8] / times[7];
         assert!((3.6..4.4).contains(&ratio), "{ratio}");
