@@ -116,7 +116,7 @@ mod tests {
             assert!((p - 1.0).abs() <= 2e-7, "score {score}: {p}");
         }
         // A log-sum-exp of 4,000 cannot do that.
-        let lse = RowWeights::of((4000.000_1, 1.0), 1.0).probability((4000.000_1 * LOG2_E) as f32);
+        let lse = RowWeights::of((4_000.000_1, 1.0), 1.0).probability((4_000.000_1 * LOG2_E) as f32);
         assert!((f64::from(lse) - 1.0).abs() > 1e-6, "{lse}");
     }
 
