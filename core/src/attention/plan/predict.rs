@@ -155,8 +155,12 @@ fn norm(terms: [f64; 3]) -> f64 {
     libm::sqrt(libm::sqrt(sum))
 }
 
-/// Share of the tiles that a causal problem takes: the middle between half of them and all.
-const CAUSAL_SHARE: f64 = 0.75;
+/// Share of the tiles that a multiprocessor with `most` blocks of a causal problem takes of each. On average that is half
+/// of them. Where the longest blocks come first, the last one decides how much more; otherwise it is the middle between
+/// half of them and all.
+fn causal_share(longest_first: bool, most: usize) -> f64 {
+    if longest_first { 0.5 + 0.5 / most.max(1) as f64 } else { 0.75 }
+}
 
 /// Parts of a kernel and how often a block executes each.
 type Work<'a> = [(&'a GpuPart, f64); 5];
@@ -215,7 +219,7 @@ pub struct GpuCall {
     pub keys: usize,
     /// Whether a row attends keys up to its own number only.
     pub causal: bool,
-    /// Whether a head is shorter than the kernel's, so that dims are checked and no tile is plain.
+    /// Whether a head is shorter than the kernel's and its dims are checked, so that no tile is plain.
     pub padded: bool,
     /// Bytes of all tensors.
     pub bytes: f64,
@@ -224,8 +228,9 @@ pub struct GpuCall {
 /// Predicts the latency of a plan.
 ///
 /// Blocks of a causal problem have up to twice the average number of tiles. Its latency lies between that of blocks
-/// of the average, which a perfect order has, and that of the longest; the middle of both is taken, with an edge for
-/// each tile on the diagonal.
+/// of the average, which a perfect order has, and that of the longest: the nearer to the average, the more blocks a
+/// multiprocessor has and the longest come first. Each tile on the diagonal is an edge. A head that is shorter than the
+/// kernel's counts as long as it.
 #[must_use]
 pub fn predict(
     choice: &GpuChoice,
@@ -239,7 +244,8 @@ pub fn predict(
     let (mut plain, mut edges) = tiles(choice.chunk, keys, tile);
     if causal {
         let diagonal = choice.kernel.rows.div_ceil(tile) as f64;
-        let all = (plain + edges) * CAUSAL_SHARE;
+        let most = blocks.div_ceil(machine.profile.sms.max(1));
+        let all = (plain + edges) * causal_share(choice.longest_first, most);
         edges = libm::fmin(diagonal / choice.splits.max(1) as f64, all);
         plain = all - edges;
     }
@@ -310,6 +316,13 @@ mod tests {
             let many = wave(&work, 16.0, 4.0, &machine(capability)) / (16.0 * issued);
             assert!((1.0..1.01).contains(&many), "{many}");
         }
+    }
+
+    #[test]
+    fn causal_blocks_near_the_average_where_the_longest_come_first() {
+        let shares: [f64; 4] = [1, 2, 4, 50].map(|most| causal_share(true, most));
+        assert_eq!(shares, [1.0, 0.75, 0.625, 0.51]);
+        assert_eq!((causal_share(true, 0), causal_share(false, 4)), (1.0, 0.75));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The latency of a call on a GPU that is not at hand: the chooser's plan for it, and the costs of its kernels.
 
+use super::marshal::has_plain_tiles;
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
@@ -36,6 +37,12 @@ pub enum ForecastError {
     Capability {
         /// Compute capability.
         found: (u32, u32),
+    },
+    /// A kernel's machine code is not understood well enough to tell its time.
+    #[error("kernel {kernel}: of unknown cost, not predicted; allowed: calls that another kernel takes")]
+    Cost {
+        /// The kernel that the plan uses.
+        kernel: &'static str,
     },
     /// The times of such a call depend on its data, or nothing is known of them.
     #[error(
@@ -85,12 +92,15 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     }
     let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
     let choice = choose_gpu(problem, profile, kernels(), &GpuOptions::default())?;
-    let cost_of = |name: &str| COSTS.iter().find(|(known, _)| *known == name).map(|(_, cost)| cost);
-    let cost = cost_of(choice.kernel.name).ok_or(ChooseError::NoKernel)?;
+    let cost_of = |kernel: &'static str| {
+        let found = COSTS.iter().find(|(name, _)| *name == kernel);
+        found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
+    };
+    let cost = cost_of(choice.kernel.name)?;
     let merge = match choice.divided() {
         true => {
             let (kernel, states) = merging(choice.splits).map_err(|_| ChooseError::NoKernel)?;
-            let cost = *cost_of(kernel.name).ok_or(ChooseError::NoKernel)?;
+            let cost = *cost_of(kernel.name)?;
             let blocks = merge_blocks(states, choice.rows, choice.splits, choice.partial_dim);
             Some(GpuMerge { cost, resources: kernel.resources(), blocks })
         }
@@ -101,8 +111,7 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     let elements = (rows + keys) * (problem.head_dim() + problem.value_dim());
     let bytes = elements as f64 * s.dtype.size() as f64;
     let causal = problem.grows_with_the_row();
-    let dim = choice.kernel.head_dim;
-    let padded = (problem.head_dim(), problem.value_dim()) != (dim, dim);
+    let padded = !has_plain_tiles(&choice, [problem.head_dim(), problem.value_dim()]);
     let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
     let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
     Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, prediction })

@@ -84,15 +84,28 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
             at <= x.first && x.last < to && !code[x.first..=x.last].iter().any(|x| is_fma(x) || is_exp(x))
         };
         let stores = rare == Rare::Stores && part.iter().any(|x| matches!(x.name.as_str(), "STG" | "ST"));
-        let needed = part.iter().any(is_exp) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
-        let is_rare = stores || part.iter().any(|x| x.name == "CAL") || loops.iter().any(useless);
+        let calls = part.iter().any(|x| x.name == "CAL");
+        // Weights need no call; the soft cap divides.
+        let exps = !calls && part.iter().any(is_exp);
+        // The addition of sums to memory, beside which a loop adds those of short rows.
+        let adds = part.iter().filter(|x| x.name == "FADD").count() >= ADDS && rare == Rare::Calls;
+        let needed = exps || (adds && !calls) || part.iter().filter(|x| is_fma(x)).count() >= NEEDED;
+        let is_rare = stores || calls || loops.iter().any(useless);
         // Of two alternatives, the one with more multiply-adds: the other one checks each value.
         let other =
             part.last().filter(|x| matches!(x.name.as_str(), "BRA" | "BRK" | "SYNC") && x.guard.is_none());
         let join = other.and_then(|x| x.target).filter(|&join| code.get(to).is_some_and(|x| join > x.at));
         let join = join.and_then(|join| code.binary_search_by_key(&join, |x| x.at).ok());
-        let fmas = |part: &[Instruction]| part.iter().filter(|x| is_fma(x)).count();
-        let slower = join.is_some_and(|join| fmas(&code[to..join]) > fmas(part));
+        // What is done more than once tells more than all of it.
+        let fmas = |from: usize, to: usize| {
+            let count = |from: usize, to: usize| code[from..to].iter().filter(|x| is_fma(x)).count();
+            let inner = loops.iter().filter(|x| from <= x.first && x.last < to);
+            (inner.map(|x| count(x.first, x.last)).max().filter(|&most| most > 0), count(from, to))
+        };
+        let slower = join.is_some_and(|join| match (fmas(at, to), fmas(to, join)) {
+            ((Some(here), _), (Some(there), _)) => there > here,
+            ((_, here), (_, there)) => there > here,
+        });
         if x.guard.is_none() || (is_rare && !needed) || slower {
             at = to;
         }
@@ -102,29 +115,57 @@ pub fn walk(code: &[Instruction], first: usize, last: usize, rare: Rare) -> Vec<
 
 /// Multiply-adds of a part that no tile can do without.
 const NEEDED: usize = 32;
+/// Sums of a lane that an addition to memory has at least.
+const ADDS: usize = 16;
 
-/// The counter of a loop: the comparison that ends it, the register and its limit, where that is a constant.
+/// The counter of a loop: the comparison that ends it, the register and its limit, where that is known.
 fn counter<'a>(code: &'a [Instruction], inner: &Loop) -> Option<(&'a Instruction, &'a str, Option<i64>)> {
     let body = &code[inner.first..=inner.last];
     let guard = body.last()?.guard.as_deref()?;
     let sets = |x: &&Instruction| x.name.ends_with("SETP") && x.operands().next() == Some(guard);
     let set = body.iter().rev().find(sets)?;
     let mut operands = set.operands().skip(2);
-    let counter = operands.next()?;
-    Some((set, counter, operands.next().and_then(Instruction::constant)))
+    let (first, second) = (operands.next()?, operands.next());
+    // What is unequal may be compared in either order.
+    let swapped = second.filter(|&x| {
+        set.has("NE") && change(code, inner, first).is_none() && change(code, inner, x).is_some()
+    });
+    Some(match swapped {
+        Some(second) => (set, second, limit(code, inner.first, first)),
+        None => (set, first, second.and_then(|x| limit(code, inner.first, x))),
+    })
+}
+
+/// The value of an operand that a loop does not change. The smaller one of a constant and of what depends on the call is
+/// the constant: a head as long as the kernel's.
+fn limit(code: &[Instruction], before: usize, operand: &str) -> Option<i64> {
+    let constant = |operand: Option<&str>| operand.and_then(Instruction::constant);
+    if let Some(value) = constant(Some(operand)) {
+        return Some(value);
+    }
+    let made = code[..before].iter().rposition(|x| x.operands().next() == Some(operand))?;
+    let mut operands = code[made].operands().skip(1);
+    let (first, second) = (operands.next()?, constant(operands.next())?);
+    match code[made].name.as_str() {
+        "IMNMX" => Some(second).filter(|_| operands.next() == Some("PT")),
+        "SHL" => limit(code, made, first)?.checked_shl(u32::try_from(second).ok()?),
+        _ => None,
+    }
 }
 
 /// What the counter of a loop changes by in a trip.
 pub fn step(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let (_, counter, _) = counter(code, inner)?;
-    usize::try_from(change(code, inner, counter)?).ok()
+    usize::try_from(change(code, inner, counter)?.1).ok()
 }
 
-fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<i64> {
+/// The address of the instruction that changes the counter of a loop by a constant, and that constant.
+fn change(code: &[Instruction], inner: &Loop, counter: &str) -> Option<(usize, i64)> {
     let changes = |x: &Instruction| {
         let mut operands = x.operands();
         let adds = matches!(x.name.as_str(), "IADD32I" | "IADD") && operands.next() == Some(counter);
-        operands.nth(1).filter(|_| adds).and_then(Instruction::constant)
+        let by = operands.nth(1).filter(|_| adds).and_then(Instruction::constant)?;
+        Some((x.at, by))
     };
     code[inner.first..=inner.last].iter().rev().find_map(changes)
 }
@@ -135,7 +176,7 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     if set.name == "PSETP" {
         return Some(2);
     }
-    let step = change(code, inner, counter).filter(|&step| step != 0)?;
+    let (place, step) = change(code, inner, counter).filter(|&(_, step)| step != 0)?;
     // The last value before the loop. A counter that is in another register before begins at zero, as all of them do
     // that count up.
     let begins = |x: &&Instruction| x.operands().next() == Some(counter);
@@ -143,10 +184,10 @@ pub fn trips(code: &[Instruction], inner: &Loop) -> Option<usize> {
     let start = start.filter(|x| matches!(x.name.as_str(), "MOV" | "MOV32I"));
     let start = start.and_then(|x| Instruction::constant(x.operands().nth(1)?)).unwrap_or(0);
     let distance = limit? - start;
-    // Compared before it changes, a counter that starts below zero reaches its limit one trip earlier.
     let trips = match (set.has("NE"), set.has("GE")) {
         (true, _) => distance / step,
-        (_, true) => distance / step + i64::from(start >= 0),
+        // Compared before it changes, a counter reaches its limit one trip later.
+        (_, true) => distance / step + i64::from(distance % step != 0) + i64::from(set.at < place),
         _ => return None,
     };
     usize::try_from(trips).ok().filter(|&trips| (1..=MOST_TRIPS).contains(&trips))
@@ -211,12 +252,14 @@ pub fn counted(
             if unknown.next().is_some() {
                 return Err("two loops of a product without a counter".into());
             }
-            let once = total(&counts, values).max(1);
             let place = counts
                 .iter()
                 .position(|(x, _)| (x.first > exp) == values && has_fma(x) && trips(code, x).is_none());
             if let Some(place) = place {
-                counts[place].1 = Some((wanted + once / 2) / once);
+                let once = total(&counts, values);
+                counts[place].1 = Some(2);
+                let each = (total(&counts, values) - once).max(1);
+                counts[place].1 = Some(1 + (wanted.saturating_sub(once) + each / 2) / each);
             }
         }
         let found = total(&counts, values);
@@ -249,17 +292,25 @@ mod tests {
     }
 
     fn counter(start: &str, step: &str, test: &str, limit: &str) -> Option<usize> {
+        counted_by(start, step, &format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT"), false)
+    }
+
+    /// The trips of a loop of counter R1, which is compared after it changes or before; R5 is at most eight times 0x100.
+    fn counted_by(start: &str, step: &str, test: &str, before: bool) -> Option<usize> {
         let (start, step) = (format!("MOV32I R1, {start}"), format!("IADD32I R1, R1, {step}"));
-        let test = format!("ISETP.{test}.AND P0, PT, R1, {limit}, PT");
+        let (first, second) = if before { (test, &*step) } else { (&*step, test) };
         let code = code(&[
             ("", &start, 0),
+            ("", "IMNMX.U32 R5, R6, 0x8, PT", 0),
+            ("", "SHL R5, R5, 0x8", 0),
+            ("", "IMNMX R7, R6, 0x8, !PT", 0),
             ("", "FFMA R2, R3, R4, R2", 0),
-            ("", &step, 0),
-            ("", &test, 0),
-            ("P0", "BRA `(.L_x_0)", 1),
+            ("", first, 0),
+            ("", second, 0),
+            ("P0", "BRA `(.L_x_0)", 4),
         ]);
-        assert_eq!(loops(&code), [Loop { first: 1, last: 4 }]);
-        trips(&code, &Loop { first: 1, last: 4 })
+        assert_eq!(loops(&code), [Loop { first: 4, last: 7 }]);
+        trips(&code, &Loop { first: 4, last: 7 })
     }
 
     #[test]
@@ -268,7 +319,12 @@ mod tests {
         assert_eq!(counter("0x10", "0x10", "NE", "0x40"), Some(3));
         assert_eq!(counter("0x8", "-0x1", "NE", "RZ"), Some(8));
         assert_eq!(counter("0xfffffff8", "0x8", "GE", "0x18"), Some(4));
-        assert_eq!(counter("RZ", "0x8", "GE", "0x18"), Some(4));
+        assert_eq!(counter("RZ", "0x8", "GE", "0x18"), Some(3));
+        assert_eq!(counter("RZ", "0x8", "GE", "0x19"), Some(4));
+        assert_eq!(counted_by("RZ", "0x8", "ISETP.GE.AND P0, PT, R1, 0x18, PT", true), Some(4));
+        // The smaller one of a constant and a number of the call, in either order; the larger one has no bound.
+        assert_eq!(counter("RZ", "0x100", "NE", "R5"), Some(8));
+        assert_eq!(counted_by("RZ", "0x80", "ISETP.NE.AND P0, PT, R5, R1, PT", false), Some(16));
         assert_eq!(counter("RZ", "0x8", "NE", "R7"), None);
         assert_eq!(counter("RZ", "0x0", "NE", "0x8"), None);
         assert_eq!(counter("RZ", "0x1", "NE", "0x7000"), None);
