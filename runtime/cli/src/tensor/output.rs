@@ -172,7 +172,7 @@ impl Writer {
     }
 
     /// The prepared files, in the order in which they were added, for a caller that writes them itself and
-    /// [replaces](temporary::replace) their targets.
+    /// replaces their targets.
     ///
     /// # Errors
     /// A target of which a part is kept, or that holds several outputs.
