@@ -137,7 +137,8 @@ impl StreamPlan {
         (choice.splits, choice.chunk) = (splits, keys / splits);
         let rows = rows.min(queries).max(1);
         let keys = keys.min(problem.keys().max(1).next_multiple_of(tile));
-        (choice.splits, choice.row_blocks) = (keys.div_ceil(choice.chunk), rows.div_ceil(choice.kernel.rows));
+        choice.splits = keys.div_ceil(choice.chunk);
+        choice.row_blocks = rows.saturating_mul(choice.heads_at_once.max(1)).div_ceil(choice.kernel.rows);
         let options = GpuStreamOptions { division: StreamDivision { rows, ..options.division }, ..*options };
         let layouts = layouts(gpu, problem, &options, &choice, keys);
         let layouts = layouts.ok_or(ChooseError::Memory { needed: usize::MAX })?;

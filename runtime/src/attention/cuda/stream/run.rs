@@ -437,7 +437,8 @@ impl Run<'_, '_, '_> {
     ) -> Result<(), GpuStreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let compute = stream.compute.raw();
-        let blocks = problem.sequences() * problem.heads() * choice.splits * call.row_blocks.max(0) as usize;
+        let heads = problem.heads() / choice.heads_at_once.max(1);
+        let blocks = problem.sequences() * heads * choice.splits * call.row_blocks.max(0) as usize;
         let threads = choice.kernel.resources.threads as u32;
         // SAFETY: the kernel takes an `AttentionArgs`. *room*: areas have the bytes of the largest chunk and block, and
         // keys in place those of their views. *alive*: the memory of the stream or of the call; runs wait.
