@@ -23,9 +23,13 @@ fn gradients(engine: &Engine, case: &Case) -> usize {
     let Some(given) = Given::of(case) else { return 0 };
     let options = BackwardPlanOptions { budget: None, all_workers: true };
     let plan = engine.backward_plan(&given.problem, &options).unwrap();
-    let region = Region::new(GLOBAL);
-    let mut workspace = plan.workspace().unwrap();
-    assert_eq!(region.change().bytes_allocated, plan.workspace_bytes(), "{case:?}");
+    // Threads that an earlier run has started may allocate their names meanwhile.
+    let measured = |_| {
+        let region = Region::new(GLOBAL);
+        let workspace = plan.workspace().unwrap();
+        (region.change().bytes_allocated == plan.workspace_bytes()).then_some(workspace)
+    };
+    let mut workspace = (0..3).find_map(measured).unwrap_or_else(|| panic!("{case:?}: other bytes"));
     let mut found = Found::room(&given.problem);
     let (inputs, gradients) = (given.inputs(), found.gradients());
     // Threads start in the first run.
