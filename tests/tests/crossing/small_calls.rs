@@ -124,10 +124,10 @@ fn calls_agree_with_the_definition() {
 #[test]
 fn gradients_match_f64() {
     let engines = [engine(1), engine(3)];
-    for case in cases() {
+    // Miri interprets, and takes few of them.
+    for case in cases().into_iter().step_by(if cfg!(miri) { 5 } else { 1 }) {
         let Some(given) = Given::of(&case) else { continue };
         let exact = given.exact();
-        // Miri interprets, and takes one of them.
         for engine in &engines[usize::from(cfg!(miri))..] {
             let (found, structure) = given.engine(engine, given.inputs(), None);
             exact.check(&found, &structure).unwrap_or_else(|e| panic!("{case:?}: {e}"));

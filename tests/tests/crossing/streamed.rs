@@ -258,7 +258,7 @@ fn long_cases() -> Vec<Case> {
     add("shared keys", Params { shared_keys: true, ..plain() });
     let f32s = MaskKind::Additive(DType::F32);
     for dims in
-        [&[2, 4, n, m][..], &[2, 1, n, m - 7], &[1, 4, n, m], &[2, 1, 1, m], &[n, 1], &[4, 1, m - 600]]
+        [&[2, 4, n, m][..], &[2, 1, n, m - 7], &[1, 4, n, m], &[2, 1, 1, m], &[n, 1], &[4, 1, m - 200]]
     {
         add("bool", Params { mask: mask(MaskKind::Bool, dims, 0.5), ..plain() });
         add("additive", Params { mask: mask(MaskKind::Additive(DType::F16), dims, 0.9), ..plain() });
