@@ -97,31 +97,58 @@ impl Plan {
         inputs.check(&self.problem)?;
         outputs.check(&self.problem)?;
         let tensors = HostTensors::new(&inputs, outputs);
+        // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
+        match &self.execution {
+            Execution::Cpu(plan) => self.bind_to_cpu(plan, inputs, tensors, workspace),
+            Execution::Gpu { gpu, standby } => {
+                self.bind_to_gpu(gpu, standby.as_ref(), inputs, tensors, workspace)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn bind_to_cpu<'a>(
+        &'a self,
+        plan: &'a CpuPlan,
+        inputs: Inputs<'a>,
+        tensors: HostTensors<'a>,
+        workspace: &'a mut Workspace,
+    ) -> Result<Bound<'a>, BindError> {
+        let memory = match &mut workspace.memory {
+            Memory::Cpu(cpu) => Some(cpu),
+            Memory::Gpu { standby, .. } => standby.as_mut(),
+        };
+        let calls = Calls::Cpu(self.bind_cpu(plan, inputs, &tensors, memory)?);
+        let reason = self.refusal.clone().map(Reason::Plan);
+        Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
+    }
+
+    #[inline(never)]
+    fn bind_to_gpu<'a>(
+        &'a self,
+        gpu: &'a GpuPlan,
+        standby: Option<&'a CpuPlan>,
+        inputs: Inputs<'a>,
+        tensors: HostTensors<'a>,
+        workspace: &'a mut Workspace,
+    ) -> Result<Bound<'a>, BindError> {
         let (gpu_memory, cpu_memory) = match &mut workspace.memory {
             Memory::Cpu(cpu) => (None, Some(cpu)),
             Memory::Gpu { gpu, standby } => (Some(gpu), standby.as_mut()),
         };
-        let (calls, reason) = match &self.execution {
-            Execution::Cpu(plan) => {
-                let cpu = self.bind_cpu(plan, inputs, &tensors, cpu_memory)?;
-                (Calls::Cpu(cpu), self.refusal.clone().map(Reason::Plan))
+        let standby = match standby {
+            Some(plan) => Some(self.bind_cpu(plan, inputs, &tensors, cpu_memory)?),
+            None => None,
+        };
+        let (calls, reason) = match (self.bind_gpu(gpu, inputs.lengths, tensors, gpu_memory)?, standby) {
+            (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
+            (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
+            (Err(Refused::Frame(e)), Some(cpu)) => {
+                gpu.gpu.warn(&e);
+                (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
             }
-            Execution::Gpu { gpu, standby } => {
-                let standby = match standby {
-                    Some(plan) => Some(self.bind_cpu(plan, inputs, &tensors, cpu_memory)?),
-                    None => None,
-                };
-                match (self.bind_gpu(gpu, inputs.lengths, tensors, gpu_memory)?, standby) {
-                    (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
-                    (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
-                    (Err(Refused::Frame(e)), Some(cpu)) => {
-                        gpu.gpu.warn(&e);
-                        (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
-                    }
-                    (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
-                    (Err(Refused::Frame(e)), None) => return Err(e),
-                }
-            }
+            (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
+            (Err(Refused::Frame(e)), None) => return Err(e),
         };
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
