@@ -1,6 +1,7 @@
 //! Makes the table of GPU modules: PTX, compressed, and GPU code that is already assembled.
 //!
-//! The PTX of `ptx/sm_53` is compressed, because as text it would be half of a program. `ELSA_CUBIN_DIR` names a folder
+//! The PTX of `ptx/sm_53` is compressed, because as text it would be half of a program: packed as `registers` tells, and
+//! several modules together, which have much in common. `ELSA_CUBIN_DIR` names a folder
 //! of `NAME.cubin`, assembled for the GPU of the target board. They stand in the table beside the PTX; without the
 //! variable, or where it is empty, the table has PTX alone. Without the feature `cuda` there is no table.
 
@@ -26,8 +27,14 @@ mod modules {
 }
 
 #[cfg(feature = "cuda")]
+#[path = "src/cuda/registers.rs"]
+mod registers;
+
+#[cfg(feature = "cuda")]
 mod modules {
+    use super::registers;
     use lzma_rust2::{LzipOptions, LzipWriter};
+    use std::collections::HashMap;
     use std::env;
     use std::fmt::Write as _;
     use std::fs;
@@ -37,6 +44,8 @@ mod modules {
     const CUBINS: &str = "ELSA_CUBIN_DIR";
     /// Level of compression: the best.
     const LEVEL: u32 = 9;
+    /// Most bytes of the packed modules that are compressed together, where they are several: who wants one inflates all.
+    const TOGETHER: usize = 500_000;
 
     /// Writes the compressed modules, and the table as a Rust expression.
     pub fn write() -> Result<(), String> {
@@ -48,7 +57,9 @@ mod modules {
             Some(folder) => files(folder, "cubin").map_err(|fault| format!("{CUBINS}: {fault}"))?,
             None => Vec::new(),
         };
-        let mut table = "&[\n".to_owned();
+        // A table of modules, and a static for each group of those that are compressed together.
+        let (mut table, mut groups) = (String::new(), String::new());
+        let (mut group, mut number) = (Vec::new(), 0);
         for path in files(&modules, "ptx")? {
             let fault = |error| format!("{}: {error}", path.display());
             let mut text = fs::read_to_string(&path).map_err(fault)?;
@@ -58,22 +69,76 @@ mod modules {
             let name = path.file_stem().unwrap_or_default();
             let cubin = cubins.iter().find(|cubin| cubin.file_stem() == Some(name));
             let cubin = cubin.map_or("None".to_owned(), |path| format!("Some(include_bytes!({path:?}))"));
-            let compressed = out.join(name).with_extension("lz");
-            compress(text.as_bytes())
-                .and_then(|bytes| fs::write(&compressed, bytes))
-                .map_err(|error| format!("{}: {error}", compressed.display()))?;
+            let fault = |fault| format!("{}: {fault}", path.display());
+            let text = renumbered(text.as_bytes()).map_err(fault)?;
+            let packed = packed(&text).map_err(fault)?;
+            if !group.is_empty() && group.len() + packed.len() > TOGETHER {
+                groups += &store(&out, number, &group)?;
+                group.clear();
+                number += 1;
+            }
             writeln!(
                 table,
-                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, lzip: include_bytes!({compressed:?}) }}, \
-                 cubin: {cubin} }},",
+                "Module {{ name: {:?}, ptx: Ptx {{ isa: {isa:?}, bytes: {}, lzip: &GROUP_{number}, start: {}, \
+                 packed: {} }}, cubin: {cubin} }},",
                 name.to_string_lossy(),
                 text.len(),
+                group.len(),
+                packed.len(),
             )
             .map_err(|error| error.to_string())?;
+            group.extend(packed);
         }
-        table += "]\n";
+        groups += &store(&out, number, &group)?;
         let path = out.join("modules.rs");
-        fs::write(&path, table).map_err(|error| format!("{}: {error}", path.display()))
+        fs::write(&path, format!("{{\n{groups}&[\n{table}]\n}}\n"))
+            .map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// A text with the registers of each class numbered in the order of their first appearance.
+    fn renumbered(text: &[u8]) -> Result<Vec<u8>, String> {
+        let mut numbers = registers::CLASSES.map(|_| HashMap::new());
+        let number = |class: usize, old: Option<u32>| {
+            let old = old.ok_or("a register without a number; allowed: a letter and a number")?;
+            let numbers = &mut numbers[class];
+            let next = numbers.len() as u32;
+            Ok::<_, &str>(Some(*numbers.entry(old).or_insert(next)))
+        };
+        rewritten(text, number)
+    }
+
+    /// Packs a text whose registers are numbered in the order of their first appearance.
+    fn packed(text: &[u8]) -> Result<Vec<u8>, String> {
+        // The registers of each class, the last named last.
+        let mut recent = registers::CLASSES.map(|_| Vec::new());
+        let place = |class: usize, number: Option<u32>| {
+            let recent = &mut recent[class];
+            let place = recent.iter().rev().position(|known| *known == number);
+            if let Some(place) = place {
+                recent.remove(recent.len() - 1 - place);
+            }
+            recent.push(number);
+            Ok::<_, &str>(place.map(|place| place as u32))
+        };
+        rewritten(text, place)
+    }
+
+    fn rewritten<'a>(
+        text: &[u8],
+        number: impl FnMut(usize, Option<u32>) -> Result<Option<u32>, &'a str>,
+    ) -> Result<Vec<u8>, String> {
+        let mut new = Vec::new();
+        registers::rewrite(text, number, |piece| new.extend_from_slice(piece))?;
+        Ok(new)
+    }
+
+    /// Writes the file of a group; returns its static.
+    fn store(out: &Path, number: usize, group: &[u8]) -> Result<String, String> {
+        let path = out.join(format!("group_{number}.lz"));
+        let fault = |error| format!("{}: {error}", path.display());
+        let bytes = compress(group).map_err(fault)?;
+        fs::write(&path, &bytes).map_err(fault)?;
+        Ok(format!("static GROUP_{number}: [u8; {}] = *include_bytes!({path:?});\n", bytes.len()))
     }
 
     /// A text as a lzip file, whose dictionary, which a reader allocates, is no longer than the text.

@@ -15,15 +15,20 @@ pub struct GpuKernel {
     pub role: Role,
 }
 
-/// A module in PTX, compressed.
+/// A module in PTX, compressed together with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ptx {
     /// Version of the PTX instruction set in which it is written, such as `6.5`.
     pub isa: &'static str,
     /// Length of the text in bytes, with the zero that ends it.
     pub bytes: usize,
-    /// The text, with the zero that ends it, as a lzip file.
+    /// A lzip file of the packed texts of several modules, one behind the other, each with the zero that ends it.
     pub lzip: &'static [u8],
+    /// Where in its contents the packed text of this module begins.
+    pub start: usize,
+    /// Length of the packed text in bytes, with the zero that ends it. Its registers are written as
+    /// [`registers`](super::registers) tells.
+    pub packed: usize,
 }
 
 /// What a GPU kernel is for.

@@ -7,6 +7,7 @@ pub mod attention;
 mod kernel;
 #[cfg(feature = "cuda")]
 mod module;
+pub mod registers;
 pub mod tensor;
 
 pub use kernel::{GpuKernel, Ptx, Role};

@@ -1,9 +1,10 @@
 //! The PTX of a kernel as text.
 
 use crate::error::DeviceError;
-use elsa_kernels::cuda::GpuKernel;
+use elsa_kernels::cuda::registers::{self, CLASSES};
+use elsa_kernels::cuda::{GpuKernel, Ptx};
 use lzma_rust2::LzipReader;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 
 /// The PTX of a kernel, with the zero that ends it.
 ///
@@ -11,37 +12,76 @@ use std::io::{ErrorKind, Read};
 /// [`DeviceError::Damaged`] if its stream is not the one that was built, [`DeviceError::HostMemory`] if the system
 /// refuses memory for it.
 pub fn text(kernel: &GpuKernel) -> Result<Vec<u8>, DeviceError> {
-    let bytes = kernel.ptx.bytes;
-    let mut text = Vec::new();
-    text.try_reserve_exact(bytes).map_err(|_| DeviceError::HostMemory { bytes })?;
-    text.resize(bytes, 0);
-    let damaged = DeviceError::Damaged { kernel: kernel.name };
-    let mut reader = LzipReader::new(kernel.ptx.lzip);
-    let read = reader.read_exact(&mut text).and_then(|()| reader.read(&mut [0]));
-    match read {
-        // Its end was reached, where the sum of the text stands.
-        Ok(0) if text.last() == Some(&0) => Ok(text),
-        Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(DeviceError::HostMemory { bytes }),
-        _ => Err(damaged),
-    }
+    let Ptx { bytes, packed, .. } = kernel.ptx;
+    let memory = |bytes| move |_| DeviceError::HostMemory { bytes };
+    let damaged = || DeviceError::Damaged { kernel: kernel.name };
+    let (mut short, mut text) = (Vec::new(), Vec::new());
+    short.try_reserve_exact(packed).map_err(memory(packed))?;
+    text.try_reserve_exact(bytes).map_err(memory(bytes))?;
+    inflate(&kernel.ptx, &mut short).map_err(|error| match error.kind() {
+        ErrorKind::OutOfMemory => DeviceError::HostMemory { bytes },
+        _ => damaged(),
+    })?;
+    unpack(&short, &mut text).ok_or_else(damaged)?;
+    if text.len() == bytes && text.last() == Some(&0) { Ok(text) } else { Err(damaged()) }
+}
+
+/// Appends the packed text of a module. Reads what is compressed with it to its end, where its sum stands.
+fn inflate(ptx: &Ptx, packed: &mut Vec<u8>) -> io::Result<()> {
+    let mut reader = LzipReader::new(ptx.lzip);
+    let skipped = io::copy(&mut reader.by_ref().take(ptx.start as u64), &mut io::sink())?;
+    reader.by_ref().take(ptx.packed as u64).read_to_end(packed)?;
+    io::copy(&mut reader, &mut io::sink())?;
+    let whole = skipped == ptx.start as u64 && packed.len() == ptx.packed;
+    if whole { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Appends a text whose registers have their numbers again; does not write beyond the capacity of `text`. `None` for
+/// a text that names a register that was not named before, or is longer.
+fn unpack(packed: &[u8], text: &mut Vec<u8>) -> Option<()> {
+    // The registers of each class, the last named last.
+    let mut recent = CLASSES.map(|_| Vec::<u32>::new());
+    let number = |class: usize, place: Option<u32>| {
+        let recent = recent.get_mut(class).ok_or(())?;
+        let last = recent.len();
+        let Some(place) = place else {
+            let next = u32::try_from(last).map_err(|_| ())?;
+            recent.push(next);
+            return Ok(Some(next));
+        };
+        let place = usize::try_from(place).ok().and_then(|place| last.checked_sub(1)?.checked_sub(place));
+        let moved = recent.get_mut(place.ok_or(())?..).ok_or(())?;
+        moved.rotate_left(1);
+        Ok::<_, ()>(moved.last().copied())
+    };
+    let mut fits = true;
+    let put = |piece: &[u8]| {
+        fits &= piece.len() <= text.capacity() - text.len();
+        if fits {
+            text.extend_from_slice(piece);
+        }
+    };
+    registers::rewrite(packed, number, put).ok().filter(|()| fits)
 }
 
 #[cfg(feature = "cuda")]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elsa_kernels::cuda::{GPU_KERNELS, Ptx};
+    use elsa_kernels::cuda::GPU_KERNELS;
+    use std::collections::HashMap;
     use std::sync::LazyLock;
 
-    /// The kernel with the shortest module.
-    fn shortest() -> GpuKernel {
-        *GPU_KERNELS.iter().min_by_key(|kernel| kernel.ptx.bytes).unwrap()
+    /// A kernel whose module is compressed with others, and not the first of them, in the shortest stream.
+    fn among_others() -> GpuKernel {
+        let others = GPU_KERNELS.iter().filter(|kernel| kernel.ptx.start > 0);
+        *others.min_by_key(|kernel| kernel.ptx.lzip.len()).unwrap()
     }
 
     /// Its stream with one bit flipped, and in which byte. Streams live as long as the program.
     static FLIPPED: LazyLock<Vec<(usize, Vec<u8>)>> = LazyLock::new(|| {
-        let lzip = shortest().ptx.lzip;
-        let step = lzip.len() / 64;
+        let lzip = among_others().ptx.lzip;
+        let step = lzip.len() / 24;
         // Whole but for the size of its dictionary, which may be larger than needed.
         let places = (0..lzip.len()).step_by(step).filter(|at| *at != 5);
         places
@@ -53,21 +93,61 @@ mod tests {
             .collect()
     });
 
+    /// Pieces of a text: words, and what stands between them.
+    fn pieces(text: &str) -> impl Iterator<Item = &str> {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "._%$".contains(c);
+        text.split_inclusive(move |c| !is_word(c)).flat_map(move |part| {
+            let end = part.trim_end_matches(|c| !is_word(c)).len();
+            [&part[..end], &part[end..]]
+        })
+    }
+
+    /// The class and the number of a register.
+    fn register(word: &str) -> Option<(&str, usize)> {
+        let (class, number) = word.split_at_checked(1)?;
+        "prfdgh".contains(class).then(|| number.parse().ok().map(|number| (class, number))).flatten()
+    }
+
     #[test]
     #[cfg_attr(miri, ignore = "inflates long, and nothing unsafe")]
-    fn a_module_is_the_text_that_was_generated() {
-        let kernel = shortest();
-        let file = format!("{}/../kernels/ptx/sm_53/{}.ptx", env!("CARGO_MANIFEST_DIR"), kernel.name);
-        let mut wanted = std::fs::read(file).unwrap();
-        wanted.push(0);
-        assert_eq!(text(&kernel).unwrap(), wanted);
-        assert!(kernel.ptx.lzip.len() < wanted.len() / 2);
+    fn modules_are_the_texts_that_were_generated_but_for_the_order_of_registers() {
+        for kernel in GPU_KERNELS {
+            let file = format!("{}/../kernels/ptx/sm_53/{}.ptx", env!("CARGO_MANIFEST_DIR"), kernel.name);
+            let wanted = std::fs::read_to_string(file).unwrap() + "\0";
+            let text = String::from_utf8(text(kernel).unwrap()).unwrap();
+            assert_eq!(pieces(&text).count(), pieces(&wanted).count(), "{}", kernel.name);
+            let mut numbers: HashMap<(&str, usize), usize> = HashMap::new();
+            for (found, wanted) in pieces(&text).zip(pieces(&wanted)) {
+                match (register(found), register(wanted)) {
+                    (Some((class, found)), Some((same, wanted))) if class == same => {
+                        assert_eq!(
+                            *numbers.entry((class, wanted)).or_insert(found),
+                            found,
+                            "{}",
+                            kernel.name
+                        );
+                    }
+                    _ => assert_eq!(found, wanted, "{}", kernel.name),
+                }
+            }
+            // No two registers became one, and none is beyond those that are declared.
+            for class in ["p", "r", "f", "d", "g", "h"] {
+                let mut found: Vec<usize> =
+                    numbers.iter().filter(|(key, _)| key.0 == class).map(|(_, number)| *number).collect();
+                found.sort_unstable();
+                assert!(found.iter().copied().eq(0..found.len()), "{}: {class}", kernel.name);
+                let declared = wanted.split_once(&format!(" {class}<")).map_or(0, |(_, rest)| {
+                    rest.split_once('>').and_then(|(count, _)| count.parse().ok()).unwrap()
+                });
+                assert!(found.len() <= declared, "{}: {class}: {} of {declared}", kernel.name, found.len());
+            }
+        }
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "inflates long, and nothing unsafe")]
     fn damaged_streams_are_refused() {
-        let kernel = shortest();
+        let kernel = among_others();
         let refused = |what: &str, ptx: Ptx| {
             let found = text(&GpuKernel { ptx, ..kernel });
             assert_eq!(found, Err(DeviceError::Damaged { kernel: kernel.name }), "{what}");
@@ -77,8 +157,41 @@ mod tests {
         refused("cut short", Ptx { lzip: &whole.lzip[..whole.lzip.len() - 1], ..whole });
         refused("longer than told", Ptx { bytes: whole.bytes - 1, ..whole });
         refused("shorter than told", Ptx { bytes: whole.bytes + 1, ..whole });
+        refused("one byte early", Ptx { start: whole.start - 1, ..whole });
+        refused("one byte late", Ptx { start: whole.start + 1, ..whole });
+        refused("behind the end", Ptx { start: 1 << 30, ..whole });
+        refused("too little", Ptx { packed: whole.packed - 1, ..whole });
+        refused("too much", Ptx { packed: whole.packed + 1, ..whole });
         for (at, lzip) in FLIPPED.iter() {
             refused(&format!("byte {at}"), Ptx { lzip, ..whole });
+        }
+    }
+}
+
+#[cfg(test)]
+mod packed {
+    use super::unpack;
+
+    fn unpacked(packed: &str, room: usize) -> Option<String> {
+        let mut text = Vec::new();
+        text.reserve_exact(room);
+        unpack(packed.as_bytes(), &mut text)?;
+        Some(String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn places_become_the_registers_that_stand_there() {
+        let text = ".reg .f32 f<3>;add.f32 f0,f1,f1;mul.f32 f2,f0,f1;mov.f32 f0,r0;\0";
+        let packed = ".reg .f32 f<3>;add.f32 f,f,f0;mul.f32 f,f2,f2;mov.f32 f1,r;\0";
+        assert_eq!(unpacked(packed, text.len()).as_deref(), Some(text));
+        assert_eq!(unpacked(packed, text.len() - 1), None);
+        assert_eq!(unpacked("", 0).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn places_without_a_register_are_refused() {
+        for wrong in ["f0", "f,f1", "r,f0", "f,f,f,f3", "f,f4294967295"] {
+            assert_eq!(unpacked(wrong, 100), None, "{wrong}");
         }
     }
 }

@@ -35,6 +35,9 @@ use std::sync::{Mutex, PoisonError};
 const OPERATOR: &str = "libelsa_ort.so";
 /// The profile of cargo that keeps symbols.
 const PROFILE: &str = "shipped";
+/// Instructions that recur become a function of their own where the shortest code is wanted. Its place in the tables for
+/// unwinding takes 36 bytes, which LLVM leaves out of account: what saves less grows the file.
+const OUTLINED: &str = "-Cllvm-args=-outliner-benefit-threshold=36";
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
@@ -121,6 +124,7 @@ fn compile(tree: &Tree, target: &Target, assembled: &[PathBuf]) -> Result<PathBu
         }
     };
     run = run.arg("--config").arg(paths::renamed(tree, target.triple())?);
+    run = run.arg("--config").arg(format!("target.{}.rustflags=[{OUTLINED:?}]", target.triple()));
     if let Some(dir) = assembled.first().and_then(|path| path.parent()) {
         run = run.env("ELSA_CUBIN_DIR", dir);
     }
