@@ -57,7 +57,6 @@ fn measure(engine: &Engine, [heads, tokens, dim]: [usize; 3], rounds: usize) -> 
             output: Elements::F32(&y),
             upstream: Elements::F32(&upstream),
             statistics: Statistics::State { m: &m, s: &s },
-            task: None,
         };
         let gradients = Gradients { query: &mut dq, key: &mut dk, value: &mut dv };
         let mut bound = backward.bind(inputs, gradients, &mut second)?;
