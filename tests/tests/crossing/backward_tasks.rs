@@ -121,13 +121,7 @@ fn merged(engine: &Engine, given: &Given, division: &Division, paths: &[TaskPath
     for (view, to, from) in
         [(spec.query, query, &sums.query), (spec.key, key, &sums.key), (spec.value, value, &sums.value)]
     {
-        let mut rows = from.chunks_exact(view.dim());
-        for (b, h) in (0..view.batch()).flat_map(|b| (0..view.heads()).map(move |h| (b, h))) {
-            for (token, row) in (0..view.tokens()).zip(&mut rows) {
-                let at = view.row(b, h, token);
-                to[at..at + view.dim()].copy_from_slice(row);
-            }
-        }
+        TaskGradients::lay(from, &view, to);
     }
     (found, structure)
 }

@@ -98,7 +98,7 @@ impl BackwardTaskPlan {
         let sizes = GradientSizes {
             queries: most(|shape| shape.spec().query.tokens()),
             keys: most(|shape| shape.spec().key.tokens()),
-            ..sizes(problem.forward())
+            ..GradientSizes::of_problem(problem.forward())
         };
         let part = TaskGradients::zeros(&sizes)?;
         let count = sizes.query_sequences.saturating_mul(sizes.queries);
@@ -131,7 +131,7 @@ impl BackwardTaskPlan {
     /// The sizes of the task's shares.
     #[must_use]
     pub fn sizes(&self) -> GradientSizes {
-        sizes(self.problem.forward()).of(self.task())
+        GradientSizes::of_problem(self.problem.forward()).of(self.task())
     }
 
     /// Size of the workspace in bytes.
@@ -256,17 +256,4 @@ fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, Argume
     let upstream = of_tokens("d_out", &whole.spec().upstream, queries)?;
     let (query, key) = (dense("d_q", &spec.query)?, dense("d_k", &spec.key)?);
     BackwardSpec { upstream, query, key, value: dense("d_v", &spec.value)? }.check(&problem)
-}
-
-/// The sizes of a problem's gradients.
-fn sizes(problem: &Problem) -> GradientSizes {
-    let spec = problem.spec();
-    GradientSizes {
-        query_sequences: spec.query.batch() * spec.query.heads(),
-        key_sequences: spec.key.batch() * spec.key.heads(),
-        queries: spec.query.tokens(),
-        keys: spec.key.tokens(),
-        dim: spec.query.dim(),
-        value_dim: spec.value.dim(),
-    }
 }

@@ -2,9 +2,11 @@
 
 use super::error::TaskError;
 use elsa_core::argument::ArgumentError;
+use elsa_core::attention::Problem;
 use elsa_core::attention::backward::Gradients;
 use elsa_core::quorum::{Run, Span, Task};
 use elsa_core::scan::stack::{MergeStack, depth};
+use elsa_core::view::View;
 
 /// The sizes of gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,20 @@ pub struct GradientSizes {
 }
 
 impl GradientSizes {
+    /// Of a problem.
+    #[must_use]
+    pub const fn of_problem(problem: &Problem) -> GradientSizes {
+        let spec = problem.spec();
+        GradientSizes {
+            query_sequences: spec.query.batch() * spec.query.heads(),
+            key_sequences: spec.key.batch() * spec.key.heads(),
+            queries: spec.query.tokens(),
+            keys: spec.key.tokens(),
+            dim: spec.query.dim(),
+            value_dim: spec.value.dim(),
+        }
+    }
+
     /// The same with the tokens of a task.
     #[must_use]
     pub fn of(self, task: &Task) -> GradientSizes {
@@ -69,6 +85,18 @@ impl TaskGradients {
     /// Borrows them to be written.
     pub fn borrow(&mut self) -> Gradients<'_> {
         Gradients { query: &mut self.query, key: &mut self.key, value: &mut self.value }
+    }
+
+    /// Copies one of them, `dense`, to the rows of a view of its shape, in the order of batch, head and token.
+    pub fn lay(dense: &[f32], view: &View, to: &mut [f32]) {
+        let [_, heads, tokens, dim] = view.shape();
+        for (row, from) in dense.chunks_exact(dim.max(1)).enumerate().take(view.count() / dim.max(1)) {
+            let (token, sequence) = (row % tokens, row / tokens);
+            let at = view.row(sequence / heads, sequence % heads, token);
+            if let Some(to) = to.get_mut(at..at + dim) {
+                to.copy_from_slice(from);
+            }
+        }
     }
 
     fn each_mut(&mut self) -> [&mut Vec<f32>; 3] {
