@@ -52,8 +52,8 @@ impl Rows {
         if let Some(found) = axis(&shape).and_then(|axis| shape.get(axis))
             && found != queries
         {
-            let (axis, of, found, allowed) = ("queries", "q", *found, *queries);
-            return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+            let (found, allowed) = (format!("queries {found}"), format!("{queries}, as q has"));
+            return Err(Error::Argument { argument, found, allowed });
         }
         Tensor::load_part(argument, source, Accept::Float, &|shape| {
             let mut picks = vec![None; shape.len()];
