@@ -1,6 +1,6 @@
 //! The time of the backward pass over that of the forward pass.
 //!
-//! `cargo run --release -p elsa-runtime --example gradients -- [HEADS,TOKENS,DIM]... [--threads N] [--rounds N]`
+//! `cargo run --release -p elsa-runtime --example gradients -- [HEADS,TOKENS,DIM]... [--causal] [--threads N] [--rounds N]`
 //!
 //! Both passes are measured alternately, and their ratio is formed within a round, because the machine may be shared. The
 //! median over the rounds is printed, and the speed of the five products by the median time. The forward pass writes states
@@ -9,7 +9,7 @@
 #![forbid(unsafe_code)]
 
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients, Statistics};
-use elsa_core::attention::{Inputs, Outputs, Spec, StateOut};
+use elsa_core::attention::{Alignment, Inputs, Outputs, Spec, StateOut};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{BackwardPlanOptions, Engine, EngineOptions, PlanOptions};
@@ -32,9 +32,14 @@ fn median(mut x: Vec<f64>) -> f64 {
     x.get(x.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn measure(engine: &Engine, [heads, tokens, dim]: [usize; 3], rounds: usize) -> Result<(), Failure> {
+fn measure(
+    engine: &Engine,
+    [heads, tokens, dim]: [usize; 3],
+    causal: Option<Alignment>,
+    rounds: usize,
+) -> Result<(), Failure> {
     let view = View::dense("q", Layout::Bhnd, &[heads, tokens, dim], None)?;
-    let problem = Spec::new(DType::F32, view, view, view, view).check()?;
+    let problem = Spec { causal, ..Spec::new(DType::F32, view, view, view, view) }.check()?;
     let count = view.count();
     let [q, k, v, upstream] = [1, 2, 3, 4].map(|seed| noise(count, seed));
     let inputs = Inputs::new(Elements::F32(&q), Elements::F32(&k), Elements::F32(&v));
@@ -57,7 +62,6 @@ fn measure(engine: &Engine, [heads, tokens, dim]: [usize; 3], rounds: usize) -> 
             output: Elements::F32(&y),
             upstream: Elements::F32(&upstream),
             statistics: Statistics::State { m: &m, s: &s },
-            task: None,
         };
         let gradients = Gradients { query: &mut dq, key: &mut dk, value: &mut dv };
         let mut bound = backward.bind(inputs, gradients, &mut second)?;
@@ -71,7 +75,8 @@ fn measure(engine: &Engine, [heads, tokens, dim]: [usize; 3], rounds: usize) -> 
         }
     }
     let time = median(backward_times);
-    let products = 10.0 * heads as f64 * (tokens * tokens) as f64 * dim as f64;
+    let pairs = if causal.is_some() { tokens * (tokens + 1) / 2 } else { tokens * tokens };
+    let products = 10.0 * (heads * pairs * dim) as f64;
     println!(
         "{heads},{tokens},{dim}: forward {:.3} ms, backward {:.3} ms, ratio {:.2}, {:.1} GFLOP/s, {} bytes, {} parts, {}",
         median(forward_times) * 1e3,
@@ -86,13 +91,14 @@ fn measure(engine: &Engine, [heads, tokens, dim]: [usize; 3], rounds: usize) -> 
 }
 
 fn main() -> Result<(), Failure> {
-    let (mut shapes, mut threads, mut rounds) = (Vec::new(), None, 9);
+    let (mut shapes, mut causal, mut threads, mut rounds) = (Vec::new(), None, None, 9);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--threads" => {
                 threads = Some(words.next().ok_or("--threads: missing; allowed: a number")?.parse()?)
             }
+            "--causal" => causal = Some(Alignment::BottomRight),
             "--rounds" => rounds = words.next().ok_or("--rounds: missing; allowed: a number")?.parse()?,
             shape => {
                 let sizes: Vec<usize> = shape.split(',').map(str::parse).collect::<Result<_, _>>()?;
@@ -106,5 +112,5 @@ fn main() -> Result<(), Failure> {
     }
     let engine = Engine::new(&EngineOptions { threads, ..EngineOptions::default() })?;
     println!("{} threads, {}", engine.threads(), engine.backend());
-    shapes.into_iter().try_for_each(|shape| measure(&engine, shape, rounds))
+    shapes.into_iter().try_for_each(|shape| measure(&engine, shape, causal, rounds))
 }

@@ -60,7 +60,10 @@ pub use attention::stream::error::StreamError;
 pub use attention::stream::limits::peak_memory;
 pub use attention::stream::plan::{StreamOptions, StreamPlan};
 pub use attention::stream::run::StreamReport;
-pub use attention::task::{Held, RowStates, TaskError, TaskMerge, TaskPlan, TaskReport};
+pub use attention::task::{
+    BackwardTaskPlan, BackwardTaskReport, GradientMerge, GradientSizes, Held, RowStates, TaskError,
+    TaskGradients, TaskMerge, TaskPlan, TaskReport,
+};
 pub use backend::{Backend, UnknownBackend};
 pub use cpu::float::in_default as in_default_float_environment;
 pub use cpu::host::{HostTask, HostThreads, ParallelFor};

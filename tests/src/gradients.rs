@@ -135,7 +135,6 @@ impl Given {
             output: Elements::F32(&self.output),
             upstream: self.upstream.elements(),
             statistics: Statistics::State { m: &self.m, s: &self.s },
-            task: None,
         }
     }
 

@@ -42,7 +42,7 @@ pub struct Cli {
 pub enum Command {
     /// Attention over tensors in files, to a file
     Run(Box<RunArgs>),
-    /// Join the states of all tasks of elsa run --task to the answer of the whole
+    /// Join the states of all tasks of elsa run --task to the answer of the whole, or their shares of gradients
     Merge(Box<MergeArgs>),
     /// Gradients of attention over tensors in files, to files
     Backward(Box<BackwardArgs>),
@@ -74,6 +74,7 @@ impl Command {
             Command::Run(args) if args.task.is_given() => task::run(args),
             Command::Run(args) => run::run(args),
             Command::Merge(args) => merge::merge(args),
+            Command::Backward(args) if args.task.is_given() => backward::task(args),
             Command::Backward(args) => backward::backward(args),
             Command::Verify(args) => verify::verify(args),
             Command::Bench(args) => bench::bench(args),

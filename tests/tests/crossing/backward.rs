@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use crate::backward_tasks::of_seven_tasks;
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, BackwardSpec, Statistics, scalar};
 use elsa_core::attention::plan::ChooseError;
 use elsa_core::attention::{Alignment, MaskKind, Outputs, Spec, Window};
 use elsa_core::dtype::{DType, Elements};
-use elsa_core::quorum::{Division, Task};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, BackwardPlanOptions, BindError, Engine, EngineOptions, PlanError, PlanOptions};
 use elsa_tests::cases::{Case, Data, MaskParams, Params, any_case, some_hard_cases};
@@ -174,7 +174,10 @@ fn finite_differences_agree() {
         sum
     };
     let mut all = vec![("scalar".to_string(), given.scalar())];
-    all.extend(engines(1).iter().map(|e| (e.backend().to_string(), given.engine(e, given.inputs(), None).0)));
+    for engine in engines(1) {
+        all.push((engine.backend().to_string(), given.engine(&engine, given.inputs(), None).0));
+        all.push((format!("tasks on {}", engine.backend()), of_seven_tasks(&engine, &given)));
+    }
     // A power of two, which elements of order one take exactly but for their last bits.
     let step = 1.0f32 / 1024.0;
     for (of, data) in [&case.q, &case.k, &case.v].into_iter().enumerate() {
@@ -382,60 +385,6 @@ fn problems_without_a_backward_pass_are_refused() {
     let shared = Spec { key: shared, ..Spec::new(DType::F32, of(4, 3), of(5, 3), of(5, 2), of(4, 2)) };
     let problem = BackwardProblem::new(&shared.check().unwrap()).unwrap();
     assert_eq!(problem.spec().key, of(5, 3));
-}
-
-/// Tasks of quorums, each alone, sum to the gradients of the whole.
-#[test]
-fn tasks_sum_to_the_whole() {
-    let mask = Some(MaskParams { kind: MaskKind::Bool, dims: vec![100, 117], density: 0.8 });
-    let causal = Some(Alignment::BottomRight);
-    let plain = Params { heads: 2, kv_heads: 1, batch: 2, ..Params::plain(100, 117, 12, 8) };
-    let cases = [plain.clone(), Params { mask, causal, lengths: true, ..plain }];
-    for (params, chunks) in cases.into_iter().zip([&[7][..], &[3, 7]]) {
-        let given = Given::of(&params.build("tasks")).unwrap();
-        let exact = given.exact();
-        let division = Division::new(chunks).unwrap();
-        let zeros = || {
-            let Found { query, key, value } = Found::room(&given.problem);
-            let zero = |x: Vec<f32>| vec![0.0; x.len()];
-            Found { query: zero(query), key: zero(key), value: zero(value) }
-        };
-        let mut sums: Vec<Found> = (0..=engines(2).len()).map(|_| zeros()).collect();
-        let mut structure = scalar::structure(&given.problem);
-        for number in 0..division.tasks() {
-            let task = Task::new(&division, &division.path(number).unwrap(), 100, 117).unwrap();
-            let inputs = BackwardInputs { task: Some(&task), ..given.inputs() };
-            let mut part = Found::room(&given.problem);
-            let mut scratch = vec![0.0; scalar::scratch_len(&given.problem).unwrap()];
-            scalar::run(&given.problem, &inputs, &mut part.gradients(), &mut scratch).unwrap();
-            let mut parts = vec![part];
-            parts.extend(engines(2).iter().map(|engine| given.engine(engine, inputs, None).0));
-            for (sum, mut part) in sums.iter_mut().zip(parts) {
-                // Tokens that the task does not hold get nothing.
-                let held = |token| {
-                    task.keys()
-                        .iter()
-                        .any(|run| (run.span().start..run.span().start + run.span().tokens).contains(&token))
-                };
-                for token in (0..117).filter(|token| !held(*token)) {
-                    let at = given.problem.spec().key.row(1, 0, token);
-                    assert_eq!(part.key[at..at + 12], [0.0; 12]);
-                }
-                sum.gradients().add(&given.problem, &task, &part.gradients()).unwrap();
-            }
-        }
-        structure.additions += division.tasks() as usize;
-        for sum in &sums {
-            exact.check(sum, &structure).unwrap();
-        }
-    }
-    // A task of longer sequences is refused.
-    let given = Given::of(&Params::plain(5, 6, 4, 4).build("short")).unwrap();
-    let division = Division::new(&[7]).unwrap();
-    let task = Task::new(&division, &division.path(0).unwrap(), 70, 70).unwrap();
-    let inputs = BackwardInputs { task: Some(&task), ..given.inputs() };
-    let error = inputs.check(&given.problem).unwrap_err();
-    assert!(matches!(error, E::Mismatch { argument: "q", of: "the task", .. }), "{error}");
 }
 
 /// A 16-bit output is rounded, and `D` with it: gradients are off by that and no more.

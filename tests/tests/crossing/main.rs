@@ -3,6 +3,7 @@
 
 mod append;
 mod backward;
+mod backward_tasks;
 mod bounds;
 mod certificate;
 mod certified;

@@ -46,12 +46,12 @@ fn compute(plan: &mut TaskPlan, case: &Case, inputs: &Inputs<'_>) -> (RowStates,
 }
 
 /// The tokens of `runs` as places in the whole, in the order of the task.
-fn places(runs: &[Run]) -> Vec<usize> {
+pub fn places(runs: &[Run]) -> Vec<usize> {
     runs.iter().flat_map(|run| run.span().start..run.span().start + run.span().tokens).collect()
 }
 
 /// The case with the tokens of `task` alone, dense in layout bhnd.
-fn gathered(case: &Case, task: &Task) -> Case {
+pub fn gathered(case: &Case, task: &Task) -> Case {
     let (rows, columns) = (places(task.queries()), places(task.keys()));
     let mut small = case.clone();
     let pick = |view: &mut View, data: &mut Data, tokens: &[usize]| {
@@ -146,7 +146,8 @@ fn check(engine: &Engine, case: &Case, division: &Division, paths: &[TaskPath]) 
     counts
 }
 
-fn all(division: &Division) -> Vec<TaskPath> {
+/// The tasks of full depth.
+pub fn all(division: &Division) -> Vec<TaskPath> {
     (0..division.tasks()).map(|number| division.path(number).unwrap()).collect()
 }
 

@@ -5,7 +5,6 @@ use crate::argument::ArgumentError;
 use crate::attention::data::Inputs;
 use crate::attention::operands::Operand;
 use crate::dtype::{DType, Elements};
-use crate::quorum::{Run, Task};
 use crate::view::View;
 
 /// What the forward pass knows of each row, `[batch, heads, queries]`, in natural-log units. The state is the better one:
@@ -41,6 +40,9 @@ impl Statistics<'_> {
 }
 
 /// The input tensors of a backward call. Shapes and strides are those of the [`BackwardProblem`].
+///
+/// With a [`Chunk`](crate::attention::Chunk) among the lengths, queries and keys are a part of a whole, whose statistics and
+/// outputs these rows have; the gradients are the shares of the call's pairs in those of the whole.
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardInputs<'a> {
     /// The inputs of the forward pass.
@@ -53,9 +55,6 @@ pub struct BackwardInputs<'a> {
     /// What the forward pass knows of each row. They must be those of these inputs: others give gradients of no
     /// attention.
     pub statistics: Statistics<'a>,
-    /// The task whose pairs count; `None` for all pairs. The tensors hold the tokens of the whole, and so do the gradients,
-    /// in which rows of other tokens are zero.
-    pub task: Option<&'a Task>,
 }
 
 /// Checks the type and the number of elements of a tensor.
@@ -73,32 +72,6 @@ fn covers(
     if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
 }
 
-/// The end of the last token of the runs, in the original sequence.
-fn end_of(runs: &[Run]) -> usize {
-    runs.iter().map(|run| run.span().start + run.span().tokens).max().unwrap_or(0)
-}
-
-/// Checks that a task divides the sequences of a problem.
-fn check_task(problem: &BackwardProblem, task: &Task) -> Result<(), ArgumentError> {
-    let spec = problem.forward().spec();
-    if spec.packed.is_some() {
-        return Err(ArgumentError::Conflict { argument: "task", other: "cu_seqlens_q" });
-    }
-    for (argument, view, runs) in [("q", &spec.query, task.queries()), ("k", &spec.key, task.keys())] {
-        let (found, needed) = (view.tokens(), end_of(runs));
-        if found < needed {
-            return Err(ArgumentError::Mismatch {
-                argument,
-                axis: "tokens",
-                found,
-                allowed: needed,
-                of: "the task",
-            });
-        }
-    }
-    Ok(())
-}
-
 impl BackwardInputs<'_> {
     /// Checks the inputs against `problem`: element types, buffer lengths, and sequence lengths.
     ///
@@ -107,12 +80,6 @@ impl BackwardInputs<'_> {
     pub fn check(&self, problem: &BackwardProblem) -> Result<(), ArgumentError> {
         let forward = problem.forward();
         self.forward.check(forward)?;
-        if self.forward.lengths.chunk.is_some() {
-            return Err(ArgumentError::Conflict { argument: "chunk", other: "d_out" });
-        }
-        if let Some(task) = self.task {
-            check_task(problem, task)?;
-        }
         let dtype = forward.spec().dtype;
         covers("out", &forward.spec().output, dtype, self.output)?;
         covers("d_out", &problem.spec().upstream, dtype, self.upstream)?;
@@ -148,34 +115,49 @@ pub struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Adds the gradients that a task gave, `part`, to these. Rows of tokens that the task does not hold are left alone.
+    /// Adds shares of the views of `of`, `shares`, to the rows of these from the places `at` on: of queries, of keys and
+    /// values. Each element is the sum of two, rounded once.
     ///
     /// # Errors
-    /// Returns an error if buffers are too short, or if the task does not divide the problem's sequences.
+    /// Returns an error if buffers are too short, if batch, heads or head sizes differ, or if shares lie beyond the end.
     pub fn add(
         &mut self,
         problem: &BackwardProblem,
-        task: &Task,
-        part: &Gradients<'_>,
+        shares: &Gradients<'_>,
+        of: &BackwardProblem,
+        at: [usize; 2],
     ) -> Result<(), ArgumentError> {
         self.check(problem)?;
-        part.check(problem)?;
-        check_task(problem, task)?;
-        let spec = problem.spec();
-        for (view, runs, to, from) in [
-            (&spec.query, task.queries(), &mut *self.query, &*part.query),
-            (&spec.key, task.keys(), &mut *self.key, &*part.key),
-            (&spec.value, task.keys(), &mut *self.value, &*part.value),
-        ] {
-            for b in 0..view.batch() {
-                for h in 0..view.heads() {
-                    for span in runs.iter().map(Run::span) {
-                        for token in span.start..span.start + span.tokens {
-                            let at = view.row(b, h, token);
-                            let row = at..at + view.dim();
-                            let pairs = to[row.clone()].iter_mut().zip(&from[row]);
-                            pairs.for_each(|(to, from)| *to += from);
-                        }
+        shares.check(of)?;
+        let (to, from) = (problem.spec(), of.spec());
+        let views = [
+            ("d_q", &to.query, &from.query, at[0], &mut *self.query, &*shares.query),
+            ("d_k", &to.key, &from.key, at[1], &mut *self.key, &*shares.key),
+            ("d_v", &to.value, &from.value, at[1], &mut *self.value, &*shares.value),
+        ];
+        for (argument, to, from, at, ..) in &views {
+            let end = at.saturating_add(from.tokens());
+            for (axis, found, allowed) in [
+                ("batch", from.batch(), to.batch()),
+                ("heads", from.heads(), to.heads()),
+                ("head size", from.dim(), to.dim()),
+                // The shares' last token, and that of the whole.
+                ("tokens", end.max(to.tokens()), to.tokens()),
+            ] {
+                if found != allowed {
+                    let of = "the gradient";
+                    return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of });
+                }
+            }
+        }
+        for (_, to, from, at, sums, shares) in views {
+            for b in 0..from.batch() {
+                for h in 0..from.heads() {
+                    for token in 0..from.tokens() {
+                        let (start, share) = (to.row(b, h, at + token), from.row(b, h, token));
+                        let sums = &mut sums[start..start + to.dim()];
+                        let shares = &shares[share..share + to.dim()];
+                        sums.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share);
                     }
                 }
             }

@@ -50,9 +50,11 @@
 //!
 //! # Over tasks of quorums
 //!
-//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks. With a task in the
-//! [`BackwardInputs`] only its pairs count ([`owned`]), and the gradients are its part of equation 6. The statistics are
-//! those of the whole, so that parts need no common denominator; [`Gradients::add`] sums them, in the order of the tasks.
+//! Every sum above runs over pairs, and [`crate::quorum`] divides the pairs among tasks: into tiles of a run of queries and a
+//! range of keys ([`Task::pairs`](crate::quorum::Task::pairs)). A call with a [`Chunk`](crate::attention::Chunk) computes
+//! such a tile by the rules of the whole, and its gradients are the tile's shares of equation 6. The statistics are those of
+//! the whole, so that shares need no common denominator: [`Gradients::add`] sums them into the shares of the task, and those
+//! of all tasks into the gradients. Each sum of two is one more of the `additions` of [`Structure`].
 //!
 //! # The error
 //!
@@ -62,8 +64,7 @@
 //! | item | duty |
 //! |---|---|
 //! | [`BackwardSpec`], [`BackwardProblem`] | shapes and strides |
-//! | [`BackwardInputs`], [`Statistics`], [`Gradients`] | the data of a call |
-//! | [`owned`], [`owns`], [`disown`] | the pairs of a task |
+//! | [`BackwardInputs`], [`Statistics`], [`Gradients`] | the data of a call, and sums of shares |
 //! | [`RowWeights`] | probabilities from scores, by state or log-sum-exp |
 //! | [`choose`], [`BackwardChoice`], [`BackwardLayout`] | parts, chunks, workers and the workspace |
 //! | [`scalar`] | the scalar fallback, without an allocator |
@@ -71,7 +72,6 @@
 
 mod bound;
 mod data;
-mod owned;
 mod plan;
 mod problem;
 pub mod reference;
@@ -80,7 +80,6 @@ mod weights;
 
 pub use bound::Structure;
 pub use data::{BackwardInputs, Gradients, Statistics};
-pub use owned::{disown, owned, owns};
 pub use plan::{
     BackwardChoice, BackwardKernelSpec, BackwardLayout, BackwardOptions, BackwardRegions, MOST_PARTS, choose,
 };

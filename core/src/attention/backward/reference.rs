@@ -3,7 +3,8 @@
 //! It takes neither an output nor statistics of a forward pass: probabilities are those of
 //! [`crate::attention::reference`], and `D_i` is `Σ_j p_ij dp_ij`. Which pairs there are, and their probabilities, is
 //! decided key by key there. Pairs that a row does not attend, or whose score is `−∞`, are not visited, whatever their key
-//! and value hold.
+//! and value hold. Probabilities are those of the keys of the call: shares of a whole, of which the keys are a chunk, are not
+//! what it computes.
 
 use super::data::BackwardInputs;
 use super::problem::BackwardProblem;

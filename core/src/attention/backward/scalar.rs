@@ -6,7 +6,6 @@
 
 use super::bound::Structure;
 use super::data::{BackwardInputs, Gradients, Statistics};
-use super::owned::owns;
 use super::problem::BackwardProblem;
 use super::weights::{RowWeights, sech_squared, upstream_dot};
 use crate::argument::ArgumentError;
@@ -175,9 +174,6 @@ impl Call<'_> {
         let weights = RowWeights::of(Statistics::get(&inputs.statistics, row), 1.0);
         let added = forward.modifies(batch).then(|| Added::new(forward, &inputs.forward));
         for j in start..end {
-            if inputs.task.is_some_and(|task| !owns(task, i, j)) {
-                continue;
-            }
             let mut bias = 0.0;
             if let Some(added) = &added {
                 bias = added.at(batch, head, i, j);

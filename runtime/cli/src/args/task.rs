@@ -13,8 +13,8 @@ pub struct TaskArgs {
     /// 73, 91, 133, 183, 273, 307, 381, 553, 651, 757, 871, 993, 1057 [default: the N of --task]
     #[arg(long, value_name = "C[,C...]", allow_hyphen_values = true, value_parser = chunks)]
     pub quorum: Option<Chunks>,
-    /// Compute task I of the N of the division alone, counted from 0, and write its states to --state-out. elsa merge joins
-    /// the files of all tasks
+    /// Compute task I of the N of the division alone, counted from 0, and write its states to --state-out, of elsa backward
+    /// its shares to --shares-out. elsa merge joins the files of all tasks
     #[arg(long, value_name = "I/N", allow_hyphen_values = true, value_parser = number, conflicts_with = "task_path")]
     pub task: Option<Number>,
     /// As --task, by the task's number at each level, such as 0.3.1. Fewer levels than --quorum has make a larger task, and
@@ -72,6 +72,16 @@ fn tokens(text: &str) -> Result<[usize; 2], String> {
     tokens.ok_or_else(|| "allowed: tokens of the whole, or its queries and keys with a comma".into())
 }
 
+fn needs_task(given: bool, argument: &'static str) -> Result<(), Error> {
+    match given {
+        true => {
+            let (found, allowed) = ("given without --task or --task-path".into(), "with one of them".into());
+            Err(Error::Argument { argument, found, allowed })
+        }
+        false => Ok(()),
+    }
+}
+
 impl TaskArgs {
     /// Whether a task is asked for.
     #[must_use]
@@ -84,17 +94,16 @@ impl TaskArgs {
     /// # Errors
     /// The first one that is.
     pub fn unused(&self) -> Result<(), Error> {
-        match [(self.quorum.is_some(), "quorum"), (self.gathered, "gathered")]
-            .into_iter()
-            .find(|(given, _)| *given)
-        {
-            Some((_, argument)) => {
-                let (found, allowed) =
-                    ("given without --task or --task-path".into(), "with one of them".into());
-                Err(Error::Argument { argument, found, allowed })
-            }
-            None => Ok(()),
-        }
+        needs_task(self.quorum.is_some(), "quorum")?;
+        self.unused_but_quorum()
+    }
+
+    /// The same of a command that computes all tasks of a division, too.
+    ///
+    /// # Errors
+    /// The first one that is.
+    pub fn unused_but_quorum(&self) -> Result<(), Error> {
+        needs_task(self.gathered, "gathered")
     }
 
     /// The division and the task's path.

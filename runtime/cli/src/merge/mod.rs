@@ -1,36 +1,39 @@
-//! `elsa merge`: the states of all tasks of a division, joined to the answer of the whole.
+//! `elsa merge`: the states of all tasks of a division, joined to the answer of the whole; or their shares of gradients.
 // Doc comments of flags are their help texts, where brackets hold shapes.
 #![allow(rustdoc::broken_intra_doc_links)]
+
+mod members;
 
 use crate::args::{FILE, layouts};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::memory::{Buffer, zeros};
 use crate::report;
-use crate::task::file::{Description, Whole};
+use crate::task::file::{Kind, Whole};
+use crate::task::shares;
+use crate::tensor::Source;
 use crate::tensor::output::{Content, Output, Writer};
-use crate::tensor::{Fault, InputFile, Source};
 use clap::Args;
 use elsa_core::attention::Operand;
-use elsa_core::quorum::{QuorumError, Task, TaskPath, Tree};
 use elsa_core::view::{Layout, View};
-use elsa_runtime::TaskMerge;
+use elsa_runtime::{GradientMerge, RowStates, TaskGradients, TaskMerge};
+use members::{Member, tree};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
-
-/// The argument of the files, in messages.
-const STATES: &str = "STATES";
 
 /// The text below the flags.
 const HELP: &str = "\
 Examples:
   elsa run --q q.npy --k k.npy --v v.npy --quorum 7 --task 0/7 --state-out task0.npz
-  elsa merge task0.npz task1.npz task2.npz task3.npz task4.npz task5.npz task6.npz --out y.npy
+  elsa merge task0.npz task1.npz task2.npz task3.npz task4.npz task5.npz task6.npz --out y.npy --state-out y.npz
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 --shares-out grad0.npz
+  elsa merge grad0.npz grad1.npz grad2.npz grad3.npz grad4.npz grad5.npz grad6.npz --dq-out dq.npy --dk-out dk.npy \
+--dv-out dv.npy
 The first is done for each task, 0/7 to 6/7, by as many boards or processes; each reads l/c of the tokens, with c = l (l - 1) + 1
 chunks: 3 of 7. --quorum 7,7 divides each task again. --task-path 3 beside 0.0 to 0.6 and so on mixes tasks of two depths.
 States are maxima, sums and weighted sums of rows, so no score overflows, and they merge in the order of the tasks, whatever the
-order of the files: the same files give the same bits.
+order of the files: the same files give the same bits. Shares of gradients are added by the same tree.
 Exit status: 0 done; 2 a task is missing, given twice or foreign, or a file is no task's, and nothing was written; 3 the system
 failed.";
 
@@ -38,13 +41,14 @@ failed.";
 #[derive(Args, Debug)]
 #[command(override_usage = "elsa merge <STATES>... --out <FILE> [OPTIONS]", after_help = HELP)]
 pub struct MergeArgs {
-    /// The files that elsa run --task has written, of all tasks, in any order
+    /// The files that elsa run --task has written, of all tasks, in any order; or those of elsa backward --task
     #[arg(required = true, value_name = "STATES")]
     pub states: Vec<PathBuf>,
     /// Output, of the inputs' type (bf16 goes to .npy as f32)
-    #[arg(long, value_name = FILE, required_unless_present_any = ["lse_out", "state_out"])]
+    #[arg(long, value_name = FILE,
+        required_unless_present_any = ["lse_out", "state_out", "dq_out", "dk_out", "dv_out"])]
     pub out: Option<Source>,
-    /// Order of axes of the output: bhnd is [batch, heads, queries, dim], bnhd is [batch, queries, heads, dim], bnc is [batch,
+    /// Order of axes of the output, or the gradients: bhnd is [batch, heads, queries, dim], bnhd is [batch, queries, heads, dim], bnc is [batch,
     /// queries, heads*dim] [default: bhnd]
     #[arg(long, value_parser = layouts())]
     pub layout: Option<Layout>,
@@ -54,6 +58,15 @@ pub struct MergeArgs {
     /// Write the state of each row as .npz: m, S, W, in natural-log units
     #[arg(long, value_name = "FILE.npz")]
     pub state_out: Option<PathBuf>,
+    /// Gradient of q, f32, of shares
+    #[arg(long, value_name = FILE)]
+    pub dq_out: Option<Source>,
+    /// Gradient of k, f32, of shares
+    #[arg(long, value_name = FILE)]
+    pub dk_out: Option<Source>,
+    /// Gradient of v, f32, of shares
+    #[arg(long, value_name = FILE)]
+    pub dv_out: Option<Source>,
     /// Print a machine-readable report
     #[arg(long)]
     pub json: bool,
@@ -76,11 +89,60 @@ struct Report {
     ms: f64,
 }
 
-/// A file with what it says about itself.
-struct Member<'a> {
-    path: &'a Path,
-    description: Description,
-    task: Task,
+impl MergeArgs {
+    /// Requires that each output is one of what the files hold.
+    fn check(&self, kind: Kind) -> Result<(), Error> {
+        let [of_states, of_gradients] = [
+            [
+                (self.out.is_some(), "out"),
+                (self.lse_out.is_some(), "lse-out"),
+                (self.state_out.is_some(), "state-out"),
+            ],
+            [
+                (self.dq_out.is_some(), "dq-out"),
+                (self.dk_out.is_some(), "dk-out"),
+                (self.dv_out.is_some(), "dv-out"),
+            ],
+        ];
+        let (foreign, allowed) = match kind {
+            Kind::States => (of_gradients, "out, --lse-out or --state-out"),
+            Kind::Gradients => (of_states, "dq-out, --dk-out or --dv-out"),
+        };
+        match foreign.into_iter().find(|(given, _)| *given) {
+            Some((_, argument)) => {
+                let found = format!("given for files of {}", kind.name());
+                Err(Error::Argument { argument, found, allowed: format!("--{allowed}") })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the files of a whole add up to.
+struct Sums {
+    /// Pairs of a query and a key, for one head.
+    pairs: u128,
+    /// Query and key tokens.
+    tokens: [usize; 2],
+    /// Bytes that were read.
+    bytes: usize,
+}
+
+impl Sums {
+    /// Reads each file in the order of the tree, and pushes what it holds.
+    fn of(
+        members: &[Member<'_>],
+        mut push: impl FnMut(&Member<'_>) -> Result<usize, Error>,
+    ) -> Result<Sums, Error> {
+        let mut sums = Sums { pairs: 0, tokens: [0; 2], bytes: 0 };
+        for member in members {
+            let task = &member.task;
+            sums.bytes += push(member)?;
+            sums.pairs += task.pair_count();
+            sums.tokens = [sums.tokens[0] + task.query_tokens(), sums.tokens[1] + task.key_tokens()];
+        }
+        Ok(sums)
+    }
 }
 
 /// Runs the command.
@@ -91,10 +153,36 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
     let mut members = Vec::new();
     for path in &args.states {
-        let (description, task) = with(path, |mut file, length| Description::read(&mut file, length))?;
-        members.push(Member { path, description, task });
+        members.push(Member::open(path)?);
     }
-    let whole = tree(&mut members)?;
+    let (kind, whole) = tree(&mut members)?;
+    args.check(kind)?;
+    let (sums, first, shape) = match kind {
+        Kind::States => states(args, &members, &whole)?,
+        Kind::Gradients => gradients(args, &members, &whole)?,
+    };
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    let tasks = members.len();
+    if args.json {
+        let what = match kind {
+            Kind::States => "merge",
+            Kind::Gradients => "merge of gradients",
+        };
+        let Sums { pairs, tokens, bytes: bytes_read } = sums;
+        let (dtype, pairs) = (whole.dtype().name(), pairs as f64);
+        let report = Report { what, tasks, shape: whole.shape, dtype, pairs, tokens, bytes_read, ms };
+        report::json(&mut std::io::stdout().lock(), &report)?;
+    } else {
+        say(&format!("wrote {} {shape:?} of {tasks} tasks in {ms:.3} ms", one_line(&first)));
+    }
+    Ok(())
+}
+
+/// The outputs' totals, the file that is named first, and the shape of what it holds.
+type Done = (Sums, String, Vec<usize>);
+
+/// Merges states.
+fn states(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
     let mut writer = Writer::default();
     for (operand, source) in [(Operand::Output, &args.out), (Operand::LogSumExp, &args.lse_out)] {
         if let Some(source) = source {
@@ -104,33 +192,17 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     if let Some(path) = &args.state_out {
         writer.add_archive("state-out", path)?;
     }
-
     let [batch, heads, _, queries, _, _, dim] = whole.shape;
     let mut merge = TaskMerge::new(whole.sequences(), queries, dim, members.len())?;
-    let (mut pairs, mut tokens, mut bytes_read) = (0, [0; 2], 0);
-    for Member { path, description, task } in &members {
-        let states = with(path, |mut file, length| {
-            // The file may be another one by now.
-            let (now, _) = Description::read(&mut file, length)?;
-            match now == *description {
-                true => Ok(Some(description.states(task, &mut file, length)?)),
-                false => Ok(None),
-            }
-        })?;
-        let states = states.ok_or_else(|| Error::Changed { argument: STATES, path: path.to_path_buf() })?;
-        merge.push(task.queries(), &states)?;
-        pairs += task.pair_count();
-        tokens = [tokens[0] + task.query_tokens(), tokens[1] + task.key_tokens()];
-        bytes_read += 4 * (2 * states.m.len() + states.w.len());
-    }
+    let sums = Sums::of(members, |member| {
+        let states = member.read(|description, task, file, length| description.states(task, file, length))?;
+        merge.push(member.task.queries(), &states)?;
+        Ok(4 * (2 * states.m.len() + states.w.len()))
+    })?;
     let states = merge.finish();
 
     let layout = args.layout.unwrap_or(Layout::Bhnd);
-    let shape = match layout {
-        Layout::Bhnd => vec![batch, heads, queries, dim],
-        Layout::Bnhd => vec![batch, queries, heads, dim],
-        Layout::Bnc => vec![batch, queries, heads.saturating_mul(dim)],
-    };
+    let shape = shape(layout, [batch, heads, queries, dim]);
     let mut contents = Vec::new();
     if args.out.is_some() {
         let view = View::dense("out", layout, &shape, Some(heads))?;
@@ -146,88 +218,63 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     }
     if args.state_out.is_some() {
         let array = |shape: Vec<usize>, data| Content { shape, data: Buffer::F32(data) }.into();
+        let RowStates { m, s, w } = states;
         contents.push(Output::Archive(vec![
-            ("m", array(rows.clone(), states.m)),
-            ("S", array(rows, states.s)),
-            ("W", array(vec![batch, heads, queries, dim], states.w)),
+            ("m", array(rows.clone(), m)),
+            ("S", array(rows, s)),
+            ("W", array(vec![batch, heads, queries, dim], w)),
         ]));
     }
     writer.commit(&contents)?;
-    let ms = start.elapsed().as_secs_f64() * 1e3;
-    if args.json {
-        let (what, tasks, dtype) = ("merge", members.len(), whole.dtype().name());
-        let pairs = pairs as f64;
-        let report = Report { what, tasks, shape: whole.shape, dtype, pairs, tokens, bytes_read, ms };
-        report::json(&mut std::io::stdout().lock(), &report)?;
-    } else {
-        let first = args.out.as_ref().or(args.lse_out.as_ref()).map(ToString::to_string);
-        let first = first.or(args.state_out.as_ref().map(|path| path.display().to_string()));
-        let first = one_line(&first.unwrap_or_default());
-        say(&format!("wrote {first} {shape:?} of {} tasks in {ms:.3} ms", members.len()));
-    }
-    Ok(())
+    let first = args.out.as_ref().or(args.lse_out.as_ref()).map(ToString::to_string);
+    let first = first.or(args.state_out.as_ref().map(|path| path.display().to_string()));
+    Ok((sums, first.unwrap_or_default(), shape))
 }
 
-/// Opens the file at `path`, and calls `read` with it and its length.
-fn with<T>(path: &Path, read: impl FnOnce(&std::fs::File, u64) -> Result<T, Fault>) -> Result<T, Error> {
-    let (argument, owned) = (STATES, || path.to_path_buf());
-    let unread = |source| Error::Read { argument, path: owned(), source };
-    let file = InputFile::open(path).map_err(unread)?;
-    let done = read(file.reader(), file.length());
-    if !file.unchanged() {
-        return Err(Error::Changed { argument, path: owned() });
+/// Adds shares of gradients.
+fn gradients(args: &MergeArgs, members: &[Member<'_>], whole: &Whole) -> Result<Done, Error> {
+    let layout = args.layout.unwrap_or(Layout::Bhnd);
+    let [batch, heads, kv_heads, queries, keys, dim, value_dim] = whole.shape;
+    let mut writer = Writer::default();
+    let mut outputs = Vec::new();
+    for (argument, source, [heads, tokens, dim]) in [
+        ("d_q", &args.dq_out, [heads, queries, dim]),
+        ("d_k", &args.dk_out, [kv_heads, keys, dim]),
+        ("d_v", &args.dv_out, [kv_heads, keys, value_dim]),
+    ] {
+        let shape = shape(layout, [batch, heads, tokens, dim]);
+        let view = View::dense(argument, layout, &shape, Some(heads))?;
+        if let Some(source) = source {
+            writer.add(flag(argument), source)?;
+        }
+        outputs.push((argument, source, shape, view));
     }
-    done.map_err(|fault| match fault {
-        Fault::Content(source) => Error::Tensor { argument, path: owned(), source },
-        Fault::Io(source) => unread(source),
-        Fault::Memory(bytes) => Error::Memory { argument, bytes },
-    })
+    let mut merge = GradientMerge::new(&whole.gradients(), members.len()).map_err(shares)?;
+    let sums = Sums::of(members, |member| {
+        let shares = member.read(|description, task, file, length| description.shares(task, file, length))?;
+        merge.push(&member.task, &shares)?;
+        Ok(4 * (shares.query.len() + shares.key.len() + shares.value.len()))
+    })?;
+    let TaskGradients { query, key, value } = merge.finish();
+    let (mut contents, mut first) = (Vec::new(), None);
+    for ((argument, source, shape, view), dense) in outputs.into_iter().zip([query, key, value]) {
+        if let Some(source) = source {
+            let mut data = zeros(flag(argument), view.extent())?;
+            TaskGradients::lay(&dense, &view, &mut data);
+            first.get_or_insert_with(|| (source.to_string(), shape.clone()));
+            contents.push(Output::Tensor(Content { shape, data: Buffer::F32(data) }));
+        }
+    }
+    writer.commit(&contents)?;
+    let (first, shape) = first.unwrap_or_default();
+    Ok((sums, first, shape))
 }
 
-/// Brings the files into the order of their tree. Returns what they belong to.
-///
-/// # Errors
-/// Files of different wholes, and tasks that are missing or doubled.
-fn tree(members: &mut [Member<'_>]) -> Result<Whole, Error> {
-    let Some(first) = members.first() else {
-        return Err(Error::States("no file; allowed: the files of all tasks".into()));
-    };
-    let whole = first.description.whole.clone();
-    for Member { path, description, .. } in &*members {
-        if let Some((name, found, allowed)) = whole.difference(&description.whole) {
-            return Err(Error::States(format!(
-                "{}: {name} {found}; allowed: {allowed}, as {} has",
-                path.display(),
-                first.path.display()
-            )));
-        }
-    }
-    let division = whole.division().map_err(|_| Error::States("no division".into()))?;
-    members.sort_by_key(|member| member.description.path);
-    let mut paths: Vec<TaskPath> = members.iter().map(|member| member.description.path).collect();
-    let at = |path: TaskPath| {
-        let of = |member: &&Member<'_>| member.description.path == path;
-        members.iter().filter(of).map(|member| member.path.display().to_string()).collect::<Vec<_>>()
-    };
-    match Tree::new(&division, &mut paths) {
-        Ok(_) => Ok(whole),
-        Err(QuorumError::Doubled { path }) => Err(Error::States(format!(
-            "{}: task {path} is there twice, or below another; allowed: each task once",
-            at(path).join(", ")
-        ))),
-        Err(QuorumError::Missing { path }) => {
-            let quorum: Vec<String> = whole.quorum.iter().map(ToString::to_string).collect();
-            let which = match division.number(&path) {
-                Some(number) => format!("--task {number}/{}", division.tasks()),
-                None => format!("--task-path {path}"),
-            };
-            Err(Error::States(format!(
-                "task {path} is missing; allowed: all tasks. Repeat it: elsa run --q FILE --k FILE --v FILE{} --quorum {} \
-                 {which} --state-out FILE.npz",
-                whole.flags(),
-                quorum.join(",")
-            )))
-        }
-        Err(other) => Err(Error::States(other.to_string())),
+/// The axes of a tensor of batch, heads, tokens and head size in a layout.
+fn shape(layout: Layout, [batch, heads, tokens, dim]: [usize; 4]) -> Vec<usize> {
+    match layout {
+        Layout::Bhnd => vec![batch, heads, tokens, dim],
+        Layout::Bnhd => vec![batch, tokens, heads, dim],
+        Layout::Bnc => vec![batch, tokens, heads.saturating_mul(dim)],
     }
 }

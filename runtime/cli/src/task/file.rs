@@ -1,8 +1,10 @@
-//! Files of a task's states: an `.npz` archive that NumPy reads, and that says to which task of which problem it belongs.
+//! Files of a task's states, or of its shares of gradients: an `.npz` archive that NumPy reads, and that says to which task
+//! of which problem it belongs.
 //!
 //! | array | type, shape | holds |
 //! |---|---|---|
 //! | `version` | i64 `[1]` | 1 |
+//! | `kind` | i64 `[1]` | 0 states, 1 shares of gradients |
 //! | `quorum` | i64 `[levels]` | chunks of each level |
 //! | `path` | i64 `[depth]` | the task: its number at each level |
 //! | `shape` | i64 `[7]` | of the whole: batch, heads, key heads, queries, keys, head size, head size of values |
@@ -11,8 +13,13 @@
 //! | `kv_lens` | i64 `[batch]`, or `[0]` | key lengths |
 //! | `fingerprint` | i64 `[1]` | of all that describes the problem: 64-bit FNV-1a |
 //! | `runs` | i64 `[runs, 2]` | first token and number of tokens of each run of queries, in the order of the rows |
+//! | `key_runs` | i64 `[runs, 2]` | of shares, the same of keys |
 //! | `m`, `S` | f32 `[batch, heads, rows]` | references, sums |
 //! | `W` | f32 `[batch, heads, rows, head size of values]` | weighted sums |
+//! | `dq` | f32 `[batch, heads, rows, head size]` | shares of the gradient of the queries |
+//! | `dk`, `dv` | f32 `[batch, key heads, key rows, head size]`, and of values | shares of those of keys and values |
+//!
+//! A file holds `m`, `S`, `W`, or `dq`, `dk`, `dv`.
 //!
 //! The reader trusts nothing in a file: sizes must be those that the description implies, runs those of the task.
 
@@ -23,7 +30,7 @@ use crate::tensor::{Accept, Data, Fault, Format, Stored, read};
 use elsa_core::attention::{Alignment, Lengths, MaskKind, Problem};
 use elsa_core::dtype::DType;
 use elsa_core::quorum::{Division, Run, Task, TaskPath};
-use elsa_runtime::RowStates;
+use elsa_runtime::{GradientSizes, RowStates, TaskGradients};
 use std::io::{Read, Seek};
 
 /// The version of the arrays.
@@ -50,9 +57,31 @@ pub struct Whole {
     lengths: Vec<i64>,
 }
 
+/// What the files of a whole's tasks hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// States of rows, by `elsa run --task`.
+    States,
+    /// Shares of gradients, by `elsa backward --task`.
+    Gradients,
+}
+
+impl Kind {
+    /// The word for it in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::States => "states",
+            Kind::Gradients => "shares of gradients",
+        }
+    }
+}
+
 /// A task of a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
+    /// What its file holds.
+    pub kind: Kind,
     /// To what it belongs.
     pub whole: Whole,
     /// Its path.
@@ -60,7 +89,7 @@ pub struct Description {
 }
 
 fn broken(found: impl Into<String>, allowed: &'static str) -> Fault {
-    TensorError::Format { format: "task's states", found: found.into(), allowed }.into()
+    TensorError::Format { format: "task's file", found: found.into(), allowed }.into()
 }
 
 impl Whole {
@@ -123,6 +152,14 @@ impl Whole {
         let chunks: Option<Vec<usize>> = self.quorum.iter().map(|c| usize::try_from(*c).ok()).collect();
         let made = chunks.and_then(|chunks| Division::new(&chunks).ok());
         made.ok_or_else(|| broken(format!("quorum {:?}", self.quorum), "chunks that have an interest set"))
+    }
+
+    /// The sizes of the gradients.
+    #[must_use]
+    pub const fn gradients(&self) -> GradientSizes {
+        let [batch, heads, kv_heads, queries, keys, dim, value_dim] = self.shape;
+        let (query_sequences, key_sequences) = (batch * heads, batch * kv_heads);
+        GradientSizes { query_sequences, key_sequences, queries, keys, dim, value_dim }
     }
 
     /// Batch times heads.
@@ -194,25 +231,44 @@ impl Whole {
 }
 
 impl Description {
-    /// Of a problem's task.
+    /// The arrays of a file of states.
     #[must_use]
-    pub fn new(whole: Whole, path: TaskPath) -> Description {
-        Description { whole, path }
+    pub fn states_to_arrays(&self, task: &Task, states: RowStates) -> Vec<(&'static str, Array)> {
+        let [batch, heads, .., dim] = self.whole.shape;
+        let rows = task.query_tokens();
+        let mut arrays = self.arrays(task);
+        arrays.push(("m", float(&[batch, heads, rows], states.m)));
+        arrays.push(("S", float(&[batch, heads, rows], states.s)));
+        arrays.push(("W", float(&[batch, heads, rows, dim], states.w)));
+        arrays
     }
 
-    /// The arrays of the file.
+    /// The arrays of a file of shares.
     #[must_use]
-    pub fn arrays(&self, runs: &[Run], states: RowStates) -> Vec<(&'static str, Array)> {
-        let Description { whole, path } = self;
+    pub fn shares_to_arrays(&self, task: &Task, shares: TaskGradients) -> Vec<(&'static str, Array)> {
+        let mut arrays = self.arrays(task);
+        arrays.push(("key_runs", places(task.keys())));
+        let [query, key, value] = self.share_shapes(task);
+        arrays.push(("dq", float(&query, shares.query)));
+        arrays.push(("dk", float(&key, shares.key)));
+        arrays.push(("dv", float(&value, shares.value)));
+        arrays
+    }
+
+    /// The shapes of the shares of `task`.
+    fn share_shapes(&self, task: &Task) -> [[usize; 4]; 3] {
+        let [batch, heads, kv_heads, _, _, dim, value_dim] = self.whole.shape;
+        let (queries, keys) = (task.query_tokens(), task.key_tokens());
+        [[batch, heads, queries, dim], [batch, kv_heads, keys, dim], [batch, kv_heads, keys, value_dim]]
+    }
+
+    /// The arrays that describe.
+    fn arrays(&self, task: &Task) -> Vec<(&'static str, Array)> {
+        let Description { kind, whole, path } = self;
         let list = |data: Vec<i64>| Array::Integers { shape: vec![data.len()], data };
-        let float =
-            |shape: &[usize], data| Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) });
-        let [batch, heads, .., dim] = whole.shape;
-        let rows = runs.iter().map(|run| run.span().tokens).sum();
-        let places =
-            runs.iter().flat_map(|run| [run.span().start as i64, run.span().tokens as i64]).collect();
         vec![
             ("version", list(vec![VERSION])),
+            ("kind", list(vec![*kind as i64])),
             ("quorum", list(whole.quorum.clone())),
             ("path", list(path.digits().iter().map(|digit| i64::from(*digit)).collect())),
             ("shape", list(whole.shape.map(|n| n as i64).to_vec())),
@@ -220,10 +276,7 @@ impl Description {
             ("factors", float(&[2], whole.factors.map(f32::from_bits).to_vec())),
             ("kv_lens", list(whole.lengths.clone())),
             ("fingerprint", list(vec![whole.fingerprint()])),
-            ("runs", Array::Integers { shape: vec![runs.len(), 2], data: places }),
-            ("m", float(&[batch, heads, rows], states.m)),
-            ("S", float(&[batch, heads, rows], states.s)),
-            ("W", float(&[batch, heads, rows, dim], states.w)),
+            ("runs", places(task.queries())),
         ]
     }
 
@@ -236,6 +289,13 @@ impl Description {
         if version != [VERSION] {
             return Err(broken(format!("version {version:?}"), "version 1"));
         }
+        let kind = match integers(file, length, "kind")?[..] {
+            [0] => Kind::States,
+            [1] => Kind::Gradients,
+            ref other => {
+                return Err(broken(format!("kind {other:?}"), "0 (states) or 1 (shares of gradients)"));
+            }
+        };
         let quorum = integers(file, length, "quorum")?;
         let digits = integers(file, length, "path")?;
         let shape = integers(file, length, "shape")?;
@@ -270,12 +330,14 @@ impl Description {
         let (queries, keys) = (whole.shape[3], whole.shape[4]);
         let task = Task::new(&whole.division()?, &path, queries, keys)
             .map_err(|e| broken(e.to_string(), "a task of its division"))?;
-        let runs = integers(file, length, "runs")?;
-        let wanted = task.queries().iter().flat_map(|run| [run.span().start, run.span().tokens]);
-        if !runs.iter().copied().eq(wanted.map(|n| n as i64)) {
-            return Err(broken("runs of another task", "those of the task"));
+        let of_keys = (kind == Kind::Gradients).then_some(("key_runs", task.keys()));
+        for (name, runs) in [("runs", task.queries())].into_iter().chain(of_keys) {
+            let found = integers(file, length, name)?;
+            if !found.into_iter().eq(numbers(runs)) {
+                return Err(broken(format!("{name} of another task"), "those of the task"));
+            }
         }
-        Ok((Description { whole, path }, task))
+        Ok((Description { kind, whole, path }, task))
     }
 
     /// Reads the states of `task`, which is the description's, from the same file.
@@ -289,19 +351,52 @@ impl Description {
         length: u64,
     ) -> Result<RowStates, Fault> {
         let [batch, heads, .., dim] = self.whole.shape;
-        let rows = [batch, heads, task.query_tokens()];
-        let mut state = |name, shape: &[usize]| {
-            let (found, data) = floats(file, length, name)?;
-            match found == shape {
-                true => Ok(data),
-                false => {
-                    Err(broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task"))
-                }
-            }
-        };
-        let (m, s) = (state("m", &rows)?, state("S", &rows)?);
-        let w = state("W", &[batch, heads, rows[2], dim])?;
-        Ok(RowStates { m, s, w })
+        let rows = task.query_tokens();
+        Ok(RowStates {
+            m: array(file, length, "m", &[batch, heads, rows])?,
+            s: array(file, length, "S", &[batch, heads, rows])?,
+            w: array(file, length, "W", &[batch, heads, rows, dim])?,
+        })
+    }
+
+    /// Reads the shares of `task`, which is the description's, from the same file.
+    ///
+    /// # Errors
+    /// As [`Description::states`].
+    pub fn shares(
+        &self,
+        task: &Task,
+        file: &mut (impl Read + Seek),
+        length: u64,
+    ) -> Result<TaskGradients, Fault> {
+        let [query, key, value] = self.share_shapes(task);
+        Ok(TaskGradients {
+            query: array(file, length, "dq", &query)?,
+            key: array(file, length, "dk", &key)?,
+            value: array(file, length, "dv", &value)?,
+        })
+    }
+}
+
+/// The first token and the number of tokens of each run.
+fn numbers(runs: &[Run]) -> impl Iterator<Item = i64> + '_ {
+    runs.iter().flat_map(|run| [run.span().start as i64, run.span().tokens as i64])
+}
+
+fn places(runs: &[Run]) -> Array {
+    Array::Integers { shape: vec![runs.len(), 2], data: numbers(runs).collect() }
+}
+
+fn float(shape: &[usize], data: Vec<f32>) -> Array {
+    Array::Float(Content { shape: shape.to_vec(), data: Buffer::F32(data) })
+}
+
+/// The numbers of an array of a given shape.
+fn array(file: &mut (impl Read + Seek), length: u64, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
+    let (found, data) = floats(file, length, name)?;
+    match found == shape {
+        true => Ok(data),
+        false => Err(broken(format!("{name} of shape {found:?}, not {shape:?}"), "the rows of the task")),
     }
 }
 

@@ -4,13 +4,13 @@
 use crate::common::{Desk, Sizes, attention, count, distance, noise};
 use serde_json::Value;
 
-const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 19, nk: 45, d: 16, dv: 12 };
+pub const N: Sizes = Sizes { b: 2, h: 4, hk: 2, nq: 19, nk: 45, d: 16, dv: 12 };
 
 const FILES: &str = "backward --q @q.npy --k @k.npy --v @v.npy --d-out @dy.npy --dq-out @dq.npy --dk-out @dk.npy \
                      --dv-out @dv.npy";
-const WRITTEN: [&str; 3] = ["dq.npy", "dk.npy", "dv.npy"];
+pub const WRITTEN: [&str; 3] = ["dq.npy", "dk.npy", "dv.npy"];
 
-fn desk() -> (Desk, [Vec<f32>; 4]) {
+pub fn desk() -> (Desk, [Vec<f32>; 4]) {
     let desk = Desk::new();
     let data = [
         noise(1, count(&N.q())).iter().map(|x| x * 3.0).collect(),
@@ -27,7 +27,7 @@ fn desk() -> (Desk, [Vec<f32>; 4]) {
 }
 
 /// Gradients in f64, of scores that `score` makes of scaled dot products, and whose slope is `slope`.
-fn gradients(
+pub fn gradients(
     [q, k, v, dy]: [&[f32]; 4],
     score: impl Fn(usize, usize, f64) -> f64,
     slope: impl Fn(f64) -> f64,
@@ -62,11 +62,11 @@ fn gradients(
     out
 }
 
-fn views(data: &[Vec<f32>; 4]) -> [&[f32]; 4] {
+pub fn views(data: &[Vec<f32>; 4]) -> [&[f32]; 4] {
     [0, 1, 2, 3].map(|n| &data[n][..])
 }
 
-fn close(desk: &Desk, what: &str, want: &[Vec<f64>; 3]) {
+pub fn close(desk: &Desk, what: &str, want: &[Vec<f64>; 3]) {
     for (name, (want, shape)) in WRITTEN.into_iter().zip(want.iter().zip([N.q(), N.k(), N.v()])) {
         let (found, data) = desk.read(name);
         assert_eq!(found, shape, "{what}");
@@ -148,15 +148,24 @@ fn bad_requests_name_the_argument_and_write_nothing() {
 #[test]
 fn examples_of_the_help_run() {
     let (desk, _) = desk();
-    desk.ok("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --causal");
+    desk.ok(
+        "run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --lse-out @lse.npy --state-out @y.npz --causal",
+    );
     let help = desk.ok("backward --help");
     let examples: Vec<&str> = help.lines().filter_map(|line| line.strip_prefix("  elsa ")).collect();
-    assert_eq!(examples.len(), 3, "{help}");
+    assert_eq!(examples.len(), 4, "{help}");
     for example in examples {
-        let file = |word: &str| if word.ends_with(".npy") { format!("@{word}") } else { word.to_owned() };
+        let file = |word: &str| {
+            if word.ends_with(".npy") || word.ends_with(".npz") {
+                format!("@{word}")
+            } else {
+                word.to_owned()
+            }
+        };
         desk.ok(&example.split_whitespace().map(file).collect::<Vec<String>>().join(" "));
         for name in WRITTEN {
-            std::fs::remove_file(desk.path(name)).unwrap();
+            let _ = std::fs::remove_file(desk.path(name));
         }
     }
+    assert!(desk.path("grad0.npz").exists());
 }

@@ -279,7 +279,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn refused(desk: &Desk, line: &str, words: &str) {
+pub fn refused(desk: &Desk, line: &str, words: &str) {
     let before = desk.list();
     let output = desk.call(line);
     let text = stderr(&output);
@@ -365,7 +365,7 @@ fn what_does_not_make_a_whole_is_refused() {
 }
 
 /// The archive with another array of the name.
-fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
+pub fn exchanged(archive: &[u8], name: &str, array: &[u8]) -> Vec<u8> {
     let mut from = zip::ZipArchive::new(std::io::Cursor::new(archive)).unwrap();
     let mut to = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for i in 0..from.len() {

@@ -1,6 +1,7 @@
 //! The tests of the tool, in one program: what they share is compiled and linked once.
 
 mod cli_backward;
+mod cli_backward_tasks;
 mod cli_bad_input;
 mod cli_bench;
 mod cli_files;

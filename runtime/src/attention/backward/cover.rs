@@ -1,8 +1,7 @@
-//! The bias of a tile and a block: what masks, biases, lengths, causality, windows and the pairs of a task add to its scores.
+//! The bias of a tile and a block: what masks, biases, lengths, causality and windows add to its scores.
 
 use super::context::Context;
 use super::stage::TileRows;
-use elsa_core::attention::backward::{disown, owned};
 use elsa_core::attention::schedule::{Coverage, coverage, restrict};
 use elsa_core::attention::{Added, MaskElements, MaskView};
 use elsa_kernels::attention::{MaskTile, Seen};
@@ -22,16 +21,10 @@ pub(super) unsafe fn cover(
 ) -> Option<*const f32> {
     let (problem, sequence, rows) = (c.problem.forward(), tile.sequence, &tile.rows);
     let width = c.choice.kernel.rows;
-    let owned = c.inputs.task.map_or(Coverage::Full, |task| owned(task, rows, keys));
-    if owned == Coverage::Skip {
-        return None;
-    }
     let partial = match coverage(problem, sequence, rows.clone(), keys.clone()) {
         Coverage::Skip => return None,
         // Rows of zeros meet the keys, too, and zero times what is not finite is NaN.
-        Coverage::Full if owned == Coverage::Full && (finite || rows.len() == width) => {
-            return Some(std::ptr::null());
-        }
+        Coverage::Full if finite || rows.len() == width => return Some(std::ptr::null()),
         Coverage::Full => false,
         Coverage::Partial => true,
     };
@@ -65,9 +58,6 @@ pub(super) unsafe fn cover(
     bias[written * width..].fill(0.0);
     if partial {
         restrict(sequence, rows.clone(), keys.clone(), width, bias);
-    }
-    if let (Some(task), Coverage::Partial) = (c.inputs.task, owned) {
-        disown(task, rows, keys, width, bias);
     }
     if rows.len() < width {
         bias.chunks_exact_mut(width).for_each(|line| line[rows.len()..].fill(f32::NEG_INFINITY));

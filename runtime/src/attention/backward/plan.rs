@@ -68,7 +68,6 @@ impl Engine {
     ///     output: Elements::F32(&y),
     ///     upstream: Elements::F32(&upstream),
     ///     statistics: Statistics::State { m: &m, s: &s },
-    ///     task: None,
     /// };
     /// let gradients = Gradients { query: &mut dq, key: &mut dk, value: &mut dv };
     /// backward.bind(inputs, gradients, &mut backward.workspace()?)?.run()?;
@@ -100,6 +99,22 @@ impl Engine {
 pub struct BackwardWorkspace {
     memory: Memory,
     sequences: Vec<Sequence>,
+}
+
+impl BackwardWorkspace {
+    /// Allocates a workspace that serves each of `plans`.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is not available.
+    pub fn shared(plans: &[BackwardPlan]) -> Result<BackwardWorkspace, PlanError> {
+        let most = |of: fn(&BackwardPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
+        let refused = || ChooseError::Memory { needed: most(BackwardPlan::workspace_bytes) };
+        let memory = Memory::allocate(most(|plan| plan.layout.floats())).ok_or_else(refused)?;
+        let mut sequences = Vec::new();
+        let count = most(|plan| plan.problem.forward().sequences());
+        sequences.try_reserve_exact(count).map_err(|_| refused())?;
+        Ok(BackwardWorkspace { memory, sequences })
+    }
 }
 
 /// A backward plan with the tensors of a call, created by [`BackwardPlan::bind`]. It may run any number of times.
@@ -151,11 +166,7 @@ impl BackwardPlan {
     /// # Errors
     /// Returns an error if the memory is not available.
     pub fn workspace(&self) -> Result<BackwardWorkspace, PlanError> {
-        let refused = || ChooseError::Memory { needed: self.layout.bytes() };
-        let memory = Memory::allocate(self.layout.floats()).ok_or_else(refused)?;
-        let mut sequences = Vec::new();
-        sequences.try_reserve_exact(self.problem.forward().sequences()).map_err(|_| refused())?;
-        Ok(BackwardWorkspace { memory, sequences })
+        BackwardWorkspace::shared(std::slice::from_ref(self))
     }
 
     /// Binds the tensors of a call. Checks them against the problem, writes no gradient and allocates nothing.

@@ -19,8 +19,7 @@ use super::context::Context;
 use super::cover::cover;
 use super::stage::{self, TileRows};
 use elsa_core::attention::Sequence;
-use elsa_core::attention::backward::owned;
-use elsa_core::attention::schedule::{BLOCKS_PER_SEGMENT, Coverage};
+use elsa_core::attention::schedule::BLOCKS_PER_SEGMENT;
 use elsa_kernels::attention::backward::{BackwardBlock, BackwardTile};
 use std::ops::Range;
 
@@ -92,8 +91,7 @@ unsafe fn pass(
     // SAFETY: the tile's rows of the gradient belong to this worker (clause); tile and blocks point to what their
     // contracts require, in regions that hold them (layout); *kernel*.
     unsafe {
-        let is_owned = |task| owned(task, &tile.rows, keys) != Coverage::Skip;
-        if any.start.max(keys.start) >= any.end.min(keys.end) || !c.inputs.task.is_none_or(is_owned) {
+        if any.start.max(keys.start) >= any.end.min(keys.end) {
             if is_first {
                 (0..count).for_each(|i| to.add(i * stride).write_bytes(0, dim));
             }

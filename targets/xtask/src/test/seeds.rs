@@ -119,7 +119,7 @@ fn states() -> Vec<Vec<u8>> {
         let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
         npy_file(("<i8", "False", &format!("({},)", data.len())), &bytes, 1)
     };
-    let file = |task: i64, runs: &[i64], lengths: &[i64]| {
+    let file = |task: i64, runs: &[i64], lengths: &[i64], shares: bool| {
         let rules = [0, 2, 1, -1, 0, i64::from(!lengths.is_empty())];
         let (shape, factors) = ([1, 2, 1, 2, 2, 1, 1], [1.0f32, 0.0]);
         let bits = factors.map(|x| i64::from(x.to_bits()));
@@ -136,8 +136,10 @@ fn states() -> Vec<Vec<u8>> {
         };
         let row = vec![1.5; 2 * rows as usize];
         let places: Vec<u8> = runs.iter().flat_map(|x| x.to_le_bytes()).collect();
-        vec![
+        let places = || npy_file(("<i8", "False", &format!("({}, 2)", runs.len() / 2)), &places, 1);
+        let mut arrays = vec![
             ("version.npy", list(&[1])),
+            ("kind.npy", list(&[i64::from(shares)])),
             ("quorum.npy", list(&[3])),
             ("path.npy", list(&[task])),
             ("shape.npy", list(&shape)),
@@ -145,18 +147,38 @@ fn states() -> Vec<Vec<u8>> {
             ("factors.npy", float("(2,)", &factors)),
             ("kv_lens.npy", list(lengths)),
             ("fingerprint.npy", list(&[fingerprint as i64])),
-            ("runs.npy", npy_file(("<i8", "False", &format!("({}, 2)", runs.len() / 2)), &places, 1)),
-            ("m.npy", float(&format!("(1, 2, {rows})"), &row)),
-            ("S.npy", float(&format!("(1, 2, {rows})"), &row)),
-            ("W.npy", float(&format!("(1, 2, {rows}, 1)"), &row)),
-        ]
+            ("runs.npy", places()),
+        ];
+        // As many keys as queries, of one key head.
+        let each = || float(&format!("(1, 2, {rows}, 1)"), &row);
+        let of_keys = || float(&format!("(1, 1, {rows}, 1)"), &row[rows as usize..]);
+        match shares {
+            true => arrays.extend([
+                ("key_runs.npy", places()),
+                ("dq.npy", each()),
+                ("dk.npy", of_keys()),
+                ("dv.npy", of_keys()),
+            ]),
+            false => arrays.extend([
+                ("m.npy", float(&format!("(1, 2, {rows})"), &row)),
+                ("S.npy", float(&format!("(1, 2, {rows})"), &row)),
+                ("W.npy", each()),
+            ]),
+        }
+        arrays
     };
     let packed = |members: &[(&str, Vec<u8>)]| {
         let members: Vec<(&str, &[u8])> = members.iter().map(|(name, data)| (*name, &data[..])).collect();
         archive(&members, false)
     };
-    let members = file(0, &[0, 1, 1, 1], &[]);
-    let mut files = vec![packed(&members), packed(&file(1, &[1, 1], &[2])), packed(&file(2, &[0, 1], &[0]))];
+    let members = file(0, &[0, 1, 1, 1], &[], false);
+    let mut files = vec![
+        packed(&members),
+        packed(&file(1, &[1, 1], &[2], false)),
+        packed(&file(2, &[0, 1], &[0], false)),
+        packed(&file(0, &[0, 1, 1, 1], &[], true)),
+        packed(&file(1, &[1, 1], &[2], true)),
+    ];
     for at in 0..members.len() {
         let mut bent = members.clone();
         if let Some(byte) = bent[at].1.last_mut() {

@@ -1,7 +1,7 @@
-//! The reader of a task's states: any bytes are a description with states of its shape, or a typed error.
+//! The reader of a task's file: any bytes are a description with states or shares of its shape, or a typed error.
 #![no_main]
 
-use elsa_edge::task::file::Description;
+use elsa_edge::task::file::{Description, Kind};
 use elsa_edge::tensor::Fault;
 use libfuzzer_sys::fuzz_target;
 use std::io::Cursor;
@@ -21,8 +21,17 @@ fn typed<T>(result: Result<T, Fault>) -> Option<T> {
 fuzz_target!(|bytes: &[u8]| {
     let (mut file, length) = (Cursor::new(bytes), bytes.len() as u64);
     let Some((description, task)) = typed(Description::read(&mut file, length)) else { return };
+    let whole = &description.whole;
+    if description.kind == Kind::Gradients {
+        let Some(shares) = typed(description.shares(&task, &mut file, length)) else { return };
+        let sequences = [1, 2].map(|heads| whole.shape[0] * whole.shape[heads]);
+        assert_eq!(shares.query.len(), sequences[0] * task.query_tokens() * whole.shape[5]);
+        assert_eq!(shares.key.len(), sequences[1] * task.key_tokens() * whole.shape[5]);
+        assert_eq!(shares.value.len(), sequences[1] * task.key_tokens() * whole.shape[6]);
+        return;
+    }
     let Some(states) = typed(description.states(&task, &mut file, length)) else { return };
-    let rows = description.whole.sequences() * task.query_tokens();
+    let rows = whole.sequences() * task.query_tokens();
     assert_eq!((states.m.len(), states.s.len()), (rows, rows));
-    assert_eq!(states.w.len(), rows * description.whole.shape[6]);
+    assert_eq!(states.w.len(), rows * whole.shape[6]);
 });

@@ -1,0 +1,84 @@
+//! The flags of `elsa backward`.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use crate::args::{EngineArgs, FILE, ProblemArgs, TaskArgs};
+use crate::tensor::Source;
+use clap::{Arg, Args};
+use std::path::PathBuf;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy --causal \
+--out y.npy --lse lse.npy
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --dq-out dq.npy --dk-out dk.npy --dv-out dv.npy --quorum 7
+  elsa backward --q q.npy --k k.npy --v v.npy --d-out dy.npy --state y.npz --quorum 7 --task 0/7 --shares-out grad0.npz
+
+With p = exp(s - lse) of the scores s of elsa run, and d-out the gradient of a loss with respect to its output:
+  ds = p (<d-out, v> - <d-out, out>), times 1 - tanh^2 with --softcap
+  dv = sum_i p d-out;  dq = scale sum_j ds k;  dk = scale sum_i ds q
+Query heads that share a key head add to its gradients. Queries without keys, and keys that no query attends, get zeros.
+The CPU computes, with the same bits for any number of threads; with a GPU the report says so. Gradients are f32 in the
+shapes of q, k and v, whatever their type. Without --out and --lse the forward pass runs first and keeps references and
+sums apart, which stays exact where scores are large: a log-sum-exp of 4000 in f32 is off by up to 1.2e-4, and so is every
+p of its row. An --out of 16 bits is rounded, and so are the gradients. There is no backward pass of a past.
+A task reads the tokens that it holds of each file, or takes them alone with --gathered, and what its rows have of the whole:
+--state, or --out and --lse, of elsa merge. Its shares are sums in f32 over its pairs; elsa merge adds those of all tasks in a
+fixed tree, ((0 + 1) + (2 + 3)) + ..., with log2 of their number more roundings. --quorum alone does the same in one process.
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed.";
+
+/// What divides the pairs of queries and keys.
+const QUORUM: &str = "Divide the pairs of queries and keys among the tasks of quorums, the chunks of each level as of elsa run; \
+    without --task, compute all tasks and add their shares [default with --task: its N]";
+
+/// A flag without which the command cannot run.
+fn required(flag: Arg) -> Arg {
+    flag.required(true)
+}
+
+/// `elsa backward`.
+#[derive(Args, Debug)]
+#[command(override_usage = "elsa backward --q <FILE> --k <FILE> --v <FILE> --d-out <FILE> --dq-out <FILE> \
+    --dk-out <FILE> --dv-out <FILE> [OPTIONS]", after_help = HELP,
+    mut_arg("q", required), mut_arg("k", required), mut_arg("v", required), mut_arg("quorum", |arg| arg.help(QUORUM)))]
+pub struct BackwardArgs {
+    /// The problem.
+    #[command(flatten)]
+    pub problem: ProblemArgs,
+    /// Gradient of the loss with respect to the output, in its shape; of the inputs' type, or f32
+    #[arg(long, value_name = FILE)]
+    pub d_out: Source,
+    /// Output of the forward pass, of the inputs' type, or f32 [default: computed, as is --lse]
+    #[arg(long, value_name = FILE, requires = "lse")]
+    pub out: Option<Source>,
+    /// Log-sum-exp of the forward pass, f32 [batch, heads, queries]
+    #[arg(long, value_name = FILE, requires = "out")]
+    pub lse: Option<Source>,
+    /// States of the forward pass, in place of --out and --lse: m, S and W as --state-out of elsa run or elsa merge has them.
+    /// They stay exact where scores are large
+    #[arg(long, value_name = "FILE.npz", conflicts_with_all = ["out", "lse"])]
+    pub state: Option<PathBuf>,
+    /// Gradient of q, f32
+    #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
+    pub dq_out: Option<Source>,
+    /// Gradient of k, f32
+    #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
+    pub dk_out: Option<Source>,
+    /// Gradient of v, f32
+    #[arg(long, value_name = FILE, required_unless_present_any = ["task", "task_path"])]
+    pub dv_out: Option<Source>,
+    /// With --task: the task's shares of the gradients, dq, dk and dv of its tokens, as .npz. elsa merge adds those of all tasks
+    #[arg(long, value_name = "FILE.npz")]
+    pub shares_out: Option<PathBuf>,
+    /// Division by quorums.
+    #[command(flatten)]
+    pub task: TaskArgs,
+    /// What computes.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print a machine-readable report
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,172 @@
+//! What a backward pass takes of the forward pass: from files, or computed.
+
+use super::args::BackwardArgs;
+use crate::error::Error;
+use crate::job::Job;
+use crate::memory::{Buffer, zeros};
+use crate::task::load::{Rows, token_axis};
+use crate::tensor::{Format, Source, Tensor};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::backward::Statistics;
+use elsa_core::attention::{Operand, Outputs, StateOut};
+use elsa_core::dtype::{Elements, ElementsMut};
+use elsa_runtime::{Engine, RowStates};
+use std::path::Path;
+
+/// What the forward pass leaves behind.
+pub struct Forward {
+    /// In the view of the output.
+    pub output: Buffer,
+    rows: Numbers,
+    /// The files that were read.
+    tensors: Vec<Tensor>,
+}
+
+enum Numbers {
+    LogSumExp(Vec<f32>),
+    State([Vec<f32>; 2]),
+}
+
+impl Forward {
+    /// What it knows of each row.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics<'_> {
+        match &self.rows {
+            Numbers::LogSumExp(lse) => Statistics::LogSumExp(lse),
+            Numbers::State([m, s]) => Statistics::State { m, s },
+        }
+    }
+
+    /// Reads what the flags name, of the rows of `rows`; `None` if they name nothing.
+    ///
+    /// # Errors
+    /// Files that are not of the problem.
+    pub fn read(args: &BackwardArgs, job: &Job, rows: &Rows) -> Result<Option<Forward>, Error> {
+        match (args.out.as_ref().zip(args.lse.as_ref()), &args.state) {
+            (Some((out, lse)), _) => Forward::read_output(args, job, rows, [out, lse]).map(Some),
+            (None, Some(state)) => Forward::read_state(job, rows, state).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn read_output(
+        args: &BackwardArgs,
+        job: &Job,
+        rows: &Rows,
+        [out, lse]: [&Source; 2],
+    ) -> Result<Forward, Error> {
+        let out = like_output("out", out, args, job, rows)?;
+        let lse = rows.load("lse", lse, |shape| shape.len().checked_sub(1))?;
+        let Some(Elements::F32(numbers)) = lse.elements() else {
+            let found = format!("type {}", lse.dtype().name());
+            return Err(Error::Argument { argument: "lse", found, allowed: "f32".into() });
+        };
+        if numbers.len() != job.problem.rows() {
+            return Err(Error::Argument {
+                argument: "lse",
+                found: format!("shape {:?}", lse.shape()),
+                allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
+            });
+        }
+        let output = match elements("out", &out)? {
+            Elements::F32(x) => Buffer::F32(x.to_vec()),
+            Elements::F16(x) => Buffer::F16(x.to_vec()),
+            Elements::Bf16(x) => Buffer::Bf16(x.to_vec()),
+        };
+        let numbers = Numbers::LogSumExp(numbers.to_vec());
+        Ok(Forward { output, rows: numbers, tensors: vec![out, lse] })
+    }
+
+    /// Reads states of an archive. The output is `W / S` in f32.
+    fn read_state(job: &Job, rows: &Rows, path: &Path) -> Result<Forward, Error> {
+        let named = |name: &str| Source { path: path.into(), format: Format::Npz, name: Some(name.into()) };
+        let mut tensors = Vec::new();
+        let mut read = |name: &str, back: usize, allowed: &[usize]| -> Result<Vec<f32>, Error> {
+            let tensor = rows.load("state", &named(name), |shape| shape.len().checked_sub(back))?;
+            let data = match tensor.elements() {
+                Some(Elements::F32(x)) if tensor.shape() == allowed => x.to_vec(),
+                _ => {
+                    let found = format!("{name} of {}, shape {:?}", tensor.dtype().name(), tensor.shape());
+                    let allowed = format!("f32, {allowed:?}");
+                    return Err(Error::Argument { argument: "state", found, allowed });
+                }
+            };
+            tensors.push(tensor);
+            Ok(data)
+        };
+        let shape = &job.shapes[Operand::StateReference];
+        let (m, s) = (read("m", 1, shape)?, read("S", 1, shape)?);
+        let states = RowStates { m, s, w: read("W", 2, &job.shapes[Operand::StateWeighted])? };
+        Ok(Forward { tensors, ..Forward::of(job, states)? })
+    }
+
+    /// Runs the forward pass.
+    ///
+    /// # Errors
+    /// A plan that cannot be made, or a run that fails.
+    pub fn compute(args: &BackwardArgs, job: &Job, engine: &Engine) -> Result<Forward, Error> {
+        let problem = &job.problem;
+        let plan = engine.plan(problem, &args.engine.plan_options())?;
+        let mut states = RowStates::empty(problem.rows(), problem.value_dim())?;
+        let mut workspace = plan.workspace()?;
+        let state = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
+        plan.bind(job.inputs()?, Outputs::states(state), &mut workspace)?.run()?;
+        Forward::of(job, states)
+    }
+
+    /// The output is `W / S` in f32, whatever the type of the inputs.
+    fn of(job: &Job, states: RowStates) -> Result<Forward, Error> {
+        let view = job.problem.spec().output;
+        let mut output = zeros::<f32>("out", view.extent())?;
+        states.output(&view, &mut ElementsMut::F32(&mut output));
+        let rows = Numbers::State([states.m, states.s]);
+        Ok(Forward { output: Buffer::F32(output), rows, tensors: Vec::new() })
+    }
+
+    /// Bytes that were read of the files.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let bytes = |tensor: &Tensor| tensor.shape().iter().product::<usize>() * tensor.dtype().size();
+        self.tensors.iter().map(bytes).sum()
+    }
+
+    /// Requires that no file has changed since it was read.
+    ///
+    /// # Errors
+    /// The first file that has.
+    pub fn unchanged(&self) -> Result<(), Error> {
+        self.tensors.iter().try_for_each(Tensor::unchanged)
+    }
+}
+
+/// A tensor of floating-point elements in the shape of the output.
+///
+/// # Errors
+/// A file that cannot be read, or of another shape.
+pub fn like_output(
+    argument: &'static str,
+    source: &Source,
+    args: &BackwardArgs,
+    job: &Job,
+    rows: &Rows,
+) -> Result<Tensor, Error> {
+    let tensor = rows.load(argument, source, |shape| token_axis(args.problem.layout, shape))?;
+    let shape = &job.shapes[Operand::Output];
+    if tensor.shape() != shape {
+        return Err(Error::Argument {
+            argument,
+            found: format!("shape {:?}", tensor.shape()),
+            allowed: format!("{shape:?}, the shape of the output"),
+        });
+    }
+    Ok(tensor)
+}
+
+/// The elements of a tensor that was loaded as floating-point.
+///
+/// # Errors
+/// A tensor of others.
+pub fn elements<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements<'a>, Error> {
+    let other = "floating-point elements";
+    tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument, other }))
+}

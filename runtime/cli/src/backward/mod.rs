@@ -1,0 +1,226 @@
+//! `elsa backward`: gradients of attention over tensors in files, to files.
+
+mod args;
+mod given;
+mod task;
+
+pub use args::BackwardArgs;
+pub use task::task;
+
+use crate::args::Chunks;
+use crate::error::{Error, one_line, say};
+use crate::flag::flag;
+use crate::job::Job;
+use crate::memory::{Buffer, zeros};
+use crate::progress;
+use crate::report;
+use crate::task::load::Rows;
+use crate::task::shares as shares_error;
+use crate::tensor::output::{Content, Output, Writer};
+use elsa_core::attention::Operand;
+use elsa_core::attention::backward::{BackwardInputs, BackwardProblem, Gradients};
+use elsa_core::quorum::Division;
+use elsa_core::view::View;
+use elsa_runtime::{
+    BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardTaskPlan, Engine, GradientMerge,
+    GradientSizes, Held, TaskGradients,
+};
+use given::{Forward, elements, like_output};
+use serde::Serialize;
+use std::time::Instant;
+
+/// The object that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    what: &'static str,
+    backend: String,
+    kernel: Option<&'static str>,
+    threads: usize,
+    dtype: &'static str,
+    /// Batch, heads, key heads, queries, keys, head size and head size of values.
+    shape: [usize; 7],
+    /// Whether the forward pass ran, too.
+    forward: bool,
+    /// Tasks whose gradients were added; one without quorums.
+    tasks: u64,
+    workspace_bytes: usize,
+    /// Why the CPU computed in place of a GPU.
+    fallback: Option<String>,
+    ms: f64,
+}
+
+/// What a backward pass did.
+struct Done {
+    /// In the views of the problem.
+    gradients: [Vec<f32>; 3],
+    tasks: u64,
+    kernel: Option<&'static str>,
+    workspace_bytes: usize,
+    /// What the last call did.
+    last: Option<BackwardReport>,
+}
+
+/// Computes all pairs at once.
+fn at_once(
+    engine: &Engine,
+    problem: &BackwardProblem,
+    inputs: BackwardInputs<'_>,
+    options: &BackwardPlanOptions,
+) -> Result<Done, Error> {
+    let plan = engine.backward_plan(problem, options)?;
+    let mut gradients = room(problem)?;
+    let mut workspace = plan.workspace()?;
+    let [query, key, value] = &mut gradients;
+    let last = plan.bind(inputs, Gradients { query, key, value }, &mut workspace)?.run()?;
+    let (kernel, workspace_bytes) = (Some(plan.kernel()), plan.workspace_bytes());
+    Ok(Done { gradients, tasks: 1, kernel, workspace_bytes, last: Some(last) })
+}
+
+/// Computes the tasks of a division one after the other, and adds their shares.
+fn by_tasks(
+    engine: &Engine,
+    problem: &BackwardProblem,
+    inputs: BackwardInputs<'_>,
+    options: &BackwardPlanOptions,
+    division: &Division,
+) -> Result<Done, Error> {
+    let named = |source| Error::Quorum { argument: "quorum", source };
+    let count = usize::try_from(division.tasks()).unwrap_or(usize::MAX);
+    let sizes = GradientSizes::of_problem(problem.forward());
+    let mut merge = GradientMerge::new(&sizes, count).map_err(shares_error)?;
+    let gradients = room(problem)?;
+    let mut done = Done { gradients, tasks: division.tasks(), kernel: None, workspace_bytes: 0, last: None };
+    for number in 0..division.tasks() {
+        let path = division.path(number).map_err(named)?;
+        let mut plan = BackwardTaskPlan::new(engine, problem, division, &path, Held::Whole, options)
+            .map_err(shares_error)?;
+        let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
+        let report = plan.run(&inputs, shares.borrow()).map_err(shares_error)?;
+        merge.push(plan.task(), &shares).map_err(shares_error)?;
+        done.kernel = done.kernel.or(plan.plans().first().map(BackwardPlan::kernel));
+        done.workspace_bytes = done.workspace_bytes.max(plan.workspace_bytes());
+        done.last = report.last.or(done.last);
+    }
+    let (spec, sums) = (problem.spec(), merge.finish());
+    let views = [&spec.query, &spec.key, &spec.value];
+    for ((view, dense), to) in
+        views.into_iter().zip([&sums.query, &sums.key, &sums.value]).zip(&mut done.gradients)
+    {
+        TaskGradients::lay(dense, view, to);
+    }
+    Ok(done)
+}
+
+/// Room for the gradients, in the views of the problem.
+fn room(problem: &BackwardProblem) -> Result<[Vec<f32>; 3], Error> {
+    let spec = problem.spec();
+    let of = |argument, view: &View| zeros(flag(argument), view.extent());
+    Ok([of("d_q", &spec.query)?, of("d_k", &spec.key)?, of("d_v", &spec.value)?])
+}
+
+/// Runs the command without a task.
+///
+/// # Errors
+/// Whatever keeps the gradients from being complete. No file has changed then.
+pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
+    args.task.unused_but_quorum()?;
+    if args.shares_out.is_some() {
+        let (found, allowed) = ("given without --task or --task-path".into(), "with one of them".into());
+        return Err(Error::Argument { argument: "shares-out", found, allowed });
+    }
+    let job = Job::load(&args.problem, [false, false])?;
+    let forward_problem = &job.problem;
+    let problem = BackwardProblem::new(forward_problem)?;
+    let upstream = like_output("d-out", &args.d_out, args, &job, &Rows::all())?;
+    let division = match &args.task.quorum {
+        Some(Chunks(chunks)) => {
+            Some(Division::new(chunks).map_err(|source| Error::Quorum { argument: "quorum", source })?)
+        }
+        None => None,
+    };
+    let given = Forward::read(args, &job, &Rows::all())?;
+    let engine = args.engine.engine()?;
+    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let mut writer = Writer::default();
+    let outputs = [("d_q", &args.dq_out), ("d_k", &args.dk_out), ("d_v", &args.dv_out)];
+    for (argument, source) in outputs {
+        if let Some(source) = source {
+            writer.add(flag(argument), source)?;
+        }
+    }
+
+    let spec = problem.spec();
+    let dims = forward_problem.head_dim() + forward_problem.value_dim();
+    let pairs = forward_problem.rows() as f64 * forward_problem.keys() as f64;
+    // A small board does ten billion operations a second.
+    let spinner = progress::spinner(5.0 * pairs * dims as f64 / 1e10);
+    let start = Instant::now();
+    let is_given = given.is_some();
+    let forward = match given {
+        Some(forward) => forward,
+        None => Forward::compute(args, &job, &engine)?,
+    };
+    let inputs = BackwardInputs {
+        forward: job.inputs()?,
+        output: forward.output.elements(),
+        upstream: elements("d-out", &upstream)?,
+        statistics: forward.statistics(),
+    };
+    let done = match &division {
+        Some(division) => by_tasks(&engine, &problem, inputs, &options, division)?,
+        None => at_once(&engine, &problem, inputs, &options)?,
+    };
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    spinner.finish_and_clear();
+    let Done { gradients, tasks, kernel, workspace_bytes, last } = done;
+
+    let contents: Vec<Output> = [Operand::Query, Operand::Key, Operand::Value]
+        .into_iter()
+        .zip(gradients)
+        .map(|(operand, data)| Output::Tensor(Content { shape: job.shape(operand), data: Buffer::F32(data) }))
+        .collect();
+    job.unchanged()?;
+    upstream.unchanged()?;
+    forward.unchanged()?;
+    writer.commit(&contents)?;
+
+    let backend = last.map_or_else(|| engine.backend(), |last| last.backend).to_string();
+    let fallback =
+        last.and_then(|last| last.instead_of).map(|gpu| format!("backend: {gpu} has no backward pass"));
+    let workers = last.map_or(0, |last| last.workers);
+    if args.json {
+        let report = Report {
+            what: "backward",
+            backend,
+            kernel,
+            threads: engine.threads(),
+            dtype: forward_problem.spec().dtype.name(),
+            shape: [
+                forward_problem.sequences(),
+                forward_problem.heads(),
+                forward_problem.kv_heads(),
+                spec.query.tokens(),
+                forward_problem.keys(),
+                forward_problem.head_dim(),
+                forward_problem.value_dim(),
+            ],
+            forward: !is_given,
+            tasks,
+            workspace_bytes,
+            fallback,
+            ms,
+        };
+        report::json(&mut std::io::stdout().lock(), &report)?;
+    } else {
+        let passes = if is_given { "backward" } else { "forward and backward" };
+        let [dq, dk, dv] = outputs
+            .map(|(_, source)| one_line(&source.as_ref().map(ToString::to_string).unwrap_or_default()));
+        say(&format!(
+            "wrote {dq}, {dk} and {dv} in {ms:.3} ms ({passes}, {backend}, {}, {workers} threads, {workspace_bytes} bytes of \
+             workspace){}",
+            kernel.unwrap_or("no call"),
+            fallback.map(|why| format!("; {why}")).unwrap_or_default()
+        ));
+    }
+    Ok(())
+}

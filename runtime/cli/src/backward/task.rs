@@ -1,0 +1,146 @@
+//! `elsa backward --task`: the shares of one task of a division by quorums, from its own tokens, to a file.
+
+use super::args::BackwardArgs;
+use super::given::{Forward, elements, like_output};
+use crate::error::{Error, one_line, say};
+use crate::progress;
+use crate::report;
+use crate::task::file::{Description, Kind, Whole};
+use crate::task::load::{Loaded, load};
+use crate::task::shares as shares_error;
+use crate::tensor::output::{Output, Writer};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
+use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGradients};
+use serde::Serialize;
+use std::time::Instant;
+
+/// The object that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    what: &'static str,
+    /// Path of the task.
+    task: String,
+    /// Chunks of each level.
+    quorum: Vec<usize>,
+    /// Tasks of the division.
+    tasks: u64,
+    backend: String,
+    kernel: Option<&'static str>,
+    threads: usize,
+    dtype: &'static str,
+    /// Batch, heads, key heads, queries, keys, head size and head size of values of the whole.
+    shape: [usize; 7],
+    /// Query and key tokens of the task.
+    tokens: [usize; 2],
+    /// Pairs of a query and a key that the task computes, for one head.
+    pairs: f64,
+    calls: usize,
+    /// Calls that causality, windows or lengths made unnecessary.
+    skipped: usize,
+    /// Bytes of tensors that were read.
+    bytes_read: usize,
+    /// Bytes of shares that were written.
+    bytes_written: usize,
+    workspace_bytes: usize,
+    /// Why the CPU computed in place of a GPU.
+    fallback: Option<String>,
+    ms: f64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps the shares from being complete. No file has changed then.
+pub fn task(args: &BackwardArgs) -> Result<(), Error> {
+    let outputs = [(&args.dq_out, "dq-out"), (&args.dk_out, "dk-out"), (&args.dv_out, "dv-out")];
+    if let Some((_, argument)) = outputs.into_iter().find(|(given, _)| given.is_some()) {
+        return Err(ArgumentError::Conflict { argument, other: "task" }.into());
+    }
+    let Some(path) = &args.shares_out else {
+        let (argument, found) = ("shares-out", "missing".into());
+        return Err(Error::Argument { argument, found, allowed: "path.npz, with --task".into() });
+    };
+    let (division, name) = args.task.chosen()?;
+    let Loaded { job, held, rows, bytes } = load(&args.problem, &args.task, &division, &name)?;
+    let upstream = like_output("d-out", &args.d_out, args, &job, &rows)?;
+    let Some(forward) = Forward::read(args, &job, &rows)? else {
+        let (argument, found) = ("state", "missing".into());
+        let allowed = "path.npz of elsa merge --state-out, or --out and --lse; with --task the forward pass is that of all tasks";
+        return Err(Error::Argument { argument, found, allowed: allowed.into() });
+    };
+    let problem = BackwardProblem::new(&job.problem)?;
+    let engine = args.engine.engine()?;
+    let options = BackwardPlanOptions { budget: args.engine.budget, all_workers: false };
+    let mut plan =
+        BackwardTaskPlan::new(&engine, &problem, &division, &name, held, &options).map_err(shares_error)?;
+    let mut writer = Writer::default();
+    writer.add_archive("shares-out", path)?;
+
+    let given = job.inputs()?;
+    let whole = Whole::of(&division, &job.problem, plan.totals(), &given.lengths);
+    let shape = whole.shape;
+    let tokens = [plan.task().query_tokens(), plan.task().key_tokens()];
+    let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
+    let inputs = BackwardInputs {
+        forward: given,
+        output: forward.output.elements(),
+        upstream: elements("d-out", &upstream)?,
+        statistics: forward.statistics(),
+    };
+    let pairs = plan.task().pair_count() as f64;
+    let dims = (job.problem.head_dim() + job.problem.value_dim()) as f64;
+    // A small board does ten billion operations a second.
+    let spinner = progress::spinner(5.0 * pairs * whole.sequences() as f64 * dims / 1e10);
+    let start = Instant::now();
+    let done = plan.run(&inputs, shares.borrow());
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    spinner.finish_and_clear();
+    let done = done.map_err(shares_error)?;
+    let bytes_written = 4 * (shares.query.len() + shares.key.len() + shares.value.len());
+    let description = Description { kind: Kind::Gradients, whole, path: name };
+    let arrays = description.shares_to_arrays(plan.task(), shares);
+    job.unchanged()?;
+    upstream.unchanged()?;
+    forward.unchanged()?;
+    writer.commit(&[Output::Archive(arrays)])?;
+
+    if args.json {
+        let dtype = job.problem.spec().dtype;
+        let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
+        let instead_of = done.last.and_then(|done| done.instead_of);
+        let report = Report {
+            what: "backward task",
+            task: name.to_string(),
+            quorum: division.sets().iter().map(|set| set.chunks()).collect(),
+            tasks: division.tasks(),
+            backend: done.last.map_or_else(|| engine.backend(), |done| done.backend).to_string(),
+            kernel: plan.plans().first().map(BackwardPlan::kernel),
+            threads: engine.threads(),
+            dtype: dtype.name(),
+            shape,
+            tokens,
+            pairs,
+            calls: done.calls,
+            skipped: done.skipped,
+            bytes_read: bytes + rows + forward.bytes(),
+            bytes_written,
+            workspace_bytes: plan.workspace_bytes(),
+            fallback: instead_of.map(|gpu| format!("backend: {gpu} has no backward pass")),
+            ms,
+        };
+        report::json(&mut std::io::stdout().lock(), &report)?;
+    } else {
+        say(&format!(
+            "wrote {}: shares of task {name} of {}, {} of {} queries and {} of {} keys, {} calls in {ms:.3} ms",
+            one_line(&path.display().to_string()),
+            division.tasks(),
+            tokens[0],
+            shape[3],
+            tokens[1],
+            shape[4],
+            done.calls
+        ));
+    }
+    Ok(())
+}

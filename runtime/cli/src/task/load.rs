@@ -1,0 +1,191 @@
+//! The tokens of a task, from files that hold those of the whole, or the task's alone.
+
+use crate::args::{ProblemArgs, TaskArgs};
+use crate::error::Error;
+use crate::job::Job;
+use crate::tensor::{Accept, Part, Source, Tensor};
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Chunk, Operand};
+use elsa_core::quorum::{Division, Run, Task, TaskPath};
+use elsa_core::view::{Layout, View};
+use elsa_runtime::Held;
+use std::cell::Cell;
+use std::ops::Range;
+
+/// What a task is computed from.
+pub struct Loaded {
+    /// The tensors of the task's tokens, and their problem.
+    pub job: Job,
+    /// Whose tokens they are.
+    pub held: Held,
+    /// The task's queries in further files.
+    pub rows: Rows,
+    /// Bytes of tensors that were read.
+    pub bytes: usize,
+}
+
+/// Which query rows are read of a file that has one for each query.
+pub struct Rows {
+    /// Query tokens of the whole and those that are read; all that the file holds, if there are none.
+    of: Option<(usize, Vec<Range<usize>>)>,
+}
+
+impl Rows {
+    /// All that a file holds.
+    #[must_use]
+    pub const fn all() -> Rows {
+        Rows { of: None }
+    }
+
+    /// Reads the rows of a tensor of floating-point numbers, whose axis of queries `axis` finds in its shape.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that has other queries than the whole.
+    pub fn load(
+        &self,
+        argument: &'static str,
+        source: &Source,
+        axis: impl Fn(&[usize]) -> Option<usize>,
+    ) -> Result<Tensor, Error> {
+        let Some((queries, spans)) = &self.of else { return Tensor::load(argument, source, Accept::Float) };
+        let shape = Tensor::shape_at(argument, source)?;
+        if let Some(found) = axis(&shape).and_then(|axis| shape.get(axis))
+            && found != queries
+        {
+            let (found, allowed) = (format!("queries {found}"), format!("{queries}, as q has"));
+            return Err(Error::Argument { argument, found, allowed });
+        }
+        Tensor::load_part(argument, source, Accept::Float, &|shape| {
+            let mut picks = vec![None; shape.len()];
+            if let Some(pick) = axis(shape).and_then(|axis| picks.get_mut(axis)) {
+                *pick = Some(spans.clone());
+            }
+            Part::of(shape, &picks)
+        })
+    }
+}
+
+/// Refuses what no task takes.
+fn refuse(problem: &ProblemArgs) -> Result<(), Error> {
+    let given = [
+        (problem.past_k.is_some(), "past-k"),
+        (problem.past_v.is_some(), "past-v"),
+        (problem.cu_seqlens_q.is_some(), "cu-seqlens-q"),
+        (problem.cu_seqlens_k.is_some(), "cu-seqlens-k"),
+        (problem.windows.is_some(), "windows"),
+        (problem.source(Operand::Bias).is_some(), problem.flag("bias")),
+    ];
+    match given.into_iter().find(|(given, _)| *given) {
+        Some((_, argument)) => Err(ArgumentError::Conflict { argument, other: "task" }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Reads the tokens of task `name` of `division`, and makes its problem.
+///
+/// # Errors
+/// Flags that no task takes; the first thing that is not allowed about the files.
+pub fn load(
+    problem: &ProblemArgs,
+    args: &TaskArgs,
+    division: &Division,
+    name: &TaskPath,
+) -> Result<Loaded, Error> {
+    refuse(problem)?;
+    let bytes = Cell::new(0);
+    let counted = |tensor: Tensor| {
+        bytes.set(bytes.get() + tensor.shape().iter().product::<usize>() * tensor.dtype().size());
+        tensor
+    };
+    let held = |[queries, keys]: [usize; 2]| Held::Gathered { queries, keys };
+    let place = |[query_total, key_total]: [usize; 2]| Chunk { key_total, query_total, ..Chunk::default() };
+    if let Some(totals) = args.tokens {
+        let job = Job::load_by(problem, [false; 2], Some(place(totals)), |_, argument, source, accept| {
+            Tensor::load(argument, source, accept).map(counted)
+        })?;
+        let rows = Rows { of: None };
+        return Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() });
+    }
+    let totals = totals(problem)?;
+    let task = Task::new(division, name, totals[0], totals[1])
+        .map_err(|source| Error::Quorum { argument: "task", source })?;
+    let (rows, columns) = (spans(task.queries()), spans(task.keys()));
+    let job = Job::load_by(problem, [false; 2], Some(place(totals)), |operand, argument, source, accept| {
+        let part = |shape: &[usize]| {
+            let mut picks = vec![None; shape.len()];
+            match operand {
+                Operand::Mask => {
+                    for (back, spans) in [(2, &rows), (1, &columns)] {
+                        let axis = shape.len().checked_sub(back).filter(|axis| shape[*axis] != 1);
+                        if let Some(axis) = axis {
+                            picks[axis] = Some(spans.clone());
+                        }
+                    }
+                }
+                operand => {
+                    let spans = if operand == Operand::Query { &rows } else { &columns };
+                    if let Some(pick) = token_axis(problem.layout, shape).and_then(|axis| picks.get_mut(axis))
+                    {
+                        *pick = Some(spans.clone());
+                    }
+                }
+            }
+            Part::of(shape, &picks)
+        };
+        if operand == Operand::Mask {
+            check_mask(argument, source, totals)?;
+        }
+        match accept {
+            Accept::Lengths => Tensor::load(argument, source, accept).map(counted),
+            _ => Tensor::load_part(argument, source, accept, &part).map(counted),
+        }
+    })?;
+    let rows = Rows { of: Some((totals[0], rows)) };
+    Ok(Loaded { job, held: held(totals), rows, bytes: bytes.get() })
+}
+
+/// Query and key tokens of the files of a whole.
+fn totals(args: &ProblemArgs) -> Result<[usize; 2], Error> {
+    let layout = args.layout.unwrap_or(Layout::Bhnd);
+    let view = |operand: Operand, heads| -> Result<Option<View>, Error> {
+        let argument = operand.argument();
+        let Some(source) = args.source(operand) else { return Ok(None) };
+        let shape = Tensor::shape_at(argument, source)?;
+        Ok(Some(View::dense(argument, layout, &shape, heads)?))
+    };
+    let kv_heads = args.kv_heads.or(args.heads);
+    let query = view(Operand::Query, args.heads)?;
+    let (key, value) = (view(Operand::Key, kv_heads)?, view(Operand::Value, kv_heads)?);
+    let tokens = |view: Option<View>| view.map_or(0, |view| view.tokens());
+    let [queries, keys, values] = [query, key, value].map(tokens);
+    if values != keys {
+        let (argument, axis, of) = ("v", "tokens", "k");
+        return Err(ArgumentError::Mismatch { argument, axis, found: values, allowed: keys, of }.into());
+    }
+    Ok([queries, keys])
+}
+
+/// Requires that a mask covers all queries and keys, or one of each that stands for all.
+fn check_mask(argument: &'static str, source: &Source, [queries, keys]: [usize; 2]) -> Result<(), Error> {
+    let shape = Tensor::shape_at(argument, source)?;
+    for (back, axis, allowed, of) in [(2, "queries", queries, "q"), (1, "keys", keys, "k")] {
+        let found = shape.len().checked_sub(back).map_or(1, |at| shape[at]);
+        if found != 1 && found != allowed {
+            return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+        }
+    }
+    Ok(())
+}
+
+/// The axis of the tokens.
+#[must_use]
+pub fn token_axis(layout: Option<Layout>, shape: &[usize]) -> Option<usize> {
+    match layout.unwrap_or(Layout::Bhnd) {
+        Layout::Bhnd | Layout::Bnc => shape.len().checked_sub(2),
+        Layout::Bnhd => Some(usize::from(shape.len() == 4)),
+    }
+}
+
+fn spans(runs: &[Run]) -> Vec<Range<usize>> {
+    runs.iter().map(|run| run.span().start..run.span().start + run.span().tokens).collect()
+}

@@ -1,0 +1,259 @@
+//! The backward pass of a task: its shares in the gradients of the whole, from its own tokens.
+//!
+//! # The formula
+//!
+//! The sums of [`elsa_core::attention::backward`] over the pairs of queries and keys that the task owns. What a row needs of
+//! the keys that the task does not hold is in two numbers: its log-sum-exp, or reference and sum, over all keys, and `D_i =
+//! ⟨do_i, o_i⟩` of its output. Both come from the merged states of the forward pass. So tasks exchange no keys, and their
+//! shares need no common denominator: they are added ([`GradientMerge`](super::GradientMerge)).
+//!
+//! # The loop
+//!
+//! ```text
+//! for each query run
+//!     for each range of keys that it meets, and of which it attends some
+//!         compute the gradients of the tile         one call of a plan, all batches and heads
+//!         add them to the shares of its rows
+//! ```
+//!
+//! # The order of additions, and the error
+//!
+//! Calls are added one after the other, by query runs and their ranges of keys in the order in which the task holds them. An
+//! element of a query's gradient has at most as many additions beside those within calls as its run has ranges, one of a
+//! key's at most as many as there are query runs, commonly three to five. [`BackwardTaskPlan::structure`] counts them, and the
+//! tree over the tasks adds [`GradientMerge::additions`](super::GradientMerge::additions). Every sum is f32, so the error of
+//! an element, relative to the sum of its absolute terms over all tasks, is bounded as that of one call, with so many
+//! additions more.
+
+use super::calls::{Calls, Held, from, of_tokens};
+use super::error::TaskError;
+use super::gradients::{GradientSizes, TaskGradients};
+use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace};
+use crate::engine::Engine;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::backward::{
+    BackwardInputs, BackwardProblem, BackwardSpec, Gradients, Statistics, Structure,
+};
+use elsa_core::attention::{Inputs, Problem, Spec};
+use elsa_core::quorum::{Division, Task, TaskPath};
+use elsa_core::view::{Layout, View};
+
+/// The backward pass of a task with every decision that does not depend on data, and all memory that its runs need.
+#[derive(Debug)]
+pub struct BackwardTaskPlan {
+    problem: BackwardProblem,
+    calls: Calls,
+    /// The plans of the calls' shapes.
+    plans: Vec<BackwardPlan>,
+    workspace: Option<BackwardWorkspace>,
+    /// The problem whose gradients are the shares.
+    shares: BackwardProblem,
+    /// The gradients of a call.
+    part: TaskGradients,
+    /// Statistics of the rows of a query run: log-sum-exp, or references and sums.
+    rows: [Vec<f32>; 2],
+}
+
+/// What a backward run of a task did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackwardTaskReport {
+    /// Calls of plans.
+    pub calls: usize,
+    /// Calls that causality, windows or lengths made unnecessary.
+    pub skipped: usize,
+    /// Pairs of a query and a key of the task, for one head.
+    pub pairs: u128,
+    /// What the last call did; `None` if there was none.
+    pub last: Option<BackwardReport>,
+}
+
+impl BackwardTaskPlan {
+    /// Plans the backward pass of task `path` of `division` for `problem`, whose tensors hold the tokens that `held` says. Key
+    /// lengths are those of the whole.
+    ///
+    /// # Errors
+    /// Returns an error if the path is not one of the division's, if the tensors do not have the task's tokens, if the problem
+    /// has what tasks do not take (packed sequences, windows of a picture, a bias), if a plan cannot be made, or if memory is
+    /// not available.
+    pub fn new(
+        engine: &Engine,
+        problem: &BackwardProblem,
+        division: &Division,
+        path: &TaskPath,
+        held: Held,
+        options: &BackwardPlanOptions,
+    ) -> Result<BackwardTaskPlan, TaskError> {
+        let calls = Calls::new(problem.forward(), division, path, held)?;
+        let mut plans = Vec::new();
+        for shape in calls.shapes() {
+            plans.push(engine.backward_plan(&part(problem, shape)?, options)?);
+        }
+        let workspace = match &plans[..] {
+            [] => None,
+            plans => Some(BackwardWorkspace::shared(plans)?),
+        };
+        let task = calls.task();
+        let shares = part(problem, &calls.part(task.query_tokens(), task.key_tokens())?)?;
+        let most = |tokens: fn(&Problem) -> usize| calls.shapes().iter().map(tokens).max().unwrap_or(0);
+        let sizes = GradientSizes {
+            queries: most(|shape| shape.spec().query.tokens()),
+            keys: most(|shape| shape.spec().key.tokens()),
+            ..GradientSizes::of_problem(problem.forward())
+        };
+        let part = TaskGradients::zeros(&sizes)?;
+        let count = sizes.query_sequences.saturating_mul(sizes.queries);
+        let mut rows = [Vec::new(), Vec::new()];
+        for rows in &mut rows {
+            let refused = TaskError::Memory { bytes: count.saturating_mul(4) };
+            rows.try_reserve_exact(count).map_err(|_| refused)?;
+        }
+        Ok(BackwardTaskPlan { problem: *problem, calls, plans, workspace, shares, part, rows })
+    }
+
+    /// The task: its runs and which of them meet.
+    #[must_use]
+    pub fn task(&self) -> &Task {
+        self.calls.task()
+    }
+
+    /// The plans of the calls, one for each shape.
+    #[must_use]
+    pub fn plans(&self) -> &[BackwardPlan] {
+        &self.plans
+    }
+
+    /// Query and key tokens of the whole.
+    #[must_use]
+    pub const fn totals(&self) -> [usize; 2] {
+        self.calls.totals()
+    }
+
+    /// The sizes of the task's shares.
+    #[must_use]
+    pub fn sizes(&self) -> GradientSizes {
+        GradientSizes::of_problem(self.problem.forward()).of(self.task())
+    }
+
+    /// Size of the workspace in bytes.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        self.plans.iter().map(BackwardPlan::workspace_bytes).max().unwrap_or(0)
+    }
+
+    /// What the error bound of the shares depends on, for a forward pass with at most `forward` additions between a weight and
+    /// a sum; `None` without calls.
+    #[must_use]
+    pub fn structure(&self, forward: usize) -> Option<Structure> {
+        let softcap = self.problem.forward().spec().softcap;
+        let of = |plan: &BackwardPlan| plan.choice().structure(forward, softcap);
+        let mut structure = self.plans.iter().map(of).max_by_key(|structure| structure.additions)?;
+        let ranges = self.calls.runs().iter().map(|(_, calls)| calls.len());
+        structure.additions += ranges.max().unwrap_or(0).max(self.calls.runs().len());
+        Some(structure)
+    }
+
+    /// Computes the task's shares of the gradients into `shares`, dense: of queries `[batch, heads, queries, d]`, of keys and
+    /// values `[batch, kv_heads, keys, d]` and `[…, d_v]`, with the tokens of the task in its order. Output, upstream gradient
+    /// and statistics have the queries that the problem's tensors have, and are those of the whole attention. Allocates
+    /// nothing. The bits do not depend on the number of threads, nor on what the tensors hold besides the task's tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the data do not match the problem, or the shares the task; nothing is written then. Or if a run
+    /// fails.
+    pub fn run(
+        &mut self,
+        inputs: &BackwardInputs<'_>,
+        shares: Gradients<'_>,
+    ) -> Result<BackwardTaskReport, TaskError> {
+        let lengths = self.calls.lengths(inputs.forward.lengths);
+        let whole = Inputs { lengths, ..inputs.forward };
+        BackwardInputs { forward: whole, ..*inputs }.check(&self.problem)?;
+        let Gradients { query, key, value } = shares;
+        let spec = self.shares.spec();
+        for (argument, view, found) in [
+            ("d_q", &spec.query, query.len()),
+            ("d_k", &spec.key, key.len()),
+            ("d_v", &spec.value, value.len()),
+        ] {
+            let allowed = view.count();
+            if found != allowed {
+                let (axis, of) = ("elements", "the task");
+                return Err(ArgumentError::Mismatch { argument, axis, found, allowed, of }.into());
+            }
+        }
+        query.fill(0.0);
+        key.fill(0.0);
+        value.fill(0.0);
+        let mut shares = Gradients { query, key, value };
+        let pairs = self.task().pair_count();
+        let mut report = BackwardTaskReport { calls: 0, skipped: 0, pairs, last: None };
+        for run in 0..self.calls.runs().len() {
+            self.run_queries(run, inputs, &mut shares, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// Adds what the calls of a query run give to the shares.
+    fn run_queries(
+        &mut self,
+        run: usize,
+        inputs: &BackwardInputs<'_>,
+        shares: &mut Gradients<'_>,
+        report: &mut BackwardTaskReport,
+    ) -> Result<(), TaskError> {
+        let (queries, count) = (self.calls.runs()[run].0, self.calls.runs()[run].1.len());
+        if count == 0 {
+            return Ok(());
+        }
+        let view = self.problem.forward().spec().output;
+        let row = self.calls.place(&queries);
+        let output = from(inputs.output, &view, row);
+        let upstream = from(inputs.upstream, &self.problem.spec().upstream, row);
+        let [first, second] = &mut self.rows;
+        let cut = |to: &mut Vec<f32>, rows: &[f32]| {
+            to.clear();
+            for sequence in rows.chunks_exact(view.tokens().max(1)) {
+                to.extend_from_slice(sequence.get(row..row + queries.tokens).unwrap_or_default());
+            }
+        };
+        let statistics = match inputs.statistics {
+            Statistics::LogSumExp(lse) => {
+                cut(first, lse);
+                Statistics::LogSumExp(first)
+            }
+            Statistics::State { m, s } => {
+                cut(first, m);
+                cut(second, s);
+                Statistics::State { m: first, s: second }
+            }
+        };
+        for number in 0..count {
+            let call = self.calls.runs()[run].1[number];
+            let plan = &self.plans[call.shape];
+            let Some(forward) = self.calls.inputs(&inputs.forward, &queries, call) else {
+                report.skipped += 1;
+                continue;
+            };
+            let Some(workspace) = &mut self.workspace else { continue };
+            let of_call = BackwardInputs { forward, output, upstream, statistics };
+            report.last = Some(plan.bind(of_call, self.part.borrow(), workspace)?.run()?);
+            report.calls += 1;
+            let at = [queries.offset, call.keys.offset];
+            shares.add(&self.shares, &self.part.borrow(), plan.problem(), at)?;
+        }
+        Ok(())
+    }
+}
+
+/// The backward problem of a call, or of the task's shares: output and upstream gradient lie in the task's tensors, the
+/// gradients are dense.
+fn part(whole: &BackwardProblem, of: &Problem) -> Result<BackwardProblem, ArgumentError> {
+    let spec = of.spec();
+    let dense = |argument, view: &View| View::dense(argument, Layout::Bhnd, &view.shape(), None);
+    let queries = spec.query.tokens();
+    let output = of_tokens("out", &whole.forward().spec().output, queries)?;
+    let problem = Spec { output, ..*spec }.check()?;
+    let upstream = of_tokens("d_out", &whole.spec().upstream, queries)?;
+    let (query, key) = (dense("d_q", &spec.query)?, dense("d_k", &spec.key)?);
+    BackwardSpec { upstream, query, key, value: dense("d_v", &spec.value)? }.check(&problem)
+}

@@ -1,0 +1,238 @@
+//! The calls of a task: tiles of a run of queries and a range of keys, and what each takes of the task's tensors.
+
+use super::error::TaskError;
+use super::mask::Tile;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{Chunk, Inputs, Lengths, MaskView, Problem, Spec};
+use elsa_core::dtype::Elements;
+use elsa_core::quorum::{Division, Span, Task, TaskPath};
+use elsa_core::view::{Layout, View};
+
+/// Whose tokens the tensors of a task's problem hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// All of the whole.
+    Whole,
+    /// The task's own, in the order in which the task holds them, also along the axes of a mask that are not broadcast.
+    Gathered {
+        /// Query tokens of the whole.
+        queries: usize,
+        /// Key tokens of the whole.
+        keys: usize,
+    },
+}
+
+/// A call: the keys that a run of queries meets one after the other, and the number of the problem of its shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub keys: Span,
+    pub shape: usize,
+}
+
+/// The calls of a task, with the problems of their shapes and room for the largest tile of a mask.
+#[derive(Debug)]
+pub(super) struct Calls {
+    problem: Problem,
+    held: Held,
+    totals: [usize; 2],
+    task: Task,
+    shapes: Vec<Problem>,
+    runs: Vec<(Span, Vec<Call>)>,
+    tile: Option<Tile>,
+}
+
+impl Calls {
+    /// The calls of task `path` of `division` for `problem`, whose tensors hold the tokens that `held` says.
+    ///
+    /// # Errors
+    /// A path that is not one of the division's, tensors without the task's tokens, a problem that tasks do not take,
+    /// memory that the system refuses.
+    pub fn new(
+        problem: &Problem,
+        division: &Division,
+        path: &TaskPath,
+        held: Held,
+    ) -> Result<Calls, TaskError> {
+        let spec = problem.spec();
+        refuse_what_tasks_do_not_take(spec)?;
+        let tokens = [spec.query.tokens(), spec.key.tokens()];
+        let totals = match held {
+            Held::Whole => tokens,
+            Held::Gathered { queries, keys } => [queries, keys],
+        };
+        let task = Task::new(division, path, totals[0], totals[1])?;
+        if held != Held::Whole {
+            for (argument, found, allowed) in
+                [("q", tokens[0], task.query_tokens()), ("k", tokens[1], task.key_tokens())]
+            {
+                if found != allowed {
+                    let fault =
+                        ArgumentError::Mismatch { argument, axis: "tokens", found, allowed, of: "the task" };
+                    return Err(fault.into());
+                }
+            }
+        }
+        let (shapes, runs) = (Vec::new(), Vec::new());
+        let mut calls = Calls { problem: *problem, held, totals, task, shapes, runs, tile: None };
+        calls.prepare()?;
+        Ok(calls)
+    }
+
+    /// Finds the shapes of all calls.
+    fn prepare(&mut self) -> Result<(), TaskError> {
+        let mut largest_tile = 0;
+        for run in self.task.queries() {
+            let queries = run.span();
+            let mut calls = Vec::new();
+            for keys in self.task.keys_of(run) {
+                let same = |problem: &Problem| {
+                    let spec = problem.spec();
+                    (spec.query.tokens(), spec.key.tokens()) == (queries.tokens, keys.tokens)
+                };
+                let shape = match self.shapes.iter().position(same) {
+                    Some(at) => at,
+                    None => {
+                        let problem = self.part(queries.tokens, keys.tokens)?;
+                        largest_tile = largest_tile.max(problem.spec().mask.map_or(0, |mask| mask.extent()));
+                        self.shapes.push(problem);
+                        self.shapes.len() - 1
+                    }
+                };
+                calls.push(Call { keys, shape });
+            }
+            self.runs.push((queries, calls));
+        }
+        if let Some(mask) = &self.problem.spec().mask {
+            self.tile = Some(Tile::with_capacity(mask.kind(), largest_tile)?);
+        }
+        Ok(())
+    }
+
+    /// The problem of `queries` query tokens and `keys` keys, in the memory of the task's tensors. The output is dense.
+    pub fn part(&self, queries: usize, keys: usize) -> Result<Problem, ArgumentError> {
+        let spec = self.problem.spec();
+        let [b, h, _, _] = spec.query.shape();
+        let output = View::dense("out", Layout::Bhnd, &[b, h, queries, spec.value.dim()], None)?;
+        let mask = match &spec.mask {
+            Some(mask) => {
+                let [mb, mh, mq, mk] = mask.shape();
+                let axis = |whole, part| if whole == 1 { 1 } else { part };
+                Some(MaskView::dense(mask.kind(), &[mb, mh, axis(mq, queries), axis(mk, keys)])?)
+            }
+            None => None,
+        };
+        let (query, key) = (of_tokens("q", &spec.query, queries)?, of_tokens("k", &spec.key, keys)?);
+        let value = of_tokens("v", &spec.value, keys)?;
+        Spec { query, key, value, output, mask, ..*spec }.check()
+    }
+
+    /// The problem of the task's tensors.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The task.
+    pub fn task(&self) -> &Task {
+        &self.task
+    }
+
+    /// Query and key tokens of the whole.
+    pub const fn totals(&self) -> [usize; 2] {
+        self.totals
+    }
+
+    /// The problems of the calls, one for each shape.
+    pub fn shapes(&self) -> &[Problem] {
+        &self.shapes
+    }
+
+    /// Every run of queries with its calls.
+    pub fn runs(&self) -> &[(Span, Vec<Call>)] {
+        &self.runs
+    }
+
+    /// The lengths of a call of the whole.
+    pub fn lengths<'a>(&self, given: Lengths<'a>) -> Lengths<'a> {
+        let whole = Chunk { key_total: self.totals[1], query_total: self.totals[0], ..Chunk::default() };
+        Lengths { chunk: Some(whole), ..given }
+    }
+
+    /// Where tokens lie in the task's tensors.
+    pub const fn place(&self, span: &Span) -> usize {
+        match self.held {
+            Held::Whole => span.start,
+            Held::Gathered { .. } => span.offset,
+        }
+    }
+
+    /// What a call of `queries` takes of `inputs`; `None` if causality, windows or lengths leave it no pair.
+    pub fn inputs<'a>(&'a mut self, inputs: &Inputs<'a>, queries: &Span, call: Call) -> Option<Inputs<'a>> {
+        let keys = &call.keys;
+        let chunk = Chunk {
+            key_offset: keys.start,
+            key_total: self.totals[1],
+            query_offset: queries.start,
+            query_total: self.totals[0],
+        };
+        let lengths = Lengths { chunk: Some(chunk), ..inputs.lengths };
+        if !attends(self.shapes.get(call.shape)?, &lengths) {
+            return None;
+        }
+        let spec = *self.problem.spec();
+        let (row, column) = (self.place(queries), self.place(keys));
+        let mask = match (&spec.mask, inputs.mask, &mut self.tile) {
+            (Some(view), Some(elements), Some(tile)) => {
+                Some(tile.cut(view, elements, row..row + queries.tokens, column..column + keys.tokens))
+            }
+            _ => None,
+        };
+        Some(Inputs {
+            query: from(inputs.query, &spec.query, row),
+            key: from(inputs.key, &spec.key, column),
+            value: from(inputs.value, &spec.value, column),
+            mask,
+            lengths,
+            ..*inputs
+        })
+    }
+}
+
+/// A view with other tokens, in the memory of `view`.
+pub(super) fn of_tokens(argument: &'static str, view: &View, tokens: usize) -> Result<View, ArgumentError> {
+    let [b, h, _, d] = view.shape();
+    View::new(argument, [b, h, tokens, d], view.strides())
+}
+
+/// The elements of a tensor from token `token` on; none beyond the end.
+pub(super) fn from<'a>(data: Elements<'a>, view: &View, token: usize) -> Elements<'a> {
+    let start = view.row(0, 0, token);
+    match data {
+        Elements::F32(x) => Elements::F32(x.get(start..).unwrap_or_default()),
+        Elements::F16(x) => Elements::F16(x.get(start..).unwrap_or_default()),
+        Elements::Bf16(x) => Elements::Bf16(x.get(start..).unwrap_or_default()),
+    }
+}
+
+/// Refuses what a problem may have and a task does not take.
+fn refuse_what_tasks_do_not_take(spec: &Spec) -> Result<(), ArgumentError> {
+    let given = [
+        (spec.past_key.is_some(), "past_k"),
+        (spec.present_key.is_some(), "present_k"),
+        (spec.present_value.is_some(), "present_v"),
+        (spec.packed.is_some(), "cu_seqlens_q"),
+        (spec.windows.is_some(), "windows"),
+        (spec.bias.is_some(), "bias"),
+    ];
+    match given.into_iter().find(|(given, _)| *given) {
+        Some((_, other)) => Err(ArgumentError::Conflict { argument: "task", other }),
+        None => Ok(()),
+    }
+}
+
+/// Whether some row of some sequence may attend a key of the call.
+fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
+    (0..problem.sequences()).any(|index| {
+        let sequence = problem.sequence(lengths, index);
+        !sequence.ranges(0..sequence.queries).0.is_empty()
+    })
+}
