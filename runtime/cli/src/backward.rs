@@ -6,7 +6,7 @@ use crate::args::{Chunks, EngineArgs, FILE, ProblemArgs, chunks};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
-use crate::memory::{Buffer, zeros};
+use crate::memory::{Buffer, leaves_enough, zeros};
 use crate::progress;
 use crate::report;
 use crate::tensor::output::{Content, Output, Writer};
@@ -104,16 +104,29 @@ struct Report {
 }
 
 /// What the forward pass leaves behind.
-struct Forward {
-    /// In the view of the output.
-    output: Buffer,
-    /// References and sums of the states, or log-sum-exp.
-    rows: Rows,
+enum Forward {
+    /// Output and log-sum-exp, from files.
+    Given([Tensor; 2]),
+    /// Output, in the view of the output, and references and sums of the states.
+    Computed([Vec<f32>; 3]),
 }
 
-enum Rows {
-    LogSumExp(Vec<f32>),
-    State([Vec<f32>; 2]),
+impl Forward {
+    /// The output.
+    fn output(&self) -> Result<Elements<'_>, Error> {
+        match self {
+            Forward::Given([out, _]) => elements("out", out),
+            Forward::Computed([output, ..]) => Ok(Elements::F32(output)),
+        }
+    }
+
+    /// What the rows of the output come from.
+    fn statistics(&self) -> Result<Statistics<'_>, Error> {
+        match self {
+            Forward::Given([_, lse]) => Ok(Statistics::LogSumExp(log_sum_exp(lse)?)),
+            Forward::Computed([_, m, s]) => Ok(Statistics::State { m, s }),
+        }
+    }
 }
 
 /// A tensor of floating-point elements in the shape of the output.
@@ -135,29 +148,30 @@ fn elements<'a>(argument: &'static str, tensor: &'a Tensor) -> Result<Elements<'
     tensor.elements().ok_or(Error::Problem(ArgumentError::Needs { argument, other }))
 }
 
+/// The log-sum-exp of a tensor that was loaded for it.
+fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
+    match lse.elements() {
+        Some(Elements::F32(rows)) => Ok(rows),
+        _ => {
+            let found = format!("type {}", lse.dtype().name());
+            Err(Error::Argument { argument: "lse", found, allowed: "f32".into() })
+        }
+    }
+}
+
 /// Reads the output and the log-sum-exp.
-fn read(job: &Job, [out, lse]: [&Source; 2]) -> Result<(Forward, [Tensor; 2]), Error> {
+fn read(job: &Job, [out, lse]: [&Source; 2]) -> Result<Forward, Error> {
     let out = like_output("out", out, &job.shapes[Operand::Output])?;
     let lse = Tensor::load("lse", lse, Accept::Float)?;
-    let Some(Elements::F32(rows)) = lse.elements() else {
-        let found = format!("type {}", lse.dtype().name());
-        return Err(Error::Argument { argument: "lse", found, allowed: "f32".into() });
-    };
-    let needed = job.problem.rows();
-    if rows.len() != needed {
+    elements("out", &out)?;
+    if log_sum_exp(&lse)?.len() != job.problem.rows() {
         return Err(Error::Argument {
             argument: "lse",
             found: format!("shape {:?}", lse.shape()),
             allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
         });
     }
-    let output = match elements("out", &out)? {
-        Elements::F32(x) => Buffer::F32(x.to_vec()),
-        Elements::F16(x) => Buffer::F16(x.to_vec()),
-        Elements::Bf16(x) => Buffer::Bf16(x.to_vec()),
-    };
-    let rows = Rows::LogSumExp(rows.to_vec());
-    Ok((Forward { output, rows }, [out, lse]))
+    Ok(Forward::Given([out, lse]))
 }
 
 /// Runs the forward pass. The output is `W / S` in f32, whatever the type of the inputs.
@@ -168,6 +182,7 @@ fn compute(args: &BackwardArgs, job: &Job, engine: &Engine) -> Result<Forward, E
     let [mut m, mut s] = [zeros::<f32>("out", rows)?, zeros::<f32>("out", rows)?];
     let mut w = zeros::<f32>("out", rows.saturating_mul(dim))?;
     let mut workspace = plan.workspace()?;
+    leaves_enough("budget", plan.workspace_bytes())?;
     let state = StateOut { m: &mut m, s: &mut s, w: &mut w };
     plan.bind(job.inputs()?, Outputs::states(state), &mut workspace)?.run()?;
     let mut output = zeros::<f32>("out", view.extent())?;
@@ -179,7 +194,7 @@ fn compute(args: &BackwardArgs, job: &Job, engine: &Engine) -> Result<Forward, E
             *y = if *s == 0.0 { 0.0 } else { w / s };
         }
     }
-    Ok(Forward { output: Buffer::F32(output), rows: Rows::State([m, s]) })
+    Ok(Forward::Computed([output, m, s]))
 }
 
 /// Borrows the gradients.
@@ -229,7 +244,6 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     // A small board does ten billion operations a second.
     let spinner = progress::spinner(5.0 * pairs * dims as f64 / 1e10);
     let start = Instant::now();
-    let (given, tensors) = given.unzip();
     let is_given = given.is_some();
     let forward = match given {
         Some(forward) => forward,
@@ -237,15 +251,13 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     };
     let inputs = BackwardInputs {
         forward: job.inputs()?,
-        output: forward.output.elements(),
+        output: forward.output()?,
         upstream: elements("d-out", &upstream)?,
-        statistics: match &forward.rows {
-            Rows::LogSumExp(lse) => Statistics::LogSumExp(lse),
-            Rows::State([m, s]) => Statistics::State { m, s },
-        },
+        statistics: forward.statistics()?,
         task: None,
     };
     let mut workspace = plan.workspace()?;
+    leaves_enough("budget", plan.workspace_bytes())?;
     let (done, tasks) = match (&division, &mut part) {
         (Some(division), Some(part)) => {
             let (queries, keys) = (spec.query.tokens(), spec.key.tokens());
@@ -272,7 +284,9 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
         .collect();
     job.unchanged()?;
     upstream.unchanged()?;
-    tensors.iter().flatten().try_for_each(Tensor::unchanged)?;
+    if let Forward::Given(tensors) = &forward {
+        tensors.iter().try_for_each(Tensor::unchanged)?;
+    }
     writer.commit(&contents)?;
 
     let backend = done.map_or_else(|| engine.backend().to_string(), |done| done.backend.to_string());

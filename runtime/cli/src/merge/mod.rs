@@ -5,9 +5,9 @@
 use crate::args::{FILE, layouts};
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
-use crate::memory::{Buffer, zeros};
+use crate::memory::{self, Buffer, zeros};
 use crate::report;
-use crate::task::file::{Description, Whole};
+use crate::task::file::Description;
 use crate::tensor::output::{Content, Output, Writer};
 use crate::tensor::{Fault, InputFile, Source};
 use clap::Args;
@@ -89,12 +89,13 @@ struct Member<'a> {
 /// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
-    let mut members = Vec::new();
+    let mut members = reserved(args.states.len())?;
     for path in &args.states {
         let (description, task) = with(path, |mut file, length| Description::read(&mut file, length))?;
         members.push(Member { path, description, task });
     }
-    let whole = tree(&mut members)?;
+    tree(&mut members)?;
+    let whole = &first(&members)?.description.whole;
     let mut writer = Writer::default();
     for (operand, source) in [(Operand::Output, &args.out), (Operand::LogSumExp, &args.lse_out)] {
         if let Some(source) = source {
@@ -168,6 +169,11 @@ pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     Ok(())
 }
 
+/// An empty vector with room for an entry for each of `files` files.
+fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
+    memory::reserved(files).map_err(|bytes| Error::Memory { argument: STATES, bytes })
+}
+
 /// Opens the file at `path`, and calls `read` with it and its length.
 fn with<T>(path: &Path, read: impl FnOnce(&std::fs::File, u64) -> Result<T, Fault>) -> Result<T, Error> {
     let (argument, owned) = (STATES, || path.to_path_buf());
@@ -184,33 +190,39 @@ fn with<T>(path: &Path, read: impl FnOnce(&std::fs::File, u64) -> Result<T, Faul
     })
 }
 
-/// Brings the files into the order of their tree. Returns what they belong to.
+/// The first of the files.
+fn first<'a, 'b>(members: &'a [Member<'b>]) -> Result<&'a Member<'b>, Error> {
+    members.first().ok_or_else(|| Error::States("no file; allowed: the files of all tasks".into()))
+}
+
+/// Brings the files into the order of their tree, and requires that they belong to one whole.
 ///
 /// # Errors
 /// Files of different wholes, and tasks that are missing or doubled.
-fn tree(members: &mut [Member<'_>]) -> Result<Whole, Error> {
-    let Some(first) = members.first() else {
-        return Err(Error::States("no file; allowed: the files of all tasks".into()));
-    };
-    let whole = first.description.whole.clone();
+fn tree(members: &mut [Member<'_>]) -> Result<(), Error> {
+    let one = first(members)?;
+    let whole = &one.description.whole;
     for Member { path, description, .. } in &*members {
         if let Some((name, found, allowed)) = whole.difference(&description.whole) {
             return Err(Error::States(format!(
                 "{}: {name} {found}; allowed: {allowed}, as {} has",
                 path.display(),
-                first.path.display()
+                one.path.display()
             )));
         }
     }
     let division = whole.division().map_err(|_| Error::States("no division".into()))?;
     members.sort_by_key(|member| member.description.path);
-    let mut paths: Vec<TaskPath> = members.iter().map(|member| member.description.path).collect();
+    let mut paths = reserved::<TaskPath>(members.len())?;
+    paths.extend(members.iter().map(|member| member.description.path));
+    let members = &*members;
+    let whole = &first(members)?.description.whole;
     let at = |path: TaskPath| {
         let of = |member: &&Member<'_>| member.description.path == path;
         members.iter().filter(of).map(|member| member.path.display().to_string()).collect::<Vec<_>>()
     };
     match Tree::new(&division, &mut paths) {
-        Ok(_) => Ok(whole),
+        Ok(_) => Ok(()),
         Err(QuorumError::Doubled { path }) => Err(Error::States(format!(
             "{}: task {path} is there twice, or below another; allowed: each task once",
             at(path).join(", ")

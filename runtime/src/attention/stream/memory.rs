@@ -4,12 +4,13 @@ use super::error::StreamError;
 use super::frame::Frame;
 use super::plan::StreamPlan;
 use crate::attention::cpu::resident::Resident;
+use crate::cpu::limits::available_memory;
 use crate::cpu::memory::Bytes;
 use elsa_core::attention::plan::{Account, Part};
 
 /// Bytes that must be left to the process beside the memory of a run: for the stack of the thread that reads, and for what
-/// libraries allocate and no error can be handled of. They are part of the account's fixed bytes.
-const SPARE: usize = 1 << 20;
+/// libraries allocate where no error can be returned. They are part of the account's fixed bytes.
+const SPARE: u64 = 1 << 20;
 
 /// The memory of a streamed run: that of its unit, and the two buffers of chunks.
 #[derive(Debug)]
@@ -35,10 +36,12 @@ impl StreamMemory {
         let [Some(one), Some(two)] = [frame.chunk; 2].map(Bytes::zeroed) else { return Err(refused()) };
         let (rows, table) = (frame.rows, choice.table_bytes(problem));
         let resident = Resident::new(&plan.cpu, rows, table, choice.sequences).ok_or_else(refused)?;
-        Bytes::zeroed(SPARE).ok_or_else(refused)?;
         let mut memory = StreamMemory { resident, buffers: [one, two] };
         memory.resident.touch();
         memory.buffers.iter_mut().for_each(Bytes::touch);
+        if available_memory().is_some_and(|available| available.bytes < SPARE) {
+            return Err(refused());
+        }
         Ok(memory)
     }
 }

@@ -160,17 +160,17 @@ impl TaskPlan {
                     None => {
                         let problem = self.part(queries.tokens, keys.tokens)?;
                         largest_tile = largest_tile.max(problem.spec().mask.map_or(0, |mask| mask.extent()));
-                        self.plans.push(engine.plan(&problem, options)?);
+                        push(&mut self.plans, engine.plan(&problem, options)?)?;
                         self.plans.len() - 1
                     }
                 };
-                calls.push((keys, at));
+                push(&mut calls, (keys, at))?;
             }
             if !calls.is_empty() {
                 most_rows = most_rows.max(queries.tokens);
                 most_slots = most_slots.max(MergeStack::capacity(calls.len()));
             }
-            self.calls.push((queries, calls));
+            push(&mut self.calls, (queries, calls))?;
         }
         if !self.plans.is_empty() {
             let plans: Vec<&Plan> = self.plans.iter().collect();
@@ -343,6 +343,17 @@ impl TaskPlan {
         }
         Ok(())
     }
+}
+
+/// Adds an entry to a list.
+///
+/// # Errors
+/// Memory that the system refuses.
+fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), TaskError> {
+    let bytes = list.len().saturating_add(1).saturating_mul(size_of::<T>());
+    list.try_reserve(1).map_err(|_| TaskError::Memory { bytes })?;
+    list.push(entry);
+    Ok(())
 }
 
 /// Refuses what a problem may have and a task does not take.
