@@ -11,7 +11,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Bytes of the stack that the tool has from the start. Where memory is short the system ends a process whose stack cannot
 /// grow, with no error that could be handled.
-const STACK: usize = 512 << 10;
+const STACK: usize = 256 << 10;
 
 /// Has the system provide the stack.
 #[inline(never)]

@@ -317,7 +317,7 @@ fn refused_memory_leaves_no_output() {
     let before = files();
     let inputs = INPUTS;
     for line in [
-        format!("run {inputs} --out @y.npy --host-budget 16MiB"),
+        format!("run {inputs} --out @y.npy --host-budget 24MiB"),
         format!("run {inputs} --quorum 7 --task 3/7 --state-out @y.npz"),
         format!("merge {tasks} --out @y.npy --state-out @y.npz"),
         format!("backward {inputs} --d-out @dy.npy --dq-out @ya.npy --dk-out @yb.npy --dv-out @yc.npy"),
@@ -330,7 +330,7 @@ fn refused_memory_leaves_no_output() {
             }
         };
         let mut statuses = [0; 4];
-        for kilobytes in (20_000..=180_000).step_by(8_000) {
+        for kilobytes in (24_000..=180_000).step_by(12_000) {
             clear();
             let child = desk.start(&format!("ulimit -v {kilobytes}"), &line);
             let output = child.wait_with_output().unwrap();
