@@ -374,7 +374,7 @@ pub fn choose_stream<'a>(
     loop {
         let start = StreamChoice { chunk: segments * cpu.segment, ..first }.with([1, 1, 1]);
         if size(&start) <= budget {
-            let found = grow(problem, &start, queries, &fits);
+            let found = grow(problem, &start, queries, fits);
             let resident = found.cpu.resident;
             // A longer chunk came before.
             if best.is_none_or(|(most, _)| resident.saturating_mul(3) >= most.saturating_mul(4)) {
