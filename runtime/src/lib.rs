@@ -51,12 +51,13 @@ pub use attention::cuda::host::CallTimes;
 pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    StreamBudget, StreamCall, StreamDivision, StreamFit, StreamKeys, StreamRows, StreamTimes, StreamWants,
-    TakeRows,
+    StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamWants, TakeRows,
 };
+pub use attention::guard::StreamFit;
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
 pub use attention::stream::error::StreamError;
+pub use attention::stream::fit::FittedStream;
 pub use attention::stream::limits::peak_memory;
 pub use attention::stream::plan::{StreamOptions, StreamPlan};
 pub use attention::stream::run::StreamReport;

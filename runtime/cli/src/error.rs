@@ -212,7 +212,7 @@ pub enum Error {
         what: String,
     },
     /// Memory that the system refuses.
-    #[error("--{argument}: {bytes} bytes of memory were refused by the system")]
+    #[error("{}: {bytes} bytes of memory were refused by the system", dashed(argument))]
     Memory {
         /// The tensor that it was for.
         argument: &'static str,

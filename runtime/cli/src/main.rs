@@ -9,7 +9,18 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
+/// Bytes of the stack that the tool has from the start. Where memory is short the system ends a process whose stack cannot
+/// grow, with no error that could be handled.
+const STACK: usize = 256 << 10;
+
+/// Has the system provide the stack.
+#[inline(never)]
+fn provide_stack() {
+    std::hint::black_box(&mut [0u8; STACK]);
+}
+
 fn main() -> ExitCode {
+    provide_stack();
     env_logger::Builder::from_env(env_logger::Env::new().filter_or("ELSA_LOG", "warn")).init();
     if let Err(e) = elsa_edge::signals::watch() {
         log::warn!("signals may leave temporary files behind: {e}");

@@ -3,16 +3,47 @@
 use crate::error::Error;
 use bytemuck::Zeroable;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
+use elsa_runtime::available_memory;
 use half::{bf16, f16};
+
+/// Bytes that an allocation of some size must leave to the process: for stacks that grow, for threads, and for what libraries
+/// allocate where no error can be returned.
+pub const SPARE: usize = 1 << 20;
+
+/// Bytes from which an allocation is one of some size.
+const SIZE: usize = 16 << 10;
+
+/// Whether so many bytes were taken without leaving too little to the process.
+#[must_use]
+pub fn is_left(taken: usize) -> bool {
+    taken < SIZE || available_memory().is_none_or(|available| available.bytes >= SPARE as u64)
+}
+
+/// A vector with room for `count` elements. The error is the number of bytes.
+///
+/// # Errors
+/// Memory that the system refuses, or of which it would leave too little.
+pub fn reserved<T>(count: usize) -> Result<Vec<T>, usize> {
+    let mut data = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    data.try_reserve_exact(count).map_err(|_| bytes)?;
+    if is_left(bytes) { Ok(data) } else { Err(bytes) }
+}
+
+/// Requires that `bytes` bytes of working memory, which were allocated for `argument`, leave enough to the process.
+///
+/// # Errors
+/// Memory of which the system would leave too little.
+pub fn leaves_enough(argument: &'static str, bytes: usize) -> Result<(), Error> {
+    if is_left(bytes) { Ok(()) } else { Err(Error::Memory { argument, bytes }) }
+}
 
 /// A vector of `count` zeros for the tensor `argument`.
 ///
 /// # Errors
 /// Memory that the system refuses.
 pub fn zeros<T: Zeroable + Clone>(argument: &'static str, count: usize) -> Result<Vec<T>, Error> {
-    let mut data = Vec::new();
-    data.try_reserve_exact(count)
-        .map_err(|_| Error::Memory { argument, bytes: count.saturating_mul(size_of::<T>()) })?;
+    let mut data = reserved(count).map_err(|bytes| Error::Memory { argument, bytes })?;
     data.resize(count, T::zeroed());
     Ok(data)
 }

@@ -43,7 +43,8 @@ The range is that of f32: weights are exact down to 2^-126 of a row's largest an
 the scale must stay below 1.1e38, keys * 2^8 * max |v| below 3.4e38, and beyond a row is infinite or NaN. Finite masks
 and biases count as at least -1.18e38; a row that is masked wholly by finite numbers is the mean of its values, by -inf it
 is zero.
-With --host-budget tensors stay in their files, also those larger than memory, and the process stays within the budget; .npz
+With --host-budget tensors stay in their files, also those larger than memory, and the process stays within the budget; where
+the system refuses memory, fewer rows stay, with the same bits, and a line and refused of --json say so; .npz
 inputs, .safetensors outputs and the certificate are for runs in memory. elsa info --budget prints what a budget is for.
 On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate says how wrong the output may be, proved for the kernel that ran and the norms of these tensors: each

@@ -5,6 +5,7 @@ pub mod bound;
 mod certify;
 pub mod cpu;
 pub mod cuda;
+pub mod guard;
 pub mod options;
 pub mod plan;
 pub mod stream;

@@ -145,3 +145,76 @@ fn refused_memory_makes_smaller_tasks() {
         assert!(fit.is_none() && cpu.is_empty() && error == ["true"], "{error:?}");
     }
 }
+
+/// What a child does: fits a stream as often as asked, a line for each with the tasks that are resident and the refusals, and
+/// runs the last one.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn child_fits_again() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let (engine, case) = (engine(), long());
+    let times = std::env::var("ELSA_TEST_FITS").unwrap().parse().unwrap();
+    let mut last = None;
+    for _ in 0..times {
+        drop(last.take());
+        let (stream, fit) = fitted(&engine, &case, &StreamBudget::default());
+        println!("fit: {} {}", fit.n_cap, fit.refused);
+        last = Some(stream);
+    }
+    let found = last.map(|mut stream| bits(&run(&mut stream, &engine, &case, KeysFrom::Function).0));
+    let bits = found.unwrap_or_default();
+    let hash = bits.iter().fold(0u64, |a, b| a.wrapping_mul(31).wrapping_add(u64::from(*b)));
+    println!("bits: {hash:x}");
+}
+
+/// Each allocation of a stream is refused in turn: of device memory, of page-locked memory, of streams and of events. One
+/// task fewer is resident each time, and the bits stay.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn every_allocation_may_be_refused() {
+    for device in ["", "discrete"] {
+        let fits = |times: usize, variable: &str, value: &str| {
+            let times = times.to_string();
+            let variables = [("ELSA_STANDIN_DEVICE", device), ("ELSA_TEST_FITS", &*times), (variable, value)];
+            let output = child("cuda_fit::child_fits_again", &folder(), &variables);
+            let (fit, bits) = (said(&output, "fit"), said(&output, "bits"));
+            assert_eq!(bits.len(), 1, "{variables:?}: {output:?}");
+            (fit, bits)
+        };
+        let logged = |times| {
+            let log = tempfile::NamedTempFile::new().unwrap();
+            let found = fits(times, "ELSA_STANDIN_LOG", log.path().to_str().unwrap());
+            (found, std::fs::read_to_string(log.path()).unwrap())
+        };
+        // Without a fit there is no run, which has page-locked memory of its own.
+        let (_, none) = logged(0);
+        let ((plain, want), once) = logged(1);
+        let (_, twice) = logged(2);
+        let (n_cap, refused) = plain[0].split_once(' ').unwrap();
+        assert_eq!(refused, "0");
+        let less = format!("{} 1", n_cap.parse::<usize>().unwrap() - 1);
+        for call in ["cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"] {
+            let count = |log: &str| log.lines().filter(|line| line.split(' ').next() == Some(call)).count();
+            let calls = count(&twice) - count(&once);
+            assert!(calls > 0, "{call}");
+            // In fit k the k-th call is refused; the next attempt makes all of them.
+            let mut at = count(&none);
+            let faults: Vec<String> = (1..=calls)
+                .map(|k| {
+                    let fault = format!("{call}:{}:2", at + k);
+                    at += k + calls;
+                    fault
+                })
+                .collect();
+            let (found, bits) = fits(calls, "ELSA_STANDIN_FAIL", &faults.join(","));
+            assert!(
+                found.len() == calls && found.iter().all(|fit| *fit == less),
+                "{device} {call}: {found:?}"
+            );
+            assert_eq!(bits, want, "{device} {call}");
+        }
+    }
+}

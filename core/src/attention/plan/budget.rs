@@ -166,6 +166,8 @@ pub struct StreamOptions {
     pub written: Written,
     /// Largest number of segments of keys in a chunk, at least one.
     pub segments: usize,
+    /// Largest number of query tiles that stay, over heads and sequences, at least one; `usize::MAX` is unlimited.
+    pub resident: usize,
     /// What the run may take.
     pub limits: Limits,
     /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
@@ -364,6 +366,7 @@ pub fn choose_stream<'a>(
             choice
         });
     }
+    let fits = |choice: &StreamChoice| choice.cpu.resident <= options.resident && size(choice) <= budget;
     let longest = keys.div_ceil(cpu.segment).max(1);
     let mut segments = options.segments.clamp(1, longest);
     let first = StreamChoice { cpu, sequences: 1, heads: 1, tiles: 1, chunk: 0, account: Account::default() };
@@ -371,7 +374,7 @@ pub fn choose_stream<'a>(
     loop {
         let start = StreamChoice { chunk: segments * cpu.segment, ..first }.with([1, 1, 1]);
         if size(&start) <= budget {
-            let found = grow(problem, &start, queries, |choice| size(choice) <= budget);
+            let found = grow(problem, &start, queries, fits);
             let resident = found.cpu.resident;
             // A longer chunk came before.
             if best.is_none_or(|(most, _)| resident.saturating_mul(3) >= most.saturating_mul(4)) {

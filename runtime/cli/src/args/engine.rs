@@ -2,6 +2,7 @@
 
 use super::values::{bytes, one_of, ordinal, positive};
 use crate::error::Error;
+use crate::memory::{SPARE, leaves_enough};
 use clap::Args;
 use elsa_core::attention::plan::BLOCK_SIZES;
 use elsa_runtime::{Backend, CudaOptions, Engine, EngineOptions, Fallback, Plan, PlanOptions, Tuned, Tuning};
@@ -108,7 +109,10 @@ impl EngineArgs {
             tuned: self.tuning(),
             ..EngineOptions::default()
         };
+        // A thread that starts where no memory is left ends the process.
+        leaves_enough("threads", SPARE)?;
         let engine = Engine::new(&options)?;
+        leaves_enough("threads", SPARE)?;
         let chosen = engine.backend();
         if chosen == Backend::Cuda {
             if self.block.is_some() {

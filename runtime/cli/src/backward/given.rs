@@ -3,7 +3,7 @@
 use super::args::BackwardArgs;
 use crate::error::Error;
 use crate::job::Job;
-use crate::memory::{Buffer, zeros};
+use crate::memory::{leaves_enough, reserved, zeros};
 use crate::task::load::{Rows, token_axis};
 use crate::tensor::{Format, Source, Tensor};
 use elsa_core::argument::ArgumentError;
@@ -14,26 +14,38 @@ use elsa_runtime::{Engine, RowStates};
 use std::path::Path;
 
 /// What the forward pass leaves behind.
-pub struct Forward {
-    /// In the view of the output.
-    pub output: Buffer,
-    rows: Numbers,
-    /// The files that were read.
-    tensors: Vec<Tensor>,
-}
-
-enum Numbers {
-    LogSumExp(Vec<f32>),
-    State([Vec<f32>; 2]),
+pub enum Forward {
+    /// Output and log-sum-exp, from files.
+    Given([Tensor; 2]),
+    /// What states come to.
+    States {
+        /// Output, in the view of the output, and references and sums of the rows.
+        numbers: [Vec<f32>; 3],
+        /// The files that were read.
+        files: Vec<Tensor>,
+    },
 }
 
 impl Forward {
+    /// The output.
+    ///
+    /// # Errors
+    /// A tensor of no floating-point elements.
+    pub fn output(&self) -> Result<Elements<'_>, Error> {
+        match self {
+            Forward::Given([out, _]) => elements("out", out),
+            Forward::States { numbers: [output, ..], .. } => Ok(Elements::F32(output)),
+        }
+    }
+
     /// What it knows of each row.
-    #[must_use]
-    pub fn statistics(&self) -> Statistics<'_> {
-        match &self.rows {
-            Numbers::LogSumExp(lse) => Statistics::LogSumExp(lse),
-            Numbers::State([m, s]) => Statistics::State { m, s },
+    ///
+    /// # Errors
+    /// Log-sum-exp of another type than f32.
+    pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
+        match self {
+            Forward::Given([_, lse]) => Ok(Statistics::LogSumExp(log_sum_exp(lse)?)),
+            Forward::States { numbers: [_, m, s], .. } => Ok(Statistics::State { m, s }),
         }
     }
 
@@ -57,24 +69,15 @@ impl Forward {
     ) -> Result<Forward, Error> {
         let out = like_output("out", out, args, job, rows)?;
         let lse = rows.load("lse", lse, |shape| shape.len().checked_sub(1))?;
-        let Some(Elements::F32(numbers)) = lse.elements() else {
-            let found = format!("type {}", lse.dtype().name());
-            return Err(Error::Argument { argument: "lse", found, allowed: "f32".into() });
-        };
-        if numbers.len() != job.problem.rows() {
+        elements("out", &out)?;
+        if log_sum_exp(&lse)?.len() != job.problem.rows() {
             return Err(Error::Argument {
                 argument: "lse",
                 found: format!("shape {:?}", lse.shape()),
                 allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
             });
         }
-        let output = match elements("out", &out)? {
-            Elements::F32(x) => Buffer::F32(x.to_vec()),
-            Elements::F16(x) => Buffer::F16(x.to_vec()),
-            Elements::Bf16(x) => Buffer::Bf16(x.to_vec()),
-        };
-        let numbers = Numbers::LogSumExp(numbers.to_vec());
-        Ok(Forward { output, rows: numbers, tensors: vec![out, lse] })
+        Ok(Forward::Given([out, lse]))
     }
 
     /// Reads states of an archive. The output is `W / S` in f32.
@@ -84,7 +87,7 @@ impl Forward {
         let mut read = |name: &str, back: usize, allowed: &[usize]| -> Result<Vec<f32>, Error> {
             let tensor = rows.load("state", &named(name), |shape| shape.len().checked_sub(back))?;
             let data = match tensor.elements() {
-                Some(Elements::F32(x)) if tensor.shape() == allowed => x.to_vec(),
+                Some(Elements::F32(x)) if tensor.shape() == allowed => copied("state", x)?,
                 _ => {
                     let found = format!("{name} of {}, shape {:?}", tensor.dtype().name(), tensor.shape());
                     let allowed = format!("f32, {allowed:?}");
@@ -97,7 +100,7 @@ impl Forward {
         let shape = &job.shapes[Operand::StateReference];
         let (m, s) = (read("m", 1, shape)?, read("S", 1, shape)?);
         let states = RowStates { m, s, w: read("W", 2, &job.shapes[Operand::StateWeighted])? };
-        Ok(Forward { tensors, ..Forward::of(job, states)? })
+        Forward::of(job, states, tensors)
     }
 
     /// Runs the forward pass.
@@ -109,25 +112,33 @@ impl Forward {
         let plan = engine.plan(problem, &args.engine.plan_options())?;
         let mut states = RowStates::empty(problem.rows(), problem.value_dim())?;
         let mut workspace = plan.workspace()?;
+        leaves_enough("budget", plan.workspace_bytes())?;
         let state = StateOut { m: &mut states.m, s: &mut states.s, w: &mut states.w };
         plan.bind(job.inputs()?, Outputs::states(state), &mut workspace)?.run()?;
-        Forward::of(job, states)
+        Forward::of(job, states, Vec::new())
     }
 
     /// The output is `W / S` in f32, whatever the type of the inputs.
-    fn of(job: &Job, states: RowStates) -> Result<Forward, Error> {
+    fn of(job: &Job, states: RowStates, files: Vec<Tensor>) -> Result<Forward, Error> {
         let view = job.problem.spec().output;
         let mut output = zeros::<f32>("out", view.extent())?;
         states.output(&view, &mut ElementsMut::F32(&mut output));
-        let rows = Numbers::State([states.m, states.s]);
-        Ok(Forward { output: Buffer::F32(output), rows, tensors: Vec::new() })
+        Ok(Forward::States { numbers: [output, states.m, states.s], files })
+    }
+
+    /// The files that were read.
+    fn files(&self) -> &[Tensor] {
+        match self {
+            Forward::Given(files) => files,
+            Forward::States { files, .. } => files,
+        }
     }
 
     /// Bytes that were read of the files.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let bytes = |tensor: &Tensor| tensor.shape().iter().product::<usize>() * tensor.dtype().size();
-        self.tensors.iter().map(bytes).sum()
+        self.files().iter().map(bytes).sum()
     }
 
     /// Requires that no file has changed since it was read.
@@ -135,8 +146,26 @@ impl Forward {
     /// # Errors
     /// The first file that has.
     pub fn unchanged(&self) -> Result<(), Error> {
-        self.tensors.iter().try_for_each(Tensor::unchanged)
+        self.files().iter().try_for_each(Tensor::unchanged)
     }
+}
+
+/// The log-sum-exp of a tensor that was loaded for it.
+fn log_sum_exp(lse: &Tensor) -> Result<&[f32], Error> {
+    match lse.elements() {
+        Some(Elements::F32(rows)) => Ok(rows),
+        _ => {
+            let found = format!("type {}", lse.dtype().name());
+            Err(Error::Argument { argument: "lse", found, allowed: "f32".into() })
+        }
+    }
+}
+
+/// A copy of `from`.
+fn copied(argument: &'static str, from: &[f32]) -> Result<Vec<f32>, Error> {
+    let mut data = reserved(from.len()).map_err(|bytes| Error::Memory { argument, bytes })?;
+    data.extend_from_slice(from);
+    Ok(data)
 }
 
 /// A tensor of floating-point elements in the shape of the output.

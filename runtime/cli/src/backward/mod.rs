@@ -11,7 +11,7 @@ use crate::args::Chunks;
 use crate::error::{Error, one_line, say};
 use crate::flag::flag;
 use crate::job::Job;
-use crate::memory::{Buffer, zeros};
+use crate::memory::{Buffer, leaves_enough, zeros};
 use crate::progress;
 use crate::report;
 use crate::task::load::Rows;
@@ -70,6 +70,7 @@ fn at_once(
     let plan = engine.backward_plan(problem, options)?;
     let mut gradients = room(problem)?;
     let mut workspace = plan.workspace()?;
+    leaves_enough("budget", plan.workspace_bytes())?;
     let [query, key, value] = &mut gradients;
     let last = plan.bind(inputs, Gradients { query, key, value }, &mut workspace)?.run()?;
     let (kernel, workspace_bytes) = (Some(plan.kernel()), plan.workspace_bytes());
@@ -162,9 +163,9 @@ pub fn backward(args: &BackwardArgs) -> Result<(), Error> {
     };
     let inputs = BackwardInputs {
         forward: job.inputs()?,
-        output: forward.output.elements(),
+        output: forward.output()?,
         upstream: elements("d-out", &upstream)?,
-        statistics: forward.statistics(),
+        statistics: forward.statistics()?,
     };
     let done = match &division {
         Some(division) => by_tasks(&engine, &problem, inputs, &options, division)?,

@@ -84,9 +84,9 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
     let mut shares = TaskGradients::zeros(&plan.sizes()).map_err(shares_error)?;
     let inputs = BackwardInputs {
         forward: given,
-        output: forward.output.elements(),
+        output: forward.output()?,
         upstream: elements("d-out", &upstream)?,
-        statistics: forward.statistics(),
+        statistics: forward.statistics()?,
     };
     let pairs = plan.task().pair_count() as f64;
     let dims = (job.problem.head_dim() + job.problem.value_dim()) as f64;

@@ -1,6 +1,7 @@
 //! The files of tasks: what each says about itself, and whether all together are one whole.
 
 use crate::error::Error;
+use crate::memory;
 use crate::task::file::{Description, Kind, Whole};
 use crate::tensor::{Fault, InputFile};
 use elsa_core::quorum::{QuorumError, Task, TaskPath, Tree};
@@ -48,6 +49,14 @@ impl<'a> Member<'a> {
     }
 }
 
+/// An empty vector with room for an entry for each of `files` files.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn reserved<T>(files: usize) -> Result<Vec<T>, Error> {
+    memory::reserved(files).map_err(|bytes| Error::Memory { argument: STATES, bytes })
+}
+
 /// Opens the file at `path`, and calls `read` with it and its length.
 fn with<T>(path: &Path, read: impl FnOnce(&std::fs::File, u64) -> Result<T, Fault>) -> Result<T, Error> {
     let (argument, owned) = (STATES, || path.to_path_buf());
@@ -93,7 +102,8 @@ pub fn tree(members: &mut [Member<'_>]) -> Result<(Kind, Whole), Error> {
     }
     let division = whole.division().map_err(|_| Error::States("no division".into()))?;
     members.sort_by_key(|member| member.description.path);
-    let mut paths: Vec<TaskPath> = members.iter().map(|member| member.description.path).collect();
+    let mut paths = reserved::<TaskPath>(members.len())?;
+    paths.extend(members.iter().map(|member| member.description.path));
     let at = |path: TaskPath| {
         let of = |member: &&Member<'_>| member.description.path == path;
         members.iter().filter(of).map(|member| member.path.display().to_string()).collect::<Vec<_>>()

@@ -151,7 +151,7 @@ impl Sums {
 /// Whatever keeps the outputs from being complete. No file has changed then.
 pub fn merge(args: &MergeArgs) -> Result<(), Error> {
     let start = Instant::now();
-    let mut members = Vec::new();
+    let mut members = members::reserved(args.states.len())?;
     for path in &args.states {
         members.push(Member::open(path)?);
     }

@@ -2,7 +2,7 @@
 
 use super::args::StreamArgs;
 use super::files::Files;
-use super::report::Done;
+use super::report::{self, Done};
 use super::sink::Outputs;
 use super::wanted::{Wanted, shapes};
 use crate::error::{Error, say};
@@ -129,6 +129,11 @@ pub fn run(
     let division = stream.division();
     let blocks = problem.spec().query.tokens().div_ceil(division.rows.max(1)).max(1);
     let chunks = problem.keys().div_ceil(division.keys.max(1)).max(1);
+    let heads = problem.heads() * problem.spec().query.batch();
+    let resident_rows = division.rows.min(problem.spec().query.tokens()) * heads;
+    if let Some(line) = report::refusals(fit.refused, resident_rows, division.keys) {
+        say(&line);
+    }
     let dims = problem.head_dim() + problem.value_dim();
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
     outputs.show(progress::bar((blocks * chunks) as u64, operations / 1e12));
@@ -162,7 +167,6 @@ pub fn run(
     .into_iter()
     .map(|(name, value)| (name.to_owned(), Value::from(value)))
     .collect();
-    let heads = problem.heads() * problem.spec().query.batch();
     let done = Done {
         report: StreamReport {
             times: Times {
@@ -183,9 +187,10 @@ pub fn run(
         backend: engine.backend(),
         kernel: kernel(engine, problem),
         dtype: problem.spec().dtype,
-        resident_rows: division.rows.min(problem.spec().query.tokens()) * heads,
+        resident_rows,
         chunk_keys: division.keys,
         account,
+        refused: fit.refused,
         fallback: None,
     };
     Ok(Ran::Done(Box::new(done)))

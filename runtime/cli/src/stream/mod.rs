@@ -91,13 +91,18 @@ pub fn run(
     };
     let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
     let mut outputs = Outputs::new(prepared, &shapes, there)?;
-    let plan = engine.stream(problem, &options)?;
+    let failed = |e| failed(job, &outputs, e);
+    let mut stream = engine.fit_stream(problem, &options).map_err(failed)?;
+    let (plan, refused) = (stream.plan().clone(), stream.fit().refused);
     let lengths = job.lengths();
     let from = earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished);
-    let (units, parts) = plan.count(&lengths, 0).map_err(|e| failed(job, &outputs, e))?;
+    let (units, parts) = plan.count(&lengths, 0).map_err(failed)?;
     if from > units {
         let found = format!("{from} finished units of {units}");
         return Err(Error::Argument { argument: "resume", found, allowed: "the journal of this run".into() });
+    }
+    if let Some(line) = report::refusals(refused, plan.resident_rows(), plan.choice().chunk) {
+        say(&line);
     }
     match (earlier, &journal) {
         (Some((journal, _)), _) => {
@@ -111,11 +116,11 @@ pub fn run(
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
     outputs.show(progress::bar(parts as u64, operations / 1e10));
     let start = Instant::now();
-    let ran = plan.run(&lengths, &mut files, &mut outputs, from);
+    let ran = stream.run(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     // What was read of a file that changed is neither the old contents nor the new.
     job.unchanged()?;
-    let report = ran.map_err(|e| failed(job, &outputs, e))?;
+    let report = ran.map_err(|e| self::failed(job, &outputs, e))?;
     outputs.commit()?;
     Ok(Done {
         report,
@@ -129,6 +134,7 @@ pub fn run(
         resident_rows: plan.resident_rows(),
         chunk_keys: plan.choice().chunk,
         account: accounted(plan.account()),
+        refused,
         fallback,
     })
 }
@@ -136,6 +142,7 @@ pub fn run(
 /// The error of the tool for one of a run.
 fn failed(job: &Job, outputs: &Outputs, e: StreamError) -> Error {
     match e {
+        StreamError::Plan(e) => Error::Plan(e),
         StreamError::Argument(e) => Error::Problem(e),
         StreamError::Run(e) => Error::Run(e),
         StreamError::Memory { bytes } => Error::Memory { argument: "host-budget", bytes },

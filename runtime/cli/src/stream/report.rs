@@ -32,6 +32,8 @@ pub struct Done {
     pub chunk_keys: usize,
     /// What memory is for, in bytes.
     pub account: Map<String, Value>,
+    /// How often the system or the driver refused memory, each time of a larger division.
+    pub refused: usize,
     /// Why the CPU computed in place of a GPU.
     pub fallback: Option<String>,
 }
@@ -60,6 +62,7 @@ pub struct Report<S> {
     host_budget: usize,
     peak_rss_bytes: Option<usize>,
     account: Map<String, Value>,
+    refused: usize,
     fallback: Option<String>,
 }
 
@@ -69,6 +72,13 @@ pub fn accounted(account: &Account) -> Map<String, Value> {
     let parts = account.iter().filter(|(_, bytes)| *bytes > 0);
     let parts = parts.map(|(part, bytes)| (part.name().to_string(), Value::from(bytes)));
     parts.chain([("total".to_string(), Value::from(account.total()))]).collect()
+}
+
+/// What is said about refused memory: that the run takes less, and how much stays; none if nothing was refused.
+#[must_use]
+pub fn refusals(refused: usize, rows: usize, keys: usize) -> Option<String> {
+    let times = if refused == 1 { "once".to_owned() } else { format!("{refused} times") };
+    (refused > 0).then(|| format!("memory was refused {times}: {rows} rows stay, in chunks of {keys} keys"))
 }
 
 fn ms(time: Duration) -> f64 {
@@ -102,6 +112,7 @@ impl Done {
             host_budget: self.budget,
             peak_rss_bytes: self.peak,
             account: self.account.clone(),
+            refused: self.refused,
             fallback: self.fallback.clone(),
         }
     }

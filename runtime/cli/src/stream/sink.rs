@@ -158,11 +158,13 @@ impl Outputs {
         let mut folders = BTreeSet::new();
         let archived = self.archive.is_some();
         let mut names = Vec::new();
+        // It was allocated before the run, after which no memory should be refused.
+        let mut piece = std::mem::take(&mut self.piece);
         if let Some((path, direct)) = self.archive.take() {
             let made = match direct {
-                Some(file) => self.write_archive(&file).map(|()| None),
+                Some(file) => self.write_archive(&file, &mut piece).map(|()| None),
                 None => Temporary::new(folder(&path), path.metadata().ok().as_ref()).and_then(|temporary| {
-                    temporary.fill(|file| self.write_archive(file))?;
+                    temporary.fill(|file| self.write_archive(file, &mut piece))?;
                     Ok(Some(temporary))
                 }),
             };
@@ -221,8 +223,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes the archive from the files of its arrays.
-    fn write_archive(&self, file: &File) -> io::Result<()> {
+    /// Writes the archive from the files of its arrays, a piece at a time.
+    fn write_archive(&self, file: &File, piece: &mut [u8]) -> io::Result<()> {
         let mut zip = zip::ZipWriter::new_stream(BufWriter::new(file));
         for (operand, name) in STATES {
             let Some(place) = &self.places[operand] else { continue };
@@ -232,7 +234,6 @@ impl Outputs {
                 .compression_method(zip::CompressionMethod::Stored)
                 .large_file(length > 0x7fff_ffff);
             zip.start_file(format!("{name}.npy"), options).map_err(io::Error::other)?;
-            let mut piece = vec![0; PIECE];
             let mut at = 0;
             while at < length {
                 let n = piece.len().min((length - at) as usize);

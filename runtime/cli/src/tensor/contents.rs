@@ -8,7 +8,7 @@ use super::source::Format;
 use super::stored::{Fault, Header, Stored};
 use super::{npy, npz, safetensors};
 use crate::error::TensorError;
-use crate::memory::Buffer;
+use crate::memory::{self, Buffer};
 use bytemuck::{Pod, Zeroable};
 use std::io::{self, Read, Seek};
 
@@ -167,9 +167,7 @@ pub(super) fn elements(reader: &mut dyn Read, header: Header, accept: Accept) ->
 const CHUNK: usize = 1 << 18;
 
 fn reserved<T>(count: usize) -> Result<Vec<T>, Fault> {
-    let mut data = Vec::new();
-    data.try_reserve_exact(count).map_err(|_| Fault::Memory(count.saturating_mul(size_of::<T>())))?;
-    Ok(data)
+    memory::reserved(count).map_err(Fault::Memory)
 }
 
 /// `count` elements as they lie in the file.
@@ -190,7 +188,9 @@ fn convert<S: Pod, T>(
     mut each: impl FnMut(S) -> T,
 ) -> Result<Vec<T>, Fault> {
     let mut data: Vec<T> = reserved(count)?;
-    let mut chunk: Vec<S> = vec![Zeroable::zeroed(); count.min(CHUNK / size_of::<S>())];
+    let size = count.min(CHUNK / size_of::<S>());
+    let mut chunk: Vec<S> = reserved(size)?;
+    chunk.resize(size, Zeroable::zeroed());
     while data.len() < count {
         let now = chunk.len().min(count - data.len());
         reader.read_exact(bytemuck::cast_slice_mut(&mut chunk[..now]))?;

@@ -40,7 +40,7 @@ impl Tensor {
         argument: &'static str,
         source: &Source,
         accept: Accept,
-        part: &dyn Fn(&[usize]) -> Part,
+        part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
     ) -> Result<Tensor, Error> {
         let (format, name) = (source.format, source.name.as_deref());
         let read =

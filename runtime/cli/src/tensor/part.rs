@@ -19,8 +19,10 @@ pub struct Part {
 impl Part {
     /// The part of a tensor of shape `shape` that holds, along each axis, the indices of `picks` one after the other; all of
     /// them where there is none. Indices beyond the axis are left out.
-    #[must_use]
-    pub fn of(shape: &[usize], picks: &[Option<Vec<Range<usize>>>]) -> Part {
+    ///
+    /// # Errors
+    /// Memory for the ranges that the system refuses.
+    pub fn of(shape: &[usize], picks: &[Option<Vec<Range<usize>>>]) -> Result<Part, Fault> {
         let spans: Vec<Vec<Range<usize>>> = shape
             .iter()
             .enumerate()
@@ -32,13 +34,13 @@ impl Part {
         let sizes = spans.iter().map(|spans| spans.iter().map(Range::len).sum());
         let mut part = Part { shape: sizes.collect(), ranges: Vec::new() };
         if !part.shape.contains(&0) {
-            part.descend(shape, &spans, 0);
+            part.descend(shape, &spans, 0)?;
         }
-        part
+        Ok(part)
     }
 
     /// Adds the elements below the index at which the axes before these begin.
-    fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) {
+    fn descend(&mut self, shape: &[usize], spans: &[Vec<Range<usize>>], base: usize) -> Result<(), Fault> {
         let (Some((&n, below)), Some((here, deeper))) = (shape.split_first(), spans.split_first()) else {
             return self.push(base..base + 1);
         };
@@ -46,21 +48,27 @@ impl Part {
         let whole = deeper.iter().zip(below).all(|(spans, n)| matches!(&spans[..], [one] if one.len() == *n));
         for span in here {
             if whole {
-                self.push(base + span.start * inner..base + span.end * inner);
+                self.push(base + span.start * inner..base + span.end * inner)?;
             } else {
                 for index in span.clone() {
-                    self.descend(below, deeper, base + index * inner);
+                    self.descend(below, deeper, base + index * inner)?;
                 }
             }
         }
         debug_assert!(here.iter().all(|span| span.end <= n));
+        Ok(())
     }
 
-    fn push(&mut self, range: Range<usize>) {
+    fn push(&mut self, range: Range<usize>) -> Result<(), Fault> {
         match self.ranges.last_mut() {
             Some(last) if last.end == range.start => last.end = range.end,
-            _ => self.ranges.push(range),
+            _ => {
+                let bytes = self.ranges.len().saturating_add(1).saturating_mul(size_of::<Range<usize>>());
+                self.ranges.try_reserve(1).map_err(|_| Fault::Memory(bytes))?;
+                self.ranges.push(range);
+            }
         }
+        Ok(())
     }
 }
 
@@ -100,7 +108,7 @@ pub fn read_part(
     format: Format,
     name: Option<&str>,
     accept: Accept,
-    part: &dyn Fn(&[usize]) -> Part,
+    part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
 ) -> Result<Contents, Fault> {
     let name = name.unwrap_or_default();
     match format {
@@ -133,9 +141,9 @@ fn select(
     start: u64,
     header: Header,
     accept: Accept,
-    part: &dyn Fn(&[usize]) -> Part,
+    part: &dyn Fn(&[usize]) -> Result<Part, Fault>,
 ) -> Result<Contents, Fault> {
-    let Part { shape, ranges } = part(&header.shape);
+    let Part { shape, ranges } = part(&header.shape)?;
     let size = header.dtype.size();
     let bytes = ranges.iter().map(|range| range.len() * size).sum();
     let mut chosen = Chosen { file, start, size, ranges: ranges.into_iter(), left: 0 };

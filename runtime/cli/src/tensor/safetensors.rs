@@ -56,7 +56,9 @@ impl Directory {
             Ok(size) if size <= MAX_HEADER => size,
             _ => return Err(format(format!("a header of {size} bytes"), "at most 10000000 bytes").into()),
         };
-        let mut header = vec![0; size];
+        let mut header = Vec::new();
+        header.try_reserve_exact(size).map_err(|_| Fault::Memory(size))?;
+        header.resize(size, 0);
         reader.read_exact(&mut header)?;
         let refused = |found: String| format(found, ALLOWED);
         let Entries { text, mut tensors } = serde_json::from_slice(&header)

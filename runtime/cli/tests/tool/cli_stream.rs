@@ -309,34 +309,57 @@ fn the_account_is_printed() {
     assert!(output.status.code() == Some(2) && said(&output).contains("--shape"), "{}", said(&output));
 }
 
-/// Whatever the system refuses, the run ends with a message and no output, or with the whole output.
+/// Whatever the system refuses, streamed runs, tasks, merges and gradients end with one line and no output, or with the whole
+/// output; no signal ends them. Below the first limit the program itself has no room to start.
 #[test]
 fn refused_memory_leaves_no_output() {
     if emulated() {
         return;
     }
     let desk = desk(900, 1200);
-    desk.ok(&format!("run {INPUTS} --out @y0.npy"));
-    let line = format!("run {INPUTS} --out @y.npy --host-budget 16MiB");
-    let mut statuses = [0; 4];
-    for kilobytes in (20_000..=190_000).step_by(5_000) {
-        let child = desk.start(&format!("ulimit -v {kilobytes}"), &line);
-        let output = child.wait_with_output().unwrap();
-        match output.status.code() {
-            Some(0) => {
-                same(&desk, "y.npy", "y0.npy");
-                std::fs::remove_file(desk.path("y.npy")).unwrap();
-                statuses[0] += 1;
-            }
-            Some(status @ (2 | 3)) => {
-                statuses[status as usize] += 1;
-                assert!(said(&output).starts_with("elsa: --"), "{kilobytes}: {}", said(&output));
-            }
-            other => panic!("{kilobytes}: {other:?}: {}", said(&output)),
-        }
-        assert_eq!(desk.list(), ["k.npy", "q.npy", "v.npy", "y0.npy"], "{kilobytes}");
+    desk.f32("dy.npy", &[1, 4, 900, 8], &noise(4, 4 * 900 * 8));
+    let mut tasks = String::new();
+    for task in 0..7 {
+        desk.ok(&format!("run {INPUTS} --quorum 7 --task {task}/7 --state-out @t{task}.npz"));
+        tasks += &format!("@t{task}.npz ");
     }
-    assert!(statuses[0] > 5 && statuses[2] + statuses[3] > 0, "{statuses:?}");
+    let files = || -> Vec<(String, Vec<u8>)> {
+        let read = |name: String| (name.clone(), std::fs::read(desk.path(&name)).unwrap());
+        desk.list().into_iter().map(read).collect()
+    };
+    let before = files();
+    let (inputs, mut statuses) = (INPUTS, [0; 4]);
+    for line in [
+        format!("run {inputs} --out @y.npy --host-budget 24MiB"),
+        format!("run {inputs} --quorum 7 --task 3/7 --state-out @y.npz"),
+        format!("merge {tasks} --out @y.npy --state-out @y.npz"),
+        format!("backward {inputs} --d-out @dy.npy --dq-out @ya.npy --dk-out @yb.npy --dv-out @yc.npy"),
+    ] {
+        desk.ok(&line);
+        let want = files();
+        let clear = || {
+            for name in desk.list().iter().filter(|name| name.starts_with('y')) {
+                std::fs::remove_file(desk.path(name)).unwrap();
+            }
+        };
+        for kilobytes in (24_000..=40_000).step_by(1_000).chain([80_000, 180_000]) {
+            clear();
+            let child = desk.start(&format!("ulimit -v {kilobytes}"), &line);
+            let output = child.wait_with_output().unwrap();
+            let text = said(&output);
+            match output.status.code() {
+                Some(0) => assert!(files() == want, "{line}: {kilobytes}"),
+                Some(2 | 3) => {
+                    assert!(text.starts_with("elsa: ") && text.lines().count() == 1, "{kilobytes}: {text}");
+                    assert!(files() == before, "{line}: {kilobytes}: {text}");
+                }
+                other => panic!("{line}: {kilobytes}: {other:?} {:?}: {text}", output.status.signal()),
+            }
+            statuses[output.status.code().map_or(3, |code| code as usize)] += 1;
+        }
+        clear();
+    }
+    assert!(statuses[0] > 40 && statuses[2] + statuses[3] > 0, "{statuses:?}");
 }
 
 #[test]

@@ -70,15 +70,19 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// Allocates the memory of a run, and touches all of it. Returns `None` if the system refuses.
+    /// Allocates the memory of a run. Returns `None` if the system refuses.
     pub fn new(plan: &CpuPlan, rows: usize, table: usize, sequences: usize) -> Option<Resident> {
-        let memory = Memory::allocate(plan.layout.floats())?;
-        let (mut rows, mut table) = (Bytes::zeroed(rows)?, Bytes::zeroed(table)?);
-        rows.touch();
-        table.touch();
+        let (rows, table) = (Bytes::zeroed(rows)?, Bytes::zeroed(table)?);
         let mut list = Vec::new();
         list.try_reserve_exact(sequences).ok()?;
+        let memory = Memory::allocate(plan.layout.floats())?;
         Some(Resident { memory, rows, table, sequences: list })
+    }
+
+    /// Writes all of the memory, so that every page is provided.
+    pub fn touch(&mut self) {
+        self.rows.touch();
+        self.table.touch();
     }
 
     /// Computes a pass: what the keys of a chunk add to the states of a unit, and its outputs if the pass ends it.

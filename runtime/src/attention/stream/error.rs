@@ -1,6 +1,6 @@
 //! Why a streamed run fails.
 
-use crate::error::RunError;
+use crate::error::{PlanError, RunError};
 use crate::stream::PrefetchError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
@@ -10,6 +10,9 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
+    /// No plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The lengths do not match the problem, or an index leaves its table.
     #[error(transparent)]
     Argument(#[from] ArgumentError),

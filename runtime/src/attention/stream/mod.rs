@@ -11,12 +11,16 @@
 //! 2. *An excerpt* ([`excerpt`]) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
 //!    made of its pieces, and the same numbers tell the walk where the rows are.
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
+//! 4. *Everything is allocated before the first product* ([`memory`]). Where the system refuses, the plan is made anew with
+//!    fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
 
 mod cuda;
 pub mod error;
 mod excerpt;
+pub mod fit;
 mod frame;
 pub mod limits;
+mod memory;
 pub mod plan;
 pub mod run;
 mod units;

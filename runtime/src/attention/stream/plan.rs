@@ -73,6 +73,14 @@ impl Engine {
     /// Returns an error if an option is not supported, if the problem appends in place, if the budget is more than the
     /// machine has left, or if even the smallest form exceeds it.
     pub fn stream(&self, problem: &Problem, options: &StreamOptions) -> Result<StreamPlan, PlanError> {
+        self.planned(problem, &self.wanted(problem, options)?)
+    }
+
+    /// What the options ask of the planner.
+    ///
+    /// # Errors
+    /// Those of [`Engine::stream`] that do not depend on a choice.
+    pub(super) fn wanted(&self, problem: &Problem, options: &StreamOptions) -> Result<Wanted, PlanError> {
         let refused = |option, allowed| PlanError::NotStreamed { option, allowed };
         if options.plan.method != Method::Elsa {
             return Err(refused("method: math", "elsa"));
@@ -99,7 +107,7 @@ impl Engine {
         }
         let segments = (options.eta * Wanted::SEGMENTS as f64).ceil().clamp(1.0, 1e9) as usize;
         let gpu = self.profile().gpu;
-        let wanted = Wanted {
+        Ok(Wanted {
             plan: Options {
                 method: Method::Elsa,
                 block: options.plan.block,
@@ -110,6 +118,7 @@ impl Engine {
             },
             written: options.written,
             segments,
+            resident: usize::MAX,
             sizes: options.sizes,
             limits: Limits {
                 host: options.host_budget,
@@ -117,13 +126,20 @@ impl Engine {
                 one_pool: gpu.is_some_and(|gpu| gpu.integrated),
                 fixed: taken,
             },
-        };
+        })
+    }
+
+    /// The plan that the planner makes of them.
+    ///
+    /// # Errors
+    /// Returns an error if even the smallest form exceeds the budget.
+    pub(super) fn planned(&self, problem: &Problem, wanted: &Wanted) -> Result<StreamPlan, PlanError> {
         let kernels = || registry::attention_of(self.cpu());
-        let choice = choose_stream(problem, self.profile(), kernels().map(|kernel| &kernel.spec), &wanted)?;
+        let choice = choose_stream(problem, self.profile(), kernels().map(|kernel| &kernel.spec), wanted)?;
         let kernel = kernels().nth(choice.cpu.candidate).ok_or(ChooseError::NoKernel)?;
         let layout = WorkspaceLayout::of(&choice.cpu).ok_or(ChooseError::Memory { needed: usize::MAX })?;
         let cpu = CpuPlan { kernel, choice: choice.cpu, layout };
-        Ok(StreamPlan { engine: self.clone(), problem: *problem, cpu, choice, written: options.written })
+        Ok(StreamPlan { engine: self.clone(), problem: *problem, cpu, choice, written: wanted.written })
     }
 }
 

@@ -3,6 +3,7 @@
 use super::error::StreamError;
 use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
+use super::memory::StreamMemory;
 use super::plan::StreamPlan;
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
@@ -98,7 +99,8 @@ impl StreamPlan {
     /// unit by unit, from unit `from` on. A run that goes on where another one stopped begins at the first unit that the
     /// sink has not seen finished. The bits are those of a run in memory for every budget, chunk and number of threads.
     ///
-    /// Everything is allocated before the first part is computed.
+    /// Everything is allocated before the first part is computed, and the run fails if that is refused.
+    /// [`Engine::fit_stream`](crate::Engine::fit_stream) plans anew instead.
     ///
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
@@ -139,21 +141,26 @@ impl StreamPlan {
         sink: &mut impl Sink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
+        self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
+    }
+
+    /// As [`StreamPlan::run`], in memory that was made for this plan.
+    pub(super) fn run_in(
+        &self,
+        memory: &mut StreamMemory,
+        lengths: &Lengths<'_>,
+        source: &mut (impl Source<Operand> + Send),
+        sink: &mut impl Sink,
+        from: usize,
+    ) -> Result<StreamReport, StreamError> {
         let (units, _) = self.count(lengths, from)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
         }
         let (problem, choice) = (&self.problem, &self.choice);
         let frame = Frame::new(problem, choice, self.written)?;
-        let refused = || StreamError::Memory { bytes: choice.account.host() };
+        let StreamMemory { resident, buffers } = memory;
         let table = choice.table_bytes(problem);
-        let mut resident =
-            Resident::new(&self.cpu, frame.rows, table, choice.sequences).ok_or_else(refused)?;
-        let mut buffers = [frame.chunk; 2].map(Bytes::zeroed);
-        for buffer in buffers.iter_mut().flatten() {
-            buffer.touch();
-        }
-        let [Some(one), Some(two)] = buffers else { return Err(refused()) };
         if table > 0 {
             let to = resident.table.as_mut_slice();
             source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
@@ -165,7 +172,7 @@ impl StreamPlan {
         }
         let mut written = 0;
         let times = prefetch(
-            &mut [one, two],
+            buffers,
             self.steps(*lengths, from),
             |step, buffer| read(&frame, problem, lengths, step, source, buffer),
             |step, buffer| {
@@ -175,7 +182,7 @@ impl StreamPlan {
                         ends.then_some(*number)
                     }
                     Step::Pass(part) => {
-                        written += self.pass(&frame, lengths, part, buffer, &mut resident, sink)?;
+                        written += self.pass(&frame, lengths, part, buffer, resident, sink)?;
                         part.ends.then_some(copies(problem) + part.unit.number)
                     }
                 };

@@ -25,7 +25,7 @@
 //! an element, relative to the sum of its absolute terms over all tasks, is bounded as that of one call, with so many
 //! additions more.
 
-use super::calls::{Calls, Held, from, of_tokens};
+use super::calls::{Calls, Held, from, of_tokens, push};
 use super::error::TaskError;
 use super::gradients::{GradientSizes, TaskGradients};
 use crate::attention::backward::{BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace};
@@ -86,7 +86,7 @@ impl BackwardTaskPlan {
         let calls = Calls::new(problem.forward(), division, path, held)?;
         let mut plans = Vec::new();
         for shape in calls.shapes() {
-            plans.push(engine.backward_plan(&part(problem, shape)?, options)?);
+            push(&mut plans, engine.backward_plan(&part(problem, shape)?, options)?)?;
         }
         let workspace = match &plans[..] {
             [] => None,

@@ -94,13 +94,13 @@ impl Calls {
                     None => {
                         let problem = self.part(queries.tokens, keys.tokens)?;
                         largest_tile = largest_tile.max(problem.spec().mask.map_or(0, |mask| mask.extent()));
-                        self.shapes.push(problem);
+                        push(&mut self.shapes, problem)?;
                         self.shapes.len() - 1
                     }
                 };
-                calls.push(Call { keys, shape });
+                push(&mut calls, Call { keys, shape })?;
             }
-            self.runs.push((queries, calls));
+            push(&mut self.runs, (queries, calls))?;
         }
         if let Some(mask) = &self.problem.spec().mask {
             self.tile = Some(Tile::with_capacity(mask.kind(), largest_tile)?);
@@ -235,4 +235,15 @@ fn attends(problem: &Problem, lengths: &Lengths<'_>) -> bool {
         let sequence = problem.sequence(lengths, index);
         !sequence.ranges(0..sequence.queries).0.is_empty()
     })
+}
+
+/// Adds an entry to a list.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub(super) fn push<T>(list: &mut Vec<T>, entry: T) -> Result<(), TaskError> {
+    let bytes = list.len().saturating_add(1).saturating_mul(size_of::<T>());
+    list.try_reserve(1).map_err(|_| TaskError::Memory { bytes })?;
+    list.push(entry);
+    Ok(())
 }

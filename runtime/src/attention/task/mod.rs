@@ -43,7 +43,7 @@ use super::plan::{Plan, Workspace};
 use crate::attention::bound::Reason;
 use crate::backend::Backend;
 use crate::engine::Engine;
-use calls::Calls;
+use calls::{Calls, push};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Problem, StateOut};
 use elsa_core::quorum::{Division, Task, TaskPath};
@@ -103,7 +103,7 @@ impl TaskPlan {
     /// Makes the plans of all calls, and everything that they need.
     fn prepare(&mut self, engine: &Engine, options: &PlanOptions) -> Result<(), TaskError> {
         for problem in self.calls.shapes() {
-            self.plans.push(engine.plan(problem, options)?);
+            push(&mut self.plans, engine.plan(problem, options)?)?;
         }
         if !self.plans.is_empty() {
             let plans: Vec<&Plan> = self.plans.iter().collect();

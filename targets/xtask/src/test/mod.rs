@@ -8,6 +8,7 @@ mod cross;
 mod deploy;
 mod examples;
 mod fuzz;
+mod groups;
 mod house;
 mod links;
 mod ort;

@@ -6,7 +6,7 @@
 use super::cargo::{JSON, add_tests, builds, tests, together, widest, with_standin};
 use super::fuzz::fuzz_run;
 use super::sanitizers::CORE_ALONE;
-use super::{printed, readme};
+use super::{groups, printed, readme};
 use crate::gpu::standin::{self, Variant};
 use crate::ran::Ran;
 use crate::setup::{self, BARE};
@@ -72,6 +72,13 @@ pub fn host(tree: &Tree) -> Ran {
     let mut ran = Ran::none("tests");
     let run = Run::new(tree, "cargo test --workspace --no-fail-fast").env_default("ELSA_REQUIRE", widest());
     tests(&mut ran, run);
+    match groups::folder() {
+        Ok(folder) => {
+            let line = "cargo test --workspace --test tool --no-fail-fast -- --ignored cli_groups::";
+            tests(&mut ran, Run::new(tree, line).env("ELSA_TEST_GROUPS", folder));
+        }
+        Err(why) => ran.note = format!("not run: control groups ({why})"),
+    }
     ran
 }
 

@@ -2,8 +2,8 @@
 
 use super::engine::GpuStream;
 use super::error::GpuStreamError;
-use super::guard::{Attempt, Guard, Limits, parallel};
 use super::plan::{self, GpuStreamOptions, KeysFrom, StreamDivision, StreamPlan};
+use crate::attention::guard::{Attempt, Guard, Limits, MOST_TASKS, StreamFit, parallel};
 use crate::cuda::gpu::Gpu;
 use crate::engine::{Engine, Fallback};
 use elsa_core::attention::Problem;
@@ -52,19 +52,6 @@ impl StreamWants {
         let StreamWants { keys, output, lse, states, half_scores } = *self;
         GpuStreamOptions { division, keys, output, lse, states, half_scores }
     }
-}
-
-/// How a stream was fitted into memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamFit {
-    /// Tasks of queries that are resident, `n_cap`.
-    pub n_cap: usize,
-    /// Tasks that the device computes at once, `n_parallel`.
-    pub n_parallel: usize,
-    /// Queries of a task.
-    pub task_rows: usize,
-    /// How often memory was refused.
-    pub refused: usize,
 }
 
 /// A stream that fits, or why the CPU is to compute.
@@ -254,7 +241,7 @@ impl Search<'_> {
 
     /// Allocates a stream, if the budget has room for it.
     fn attempt(&self, attempt: &Attempt) -> Result<GpuStream, GpuStreamError> {
-        let division = attempt.division();
+        let division = division(attempt);
         let (needed, budget) = (self.bytes(division)?, self.budget);
         for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
             if needed[which] > budget[which] {
@@ -269,7 +256,7 @@ impl Search<'_> {
     /// device have left.
     fn more(&self, attempt: &Attempt, stream: &GpuStream) -> Result<usize, GpuStreamError> {
         let next = Attempt { tasks: attempt.tasks + 1, ..*attempt };
-        let (now, then) = (self.bytes(attempt.division())?, self.bytes(next.division())?);
+        let (now, then) = (self.bytes(division(attempt))?, self.bytes(division(&next))?);
         let free = stream.context.enter()?.free_memory()?;
         let left = [(self.budget[0].saturating_sub(now[0])).min(free), self.budget[1].saturating_sub(now[1])];
         let more = |which: usize| match then[which].saturating_sub(now[which]) {
@@ -280,5 +267,7 @@ impl Search<'_> {
     }
 }
 
-/// Largest number of tasks of a search, so that giving up one at a time ends soon.
-const MOST_TASKS: usize = 256;
+/// The division of an attempt.
+const fn division(attempt: &Attempt) -> StreamDivision {
+    StreamDivision { rows: attempt.resident(), keys: attempt.keys(), splits: attempt.splits }
+}

@@ -1,6 +1,7 @@
 //! The guardrail: what is tried next after memory was refused (Stream-CQSA, 2.5).
 //!
-//! A task is a block of resident queries that all keys pass. `n_cap` tasks are resident at once. When memory is refused,
+//! A task is a block of resident queries that all keys pass. `n_cap` tasks are resident at once. Its rows are counted in
+//! query rows on a GPU, in resident query tiles on a CPU. When memory is refused,
 //!
 //! ```text
 //! n_cap > 1                     n_cap ← n_cap − 1
@@ -9,29 +10,44 @@
 //! finer is not possible         the CPU, or an error
 //! ```
 //!
-//! Finer is, in this order: half the splits of a chunk, half the queries of a task, half the keys of a split. The first
-//! two change no bit. Each refusal leaves fewer tasks or finer ones, so the search ends.
+//! Finer is, in this order: half the splits of a chunk, half the rows of a task, half the keys of a split. The first
+//! two change no bit. On a CPU a split is a segment, which is never divided, so that no refusal changes a bit there. Each
+//! refusal leaves fewer tasks or finer ones, so the search ends.
 //!
 //! How many tasks run at once, `n_parallel`, is another number: a device that one task fills computes one after the
 //! other, however many are resident.
 
-use super::plan::StreamDivision;
+/// Largest number of tasks that a search should begin with, so that giving up one at a time ends soon.
+pub const MOST_TASKS: usize = 256;
+
+/// How a stream was fitted into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamFit {
+    /// Tasks of queries that are resident, `n_cap`.
+    pub n_cap: usize,
+    /// Tasks that are computed at once, `n_parallel`.
+    pub n_parallel: usize,
+    /// Queries of a task: of each sequence and head on a GPU, of all of them together on a CPU.
+    pub task_rows: usize,
+    /// How often memory was refused.
+    pub refused: usize,
+}
 
 /// The sizes that limit a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queries of the problem.
+    /// Rows of all tasks together.
     pub queries: usize,
-    /// Rows of a block of the kernel, of which a task has a multiple.
+    /// Rows of which a task has a multiple: those of a block of the kernel.
     pub unit: usize,
-    /// Keys of a tile, of which a split has a multiple.
+    /// Keys of which a split has a multiple: those of a tile, or of a segment.
     pub tile: usize,
 }
 
 /// What is tried next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Queries of a task.
+    /// Rows of a task.
     pub rows: usize,
     /// Tasks that are resident at once, `n_cap`.
     pub tasks: usize,
@@ -44,13 +60,14 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// The division of a stream.
-    pub const fn division(&self) -> StreamDivision {
-        StreamDivision {
-            rows: self.rows.saturating_mul(self.tasks),
-            keys: self.split.saturating_mul(self.splits),
-            splits: self.splits,
-        }
+    /// Rows that are resident.
+    pub const fn resident(&self) -> usize {
+        self.rows.saturating_mul(self.tasks)
+    }
+
+    /// Keys of a chunk.
+    pub const fn keys(&self) -> usize {
+        self.split.saturating_mul(self.splits)
     }
 }
 
@@ -64,8 +81,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Begins with tasks of `rows` queries, `tasks` of them at once. Numbers that the kernel does not support are made
-    /// ones that it does.
+    /// Begins with tasks of `rows` rows, `tasks` of them at once, and chunks of `splits` splits: powers of two stay such
+    /// when they are halved. Other numbers that the kernel does not support are made ones that it does.
     pub fn new(limits: Limits, rows: usize, tasks: usize, split: usize, splits: usize) -> Guard {
         let limits =
             Limits { queries: limits.queries.max(1), unit: limits.unit.max(1), tile: limits.tile.max(1) };
@@ -75,7 +92,7 @@ impl Guard {
             rows,
             tasks: tasks.clamp(1, most),
             split: split.max(1).next_multiple_of(limits.tile),
-            splits: if splits.is_power_of_two() { splits } else { 1 },
+            splits: splits.max(1),
             calibrates: false,
         };
         Guard { limits, next: Some(next), refused: 0 }
@@ -100,7 +117,7 @@ impl Guard {
         self.next = if now.tasks > 1 {
             Some(Attempt { tasks: now.tasks - 1, calibrates: false, ..now })
         } else if now.splits > 1 {
-            Some(Attempt { splits: now.splits / 2, ..finer })
+            Some(Attempt { splits: now.splits.div_ceil(2), ..finer })
         } else if now.rows > unit {
             Some(Attempt { rows: (now.rows / 2).next_multiple_of(unit), ..finer })
         } else if now.split > tile {
@@ -186,7 +203,7 @@ mod tests {
             let first = (granted.rows, granted.split, granted.splits) == (256, 512, 4) && granted.tasks == 4;
             assert!(most || first || bytes(&more) > room, "{room}: {granted:?}");
             levels.insert((granted.rows, granted.split, granted.splits));
-            let size = granted.division().keys;
+            let size = granted.keys();
             assert!(size >= last, "{room}: more memory, finer chunks");
             last = size;
         }
@@ -203,7 +220,7 @@ mod tests {
             };
             assert!(depth < 60);
             assert!(now.rows.is_multiple_of(LIMITS.unit) && now.split.is_multiple_of(LIMITS.tile));
-            assert!(now.splits.is_power_of_two() && now.tasks >= 1);
+            assert!(now.splits >= 1 && now.tasks >= 1);
             assert!(!now.calibrates || now.tasks == 1);
             let mut refused = guard;
             refused.refuse();
@@ -231,6 +248,7 @@ mod tests {
         }
         let mut ends = [0; 2];
         walk(Guard::new(LIMITS, 256, 3, 256, 2), 0, &mut ends);
+        walk(Guard::new(LIMITS, 256, 2, 64, 7), 0, &mut ends);
         assert!(ends[0] > 1 && ends[1] > 10, "{ends:?}");
     }
 
@@ -238,11 +256,9 @@ mod tests {
     fn what_the_kernel_does_not_support_is_not_tried() {
         let next =
             |rows, tasks, split, splits| Guard::new(LIMITS, rows, tasks, split, splits).next().unwrap();
-        assert_eq!(next(1, 0, 0, 3).division(), StreamDivision { rows: 64, keys: 64, splits: 1 });
-        assert_eq!(
-            next(usize::MAX, 9, 100, 2).division(),
-            StreamDivision { rows: 1024, keys: 256, splits: 2 }
-        );
+        let of = |attempt: Attempt| (attempt.resident(), attempt.keys(), attempt.splits);
+        assert_eq!(of(next(1, 0, 0, 0)), (64, 64, 1));
+        assert_eq!(of(next(usize::MAX, 9, 100, 2)), (1024, 256, 2));
         assert_eq!(next(100, 99, 64, 1).tasks, 8);
         let mut ended = Guard::new(LIMITS, 64, 1, 64, 1);
         ended.refuse();

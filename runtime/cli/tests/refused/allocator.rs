@@ -1,0 +1,122 @@
+//! An allocator that refuses what a test asks it to refuse.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes from which an allocation counts. Smaller ones are never refused: libraries make them where no error can be
+/// returned, and no size of a problem decides about them. A buffered file has 8 KiB.
+pub const LEAST: usize = 12 << 10;
+
+/// Number of the first allocation that is refused, and of the first one behind those.
+static REFUSED: [AtomicUsize; 2] = [AtomicUsize::new(usize::MAX), AtomicUsize::new(usize::MAX)];
+/// Allocations since the last beginning.
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+/// Bytes that are allocated, and as many as may be.
+static LIVE: AtomicIsize = AtomicIsize::new(0);
+static ROOM: AtomicIsize = AtomicIsize::new(isize::MAX);
+
+/// The system's allocator, but for what is refused.
+pub struct Refusing;
+
+/// Whether an allocation of so many bytes, `more` of them new, is refused.
+fn refuses(bytes: usize, more: isize) -> bool {
+    if bytes < LEAST {
+        return false;
+    }
+    let number = SEEN.fetch_add(1, SeqCst);
+    let listed = REFUSED[0].load(SeqCst) <= number && number < REFUSED[1].load(SeqCst);
+    if listed || LIVE.load(SeqCst).saturating_add(more) > ROOM.load(SeqCst) {
+        return true;
+    }
+    LIVE.fetch_add(more, SeqCst);
+    false
+}
+
+fn counted(bytes: usize) -> isize {
+    if bytes < LEAST { 0 } else { bytes as isize }
+}
+
+// SAFETY: every call is passed on to the system's allocator with what the caller guarantees, or answered by null, which
+// stands for memory that is not there.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if refuses(layout.size(), counted(layout.size())) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's guarantees are those of this call.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if refuses(layout.size(), counted(layout.size())) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, data: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if refuses(bytes, counted(bytes) - counted(layout.size())) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as above.
+        unsafe { System.realloc(data, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(counted(layout.size()), SeqCst);
+        // SAFETY: as above.
+        unsafe { System.dealloc(data, layout) }
+    }
+}
+
+/// What is refused of the allocations of a call.
+#[derive(Clone, Copy, Debug)]
+pub enum Refuse {
+    /// Nothing.
+    Nothing,
+    /// One, by its number from zero on.
+    One(usize),
+    /// This one and all later ones.
+    From(usize),
+    /// Those for which there are not so many bytes.
+    Beyond(usize),
+}
+
+/// Refuses for as long as it lives.
+struct Armed;
+
+impl Drop for Armed {
+    fn drop(&mut self) {
+        REFUSED[0].store(usize::MAX, SeqCst);
+        ROOM.store(isize::MAX, SeqCst);
+    }
+}
+
+/// One call at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A turn, in which the allocations of the process are those of the test that has it.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `call` while `refuse` is refused. Returns what it returns, and the number of its allocations.
+pub fn refusing<T>(refuse: Refuse, call: impl FnOnce() -> T) -> (T, usize) {
+    SEEN.store(0, SeqCst);
+    let armed = Armed;
+    let (first, behind) = match refuse {
+        Refuse::One(number) => (number, number + 1),
+        Refuse::From(number) => (number, usize::MAX),
+        Refuse::Nothing | Refuse::Beyond(_) => (usize::MAX, usize::MAX),
+    };
+    REFUSED[1].store(behind, SeqCst);
+    REFUSED[0].store(first, SeqCst);
+    if let Refuse::Beyond(bytes) = refuse {
+        ROOM.store(LIVE.load(SeqCst).saturating_add_unsigned(bytes), SeqCst);
+    }
+    let done = call();
+    drop(armed);
+    (done, SEEN.load(SeqCst))
+}

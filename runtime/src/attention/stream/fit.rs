@@ -1,0 +1,180 @@
+//! A streamed run that fits: the plan that the budget has room for, and what is tried when the system refuses memory.
+//!
+//! The search is that of a GPU ([`guard`](crate::attention::guard)). A task is the least of a unit that can be given up
+//! alone: one sequence if a unit has several, else one head, or one group of heads that share a key head, else one query
+//! tile. Where that makes very many tasks, a task is several of them. One task fewer is a unit without it; finer is a chunk
+//! of half the segments, then half a task. Behind the finest division there are forms with fewer workers and narrower
+//! tiles. Kernel, block and segment stay, and with them every bit.
+
+use super::error::StreamError;
+use super::memory::{StreamMemory, allocated};
+use super::plan::{StreamOptions, StreamPlan};
+use super::run::StreamReport;
+use crate::attention::guard::{Attempt, Guard, Limits, MOST_TASKS, StreamFit};
+use crate::cpu::limits::available_memory;
+use crate::engine::Engine;
+use crate::error::PlanError;
+use crate::stream::{Sink, Source};
+use elsa_core::attention::plan::{ChooseError, Part, StreamChoice, StreamOptions as Wanted};
+use elsa_core::attention::{Lengths, Operand, Problem};
+
+/// A streamed run whose memory is allocated. Created by [`Engine::fit_stream`].
+#[derive(Debug)]
+pub struct FittedStream {
+    plan: StreamPlan,
+    memory: StreamMemory,
+    fit: StreamFit,
+}
+
+impl FittedStream {
+    /// The plan: the division that the system had memory for.
+    #[must_use]
+    pub fn plan(&self) -> &StreamPlan {
+        &self.plan
+    }
+
+    /// How it was fitted into memory.
+    #[must_use]
+    pub fn fit(&self) -> StreamFit {
+        self.fit
+    }
+
+    /// As [`StreamPlan::run`], without an allocation of the size of a tensor.
+    ///
+    /// # Errors
+    /// As [`StreamPlan::run`], but for memory.
+    pub fn run(
+        &mut self,
+        lengths: &Lengths<'_>,
+        source: &mut (impl Source<Operand> + Send),
+        sink: &mut impl Sink,
+        from: usize,
+    ) -> Result<StreamReport, StreamError> {
+        self.plan.run_in(&mut self.memory, lengths, source, sink, from)
+    }
+}
+
+/// A search for a plan.
+struct Search<'a> {
+    engine: &'a Engine,
+    problem: &'a Problem,
+    wanted: Wanted,
+    /// Tiles of a task to begin with.
+    task: usize,
+}
+
+impl Engine {
+    /// As [`Engine::stream`], and allocates all memory of the run. What the system refuses is tried again with fewer resident
+    /// rows, then with shorter chunks, fewer threads and narrower tiles. No bit of the answer depends on that. A run that
+    /// goes on ([`StreamOptions::sizes`]) has the sizes of the one that it goes on with, and is refused with them.
+    ///
+    /// # Errors
+    /// Those of [`Engine::stream`]; [`StreamError::Memory`] with the bytes of the smallest form if the system refuses them.
+    pub fn fit_stream(
+        &self,
+        problem: &Problem,
+        options: &StreamOptions,
+    ) -> Result<FittedStream, StreamError> {
+        let wanted = self.wanted(problem, options)?;
+        let plan = self.planned(problem, &wanted)?;
+        let task = task_tiles(problem, plan.choice());
+        Search { engine: self, problem, wanted, task }.run(plan)
+    }
+}
+
+/// Query tiles of a task of units of this size.
+fn task_tiles(problem: &Problem, choice: &StreamChoice) -> usize {
+    let StreamChoice { sequences, heads, tiles, .. } = *choice;
+    let group = problem.heads() / problem.kv_heads().max(1);
+    let (least, count) = match (sequences, heads) {
+        (2.., _) => (heads.saturating_mul(tiles), sequences),
+        (_, heads) if heads > group => (group.saturating_mul(tiles), heads / group.max(1)),
+        (_, 2..) => (tiles, heads),
+        _ => (1, tiles),
+    };
+    least.saturating_mul(count.div_ceil(MOST_TASKS)).max(1)
+}
+
+impl Search<'_> {
+    fn run(&self, first: StreamPlan) -> Result<FittedStream, StreamError> {
+        let choice = *first.choice();
+        let (tiles, segment) = (choice.cpu.resident.max(1), choice.cpu.segment.max(1));
+        let limits = Limits { queries: tiles, unit: 1, tile: segment };
+        let (tasks, splits) = (tiles.div_ceil(self.task), choice.chunk / segment);
+        let mut guard = Guard::new(limits, self.task, tasks, segment, splits);
+        let mut plan = first;
+        while let Some(attempt) = guard.next() {
+            match StreamMemory::new(&plan) {
+                Ok(memory) => {
+                    let more = if attempt.calibrates { self.more(&plan) } else { 0 };
+                    if !guard.grant(more) {
+                        return Ok(self.fitted(plan, memory, attempt.rows, guard.refused()));
+                    }
+                    // The memory of one task is given back before that of several is taken.
+                    drop(memory);
+                }
+                Err(e @ StreamError::Memory { .. }) => {
+                    log::debug!("{attempt:?}: {e}");
+                    guard.refuse();
+                    if self.wanted.sizes.is_some() {
+                        return Err(e);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+            if let Some(next) = guard.next() {
+                plan = self.engine.planned(self.problem, &self.divided(&next, segment))?;
+            }
+        }
+        self.smallest(plan, guard.refused())
+    }
+
+    /// What is asked of the planner for an attempt.
+    fn divided(&self, attempt: &Attempt, segment: usize) -> Wanted {
+        Wanted { resident: attempt.resident(), segments: attempt.keys() / segment, ..self.wanted }
+    }
+
+    /// Tasks that have room besides the only one of `plan`: by the bytes that it takes, and what budget and system have left.
+    fn more(&self, plan: &StreamPlan) -> usize {
+        let account = plan.account();
+        let shared = account.of(Part::Keys).saturating_add(account.of(Part::Workspace));
+        let task = allocated(account).saturating_sub(shared);
+        let within = self.wanted.limits.on_host().saturating_sub(account.host());
+        let system = available_memory().map_or(usize::MAX, |available| available.bytes as usize);
+        within.min(system).checked_div(task).unwrap_or(0)
+    }
+
+    /// The forms behind the finest division, each smaller than the one before.
+    fn smallest(&self, mut plan: StreamPlan, mut refused: usize) -> Result<FittedStream, StreamError> {
+        loop {
+            let mut wanted = Wanted { resident: 1, segments: 1, ..self.wanted };
+            wanted.limits.host = plan.account().host().saturating_sub(1);
+            wanted.limits.device = None;
+            plan = match self.engine.planned(self.problem, &wanted) {
+                Ok(plan) => plan,
+                Err(PlanError::Refused(ChooseError::HostBudget { .. })) => {
+                    return Err(StreamError::Memory { bytes: allocated(plan.account()) });
+                }
+                Err(e) => return Err(e.into()),
+            };
+            match StreamMemory::new(&plan) {
+                Ok(memory) => return Ok(self.fitted(plan, memory, 1, refused)),
+                Err(StreamError::Memory { .. }) => refused += 1,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// `plan` in its memory, with tasks of `rows` tiles.
+    fn fitted(&self, plan: StreamPlan, memory: StreamMemory, rows: usize, refused: usize) -> FittedStream {
+        let choice = plan.choice();
+        let n_cap = choice.cpu.resident.div_ceil(rows.max(1));
+        let fit = StreamFit {
+            n_cap,
+            n_parallel: choice.cpu.workers.min(n_cap),
+            task_rows: plan.resident_rows().div_ceil(n_cap.max(1)),
+            refused,
+        };
+        FittedStream { plan, memory, fit }
+    }
+}

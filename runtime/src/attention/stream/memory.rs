@@ -1,0 +1,47 @@
+//! The memory of a streamed run.
+
+use super::error::StreamError;
+use super::frame::Frame;
+use super::plan::StreamPlan;
+use crate::attention::cpu::resident::Resident;
+use crate::cpu::limits::available_memory;
+use crate::cpu::memory::Bytes;
+use elsa_core::attention::plan::{Account, Part};
+
+/// Bytes that must be left to the process beside the memory of a run: for the stack of the thread that reads, and for what
+/// libraries allocate where no error can be returned. They are part of the account's fixed bytes.
+const SPARE: u64 = 1 << 20;
+
+/// The memory of a streamed run: that of its unit, and the two buffers of chunks.
+#[derive(Debug)]
+pub struct StreamMemory {
+    pub resident: Resident,
+    pub buffers: [Bytes; 2],
+}
+
+/// Bytes that a run with this account allocates.
+pub fn allocated(account: &Account) -> usize {
+    account.host().saturating_sub(account.of(Part::Fixed))
+}
+
+impl StreamMemory {
+    /// Allocates all of it, then writes it once, so that every page is there. A refusal costs no page.
+    ///
+    /// # Errors
+    /// Memory that the system refuses, also if it would leave too little for the rest of the process.
+    pub fn new(plan: &StreamPlan) -> Result<StreamMemory, StreamError> {
+        let StreamPlan { problem, choice, .. } = plan;
+        let frame = Frame::new(problem, choice, plan.written)?;
+        let refused = || StreamError::Memory { bytes: allocated(&choice.account) };
+        let [Some(one), Some(two)] = [frame.chunk; 2].map(Bytes::zeroed) else { return Err(refused()) };
+        let (rows, table) = (frame.rows, choice.table_bytes(problem));
+        let resident = Resident::new(&plan.cpu, rows, table, choice.sequences).ok_or_else(refused)?;
+        let mut memory = StreamMemory { resident, buffers: [one, two] };
+        memory.resident.touch();
+        memory.buffers.iter_mut().for_each(Bytes::touch);
+        if available_memory().is_some_and(|available| available.bytes < SPARE) {
+            return Err(refused());
+        }
+        Ok(memory)
+    }
+}

@@ -1,0 +1,40 @@
+//! Where this machine lets tests make control groups that limit memory.
+
+use std::path::{Path, PathBuf};
+
+/// Where systems mount control groups of version 1 that count memory, and those of version 2.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
+
+/// A folder in which groups can be made.
+///
+/// # Errors
+/// Why there is none.
+pub fn folder() -> Result<PathBuf, String> {
+    let tried = MOUNTS.map(|mount| (mount, limits(Path::new(mount))));
+    if let Some((mount, _)) = tried.iter().find(|(_, found)| found.is_ok()) {
+        return Ok(PathBuf::from(mount));
+    }
+    let why = tried.into_iter().filter_map(|(mount, found)| Some(format!("{mount}: {}", found.err()?)));
+    Err(why.collect::<Vec<_>>().join(", "))
+}
+
+/// Whether a group below `folder` can be made, and has a limit on its memory.
+fn limits(folder: &Path) -> Result<(), String> {
+    let group = folder.join(format!("elsa-probe-{}", std::process::id()));
+    std::fs::create_dir(&group).map_err(|e| e.to_string())?;
+    let limited = ["memory.limit_in_bytes", "memory.max"].iter().any(|name| group.join(name).exists());
+    std::fs::remove_dir(&group).map_err(|e| e.to_string())?;
+    if limited { Ok(()) } else { Err("its groups do not limit memory".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_folder_limits_nothing() {
+        let here = std::env::temp_dir();
+        assert_eq!(limits(&here), Err("its groups do not limit memory".into()));
+        assert!(limits(&here.join("there/is/none")).is_err());
+    }
+}
