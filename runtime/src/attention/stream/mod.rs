@@ -18,5 +18,6 @@ mod excerpt;
 mod frame;
 pub mod limits;
 pub mod plan;
+mod present;
 pub mod run;
 mod units;

@@ -24,6 +24,8 @@
 //! 5. *Everything is allocated before the first product*, page-locked memory is written once, and the system's limits are
 //!    asked first ([`available_memory`](crate::available_memory)): past them Linux ends a process instead of refusing.
 
+mod added;
+mod bring;
 mod call;
 mod engine;
 mod error;
@@ -36,7 +38,10 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use call::{DeviceKeys, FillKeys, FillRows, StreamCall, StreamKeys, StreamRows, StreamTimes, TakeRows};
+pub use call::{
+    DeviceKeys, FillAdded, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
+    StreamTokens, TakeRows,
+};
 pub use engine::GpuStream;
 pub use error::GpuStreamError;
 pub use fit::{Fitted, StreamBudget, StreamFit, StreamWants};
