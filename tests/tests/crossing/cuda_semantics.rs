@@ -12,6 +12,7 @@ use elsa_runtime::{
     StreamDivision, StreamWants,
 };
 use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
+use elsa_tests::standin::{child, folder, is_child, said};
 
 const F32: MaskKind = MaskKind::Additive(DType::F32);
 const F16: MaskKind = MaskKind::Additive(DType::F16);
@@ -133,6 +134,8 @@ fn check(engine: &Engine, cases: Vec<Case>) {
         let want = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Function);
         assert_eq!(bits(&want), bits(&memory), "{case:?}: splits of {split}");
         if case.spec.windows.is_some() {
+            let placed = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Host);
+            assert_eq!(bits(&placed), bits(&want), "{case:?}");
             continue;
         }
         let rows = unit(engine, &case);
@@ -187,6 +190,31 @@ fn hard_cases_pass_in_chunks() {
         case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
     }
     println!("{} cases", cases.len());
+}
+
+/// What a child does.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn child_checks() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let engine = engine();
+    check(&engine, added().into_iter().skip(8).collect());
+    check(&engine, past().into_iter().skip(3).take(1).collect());
+    check(&engine, windowed().into_iter().take(1).collect());
+    check(&engine, packed().into_iter().take(1).collect());
+    println!("end: -");
+}
+
+/// A device with memory of its own has masks, biases and tables copied.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_discrete_device_copies_what_is_added() {
+    let test = "cuda_semantics::child_checks";
+    let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
+    assert_eq!(said(&output, "end").len(), 1, "{output:?}");
 }
 
 /// The bytes of a case's tensor as a file holds it.

@@ -12,6 +12,7 @@ use crate::attention::cuda::place::for_runs;
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Operand, Problem};
+use elsa_core::view::View;
 use elsa_kernels::cuda::attention::Sequence;
 use std::time::Instant;
 
@@ -63,11 +64,14 @@ impl Run<'_, '_, '_> {
                 }
                 Some(tensors) if stream.plan.options.keys == KeysFrom::Host && tensors[which].device == 0 => {
                     let tensor = tensors[which];
+                    let ([_, heads, tokens, dim], strides) = (tensor.view.shape(), tensor.view.strides());
+                    let group = View::new("k", [step.batch().len(), heads, tokens, dim], strides)?;
+                    let first = step.batch().start * strides[0];
                     let mut at = to;
-                    for_runs(&tensor.view, step.key_tokens(), |run| {
+                    for_runs(&group, step.key_tokens(), |run| {
                         let bytes = run.len() * size;
                         moved += bytes as u64;
-                        let from = tensor.host.wrapping_add(run.start * size);
+                        let from = tensor.host.wrapping_add((first + run.start) * size);
                         // SAFETY: *room*: the run lies in the view, whose bytes the caller has, and runs are dense in
                         // the area. *alive*: a run waits for its copies before it returns, even if it fails.
                         let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
