@@ -9,17 +9,15 @@ use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
     Engine, EngineOptions, Fallback, Fitted, GpuStream, HostBuffer, KeysFrom, PlanOptions, StreamBudget,
-    StreamCall, StreamKeys, StreamRows, StreamTimes, StreamWants,
+    StreamCall, StreamKeys, StreamRows, StreamTimes, StreamTokens, StreamWants,
 };
 use half::f16;
-use std::ops::Range;
 
 type Failure = Box<dyn std::error::Error>;
 
 /// Runs of each kind, of which the median counts.
 const RUNS: usize = 5;
-const WANTS: StreamWants =
-    StreamWants { keys: KeysFrom::Host, output: true, lse: false, states: false, half_scores: false };
+const WANTS: StreamWants = StreamWants::new(KeysFrom::Host);
 
 /// Shape of a problem: type, heads, key heads, queries, keys, head size.
 #[derive(Clone, Copy)]
@@ -81,7 +79,7 @@ impl Data {
         let size = self.problem.spec().dtype.size();
         let (heads, row) = (self.problem.heads(), self.problem.head_dim() * size);
         let tokens = self.problem.spec().query.tokens();
-        let mut queries = |range: Range<usize>, to: &mut [u8]| {
+        let mut queries = |StreamTokens { tokens: range, .. }: &StreamTokens, to: &mut [u8]| {
             for (h, to) in (0..heads).zip(to.chunks_exact_mut(range.len() * row)) {
                 to.copy_from_slice(&self.query[(h * tokens + range.start) * row..][..range.len() * row]);
             }
@@ -96,7 +94,8 @@ impl Data {
         };
         let keys = StreamKeys::Host { key: &self.key, value: &self.value };
         let lengths = Lengths::default();
-        Ok(stream.run(StreamCall { lengths, queries: &mut queries, keys, results: &mut results })?)
+        let (queries, results) = (&mut queries, &mut results);
+        Ok(stream.run(StreamCall { lengths, queries, keys, added: None, results, from: 0 })?)
     }
 
     /// Milliseconds on the device of a run in memory, and its output.

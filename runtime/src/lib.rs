@@ -50,8 +50,9 @@ pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
 pub use attention::cuda::host::CallTimes;
 pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
-    DeviceKeys, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamWants, TakeRows,
+    DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
+    StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes,
+    StreamTokens, StreamWants, TakeRows,
 };
 pub use attention::guard::StreamFit;
 pub use attention::options::PlanOptions;

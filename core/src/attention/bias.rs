@@ -1,6 +1,7 @@
 //! Biases: what is added to scores besides the mask, as a tensor or as a table of relative positions.
 
 use super::mask::{MaskKind, MaskView};
+use super::operands::Operand;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 
@@ -26,6 +27,25 @@ pub struct TableView {
     pub heads: usize,
     /// Whether the data hold an index, `[queries, keys]`, that names the entry of each pair.
     pub indexed: bool,
+}
+
+impl TableView {
+    /// Checks part of an index, i64 elements as bytes in the order of the machine: each names an entry of the table. `place`
+    /// gives the number of an element in the whole index from that in the part.
+    ///
+    /// # Errors
+    /// Returns an error for the first element that names none.
+    pub fn check_entries(&self, part: &[u8], place: impl Fn(usize) -> usize) -> Result<(), ArgumentError> {
+        let (min, max) = (0, self.entries as i64 - 1);
+        for (i, element) in part.as_chunks().0.iter().enumerate() {
+            let found = i64::from_ne_bytes(*element);
+            if !(min..=max).contains(&found) {
+                let argument = Operand::BiasIndex.argument();
+                return Err(ArgumentError::Length { argument, index: place(i), found, min, max });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl BiasView {

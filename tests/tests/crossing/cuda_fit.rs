@@ -13,7 +13,7 @@ use elsa_tests::cases::{Case, Params};
 use elsa_tests::standin::{child, folder, is_child, said};
 
 fn wants(keys: KeysFrom) -> StreamWants {
-    StreamWants { keys, output: true, lse: true, states: true, half_scores: false }
+    StreamWants { lse: true, states: true, ..StreamWants::new(keys) }
 }
 
 fn fitted(engine: &Engine, case: &Case, budget: &StreamBudget) -> (GpuStream, StreamFit) {

@@ -4,17 +4,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::attention::{Alignment, Operand, Window};
+use elsa_core::attention::{Alignment, BiasView, MaskView, Operand, Window};
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{
     Backend, Engine, EngineOptions, Fallback, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    PlanOptions, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes,
+    PlanOptions, StreamBox, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
-use elsa_tests::cases::{Buffers, Case, Data, Params, hard_cases};
+use elsa_tests::cases::{Buffers, Case, Data, MaskData, Params};
 use elsa_tests::standin::{child, folder, is_child, said};
 use std::io;
-use std::ops::Range;
 
 pub fn engine() -> Engine {
     let options = EngineOptions {
@@ -27,7 +26,7 @@ pub fn engine() -> Engine {
 }
 
 /// The bytes of elements.
-fn bytes_of(data: &Data) -> Vec<u8> {
+pub fn bytes_of(data: &Data) -> Vec<u8> {
     match data.elements() {
         Elements::F32(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
         Elements::F16(x) => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
@@ -35,27 +34,89 @@ fn bytes_of(data: &Data) -> Vec<u8> {
     }
 }
 
-/// Writes the rows of `tokens`, which lie anywhere, densely.
-fn gather(bytes: &[u8], view: &View, size: usize, tokens: Range<usize>, to: &mut [u8]) {
-    let [batch, heads, _, dim] = view.shape();
-    assert_eq!(to.len(), batch * heads * tokens.len() * dim * size);
+/// Writes the rows of `tokens`, which lie anywhere, densely: the past ones, if there are any, before the others.
+fn gather(
+    past: Option<(&[u8], &View)>,
+    (bytes, view): (&[u8], &View),
+    size: usize,
+    tokens: &StreamTokens,
+    to: &mut [u8],
+) {
+    let [_, heads, _, dim] = view.shape();
+    assert_eq!(to.len(), tokens.batch.len() * heads * tokens.tokens.len() * dim * size);
     let mut rows = to.chunks_exact_mut((dim * size).max(1));
-    for b in 0..batch {
+    let before = past.map_or(0, |(_, view)| view.tokens());
+    for b in tokens.batch.clone() {
         for h in 0..heads {
-            for t in tokens.clone() {
-                let at = view.row(b, h, t) * size;
-                rows.next().unwrap().copy_from_slice(&bytes[at..at + dim * size]);
+            for t in tokens.tokens.clone() {
+                let (bytes, at) = match past {
+                    Some((past, view)) if t < before => (past, view.row(b, h, t)),
+                    _ => (bytes, view.row(b, h, t - before)),
+                };
+                rows.next().unwrap().copy_from_slice(&bytes[at * size..][..dim * size]);
             }
         }
     }
 }
 
+/// The bytes of element `at` of a mask.
+fn mask_element(data: &MaskData, at: usize) -> Vec<u8> {
+    match data {
+        MaskData::Bool(x) => vec![x[at]],
+        MaskData::Additive(x) => element(x, at),
+    }
+}
+
+fn element(data: &Data, at: usize) -> Vec<u8> {
+    match data.elements() {
+        Elements::F32(x) => x[at].to_ne_bytes().to_vec(),
+        Elements::F16(x) => x[at].to_ne_bytes().to_vec(),
+        Elements::Bf16(x) => x[at].to_ne_bytes().to_vec(),
+    }
+}
+
+/// Writes a box of what is added to the scores of a case, element by element.
+fn fill_added(case: &Case, part: &StreamBox, to: &mut [u8]) {
+    let [batch, heads, queries, keys] = part.count;
+    let [b0, h0, q0, k0] = part.first;
+    let in_mask = |view: &MaskView, [b, h, q, k]: [usize; 4]| {
+        assert!(h < view.shape()[1] && q < view.shape()[2] && k < view.shape()[3], "{part:?}");
+        view.row(b, h, q).index(k)
+    };
+    let place = |at: [usize; 4]| match (part.operand, &case.spec.bias) {
+        (Operand::Mask, _) => {
+            mask_element(case.mask.as_ref().unwrap(), in_mask(case.spec.mask.as_ref().unwrap(), at))
+        }
+        (Operand::Bias, Some(BiasView::Dense(view))) => {
+            element(case.bias.as_ref().unwrap(), in_mask(view, at))
+        }
+        (Operand::Bias, Some(BiasView::Table(table))) => {
+            assert!(at[2] < table.entries && at[3] < table.heads && at[..2] == [0, 0]);
+            element(case.bias.as_ref().unwrap(), at[2] * table.heads + at[3])
+        }
+        _ => {
+            let index = case.bias_index.as_ref().unwrap();
+            index[at[2] * case.problem().keys() + at[3]].to_ne_bytes().to_vec()
+        }
+    };
+    let mut from = to;
+    for i in 0..batch * heads * queries * keys {
+        let (row, k) = (i / keys, i % keys);
+        let (h, q) = (row / queries, row % queries);
+        let bytes = place([b0 + h / heads, h0 + h % heads, q0 + q, k0 + k]);
+        let (head, rest) = from.split_at_mut(bytes.len());
+        head.copy_from_slice(&bytes);
+        from = rest;
+    }
+    assert!(from.is_empty(), "{part:?}");
+}
+
 /// Puts the results of a block where they belong.
 fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
     let view = case.spec.output;
-    let [batch, heads, tokens, dim] = view.shape();
+    let [_, heads, tokens, dim] = view.shape();
     let mut from = 0;
-    for b in 0..batch {
+    for b in rows.batch.clone() {
         for h in 0..heads {
             for t in rows.tokens.clone() {
                 let row = (b * heads + h) * tokens + t;
@@ -77,7 +138,7 @@ fn scatter(case: &Case, rows: &StreamRows<'_>, to: &mut Buffers) {
     }
 }
 
-fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
+pub fn options(division: StreamDivision, keys: KeysFrom) -> GpuStreamOptions {
     GpuStreamOptions { lse: true, states: true, ..GpuStreamOptions::new(division, keys) }
 }
 
@@ -92,34 +153,42 @@ pub fn run(stream: &mut GpuStream, engine: &Engine, case: &Case, from: KeysFrom)
         to.copy_from_slice(&from[..len]);
     }
     let mut buffers = case.buffers();
-    let mut next = 0;
+    let mut rows_done = 0;
     let mut results = |rows: &StreamRows<'_>| {
-        assert_eq!(rows.tokens.start, next);
-        next = rows.tokens.end;
+        rows_done += rows.batch.len() * rows.tokens.len();
         scatter(case, rows, &mut buffers);
         Ok(())
     };
-    let mut queries = |tokens: Range<usize>, to: &mut [u8]| {
-        gather(&q, &case.spec.query, size, tokens, to);
+    let mut queries = |tokens: &StreamTokens, to: &mut [u8]| {
+        gather(None, (&q, &case.spec.query), size, tokens, to);
         Ok(())
     };
-    let mut fill = |tokens: Range<usize>, key: &mut [u8], value: &mut [u8]| {
-        gather(&k, &case.spec.key, size, tokens.clone(), key);
-        gather(&v, &case.spec.value, size, tokens, value);
+    let past = case.past.as_ref().map(|(k, v)| [bytes_of(k), bytes_of(v)]);
+    let [past_k, past_v] = [0, 1].map(|which| {
+        let view = [&case.spec.past_key, &case.spec.past_value][which];
+        past.as_ref().zip(view.as_ref()).map(|(bytes, view)| (&bytes[which][..], view))
+    });
+    let mut fill = |tokens: &StreamTokens, key: &mut [u8], value: &mut [u8]| {
+        gather(past_k, (&k, &case.spec.key), size, tokens, key);
+        gather(past_v, (&v, &case.spec.value), size, tokens, value);
+        Ok(())
+    };
+    let mut added = |part: &StreamBox, to: &mut [u8]| {
+        fill_added(case, part, to);
         Ok(())
     };
     let keys = match from {
         KeysFrom::Function => StreamKeys::Function(&mut fill),
         _ => StreamKeys::Host { key: &pinned[0], value: &pinned[1] },
     };
-    let call =
-        StreamCall { lengths: case.inputs().lengths, queries: &mut queries, keys, results: &mut results };
+    let (queries, results, lengths) = (&mut queries, &mut results, case.inputs().lengths);
+    let call = StreamCall { lengths, queries, keys, added: Some(&mut added), results, from: 0 };
     let times = stream.run(call).unwrap();
-    assert_eq!(next, case.spec.query.tokens());
+    assert_eq!(rows_done, case.spec.query.batch() * case.spec.query.tokens());
     (buffers, times)
 }
 
-fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: KeysFrom) -> Buffers {
+pub fn streamed(engine: &Engine, case: &Case, division: StreamDivision, from: KeysFrom) -> Buffers {
     let mut stream = GpuStream::new(engine, &case.problem(), &options(division, from)).unwrap();
     let (buffers, _) = run(&mut stream, engine, case, from);
     stream.close().unwrap();
@@ -133,14 +202,7 @@ pub fn bits(b: &Buffers) -> Vec<u32> {
     rows.chain((0..b.output.len()).map(|i| of(b.output.get(i)))).collect()
 }
 
-/// Whether a case has nothing that a stream refuses.
-fn may_stream(case: &Case) -> bool {
-    let s = &case.spec;
-    let none = s.past_key.is_none() && s.present_key.is_none() && s.present_value.is_none();
-    none && s.packed.is_none() && s.windows.is_none() && s.mask.is_none() && s.bias.is_none()
-}
-
-/// All semantics of a stream, with keys for several chunks.
+/// Ranges, types and shapes, with keys for several chunks.
 fn cases() -> Vec<Case> {
     let p = |queries, keys, d, dv| Params { heads: 2, kv_heads: 1, ..Params::plain(queries, keys, d, dv) };
     let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
@@ -176,7 +238,7 @@ pub fn a_few_streams() {
 }
 
 /// Rows that a kernel's blocks have, in the case.
-fn unit(engine: &Engine, case: &Case) -> usize {
+pub fn unit(engine: &Engine, case: &Case) -> usize {
     GpuStream::kernel_rows(engine, &case.problem(), false).unwrap()
 }
 
@@ -229,25 +291,6 @@ fn a_stream_has_the_bits_of_the_run_in_memory() {
         compared += 1;
     }
     assert!(compared >= 4, "{compared}");
-}
-
-#[test]
-#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
-fn hard_cases_pass_in_chunks() {
-    let engine = engine();
-    let small = |case: &Case| {
-        let [batch, heads, queries, _] = case.spec.query.shape();
-        batch * heads * queries * case.spec.key.tokens() <= 40_000
-    };
-    let cases: Vec<Case> =
-        hard_cases().into_iter().filter(|case| may_stream(case) && small(case)).step_by(5).collect();
-    assert!(cases.len() > 20, "{}", cases.len());
-    for case in &cases {
-        let division = StreamDivision { rows: unit(&engine, case), keys: 128, splits: 2 };
-        let found = streamed(&engine, case, division, KeysFrom::Function);
-        case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
-    }
-    println!("{} cases", cases.len());
 }
 
 /// A stream serves many runs, and says what moved and where the time went.
@@ -314,7 +357,7 @@ fn sources_and_sinks_have_the_same_bits() {
         };
         let mut stream =
             GpuStream::new(&engine, &case.problem(), &options(division, KeysFrom::Function)).unwrap();
-        stream.run_between(&case.inputs().lengths, &mut source, &mut sink).unwrap();
+        stream.run_between(&case.inputs().lengths, &mut source, &mut sink, 0).unwrap();
         let (output, [lse, m, s, w]) = outputs.into_inner();
         let mut padded = vec![0xee; output.len()];
         let (view, size) = (case.spec.output, case.spec.dtype.size());
@@ -334,7 +377,7 @@ fn sources_and_sinks_have_the_same_bits() {
         };
         if case.spec.query.tokens() > 0 && case.spec.key.tokens() > 0 {
             let error =
-                stream.run_between(&case.inputs().lengths, &mut fails, &mut sink_of_none).unwrap_err();
+                stream.run_between(&case.inputs().lengths, &mut fails, &mut sink_of_none, 0).unwrap_err();
             assert!(
                 matches!(&error, GpuStreamError::Io { reason, .. } if reason.starts_with("v: ")),
                 "{error}"
@@ -370,43 +413,37 @@ fn what_is_not_supported_is_refused_by_name() {
     }
     let nothing = GpuStreamOptions { output: false, ..GpuStreamOptions::new(good, KeysFrom::Function) };
     assert_eq!(refused(&nothing), GpuStreamError::NoOutput);
-    let packed = Params { packed: Some(vec![(5, 7)]), ..Params::plain(5, 7, 16, 16) }.build("packed");
-    let error = GpuStream::new(&engine, &packed.problem(), &options(good, KeysFrom::Function)).unwrap_err();
-    assert_eq!(error, GpuStreamError::Argument { argument: "cu_seqlens_q" });
-
     // A run: keys elsewhere, too short, and functions that fail. No result is handed out of a failed block.
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Host)).unwrap();
     let key = engine.host_buffer::<u8>(300 * 32 * 4).unwrap();
     let mut none = |_: &StreamRows<'_>| -> io::Result<()> { panic!("handed out") };
-    let mut queries = |_: Range<usize>, _: &mut [u8]| Ok(());
-    let mut fill = |_: Range<usize>, _: &mut [u8], _: &mut [u8]| Ok(());
+    let mut queries = |_: &StreamTokens, _: &mut [u8]| Ok(());
+    let mut fill = |_: &StreamTokens, _: &mut [u8], _: &mut [u8]| Ok(());
     let lengths = case.inputs().lengths;
-    let call = StreamCall {
-        lengths,
-        queries: &mut queries,
-        keys: StreamKeys::Function(&mut fill),
-        results: &mut none,
-    };
+    let keys = StreamKeys::Function(&mut fill);
+    let call = StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
     assert!(matches!(stream.run(call), Err(GpuStreamError::Keys { found: "a function", .. })));
     let short = StreamKeys::Host { key: &key, value: &key[..key.len() - 1] };
-    let call = StreamCall { lengths, queries: &mut queries, keys: short, results: &mut none };
+    let call =
+        StreamCall { lengths, queries: &mut queries, keys: short, added: None, results: &mut none, from: 0 };
     assert!(matches!(stream.run(call), Err(GpuStreamError::Problem(_))));
 
     let mut stream = GpuStream::new(&engine, &problem, &options(good, KeysFrom::Function)).unwrap();
     for fails_at in 0..3 {
         let mut calls = 0;
-        let mut fill = |_: Range<usize>, _: &mut [u8], _: &mut [u8]| {
+        let mut fill = |_: &StreamTokens, _: &mut [u8], _: &mut [u8]| {
             calls += 1;
             if calls > fails_at { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
         };
         let keys = StreamKeys::Function(&mut fill);
-        let call = StreamCall { lengths, queries: &mut queries, keys, results: &mut none };
+        let call =
+            StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
         let error = stream.run(call).unwrap_err();
         assert_eq!(error.to_string(), "keys: the disk is gone");
     }
-    let mut queries = |_: Range<usize>, _: &mut [u8]| Err(io::Error::other("none"));
+    let mut queries = |_: &StreamTokens, _: &mut [u8]| Err(io::Error::other("none"));
     let keys = StreamKeys::Function(&mut fill);
-    let call = StreamCall { lengths, queries: &mut queries, keys, results: &mut none };
+    let call = StreamCall { lengths, queries: &mut queries, keys, added: None, results: &mut none, from: 0 };
     assert_eq!(stream.run(call).unwrap_err().to_string(), "queries: none");
     // The stream serves on.
     let (found, _) = run(&mut stream, &engine, &case, KeysFrom::Function);

@@ -17,7 +17,8 @@ pub struct StreamArgs {
     /// Hard limit of the memory that a run takes of a GPU. Where it shares the host's, the smaller of both limits holds
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, requires = "host_budget")]
     pub device_budget: Option<usize>,
-    /// Chunks of X times the default of 4096 keys, rounded up to whole segments of 512 (ELSA-Lean)
+    /// Chunks of X times the default of 4096 keys, rounded up to whole segments of 512 (ELSA-Lean). On a GPU of X times its
+    /// own default, rounded up to a power of two of splits
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = multiple, requires = "host_budget")]
     pub eta: Option<f64>,
     /// Keep a journal beside the output, and go on where a run of the same inputs was killed

@@ -1,9 +1,9 @@
 //! A streamed run on a GPU: its memory within `--device-budget`, page-locked memory within what `--host-budget` leaves.
 
-use super::args::StreamArgs;
+use super::begun::Begun;
 use super::files::Files;
 use super::report::{self, Done};
-use super::sink::Outputs;
+use super::sink::{Outputs, journal_of};
 use super::wanted::{Wanted, shapes};
 use crate::error::{Error, say};
 use crate::job::Job;
@@ -11,8 +11,8 @@ use crate::progress;
 use crate::tensor::output::Writer;
 use elsa_core::attention::Problem;
 use elsa_runtime::{
-    Engine, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, PlanOptions, StreamBudget, StreamFit,
-    StreamReport, StreamWants, Times, peak_memory,
+    Engine, Fallback, Fitted, GpuStream, GpuStreamError, KeysFrom, PlanOptions, StreamBudget, StreamDivision,
+    StreamFit, StreamReport, StreamWants, Times, peak_memory,
 };
 use serde_json::{Map, Value};
 use std::time::{Duration, Instant};
@@ -22,13 +22,19 @@ const SLACK: usize = 4 << 20;
 
 /// What a run on a GPU is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct Asked<'a> {
     /// Bytes of the host's memory.
     pub host_budget: usize,
     /// Bytes of the device's memory; `None` is what is free.
     pub device_budget: Option<usize>,
     /// Whether short chains of f16 products may be summed in f16.
     pub half_scores: bool,
+    /// Length of a chunk, as a multiple of the one that would be chosen.
+    pub eta: f64,
+    /// Whether a journal is kept.
+    pub resume: bool,
+    /// What the journal of a run on the CPU calls it.
+    pub by_the_cpu: &'a str,
     /// Whether the CPU may compute instead.
     pub fallback: Fallback,
 }
@@ -37,8 +43,9 @@ pub struct Asked {
 fn fitted(
     engine: &Engine,
     problem: &Problem,
-    asked: &Asked,
+    asked: &Asked<'_>,
     wanted: Wanted,
+    division: Option<StreamDivision>,
 ) -> Result<Result<(GpuStream, StreamFit), GpuStreamError>, Error> {
     let wants = StreamWants {
         keys: KeysFrom::Function,
@@ -46,8 +53,12 @@ fn fitted(
         lse: wanted.lse,
         states: wanted.states,
         half_scores: asked.half_scores,
+        eta: asked.eta,
+        division,
     };
-    let taken = peak_memory().unwrap_or(0).saturating_add(SLACK);
+    // The process that goes on may have taken a little more by now than the one that chose.
+    let slack = if division.is_some() { SLACK / 2 } else { SLACK };
+    let taken = peak_memory().unwrap_or(0).saturating_add(slack);
     let pinned = Some(asked.host_budget.saturating_sub(taken));
     let budget = StreamBudget { device: asked.device_budget, pinned };
     // There one budget holds for both, the smaller one.
@@ -69,10 +80,10 @@ fn fitted(
 fn failed(error: GpuStreamError, taken: usize) -> Error {
     match error {
         GpuStreamError::Problem(error) => Error::Problem(error),
-        GpuStreamError::Argument { argument } => Error::Argument {
+        GpuStreamError::Argument { argument, allowed } => Error::Argument {
             argument,
             found: "given in a stream on a GPU".into(),
-            allowed: "without it, or --fallback cpu".into(),
+            allowed: format!("{allowed}, or --fallback cpu"),
         },
         GpuStreamError::Budget { argument, budget, needed } => {
             let (argument, more) = match argument {
@@ -99,14 +110,6 @@ pub enum Ran {
     ByTheCpu(String),
 }
 
-/// Why these flags have the CPU compute.
-#[must_use]
-pub fn unsupported(args: &StreamArgs) -> Option<String> {
-    let asked = [(args.resume, "resume"), (args.eta.is_some(), "eta")];
-    let (_, flag) = asked.into_iter().find(|(given, _)| *given)?;
-    Some(format!("--{flag}: not in a stream on a GPU, which divides keys by itself and keeps no journal"))
-}
-
 /// Runs a job on a GPU. Where the CPU is to compute, no output was made, or all of them are made anew.
 ///
 /// # Errors
@@ -114,48 +117,64 @@ pub fn unsupported(args: &StreamArgs) -> Option<String> {
 pub fn run(
     job: &Job,
     engine: &Engine,
-    asked: &Asked,
+    asked: &Asked<'_>,
     wanted: Wanted,
     writer: &impl Fn() -> Result<Writer, Error>,
 ) -> Result<Ran, Error> {
     let problem = &job.problem;
-    let (mut stream, fit) = match fitted(engine, problem, asked, wanted)? {
+    let (prepared, lengths) = (writer()?.prepared()?, job.lengths());
+    let device = engine.device().map_or("", |device| &device.name);
+    let sums = if asked.half_scores { " half scores" } else { "" };
+    let by = format!("{device} {}{sums}", kernel(engine, problem));
+    let begun = match Begun::new(job, &prepared, asked.resume, &by) {
+        Err(_)
+            if asked.fallback == Fallback::Cpu
+                && Begun::new(job, &prepared, asked.resume, asked.by_the_cpu).is_ok() =>
+        {
+            return Ok(Ran::ByTheCpu("--resume: the journal is of a run on the CPU".into()));
+        }
+        begun => begun?,
+    };
+    let division = begun.sizes().map(|[rows, keys, splits, ..]| StreamDivision { rows, keys, splits });
+    let (mut stream, fit) = match fitted(engine, problem, asked, wanted, division)? {
         Ok(fitted) => fitted,
         Err(reason) => return Ok(Ran::ByTheCpu(reason.to_string())),
     };
     let shapes = shapes(job, wanted);
     let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
-    let mut outputs = Outputs::new(writer()?.prepared()?, &shapes, None)?;
-    let division = stream.division();
-    let blocks = problem.spec().query.tokens().div_ceil(division.rows.max(1)).max(1);
-    let chunks = problem.keys().div_ceil(division.keys.max(1)).max(1);
-    let heads = problem.heads() * problem.spec().query.batch();
-    let resident_rows = division.rows.min(problem.spec().query.tokens()) * heads;
-    if let Some(line) = report::refusals(fit.refused, resident_rows, division.keys) {
+    let journal = prepared.first().map(|file| journal_of(&file.path));
+    let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
+    let (division, from) = (stream.division(), begun.finished());
+    let (units, parts) = stream.count(&lengths, 0).map_err(|e| failed(e, 0))?;
+    begun.note_in(&mut outputs, [division.rows, division.keys, division.splits, 1, 1], units)?;
+    if let Some(line) = report::refusals(fit.refused, stream.resident_rows(), division.keys) {
         say(&line);
     }
     let dims = problem.head_dim() + problem.value_dim();
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
-    outputs.show(progress::bar((blocks * chunks) as u64, operations / 1e12));
+    outputs.show(progress::bar(parts as u64, operations / 1e12));
     let start = Instant::now();
-    let ran = stream.run_between(&job.lengths(), &mut files, &mut outputs);
+    let ran = stream.run_between(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     job.unchanged()?;
     let times = match ran {
         Ok(times) => times,
         Err(reason @ GpuStreamError::Device(_)) if asked.fallback == Fallback::Cpu => {
+            // The CPU begins anew: its units and its bits are others.
+            if let Some(path) = journal.filter(|_| asked.resume) {
+                let gone = std::fs::remove_file(&path);
+                gone.map_err(|source| Error::Write { argument: "resume", path, source })?;
+            }
             return Ok(Ran::ByTheCpu(reason.to_string()));
         }
         Err(reason) => return Err(failed(reason, 0)),
     };
-    let [device, pinned] = stream.bytes();
+    let ([device, pinned], resident_rows) = (stream.bytes(), stream.resident_rows());
     if let Err(error) = stream.close() {
         // The answer is complete.
         say(&format!("backend: cuda: {error}"));
     }
     outputs.commit()?;
-    let elements = |operand| problem.memory(operand).map_or(0, |memory| memory.bytes() as u64);
-    let written = shapes.iter().map(|(operand, ..)| elements(*operand)).sum();
     let time = |ms: f64| Duration::from_secs_f64(ms.max(0.0) / 1e3);
     let account: Map<String, Value> = [
         ("device", device),
@@ -177,8 +196,8 @@ pub fn run(
                 bytes: times.bytes,
                 parts: times.chunks,
             },
-            written,
-            units: blocks,
+            written: times.written,
+            units,
         },
         ms,
         threads: engine.threads(),

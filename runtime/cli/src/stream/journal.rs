@@ -10,7 +10,6 @@
 //! A unit is noted when its outputs are on the device. A line that the kill has cut short counts for nothing.
 
 use crate::error::Error;
-use elsa_runtime::UnitSizes;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,11 +20,15 @@ const MAGIC: &str = "elsa journal 1";
 /// Most bytes of a journal that are read.
 const LONGEST: u64 = 64 << 20;
 
+/// Sizes of units and chunks: of a run on the CPU [`UnitSizes`](elsa_runtime::UnitSizes) in their order, of one on a GPU
+/// rows, keys and splits of its division, and ones.
+pub type Sizes = [usize; 5];
+
 /// What a run was of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
-    /// Sequences, heads and tiles of a unit, vectors of a tile, keys of a chunk.
-    sizes: [usize; 5],
+    /// The sizes of its units and chunks.
+    sizes: Sizes,
     /// Problem, kernel, inputs and outputs, a line for each.
     run: Vec<String>,
 }
@@ -41,13 +44,9 @@ pub struct Journal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Earlier {
     /// Its units and chunk.
-    pub sizes: UnitSizes,
+    pub sizes: Sizes,
     /// Number of units that are finished.
     pub finished: usize,
-}
-
-fn sizes_of([sequences, heads, tiles, vectors, chunk]: [usize; 5]) -> UnitSizes {
-    UnitSizes { sequences, heads, tiles, vectors, chunk }
 }
 
 fn refused(path: &Path, found: &str) -> Error {
@@ -85,7 +84,7 @@ fn parse(text: &str, path: &Path, run: &[String]) -> Result<(Earlier, usize), Er
         finished += 1;
         length += bytes;
     }
-    Ok((Earlier { sizes: sizes_of(head.sizes), finished }, length))
+    Ok((Earlier { sizes: head.sizes, finished }, length))
 }
 
 impl Journal {
@@ -113,10 +112,9 @@ impl Journal {
     ///
     /// # Errors
     /// What the file system reports.
-    pub fn begin(path: &Path, sizes: &UnitSizes, run: Vec<String>) -> Result<Journal, Error> {
+    pub fn begin(path: &Path, sizes: Sizes, run: Vec<String>) -> Result<Journal, Error> {
         let failed = |source| Error::Write { argument: "resume", path: path.to_path_buf(), source };
-        let UnitSizes { sequences, heads, tiles, vectors, chunk } = *sizes;
-        let head = Head { sizes: [sequences, heads, tiles, vectors, chunk], run };
+        let head = Head { sizes, run };
         let head = serde_json::to_string(&head).map_err(|e| failed(e.into()))?;
         let mut file = File::create(path).map_err(failed)?;
         writeln!(file, "{MAGIC}\n{head}").and_then(|()| file.sync_all()).map_err(failed)?;
@@ -145,7 +143,7 @@ impl Journal {
 mod tests {
     use super::*;
 
-    const SIZES: UnitSizes = UnitSizes { sequences: 1, heads: 4, tiles: 9, vectors: 3, chunk: 512 };
+    const SIZES: Sizes = [1, 4, 9, 3, 512];
 
     #[test]
     fn what_is_noted_is_found_again() {
@@ -153,7 +151,7 @@ mod tests {
         let path = desk.path().join("journal");
         let run = || vec!["q a".to_string(), "k b".to_string()];
         assert!(Journal::open(&path, &run()).unwrap().is_none());
-        let mut journal = Journal::begin(&path, &SIZES, run()).unwrap();
+        let mut journal = Journal::begin(&path, SIZES, run()).unwrap();
         journal.note(0).unwrap();
         journal.note(1).unwrap();
         drop(journal);
@@ -180,7 +178,7 @@ mod tests {
         let desk = tempfile::tempdir().unwrap();
         let path = desk.path().join("journal");
         let run = |q: &str| vec![q.to_string(), "k".to_string()];
-        drop(Journal::begin(&path, &SIZES, run("q")).unwrap());
+        drop(Journal::begin(&path, SIZES, run("q")).unwrap());
         let refused = |run: &[String], word: &str| {
             let error = Journal::open(&path, run).unwrap_err();
             assert!(error.status() == 2 && error.to_string().contains(word), "{error}");

@@ -4,6 +4,7 @@
 //! killed goes on.
 
 mod args;
+mod begun;
 mod files;
 mod gpu;
 mod journal;
@@ -24,8 +25,11 @@ use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
 use crate::tensor::output::Writer;
+use begun::Begun;
 use elsa_core::attention::Operand;
-use elsa_runtime::{Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
+use elsa_runtime::{
+    Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, UnitSizes, Written, peak_memory,
+};
 use std::time::Instant;
 use wanted::shapes;
 
@@ -45,18 +49,19 @@ pub fn run(
     let options = engine.plan_options();
     let engine = engine.engine()?;
     let host_budget = args.host_budget.unwrap_or(usize::MAX);
+    let by = format!("{} {}", engine.kernel(), options.block);
     let mut fallback = None;
     if engine.backend() == Backend::Cuda {
         let asked = gpu::Asked {
             host_budget,
             device_budget: args.device_budget,
             half_scores: options.half_scores,
+            eta: args.eta.unwrap_or(1.0),
+            resume: args.resume,
+            by_the_cpu: &by,
             fallback: engine.fallback(),
         };
-        let done = match gpu::unsupported(args) {
-            Some(reason) => gpu::Ran::ByTheCpu(reason),
-            None => gpu::run(job, &engine, &asked, wanted, &writer)?,
-        };
+        let done = gpu::run(job, &engine, &asked, wanted, &writer)?;
         match done {
             gpu::Ran::Done(done) => return Ok(*done),
             gpu::Ran::ByTheCpu(reason) if engine.fallback() == Fallback::Fail => {
@@ -70,48 +75,33 @@ pub fn run(
     }
     let prepared = writer()?.prepared()?;
     let shapes = shapes(job, wanted);
-    let mut run = job.stamps();
-    run.push(format!("{:?}", problem.spec()));
-    run.push(format!("{} {}", engine.kernel(), options.block));
-    run.extend(prepared.iter().map(|file| format!("{} {}", file.argument, file.path.display())));
-    let journal = prepared.first().filter(|_| args.resume).map(|file| sink::journal_of(&file.path));
-    let earlier = match &journal {
-        Some(path) => Journal::open(path, &run)?,
-        None => None,
-    };
-    let there = journal.is_some().then_some(earlier.is_some());
+    let begun = Begun::new(job, &prepared, args.resume, &by)?;
     let written = Written { output: true, lse: wanted.lse, states: wanted.states };
     let options = StreamOptions {
         plan: options,
         written,
         device_budget: args.device_budget,
         eta: args.eta.unwrap_or(1.0),
-        sizes: earlier.as_ref().map(|(_, earlier)| earlier.sizes),
+        sizes: begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
+            sequences,
+            heads,
+            tiles,
+            vectors,
+            chunk,
+        }),
         ..StreamOptions::new(host_budget)
     };
     let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
-    let mut outputs = Outputs::new(prepared, &shapes, there)?;
-    let failed = |e| failed(job, &outputs, e);
-    let mut stream = engine.fit_stream(problem, &options).map_err(failed)?;
+    let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
+    let mut stream = engine.fit_stream(problem, &options).map_err(|e| failed(job, &outputs, e))?;
     let (plan, refused) = (stream.plan().clone(), stream.fit().refused);
-    let lengths = job.lengths();
-    let from = earlier.as_ref().map_or(0, |(_, earlier)| earlier.finished);
-    let (units, parts) = plan.count(&lengths, 0).map_err(failed)?;
-    if from > units {
-        let found = format!("{from} finished units of {units}");
-        return Err(Error::Argument { argument: "resume", found, allowed: "the journal of this run".into() });
-    }
+    let (lengths, from) = (job.lengths(), begun.finished());
+    let (units, parts) = plan.count(&lengths, 0).map_err(|e| failed(job, &outputs, e))?;
     if let Some(line) = report::refusals(refused, plan.resident_rows(), plan.choice().chunk) {
         say(&line);
     }
-    match (earlier, &journal) {
-        (Some((journal, _)), _) => {
-            say(&format!("goes on after {from} of {units} units"));
-            outputs.note_in(journal);
-        }
-        (None, Some(path)) => outputs.note_in(Journal::begin(path, &plan.choice().sizes(), run)?),
-        (None, None) => {}
-    }
+    let UnitSizes { sequences, heads, tiles, vectors, chunk } = plan.choice().sizes();
+    begun.note_in(&mut outputs, [sequences, heads, tiles, vectors, chunk], units)?;
     let dims = problem.head_dim() + problem.value_dim();
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
     outputs.show(progress::bar(parts as u64, operations / 1e10));
@@ -120,7 +110,7 @@ pub fn run(
     let ms = start.elapsed().as_secs_f64() * 1e3;
     // What was read of a file that changed is neither the old contents nor the new.
     job.unchanged()?;
-    let report = ran.map_err(|e| self::failed(job, &outputs, e))?;
+    let report = ran.map_err(|e| failed(job, &outputs, e))?;
     outputs.commit()?;
     Ok(Done {
         report,

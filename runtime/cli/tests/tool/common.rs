@@ -74,7 +74,7 @@ impl Desk {
         self.0.path().join(name)
     }
 
-    fn words(&self, line: &str) -> Vec<String> {
+    pub fn words(&self, line: &str) -> Vec<String> {
         let folder = self.0.path().to_str().unwrap();
         line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect()
     }

@@ -1,11 +1,12 @@
 //! A stream on a GPU between a source and a sink: tensors as files hold them.
 
-use super::excerpt::Excerpt;
+use super::excerpt::{Excerpt, tensors_of};
+use super::present::{PRESENTS, chunks, copies, excerpts};
 use crate::attention::cuda::stream::{
-    GpuStream, GpuStreamError, StreamCall, StreamKeys, StreamRows, StreamTimes,
+    GpuStream, GpuStreamError, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
 use crate::stream::{Sink, Source};
-use elsa_core::attention::{Lengths, Operand, Problem};
+use elsa_core::attention::{BiasView, Lengths, Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::cell::RefCell;
 use std::io;
@@ -16,18 +17,48 @@ const OUTPUTS: [Operand; 5] =
     [Operand::Output, Operand::LogSumExp, Operand::StateReference, Operand::StateSum, Operand::StateWeighted];
 
 /// The rows of `tokens` of all heads of a tensor, which lie densely in a buffer: `[batch][head][token][dim]`.
-fn rows_of(tensor: View, size: usize, tokens: &Range<usize>) -> Excerpt {
-    let ([batch, heads, _, dim], count) = (tensor.shape(), tokens.len());
+fn rows_of(tensor: View, size: usize, tokens: &StreamTokens) -> Excerpt {
+    let ([_, heads, _, dim], count) = (tensor.shape(), tokens.tokens.len());
     Excerpt {
         tensor,
         size,
-        first: [0, 0, tokens.start],
-        count: [batch, heads, count],
+        first: [tokens.batch.start, 0, tokens.tokens.start],
+        count: [tokens.batch.len(), heads, count],
         start: 0,
         len: dim,
         to: [heads * count * dim, count * dim, dim],
         at: 0,
     }
+}
+
+/// The rows of `tokens` among past and new keys, or values: those of the past, and behind them those of the new ones.
+fn keys_of(tensors: [View; 2], size: usize, past: usize, tokens: &StreamTokens) -> [Excerpt; 2] {
+    let whole = tokens.tokens.clone();
+    let middle = past.clamp(whole.start, whole.end);
+    let to = rows_of(tensors[1], size, tokens).to;
+    let part = |tensor: View, range: Range<usize>, at: usize| Excerpt {
+        to,
+        at: at * tensor.dim(),
+        ..rows_of(tensor, size, &StreamTokens { batch: tokens.batch.clone(), tokens: range })
+    };
+    let new = middle.saturating_sub(past)..whole.end.saturating_sub(past);
+    [part(tensors[0], whole.start..middle, 0), part(tensors[1], new, middle - whole.start)]
+}
+
+/// A box of a mask or an index, one batch index after the other, which go round.
+fn box_of(tensor: View, size: usize, part: &StreamBox) -> impl Iterator<Item = Excerpt> {
+    let ([batch, heads, queries, keys], first) = (part.count, part.first);
+    let stride = heads * queries * keys;
+    (0..batch).map(move |b| Excerpt {
+        tensor,
+        size,
+        first: [(first[0] + b).checked_rem(tensor.batch()).unwrap_or(0), first[1], first[2]],
+        count: [1, heads, queries],
+        start: first[3],
+        len: keys,
+        to: [stride, queries * keys, keys],
+        at: b * stride,
+    })
 }
 
 /// The view of an output as a file holds it, and the size of its elements.
@@ -64,38 +95,79 @@ fn read(
 }
 
 impl GpuStream {
+    /// Units of [`GpuStream::run_between`], each finished by itself, and parts of those from unit `from` on. The first units
+    /// copy keys and values to the present, if there is one; the others are blocks of queries.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths do not match the problem.
+    pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), GpuStreamError> {
+        let problem = self.problem();
+        lengths.check(problem)?;
+        let copied = copies(problem);
+        let pieces = chunks(0..problem.keys(), self.division().keys).count();
+        let (blocks, steps) = self.blocks_and_steps(lengths, from.saturating_sub(copied));
+        Ok((copied + blocks, copied.saturating_sub(from) * pieces + steps))
+    }
+
     /// Passes all keys by all queries: reads tensors part by part from `source`, and hands the outputs of each block of
-    /// queries to `sink` when they are final. The stream was made for keys from a function
+    /// queries to `sink` when they are final, from unit `from` on. A run that goes on where another one of the same division
+    /// stopped begins at the first unit that the sink has not seen finished. The stream was made for keys from a function
     /// ([`KeysFrom::Function`](crate::KeysFrom::Function)). A chunk is read while the device computes the one before it.
     ///
     /// # Errors
-    /// Returns an error if the lengths do not match the problem, if source or sink fails, or if the device fails. What the
-    /// sink has by then is incomplete.
+    /// Returns an error if the lengths do not match the problem, if an index leaves its table, if source or sink fails, or if
+    /// the device fails. What the sink has by then is incomplete.
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,
         source: &mut impl Source<Operand>,
         sink: &mut impl Sink,
+        from: usize,
     ) -> Result<StreamTimes, GpuStreamError> {
         let problem = *self.problem();
-        let spec = problem.spec();
-        let (size, source, mut unit) = (spec.dtype.size(), RefCell::new(source), 0);
-        let sink = RefCell::new(sink);
-        let mut queries = |tokens: Range<usize>, to: &mut [u8]| {
-            read(&source, Operand::Query, &rows_of(spec.query, size, &tokens), to)
+        let (units, _) = self.count(lengths, from)?;
+        if from > units {
+            return Err(GpuStreamError::Unit { found: from, units });
+        }
+        let (spec, tensors) = (problem.spec(), tensors_of(&problem)?);
+        let (size, past, copied) = (spec.dtype.size(), problem.past(), copies(&problem));
+        let mut written = 0;
+        for number in from..copied {
+            written += self.copy(&tensors, number, source, sink)?;
+            sink.finished(number).map_err(failed)?;
+        }
+        let source = RefCell::new(source);
+        let (sink, mut unit) = (RefCell::new(sink), from.max(copied));
+        let mut queries = |tokens: &StreamTokens, to: &mut [u8]| {
+            read(&source, Operand::Query, &rows_of(spec.query, size, tokens), to)
         };
-        let mut keys = |tokens: Range<usize>, key: &mut [u8], value: &mut [u8]| {
-            read(&source, Operand::Key, &rows_of(spec.key, size, &tokens), key)?;
-            read(&source, Operand::Value, &rows_of(spec.value, size, &tokens), value)?;
+        let mut keys = |tokens: &StreamTokens, key: &mut [u8], value: &mut [u8]| {
+            for ([old, new, _], to) in PRESENTS.into_iter().zip([key, value]) {
+                let parts = keys_of([tensors[old], tensors[new]], size, past, tokens);
+                for (operand, part) in [old, new].into_iter().zip(parts) {
+                    read(&source, operand, &part, to)?;
+                }
+            }
             sink.try_borrow_mut().map_err(io::Error::other)?.advanced();
             Ok(())
         };
+        let mut added = |part: &StreamBox, to: &mut [u8]| {
+            if let (Operand::Bias, Some(BiasView::Table(_))) = (part.operand, &spec.bias) {
+                let mut source = source.try_borrow_mut().map_err(io::Error::other)?;
+                return source.read(part.operand, 0, to).map_err(|error| named(part.operand, &error));
+            }
+            let size = problem.memory(part.operand).map_or(0, |memory| memory.element_size);
+            let mut excerpts = box_of(tensors[part.operand], size, part);
+            excerpts.try_for_each(|excerpt| read(&source, part.operand, &excerpt, to))
+        };
         let mut results = |rows: &StreamRows<'_>| {
             let mut sink = sink.try_borrow_mut().map_err(io::Error::other)?;
+            let tokens = StreamTokens { batch: rows.batch.clone(), tokens: rows.tokens.clone() };
             for operand in OUTPUTS {
                 let from = rows.bytes(operand);
                 if let (false, Some((view, size))) = (from.is_empty(), output_of(&problem, operand)) {
-                    rows_of(view, size, &rows.tokens).pieces(|offset, place| {
+                    written += from.len() as u64;
+                    rows_of(view, size, &tokens).pieces(|offset, place| {
                         let piece = from.get(place).unwrap_or_default();
                         sink.write(operand, offset, piece).map_err(|error| named(operand, &error))
                     })?;
@@ -105,11 +177,50 @@ impl GpuStream {
             unit += 1;
             Ok(())
         };
-        self.run(StreamCall {
+        let times = self.pass(StreamCall {
             lengths: *lengths,
             queries: &mut queries,
             keys: StreamKeys::Function(&mut keys),
+            added: Some(&mut added),
             results: &mut results,
-        })
+            from: from.saturating_sub(copied),
+        })?;
+        Ok(StreamTimes { written, ..times })
     }
+
+    /// Copies past and new keys and values of pair `number` to the present. Returns the bytes written.
+    fn copy(
+        &mut self,
+        tensors: &Operands<View>,
+        number: usize,
+        source: &mut impl Source<Operand>,
+        sink: &mut impl Sink,
+    ) -> Result<u64, GpuStreamError> {
+        let (problem, division) = (*self.problem(), self.division());
+        let source = RefCell::new(source);
+        let mut written = 0;
+        for (keys, ..) in chunks(0..problem.keys(), division.keys) {
+            for (operands @ [_, _, present], room) in PRESENTS.into_iter().zip(self.key_room()) {
+                if problem.memory(present).is_none() {
+                    continue;
+                }
+                let (reads, excerpt) = excerpts(&problem, tensors, operands, number, &keys);
+                for (operand, excerpt) in reads {
+                    read(&source, operand, &excerpt, room).map_err(failed)?;
+                }
+                let wrote = excerpt.pieces(|offset, place| {
+                    let piece = room.get(place).unwrap_or_default();
+                    sink.write(present, offset, piece).map_err(|error| named(present, &error))
+                });
+                wrote.map_err(failed)?;
+                written += excerpt.bytes() as u64;
+            }
+            sink.advanced();
+        }
+        Ok(written)
+    }
+}
+
+fn failed(error: io::Error) -> GpuStreamError {
+    GpuStreamError::Io { what: "present", reason: error.to_string() }
 }

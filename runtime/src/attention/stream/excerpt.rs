@@ -1,5 +1,8 @@
 //! A box of rows of a tensor, and where they lie in a buffer.
 
+use crate::attention::cpu::context::view_of;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
@@ -73,6 +76,28 @@ impl Excerpt {
     pub fn bytes(&self) -> usize {
         self.count.iter().product::<usize>() * self.len * self.size
     }
+}
+
+/// The views of all tensors as files hold them. A mask and a bias have those of their elements, and an index
+/// `[1, 1, queries, keys]`.
+///
+/// # Errors
+/// Returns an error if one cannot be indexed.
+pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
+    let spec = problem.spec();
+    let queries = spec.query.tokens();
+    let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
+    let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
+    let mut tensors = Operands::from_fn(|operand| view_of(problem, operand));
+    if let Some(mask) = &spec.mask {
+        tensors[Operand::Mask] = of_mask(mask)?;
+    }
+    match &spec.bias {
+        Some(BiasView::Dense(view)) => tensors[Operand::Bias] = of_mask(view)?,
+        Some(BiasView::Table(table)) if table.indexed => tensors[Operand::BiasIndex] = pairs?,
+        _ => {}
+    }
+    Ok(tensors)
 }
 
 #[cfg(test)]

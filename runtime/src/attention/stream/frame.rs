@@ -1,7 +1,6 @@
 //! Which rows of which tensors a part needs, and where they lie in its buffers.
 
-use super::excerpt::Excerpt;
-use crate::attention::cpu::context::view_of;
+use super::excerpt::{Excerpt, tensors_of};
 use crate::attention::cpu::resident::{Place, Places, Unit};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{StreamChoice, Written};
@@ -70,19 +69,7 @@ impl<'a> Frame<'a> {
         choice: &'a StreamChoice,
         written: Written,
     ) -> Result<Frame<'a>, ArgumentError> {
-        let spec = problem.spec();
-        let queries = spec.query.tokens();
-        let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
-        let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
-        let mut tensors = Operands::from_fn(|operand| view_of(problem, operand));
-        if let Some(mask) = &spec.mask {
-            tensors[Operand::Mask] = of_mask(mask)?;
-        }
-        match &spec.bias {
-            Some(BiasView::Dense(view)) => tensors[Operand::Bias] = of_mask(view)?,
-            Some(BiasView::Table(table)) if table.indexed => tensors[Operand::BiasIndex] = pairs?,
-            _ => {}
-        }
+        let (spec, tensors) = (problem.spec(), tensors_of(problem)?);
         let (size, d, dv) = (spec.dtype.size(), problem.head_dim(), problem.value_dim());
         let rows = choice.sequences * choice.heads * choice.rows(problem);
         let [keys, values] = choice.chunk_bytes(problem);
@@ -117,6 +104,11 @@ impl<'a> Frame<'a> {
     /// Where the region of an operand starts in its buffer, in bytes.
     pub fn start(&self, operand: Operand) -> usize {
         self.starts[operand]
+    }
+
+    /// Views of the tensors as files hold them.
+    pub fn tensors(&self) -> &Operands<View> {
+        &self.tensors
     }
 
     fn has(&self, operand: Operand) -> bool {
@@ -293,35 +285,6 @@ impl<'a> Frame<'a> {
             operands[Operand::Bias] = Some(Place { view: View::EMPTY, at: 0, skip: 0 });
         }
         Ok(Places { operands, mask: moved(Operand::Mask), bias, index_stride: self.choice.chunk, table })
-    }
-
-    /// The excerpts of a copy of past and new keys, or values, to the present: those that are read to the start of the
-    /// region of `new`, and the one that is written from there.
-    pub fn copy(
-        &self,
-        [past, new, present]: [Operand; 3],
-        batch: usize,
-        head: usize,
-        keys: &Range<usize>,
-    ) -> ([(Operand, Excerpt); 2], Excerpt) {
-        let (length, dim) = (self.problem.past(), self.tensors[new].dim());
-        let size = self.size(new);
-        let middle = length.clamp(keys.start, keys.end);
-        let of = |operand: Operand, token, count, at: usize| Excerpt {
-            tensor: self.tensors[operand],
-            size,
-            first: [batch, head, token],
-            count: [1, 1, count],
-            start: 0,
-            len: dim,
-            to: [0, 0, dim],
-            at: at * dim,
-        };
-        let reads = [
-            (past, of(past, keys.start, middle - keys.start, 0)),
-            (new, of(new, middle.saturating_sub(length), keys.end - middle, middle - keys.start)),
-        ];
-        (reads, of(present, keys.start, keys.len(), 0))
     }
 }
 

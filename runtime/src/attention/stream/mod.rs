@@ -22,5 +22,6 @@ mod frame;
 pub mod limits;
 mod memory;
 pub mod plan;
+mod present;
 pub mod run;
 mod units;

@@ -5,6 +5,7 @@ use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
 use super::memory::StreamMemory;
 use super::plan::StreamPlan;
+use super::present::{self, PRESENTS, chunks, copies};
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
 use crate::cpu::memory::Bytes;
@@ -32,28 +33,6 @@ enum Step {
     Copy { number: usize, keys: Range<usize>, ends: bool },
     /// Has a chunk pass the rows of a unit.
     Pass(Part),
-}
-
-/// The tensors that make up the present.
-const PRESENTS: [[Operand; 3]; 2] = [
-    [Operand::PastKey, Operand::Key, Operand::PresentKey],
-    [Operand::PastValue, Operand::Value, Operand::PresentValue],
-];
-
-/// Pairs of batch and key head that are copied to a present.
-fn copies(problem: &Problem) -> usize {
-    let spec = problem.spec();
-    let any = spec.present_key.is_some() || spec.present_value.is_some();
-    if any { spec.key.batch() * problem.kv_heads() } else { 0 }
-}
-
-/// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.
-fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
-    let n = keys.len().div_ceil(chunk).max(1);
-    (0..n).map(move |i| {
-        let start = keys.start + i * chunk;
-        (start..keys.end.min(start + chunk).max(start), i == 0, i + 1 == n)
-    })
 }
 
 impl StreamPlan {
@@ -258,10 +237,10 @@ fn read(
     let buffer = buffer.as_mut_slice();
     match step {
         Step::Copy { number, keys, .. } => {
-            let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
             for operands @ [_, new, present] in PRESENTS {
                 if problem.memory(present).is_some() {
-                    for (operand, excerpt) in frame.copy(operands, batch, head, keys).0 {
+                    let (reads, _) = present::excerpts(problem, frame.tensors(), operands, *number, keys);
+                    for (operand, excerpt) in reads {
                         fill(operand, &excerpt, frame.start(new), buffer)?;
                     }
                 }
@@ -283,19 +262,7 @@ fn read(
 /// Requires that every entry of an index names one of the table.
 fn check_index(problem: &Problem, excerpt: &Excerpt, buffer: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
-    let (min, max) = (0, table.entries as i64 - 1);
-    excerpt.pieces(|offset, place| {
-        for (i, entry) in buffer[place].chunks_exact(8).enumerate() {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(entry);
-            let found = i64::from_ne_bytes(bytes);
-            if !(min..=max).contains(&found) {
-                let (argument, index) = (Operand::BiasIndex.argument(), offset as usize / 8 + i);
-                return Err(ArgumentError::Length { argument, index, found, min, max });
-            }
-        }
-        Ok(())
-    })
+    excerpt.pieces(|offset, place| table.check_entries(&buffer[place], |i| offset as usize / 8 + i))
 }
 
 /// Writes an excerpt. Returns its bytes.
@@ -323,11 +290,10 @@ fn copy(
     buffer: &Bytes,
     sink: &mut impl Sink,
 ) -> Result<u64, StreamError> {
-    let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
     let mut bytes = 0;
     for operands @ [_, new, present] in PRESENTS {
         if problem.memory(present).is_some() {
-            let (_, excerpt) = frame.copy(operands, batch, head, keys);
+            let (_, excerpt) = present::excerpts(problem, frame.tensors(), operands, number, keys);
             bytes += write(present, &excerpt, buffer.as_slice(), frame.start(new), sink)?;
         }
     }

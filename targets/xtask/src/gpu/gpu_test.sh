@@ -83,7 +83,7 @@ step hostile ./crossing hostile:: $all
 step outputs-alone ./crossing cuda_conformance:: $all
 step determinism ./crossing cuda_determinism:: $all
 step tuned ./crossing cuda_tuned:: $all
-step stream ./crossing cuda_stream:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
+step stream ./crossing cuda_stream:: cuda_semantics:: cuda_fit:: --skip refused_memory --skip every_allocation --skip memory_that_is --skip a_discrete $all
 step no-allocation ./no_allocation $all
 # One at a time: a test asks for memory that was just freed, which another would take.
 # Tests that read the sources have none here.

@@ -4,10 +4,34 @@ use elsa_core::attention::{Lengths, Operand};
 use std::io;
 use std::ops::Range;
 
+/// Tokens of some sequences, which a function fills or takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamTokens {
+    /// Indices along the batch axis of the tensors.
+    pub batch: Range<usize>,
+    /// The tokens of each of them: of queries, or of past and new keys one after the other.
+    pub tokens: Range<usize>,
+}
+
+/// A box of what is added to scores, which a function fills: its first element and its size along batch, heads, queries
+/// and keys. A broadcast axis has its one element. The batch axis of a mask or a bias goes round, so that the index behind
+/// the last is the first. A table is there as a whole, `[1, 1, entries, heads]`; its index is `[1, 1, queries, keys]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamBox {
+    /// Mask, bias or index.
+    pub operand: Operand,
+    /// The first element along each axis.
+    pub first: [usize; 4],
+    /// Number of elements along each axis.
+    pub count: [usize; 4],
+}
+
 /// A function that fills the rows of some tokens: `[batch][head][token][dim]`, dense, in the problem's element type.
-pub type FillRows<'a> = dyn FnMut(Range<usize>, &mut [u8]) -> io::Result<()> + 'a;
+pub type FillRows<'a> = dyn FnMut(&StreamTokens, &mut [u8]) -> io::Result<()> + 'a;
 /// A function that fills keys and values of some tokens, each `[batch][head][token][dim]`.
-pub type FillKeys<'a> = dyn FnMut(Range<usize>, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
+pub type FillKeys<'a> = dyn FnMut(&StreamTokens, &mut [u8], &mut [u8]) -> io::Result<()> + 'a;
+/// A function that fills a box of a mask or a bias, dense: `[batch][head][query][key]`.
+pub type FillAdded<'a> = dyn FnMut(&StreamBox, &mut [u8]) -> io::Result<()> + 'a;
 /// A function that takes the results of some queries.
 pub type TakeRows<'a> = dyn FnMut(&StreamRows<'_>) -> io::Result<()> + 'a;
 
@@ -52,14 +76,20 @@ pub struct StreamCall<'a, 'k> {
     pub queries: &'a mut FillRows<'a>,
     /// Keys and values.
     pub keys: StreamKeys<'k>,
+    /// Fills parts of mask, bias and index, where the problem has one.
+    pub added: Option<&'a mut FillAdded<'a>>,
     /// Takes the results of a block, which are final.
     pub results: &'a mut TakeRows<'a>,
+    /// Blocks that an earlier run of the same division has handed out, which this one leaves out.
+    pub from: usize,
 }
 
 /// The results of some queries, dense: `[batch][head][token]`. What is not wanted is empty.
 #[derive(Clone, Debug)]
 pub struct StreamRows<'a> {
-    /// The queries.
+    /// The sequences.
+    pub batch: Range<usize>,
+    /// The queries of each of them, as tokens of the tensors.
     pub tokens: Range<usize>,
     /// Bytes of the output, `[batch][head][token][value_dim]`, in the problem's element type.
     pub output: &'a [u8],
@@ -103,8 +133,11 @@ pub struct StreamTimes {
     pub wait_ms: f64,
     /// Milliseconds from the start to the end of the last product, on the device.
     pub total_ms: f64,
-    /// Bytes of keys and values that were brought: read into page-locked memory, copied to the device, or both.
+    /// Bytes of keys, values, masks and biases that were brought: read into page-locked memory, copied to the device, or
+    /// both.
     pub bytes: u64,
+    /// Bytes that a sink has taken.
+    pub written: u64,
     /// Chunks that passed.
     pub chunks: u64,
 }

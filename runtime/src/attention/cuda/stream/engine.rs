@@ -3,6 +3,7 @@
 use super::error::GpuStreamError;
 use super::memory::Memory;
 use super::plan::{self, GpuStreamOptions, StreamDivision, StreamPlan};
+use super::steps;
 use crate::cpu::limits::available_memory;
 use crate::cuda::driver::{Context, Event, Function, Stream};
 use crate::cuda::gpu::Gpu;
@@ -45,6 +46,9 @@ pub fn merging() -> Result<(&'static GpuKernel, usize), DeviceError> {
 /// It owns all memory that its runs need; a run allocates nothing on the device. The bits of the results depend on the
 /// problem, the device and the keys of a split (`division.keys / division.splits`). They do not depend on the queries
 /// that are resident, the splits of a chunk, or where the keys come from.
+///
+/// Masks and biases come with each block of queries and chunk of keys, a past before the new keys, windows picture by
+/// picture, and packed sequences one by one.
 #[derive(Debug)]
 pub struct GpuStream {
     pub(super) plan: StreamPlan,
@@ -146,6 +150,14 @@ impl GpuStream {
     #[must_use]
     pub fn division(&self) -> StreamDivision {
         self.plan.options.division
+    }
+
+    /// Query rows that are resident at once, over heads and sequences. Packed sequences may have fewer.
+    #[must_use]
+    pub fn resident_rows(&self) -> usize {
+        let problem = &self.plan.problem;
+        let rows = self.plan.options.division.rows.min(problem.spec().query.tokens());
+        rows.saturating_mul(problem.heads()).saturating_mul(steps::at_once(problem))
     }
 
     /// Frees everything. Dropping a stream does the same, but logs errors instead of returning them.

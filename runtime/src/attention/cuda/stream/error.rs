@@ -14,11 +14,21 @@ pub enum GpuStreamError {
     /// The kernels do not support the problem.
     #[error(transparent)]
     Refused(#[from] ChooseError),
-    /// The problem has an argument whose keys cannot be divided here.
-    #[error("{argument}: given; allowed in a stream on a GPU: none")]
+    /// The problem has an argument that is not supported here.
+    #[error("{argument}: given; allowed: {allowed}")]
     Argument {
         /// Name of the argument.
         argument: &'static str,
+        /// Where it is supported, or what in its place.
+        allowed: &'static str,
+    },
+    /// A run that goes on begins at a unit that there is not.
+    #[error("first unit: {found}; allowed: at most {units}")]
+    Unit {
+        /// The unit asked for.
+        found: usize,
+        /// Number of units.
+        units: usize,
     },
     /// A number of the division is not supported.
     #[error("{argument}: {found}; allowed: {allowed}, a multiple of {multiple}")]

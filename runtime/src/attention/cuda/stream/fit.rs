@@ -2,10 +2,12 @@
 
 use super::engine::GpuStream;
 use super::error::GpuStreamError;
-use super::plan::{self, GpuStreamOptions, KeysFrom, StreamDivision, StreamPlan};
+use super::plan::{self, GpuStreamOptions, KeysFrom, MOST_KEYS, StreamDivision, StreamPlan};
+use super::steps;
 use crate::attention::guard::{Attempt, Guard, Limits, MOST_TASKS, StreamFit, parallel};
 use crate::cuda::gpu::Gpu;
 use crate::engine::{Engine, Fallback};
+use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::GpuChoice;
 use std::sync::Arc;
@@ -32,8 +34,8 @@ pub struct StreamBudget {
     pub pinned: Option<usize>,
 }
 
-/// What a stream needs, besides its division.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a stream needs, and what its division is to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamWants {
     /// Where keys and values come from.
     pub keys: KeysFrom,
@@ -45,11 +47,23 @@ pub struct StreamWants {
     pub states: bool,
     /// Whether short chains of f16 products may be summed in f16.
     pub half_scores: bool,
+    /// Length of a chunk, as a multiple of the one that would be chosen (ELSA-Lean's `η`, appendix I of the paper). It is
+    /// rounded up to a power of two of splits, which changes no bit, and shorter where the budget needs it.
+    pub eta: f64,
+    /// The division of an earlier run, which this one goes on with; `None` has it chosen.
+    pub division: Option<StreamDivision>,
 }
 
 impl StreamWants {
+    /// The output, of a division that is chosen.
+    #[must_use]
+    pub const fn new(keys: KeysFrom) -> StreamWants {
+        let (output, lse, states, half_scores) = (true, false, false, false);
+        StreamWants { keys, output, lse, states, half_scores, eta: 1.0, division: None }
+    }
+
     const fn options(&self, division: StreamDivision) -> GpuStreamOptions {
-        let StreamWants { keys, output, lse, states, half_scores } = *self;
+        let StreamWants { keys, output, lse, states, half_scores, .. } = *self;
         GpuStreamOptions { division, keys, output, lse, states, half_scores }
     }
 }
@@ -81,9 +95,10 @@ struct Search<'a> {
 impl GpuStream {
     /// Makes the largest stream that `budget` has room for: as many resident queries as fit. All memory is allocated
     /// here. When it is refused, by the device, the system or the budget, fewer tasks are resident, then tasks are finer.
+    /// A division that is given is tried alone.
     ///
     /// # Errors
-    /// Returns an error if no GPU computes, if the problem is not supported, or if the device fails. If memory has no
+    /// Returns an error if no GPU computes, if `eta` is not a positive finite number, if the problem is not supported, or if the device fails. If memory has no
     /// room for the finest division, also with [`Fallback::Fail`].
     pub fn fit(
         engine: &Engine,
@@ -92,6 +107,10 @@ impl GpuStream {
         budget: &StreamBudget,
     ) -> Result<Fitted, GpuStreamError> {
         let gpu = engine.gpu().ok_or(GpuStreamError::NoGpu)?;
+        if !(wants.eta.is_finite() && wants.eta > 0.0) {
+            let (argument, allowed) = ("eta", "a positive finite number");
+            return Err(ArgumentError::Number { argument, found: wants.eta as f32, allowed }.into());
+        }
         let (_, choice) = plan::kernel(gpu, problem, wants.half_scores)?;
         let mut device = budget.device.unwrap_or(usize::MAX);
         let mut pinned = budget.pinned.unwrap_or(usize::MAX);
@@ -109,15 +128,16 @@ impl GpuStream {
 
 impl Search<'_> {
     fn run(&self) -> Result<Fitted, GpuStreamError> {
-        let queries = self.problem.spec().query.tokens();
-        let limits =
-            Limits { queries, unit: self.choice.kernel.rows.max(1), tile: self.choice.kernel.keys.max(1) };
+        if let Some(division) = self.wants.division {
+            return self.given(division);
+        }
+        let limits = self.limits();
         let split = self.split(&limits);
         let (task, tasks, splits) = self.first(&limits, split);
         let mut guard = Guard::new(limits, task, tasks, split, splits);
         let mut reason = GpuStreamError::NoGpu;
         while let Some(attempt) = guard.next() {
-            match self.attempt(&attempt) {
+            match self.allocate(division(&attempt)) {
                 Ok(stream) => {
                     let more = if attempt.calibrates { self.more(&attempt, &stream)? } else { 0 };
                     if guard.grant(more) {
@@ -142,12 +162,44 @@ impl Search<'_> {
                 Err(e) => return Err(e),
             }
         }
+        self.given_up(reason, guard.refused())
+    }
+
+    /// The division of an earlier run.
+    fn given(&self, division: StreamDivision) -> Result<Fitted, GpuStreamError> {
+        match self.allocate(division) {
+            Ok(stream) => {
+                let blocks = self.blocks(division.rows, division.splits);
+                let n_parallel = parallel(1, blocks, self.room());
+                let fit = StreamFit { n_cap: 1, n_parallel, task_rows: division.rows, refused: 0 };
+                Ok(Fitted::Gpu(Box::new(stream), fit))
+            }
+            Err(e) if e.is_memory() => self.given_up(e, 1),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// What becomes of a stream for which there is no memory.
+    fn given_up(&self, reason: GpuStreamError, refused: usize) -> Result<Fitted, GpuStreamError> {
         match self.engine.fallback() {
             Fallback::Cpu => {
                 self.gpu.warn(&reason);
-                Ok(Fitted::Cpu { reason, refused: guard.refused() })
+                Ok(Fitted::Cpu { reason, refused })
             }
             Fallback::Fail => Err(reason),
+        }
+    }
+
+    /// The sizes that limit the search. Windows are not divided.
+    fn limits(&self) -> Limits {
+        let queries = self.problem.spec().query.tokens();
+        let (unit, tile) = (self.choice.kernel.rows.max(1), self.choice.kernel.keys.max(1));
+        match self.problem.spec().windows {
+            Some(_) => {
+                let keys = self.problem.keys().max(1).next_multiple_of(tile);
+                Limits { queries, unit: queries.max(1).next_multiple_of(unit), tile: keys }
+            }
+            None => Limits { queries, unit, tile },
         }
     }
 
@@ -160,7 +212,7 @@ impl Search<'_> {
     /// Blocks of threads of a chunk that passes `rows` queries.
     fn blocks(&self, rows: usize, splits: usize) -> usize {
         let blocks = rows.div_ceil(self.choice.kernel.rows.max(1));
-        blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * self.problem.sequences())
+        blocks.saturating_mul(splits).saturating_mul(self.problem.heads() * steps::at_once(self.problem))
     }
 
     /// Bytes of a division, of which page-locked ones; on an integrated GPU both are one.
@@ -236,12 +288,24 @@ impl Search<'_> {
             }
             splits *= 2;
         }
-        best
+        if self.wants.eta == 1.0 {
+            return best;
+        }
+        // A multiple of these chunks.
+        let most = (MOST_KEYS / split).min(self.problem.keys().div_ceil(split)).clamp(1, MOST_SPLITS);
+        let wanted = (self.wants.eta * best.2 as f64).ceil().clamp(1.0, most.next_power_of_two() as f64);
+        let mut splits = (wanted as usize).next_power_of_two();
+        loop {
+            let tasks = self.most_tasks(task, limits.queries.div_ceil(task).max(1), split, splits);
+            if tasks > 0 || splits == 1 {
+                return (task, tasks.max(1), splits);
+            }
+            splits /= 2;
+        }
     }
 
     /// Allocates a stream, if the budget has room for it.
-    fn attempt(&self, attempt: &Attempt) -> Result<GpuStream, GpuStreamError> {
-        let division = division(attempt);
+    fn allocate(&self, division: StreamDivision) -> Result<GpuStream, GpuStreamError> {
         let (needed, budget) = (self.bytes(division)?, self.budget);
         for (argument, which) in [("device budget", 0), ("pinned budget", 1)] {
             if needed[which] > budget[which] {

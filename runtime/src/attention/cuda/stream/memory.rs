@@ -26,6 +26,14 @@ pub enum Area {
     Key(usize),
     /// Values of a chunk.
     Value(usize),
+    /// The mask of a block and a chunk, `[batch][head][query][key]`; broadcast axes have one.
+    Mask(usize),
+    /// The bias of a block and a chunk, as the mask.
+    Bias(usize),
+    /// The index into a table for a block and a chunk, `[query][key]`.
+    Index(usize),
+    /// The table of relative positions, `[entry][head]`.
+    Positions,
     /// References and sums of the partial states of a chunk.
     PartialMs,
     /// Weighted sums of those.
@@ -37,7 +45,7 @@ pub enum Area {
 }
 
 /// Number of areas.
-const AREAS: usize = 16;
+const AREAS: usize = 23;
 const ALL: [Area; AREAS] = [
     Area::Query,
     Area::Output,
@@ -51,6 +59,13 @@ const ALL: [Area; AREAS] = [
     Area::Key(1),
     Area::Value(0),
     Area::Value(1),
+    Area::Mask(0),
+    Area::Mask(1),
+    Area::Bias(0),
+    Area::Bias(1),
+    Area::Index(0),
+    Area::Index(1),
+    Area::Positions,
     Area::PartialMs,
     Area::PartialW,
     Area::PendingMs,
@@ -79,10 +94,14 @@ impl Area {
             Area::Table(i) => 6 + (i & 1),
             Area::Key(i) => 8 + (i & 1),
             Area::Value(i) => 10 + (i & 1),
-            Area::PartialMs => 12,
-            Area::PartialW => 13,
-            Area::PendingMs => 14,
-            Area::PendingW => 15,
+            Area::Mask(i) => 12 + (i & 1),
+            Area::Bias(i) => 14 + (i & 1),
+            Area::Index(i) => 16 + (i & 1),
+            Area::Positions => 18,
+            Area::PartialMs => 19,
+            Area::PartialW => 20,
+            Area::PendingMs => 21,
+            Area::PendingW => 22,
         }
     }
 }

@@ -21,9 +21,14 @@
 //!    split, not on chunks, resident queries, or where the keys come from.
 //! 4. *States stay in base-2 units on the device.* A whole reference makes every merge exact but for its additions. The
 //!    kernel that merges the last chunk converts.
-//! 5. *Everything is allocated before the first product*, page-locked memory is written once, and the system's limits are
+//! 5. *What changes scores comes with the keys.* A mask or a bias is brought as the box of a block and a chunk ([`added`]),
+//!    a table once. A past comes before the new keys and moves the diagonal as queries before the first would. Windows
+//!    come picture by picture, undivided, since positions in a picture are those in the call; packed sequences one by one.
+//! 6. *Everything is allocated before the first product*, page-locked memory is written once, and the system's limits are
 //!    asked first ([`available_memory`](crate::available_memory)): past them Linux ends a process instead of refusing.
 
+mod added;
+mod bring;
 mod call;
 mod engine;
 mod error;
@@ -35,7 +40,10 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use call::{DeviceKeys, FillKeys, FillRows, StreamCall, StreamKeys, StreamRows, StreamTimes, TakeRows};
+pub use call::{
+    DeviceKeys, FillAdded, FillKeys, FillRows, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes,
+    StreamTokens, TakeRows,
+};
 pub use engine::GpuStream;
 pub use error::GpuStreamError;
 pub use fit::{Fitted, StreamBudget, StreamWants};

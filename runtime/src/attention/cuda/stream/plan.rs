@@ -2,13 +2,13 @@
 
 use super::error::GpuStreamError;
 use super::memory::{Area, Layout};
-use super::steps;
+use super::{added, steps};
 use crate::attention::cuda::plan::GpuPlan;
 use crate::cuda::gpu::Gpu;
-use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
     ChooseError, GpuChoice, GpuOptions, GpuWorkspaceLayout, SEQUENCE_BYTES, choose_gpu,
 };
+use elsa_core::attention::{MaskView, Problem};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
 use std::sync::Arc;
 
@@ -86,22 +86,18 @@ pub fn kernel(
     Ok((kernel, choice))
 }
 
-/// Whether the problem has what cannot be divided here.
-fn refuse(problem: &Problem) -> Result<(), GpuStreamError> {
+/// Refuses what a stream cannot have.
+fn refuse(problem: &Problem, options: &GpuStreamOptions) -> Result<(), GpuStreamError> {
     let s = problem.spec();
-    let given = [
-        (s.past_key.is_some(), "past_k"),
-        (s.present_key.is_some(), "present_k"),
-        (s.present_value.is_some(), "present_v"),
-        (s.packed.is_some(), "cu_seqlens_q"),
-        (s.windows.is_some(), "windows"),
-        (s.mask.is_some(), "mask"),
-        (s.bias.is_some(), "bias"),
-    ];
-    match given.into_iter().find(|(given, _)| *given) {
-        Some((_, argument)) => Err(GpuStreamError::Argument { argument }),
-        None => Ok(()),
+    if s.append {
+        let allowed = "a past and a present apart, in a stream";
+        return Err(GpuStreamError::Argument { argument: "append", allowed });
     }
+    if s.past_key.is_some() && options.keys != KeysFrom::Function {
+        let allowed = "a stream on a GPU whose keys a function fills";
+        return Err(GpuStreamError::Argument { argument: "past_k", allowed });
+    }
+    Ok(())
 }
 
 impl StreamPlan {
@@ -114,7 +110,7 @@ impl StreamPlan {
         problem: &Problem,
         options: &GpuStreamOptions,
     ) -> Result<StreamPlan, GpuStreamError> {
-        refuse(problem)?;
+        refuse(problem, options)?;
         if !(options.output || options.lse || options.states) {
             return Err(GpuStreamError::NoOutput);
         }
@@ -134,7 +130,20 @@ impl StreamPlan {
         if keys == 0 || !keys.is_multiple_of(unit) || keys > MOST_KEYS {
             return division("keys", keys, "1 to 2^30", unit);
         }
+        if problem.spec().windows.is_some() {
+            // The position of a token in its picture is that in the call.
+            if rows < queries {
+                return division("rows", rows, "with windows all queries", choice.kernel.rows);
+            }
+            if keys < problem.keys() {
+                return division("keys", keys, "with windows all keys", unit);
+            }
+        }
         (choice.splits, choice.chunk) = (splits, keys / splits);
+        if problem.spec().packed.is_some() {
+            // A step has one of the sequences.
+            choice.sequences = 0;
+        }
         let rows = rows.min(queries).max(1);
         let keys = keys.min(problem.keys().max(1).next_multiple_of(tile));
         choice.splits = keys.div_ceil(choice.chunk);
@@ -142,7 +151,7 @@ impl StreamPlan {
         let options = GpuStreamOptions { division: StreamDivision { rows, ..options.division }, ..*options };
         let layouts = layouts(gpu, problem, &options, &choice, keys);
         let layouts = layouts.ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        let counts = [problem.sequences(), problem.heads(), choice.splits, choice.row_blocks];
+        let counts = [steps::at_once(problem), problem.heads(), choice.splits, choice.row_blocks];
         let found = counts.iter().try_fold(1usize, |a, n| a.checked_mul(*n)).unwrap_or(usize::MAX);
         if found > i32::MAX as usize {
             return Err(ChooseError::Extent { axis: "blocks", found, max: i32::MAX as usize }.into());
@@ -173,7 +182,7 @@ impl StreamPlan {
 /// Largest number of splits of a chunk.
 const MOST_SPLITS: usize = 256;
 /// Largest number of keys of a chunk, which the device counts in 32 bits.
-const MOST_KEYS: usize = 1 << 30;
+pub const MOST_KEYS: usize = 1 << 30;
 
 /// The areas on the device and in page-locked memory, for chunks of `keys` keys.
 fn layouts(
@@ -186,9 +195,16 @@ fn layouts(
     let s = problem.spec();
     let (size, integrated) = (s.dtype.size(), gpu.profile().integrated);
     let product = |factors: &[usize]| factors.iter().try_fold(1usize, |a, n| a.checked_mul(*n));
-    let rows = product(&[s.query.batch(), problem.heads(), options.division.rows])?;
+    let group = steps::at_once(problem);
+    let rows = product(&[group, problem.heads(), options.division.rows])?;
     let slots = steps::slots(problem.keys().div_ceil(options.division.keys));
-    let key_rows = product(&[s.key.batch(), problem.kv_heads(), keys])?;
+    let key_rows = product(&[group, problem.kv_heads(), keys])?;
+    let [mask, bias] = added::views(problem);
+    let slice = |view: Option<MaskView>| {
+        let view = view?;
+        let counts = added::counts(problem, &view, group, options.division.rows, keys);
+        Some(product(&counts).and_then(|count| count.checked_mul(view.kind().size())))
+    };
     let (d, dv) = (problem.head_dim(), problem.value_dim());
     // `None` where the stream does not have the area; `Some(None)` where its size overflows.
     let bytes = |area: Area| -> Option<Option<usize>> {
@@ -202,6 +218,10 @@ fn layouts(
             Area::Table(_) => (choice.sequences > 0).then(|| product(&[choice.sequences, SEQUENCE_BYTES]))?,
             Area::Key(_) => product(&[key_rows, d, size]),
             Area::Value(_) => product(&[key_rows, dv, size]),
+            Area::Mask(_) => slice(mask)?,
+            Area::Bias(_) => slice(bias)?,
+            Area::Index(_) => added::indexed(problem).then(|| product(&[options.division.rows, keys, 8]))?,
+            Area::Positions => added::table(problem).map(|[count, size]| product(&[count, size]))?,
             Area::PartialMs => product(&[rows, choice.splits, 8]),
             Area::PartialW => product(&[rows, choice.splits, choice.partial_dim, 4]),
             Area::PendingMs => product(&[rows, slots, 8]),

@@ -1,5 +1,6 @@
 //! A run: chunk after chunk is brought, computed and merged, and results leave at the end of each block of queries.
 
+use super::added;
 use super::call::{StreamCall, StreamKeys, StreamRows, StreamTimes};
 use super::engine::{GpuStream, MARKS, Marks, merging};
 use super::error::GpuStreamError;
@@ -7,15 +8,13 @@ use super::memory::Area;
 use super::plan::KeysFrom;
 use super::steps::{self, Step, Steps};
 use crate::attention::cuda::marshal::{self, PartialStates, Sequences};
-use crate::attention::cuda::place::for_runs;
 use crate::cuda::driver::{Entered, RawStream};
-use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{Chunk, Lengths, Operand, Operands, Problem, Spec};
+use elsa_core::attention::{BiasView, Chunk, Lengths, Operand, Operands, Problem, Spec};
 use elsa_core::view::{Layout, View};
-use elsa_kernels::cuda::attention::{AttentionArgs, Pending, Sequence, StreamArgs, merge_blocks};
+use elsa_kernels::cuda::attention::{AttentionArgs, Pending, StreamArgs, merge_blocks};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Waits for both streams when it is dropped, so that no copy uses memory of the caller's any longer.
 struct Settle<'a> {
@@ -35,32 +34,53 @@ impl Drop for Settle<'_> {
 
 /// A tensor in host or device memory whose tokens are taken by chunks.
 #[derive(Clone, Copy, Debug)]
-struct InPlace {
-    view: View,
-    host: *const u8,
-    device: u64,
+pub(super) struct InPlace {
+    pub(super) view: View,
+    pub(super) host: *const u8,
+    pub(super) device: u64,
 }
 
 /// A run under way.
-struct Run<'a, 'c, 'k> {
-    stream: &'a GpuStream,
-    entered: &'a Entered<'a>,
-    call: StreamCall<'c, 'k>,
+pub(super) struct Run<'a, 'c, 'k> {
+    pub(super) stream: &'a GpuStream,
+    pub(super) entered: &'a Entered<'a>,
+    pub(super) call: StreamCall<'c, 'k>,
     /// Keys and values, unless a function fills them.
-    tensors: Option<[InPlace; 2]>,
-    times: StreamTimes,
+    pub(super) tensors: Option<[InPlace; 2]>,
+    pub(super) times: StreamTimes,
 }
 
 impl GpuStream {
-    /// Passes all keys by all queries. `results` is called once for each block of resident queries, in order.
+    /// Passes all keys by all queries. `results` is called once for each block of resident queries, in order. Keys are the
+    /// past ones and then the new ones. A present is refused: the caller has both, and
+    /// [`GpuStream::run_between`] writes it.
     ///
     /// # Errors
     /// Returns an error if the data do not match the problem, if a function fails, or if the device fails. No work is then
     /// left that uses memory of the caller's.
     pub fn run(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
+        let spec = self.plan.problem.spec();
+        if spec.present_key.is_some() || spec.present_value.is_some() {
+            let argument = if spec.present_key.is_some() { "present_k" } else { "present_v" };
+            let allowed = "a stream between a source and a sink";
+            return Err(GpuStreamError::Argument { argument, allowed });
+        }
+        self.pass(call)
+    }
+
+    /// [`GpuStream::run`] of a problem whose present is written elsewhere.
+    pub(crate) fn pass(&mut self, call: StreamCall<'_, '_>) -> Result<StreamTimes, GpuStreamError> {
         call.lengths.check(&self.plan.problem)?;
         if call.lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "a stream" }.into());
+        }
+        let adds = added::BOXES.into_iter().find(|operand| self.plan.problem.memory(*operand).is_some());
+        if let (Some(operand), None) = (adds, &call.added) {
+            return Err(ArgumentError::Needs { argument: operand.argument(), other: "its data" }.into());
+        }
+        let (units, _) = self.blocks_and_steps(&call.lengths, 0);
+        if call.from > units {
+            return Err(GpuStreamError::Unit { found: call.from, units });
         }
         let context = self.context.clone();
         let entered = context.enter()?;
@@ -71,6 +91,25 @@ impl GpuStream {
         let times = run.times;
         drop(settle);
         done.map(|()| times)
+    }
+
+    /// Blocks of queries of a call, and steps of those from block `from` on.
+    pub(crate) fn blocks_and_steps(&self, lengths: &Lengths<'_>, from: usize) -> (usize, usize) {
+        let division = self.plan.options.division;
+        let steps = || Steps::new(&self.plan.problem, lengths, division.rows, division.keys);
+        let mut rest = steps();
+        rest.skip_blocks(from);
+        (steps().filter(|step| step.last).count(), rest.count())
+    }
+
+    /// Page-locked memory in which a function fills keys and values, free until the next run.
+    pub(crate) fn key_room(&mut self) -> [&mut [u8]; 2] {
+        [Area::Key(0), Area::Value(0)].map(|area| match self.memory.on_host(area) {
+            // SAFETY: *room*: the areas lie apart and have the bytes, which were written when they were allocated. No run
+            // is under way, and one waits for its work.
+            Some((data, len)) => unsafe { std::slice::from_raw_parts_mut(data, len) },
+            None => &mut [],
+        })
     }
 
     /// Checks that the keys are where the stream was made for.
@@ -146,13 +185,13 @@ const fn place_name(keys: KeysFrom) -> &'static str {
     }
 }
 
-fn io_error(what: &'static str) -> impl Fn(io::Error) -> GpuStreamError {
+pub(super) fn io_error(what: &'static str) -> impl Fn(io::Error) -> GpuStreamError {
     move |error| GpuStreamError::Io { what, reason: error.to_string() }
 }
 
-/// A dense view of `tokens` tokens of a tensor, in its order of heads and tokens.
-fn packed(view: &View, tokens: usize) -> Result<View, ArgumentError> {
-    let [batch, heads, _, dim] = view.shape();
+/// A dense view of `tokens` tokens of `batch` sequences of a tensor, in its order of heads and tokens.
+fn packed(view: &View, batch: usize, tokens: usize) -> Result<View, ArgumentError> {
+    let [_, heads, _, dim] = view.shape();
     let [_, by_head, ..] = view.strides();
     match heads == 1 || by_head == dim {
         true => View::dense("k", Layout::Bnhd, &[batch, tokens, heads, dim], None),
@@ -166,10 +205,12 @@ impl Run<'_, '_, '_> {
         let lengths = self.call.lengths;
         let division = stream.plan.options.division;
         let mut steps = Steps::new(&stream.plan.problem, &lengths, division.rows, division.keys);
+        steps.skip_blocks(self.call.from);
         stream.start.record(self.entered, stream.compute.raw())?;
         let mut number = 0;
         let mut step = steps.next();
         if let Some(step) = &step {
+            self.bring_table()?;
             self.bring(0, step)?;
         }
         while let Some(present) = step {
@@ -189,12 +230,12 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    fn marks(&self, number: usize) -> &Marks {
+    pub(super) fn marks(&self, number: usize) -> &Marks {
         &self.stream.marks[number % MARKS]
     }
 
     /// Adds up the times of a step, which is done.
-    fn read_times(&mut self, number: usize) -> Result<(), GpuStreamError> {
+    pub(super) fn read_times(&mut self, number: usize) -> Result<(), GpuStreamError> {
         let (entered, marks) = (self.entered, &self.stream.marks[number % MARKS]);
         let [begin, end] = &marks.work;
         end.synchronize(entered)?;
@@ -214,106 +255,43 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    /// Brings the keys of a step into the buffer that the step before the last has left, and the table of sequences.
-    fn bring(&mut self, number: usize, step: &Step) -> Result<(), GpuStreamError> {
-        if let Some(before) = number.checked_sub(2) {
-            self.read_times(before)?;
-        }
-        let (stream, entered) = (self.stream, self.entered);
-        let (buffer, copies) = (number % 2, stream.copy.raw());
-        let size = stream.plan.problem.spec().dtype.size();
-        let (areas, memory) = ([Area::Key(buffer), Area::Value(buffer)], &stream.memory);
-        let dims = [stream.plan.problem.head_dim(), stream.plan.problem.value_dim()];
-        let rows = stream.plan.problem.spec().key.batch() * stream.plan.problem.kv_heads() * step.keys.len();
-        if let (StreamKeys::Function(fill), false) = (&mut self.call.keys, step.keys.is_empty()) {
-            let place = |which: usize| {
-                let bytes = rows * dims[which] * size;
-                memory.on_host(areas[which]).filter(|(_, len)| bytes <= *len).map(|(data, _)| (data, bytes))
-            };
-            if let (Some((key, key_bytes)), Some((value, value_bytes))) = (place(0), place(1)) {
-                // SAFETY: *room*: the areas lie apart in page-locked memory and have the bytes, which were written when
-                // they were allocated. Work that used them is done: that of the step before the last.
-                let (key, value) = unsafe {
-                    (
-                        std::slice::from_raw_parts_mut(key, key_bytes),
-                        std::slice::from_raw_parts_mut(value, value_bytes),
-                    )
-                };
-                let start = Instant::now();
-                fill(step.keys.clone(), key, value).map_err(io_error("keys"))?;
-                self.times.fetch_ms += milliseconds(start.elapsed());
-                self.times.bytes += (key_bytes + value_bytes) as u64;
-            }
-        }
-        let marks = self.marks(number);
-        marks.copy[0].record(entered, copies)?;
-        let mut moved = 0;
-        for ((area, dim), which) in areas.into_iter().zip(dims).zip(0..) {
-            let to = memory.on_device(area);
-            match &self.tensors {
-                None if memory.is_copied(area) => {
-                    let bytes = rows * dim * size;
-                    if let Some((from, _)) = memory.on_host(area) {
-                        // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
-                        unsafe { copies.copy_in(entered, to, from, bytes)? };
-                    }
-                }
-                Some(tensors) if stream.plan.options.keys == KeysFrom::Host && tensors[which].device == 0 => {
-                    let tensor = tensors[which];
-                    let mut at = to;
-                    for_runs(&tensor.view, step.keys.clone(), |run| {
-                        let bytes = run.len() * size;
-                        moved += bytes as u64;
-                        let from = tensor.host.wrapping_add(run.start * size);
-                        // SAFETY: *room*: the run lies in the view, whose bytes the caller has, and runs are dense in
-                        // the area. *alive*: a run waits for its copies before it returns, even if it fails.
-                        let copied = unsafe { copies.copy_in(entered, at, from, bytes) };
-                        at += bytes as u64;
-                        copied
-                    })?;
-                }
-                _ => {}
-            }
-        }
-        self.times.bytes += moved;
-        self.write_table(buffer, step)?;
-        self.marks(number).copy[1].record(entered, copies)?;
-        Ok(())
-    }
-
-    /// The place of a step's chunk in the whole.
-    fn lengths(&self, step: &Step) -> Lengths<'_> {
-        let problem = &self.stream.plan.problem;
+    /// The place of a step's chunk in the whole. A past moves the diagonal, unless that ends at the last key, and so do as
+    /// many queries before the first one.
+    pub(super) fn lengths(&self, step: &Step) -> Lengths<'_> {
+        let past = self.stream.plan.problem.past();
+        let [queries, keys] = step.group.len;
         let chunk = Chunk {
             key_offset: step.keys.start,
-            key_total: problem.keys(),
-            query_offset: step.tokens.start,
-            query_total: problem.spec().query.tokens(),
+            key_total: keys,
+            query_offset: step.tokens.start + past,
+            query_total: queries + past,
         };
-        Lengths { chunk: Some(chunk), ..self.call.lengths }
+        Lengths { keys: self.call.lengths.keys, chunk: Some(chunk), ..Lengths::default() }
     }
 
     /// Views of the keys and the values of a step as the kernels read them, and their addresses.
-    fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], GpuStreamError> {
+    pub(super) fn chunk(&self, number: usize, step: &Step) -> Result<[(View, u64); 2], GpuStreamError> {
         let (stream, spec) = (self.stream, self.stream.plan.problem.spec());
         let areas = [Area::Key(number % 2), Area::Value(number % 2)];
+        let count = step.batch().len();
         let mut chunk = [(spec.key, 0), (spec.value, 0)];
         for (which, (view, address)) in chunk.iter_mut().enumerate() {
             let in_place = self.tensors.as_ref().map(|tensors| tensors[which]);
-            let [batch, heads, _, dim] = view.shape();
+            let [_, heads, _, dim] = view.shape();
             match in_place {
                 Some(tensor) if tensor.device != 0 => {
                     let strides = view.strides();
-                    let offset = step.keys.start * strides[2] * spec.dtype.size();
-                    *view = View::new("k", [batch, heads, step.keys.len(), dim], strides)?;
+                    let first = step.group.batch[0] * strides[0] + step.key_tokens().start * strides[2];
+                    let offset = first * spec.dtype.size();
+                    *view = View::new("k", [count, heads, step.keys.len(), dim], strides)?;
                     *address = tensor.device + offset as u64;
                 }
                 Some(_) => {
-                    *view = packed(view, step.keys.len())?;
+                    *view = packed(view, count, step.keys.len())?;
                     *address = stream.memory.on_device(areas[which]);
                 }
                 None => {
-                    *view = View::dense("k", Layout::Bhnd, &[batch, heads, step.keys.len(), dim], None)?;
+                    *view = View::dense("k", Layout::Bhnd, &[count, heads, step.keys.len(), dim], None)?;
                     *address = stream.memory.on_device(areas[which]);
                 }
             }
@@ -322,56 +300,22 @@ impl Run<'_, '_, '_> {
     }
 
     /// The problem of a step: resident queries and a chunk of keys.
-    fn problem(&self, step: &Step, key: View, value: View) -> Result<Problem, ArgumentError> {
+    pub(super) fn problem(&self, step: &Step, key: View, value: View) -> Result<Problem, ArgumentError> {
         let problem = &self.stream.plan.problem;
         let spec = problem.spec();
         let rows = |dim| {
-            let shape = [spec.query.batch(), problem.heads(), step.tokens.len(), dim];
+            let shape = [step.batch().len(), problem.heads(), step.tokens.len(), dim];
             View::dense("q", Layout::Bhnd, &shape, None)
         };
         let (query, output) = (rows(problem.head_dim())?, rows(problem.value_dim())?);
-        Spec { query, key, value, output, ..*spec }.check()
-    }
-
-    /// Writes the table of sequences of a step, if the problem has one, and enqueues its copy.
-    fn write_table(&self, buffer: usize, step: &Step) -> Result<(), GpuStreamError> {
-        let (stream, area) = (self.stream, Area::Table(buffer));
-        let Some((table, bytes)) = stream.memory.on_host(area) else { return Ok(()) };
-        let [(key, _), (value, _)] = self.chunk(buffer, step)?;
-        let problem = self.problem(step, key, value)?;
-        let count = stream.plan.choice.sequences.min(bytes / size_of::<Sequence>());
-        for index in 0..count {
-            let entry = marshal::sequence(&problem.sequence(&self.lengths(step), index));
-            // SAFETY: *room*: the area has `count` entries and is aligned. No work reads it: that of the step before the
-            // last is done.
-            unsafe { table.cast::<Sequence>().add(index).write(entry) };
-        }
-        if stream.memory.is_copied(area) {
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
-            unsafe { stream.copy.raw().copy_in(self.entered, stream.memory.on_device(area), table, bytes)? };
-        }
-        Ok(())
-    }
-
-    /// Fills the queries of a block.
-    fn bring_queries(&mut self, step: &Step) -> Result<(), GpuStreamError> {
-        let (stream, problem) = (self.stream, &self.stream.plan.problem);
-        let rows = problem.spec().query.batch() * problem.heads() * step.tokens.len();
-        let bytes = rows * problem.head_dim() * problem.spec().dtype.size();
-        let Some((data, len)) = stream.memory.on_host(Area::Query) else { return Ok(()) };
-        if len < bytes {
-            return Err(DeviceError::HostMemory { bytes }.into());
-        }
-        // SAFETY: *room*: the area has the bytes, which were written when it was allocated. Work that used it is done:
-        // the results of the block before were waited for.
-        let slice = unsafe { std::slice::from_raw_parts_mut(data, bytes) };
-        (self.call.queries)(step.tokens.clone(), slice).map_err(io_error("queries"))?;
-        if stream.memory.is_copied(Area::Query) {
-            let (to, compute) = (stream.memory.on_device(Area::Query), stream.compute.raw());
-            // SAFETY: *room*: both areas have the bytes. *alive*: the memory of the stream; runs wait.
-            unsafe { compute.copy_in(self.entered, to, data, bytes)? };
-        }
-        Ok(())
+        let mask = added::view(problem, Operand::Mask, step)?;
+        let bias = match added::view(problem, Operand::Bias, step)? {
+            Some(view) => Some(BiasView::Dense(view)),
+            None => spec.bias,
+        };
+        let plain = Spec::new(spec.dtype, query, key, value, output);
+        let Spec { scale, causal, window, softcap, windows, key_lengths, .. } = *spec;
+        Spec { scale, causal, window, softcap, mask, bias, windows, key_lengths, ..plain }.check()
     }
 
     /// Enqueues the products of a step and their merge, behind the copy of its keys.
@@ -393,6 +337,9 @@ impl Run<'_, '_, '_> {
             Operand::StateReference => memory.on_device(Area::Reference),
             Operand::StateSum => memory.on_device(Area::Sum),
             Operand::StateWeighted => memory.on_device(Area::Weighted),
+            Operand::Mask | Operand::Bias | Operand::BiasIndex => {
+                memory.on_device(added::area(&stream.plan.problem, operand, number % 2))
+            }
             _ => 0,
         });
         let partials =
@@ -456,7 +403,7 @@ impl Run<'_, '_, '_> {
     fn hand_out(&mut self, step: &Step) -> Result<(), GpuStreamError> {
         let (stream, entered) = (self.stream, self.entered);
         let (problem, memory) = (&stream.plan.problem, &stream.memory);
-        let rows = problem.spec().query.batch() * problem.heads() * step.tokens.len();
+        let rows = step.batch().len() * problem.heads() * step.tokens.len();
         let (dv, size) = (problem.value_dim(), problem.spec().dtype.size());
         let areas = [
             (Area::Output, rows * dv * size),
@@ -489,7 +436,8 @@ impl Run<'_, '_, '_> {
             unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<f32>(), bytes.len() / 4) }
         };
         let rows = StreamRows {
-            tokens: step.tokens.clone(),
+            batch: step.batch(),
+            tokens: step.queries(),
             output: all[0],
             lse: floats(1),
             m: floats(2),
@@ -506,6 +454,6 @@ fn problem_chunks(problem: &Problem, keys: usize) -> usize {
     problem.keys().div_ceil(keys.max(1))
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }

@@ -4,12 +4,36 @@ use elsa_core::attention::{Lengths, Problem};
 use elsa_core::scan::stack::{self, MergeStack};
 use std::ops::Range;
 
+/// The sequences that a block of queries is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Index of the first along the batch axis of the tensors, and how many there are.
+    pub batch: [usize; 2],
+    /// First query token, and first token of the new keys, in the tensors.
+    pub first: [usize; 2],
+    /// Queries, and keys with those of the past, of each of them.
+    pub len: [usize; 2],
+}
+
+/// Sequences that queries and keys are resident of at once. Those of a batch are all there, so that a device is busy;
+/// windows come picture by picture, and packed sequences, which differ in length, one by one.
+pub fn at_once(problem: &Problem) -> usize {
+    let spec = problem.spec();
+    match (&spec.packed, &spec.windows) {
+        (Some(_), _) => 1,
+        (None, Some(windows)) => windows.count(),
+        (None, None) => spec.query.batch(),
+    }
+}
+
 /// A chunk of keys that passes a block of resident queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The resident queries.
+    /// The sequences.
+    pub group: Group,
+    /// The resident queries of each of them.
     pub tokens: Range<usize>,
-    /// The keys of the chunk; empty if no query of the block attends a key.
+    /// The keys of the chunk, counted from the first of the past; empty if no query of the block attends a key.
     pub keys: Range<usize>,
     /// Whether the block's queries must be brought.
     pub first: bool,
@@ -19,6 +43,26 @@ pub struct Step {
     pub joins: usize,
     /// The slot of the first of them, which the merged state takes.
     pub into: usize,
+}
+
+impl Step {
+    /// The batch indices of its sequences.
+    pub fn batch(&self) -> Range<usize> {
+        let [first, count] = self.group.batch;
+        first..first + count
+    }
+
+    /// Its queries as tokens of the tensors.
+    pub fn queries(&self) -> Range<usize> {
+        let first = self.group.first[0];
+        first + self.tokens.start..first + self.tokens.end
+    }
+
+    /// Its keys as tokens of the tensors: of past and new ones, one after the other.
+    pub fn key_tokens(&self) -> Range<usize> {
+        let first = self.group.first[1];
+        first + self.keys.start..first + self.keys.end
+    }
 }
 
 /// Slots that the pending states of a row need, where `chunks` chunks pass it. The state of a chunk merges with all that
@@ -35,7 +79,9 @@ pub struct Steps<'a> {
     lengths: &'a Lengths<'a>,
     /// Queries of a block and keys of a chunk.
     extent: [usize; 2],
-    /// First query of the next block.
+    /// Sequences of a group, first sequence of the present one, and its first query of the next block.
+    at_once: usize,
+    sequence: usize,
     token: usize,
     block: Option<Block>,
 }
@@ -43,7 +89,10 @@ pub struct Steps<'a> {
 /// Where in a block the next step is.
 #[derive(Debug)]
 struct Block {
+    group: Group,
     tokens: Range<usize>,
+    /// The end of the keys that pass it.
+    end: usize,
     /// The chunks that pass it, from the next one on.
     chunks: Range<usize>,
     first: bool,
@@ -55,33 +104,77 @@ struct Block {
 impl<'a> Steps<'a> {
     /// Blocks of `rows` queries and chunks of `keys` keys.
     pub fn new(problem: &'a Problem, lengths: &'a Lengths<'a>, rows: usize, keys: usize) -> Steps<'a> {
-        Steps { problem, lengths, extent: [rows.max(1), keys.max(1)], token: 0, block: None }
+        let extent = [rows.max(1), keys.max(1)];
+        Steps {
+            problem,
+            lengths,
+            extent,
+            at_once: at_once(problem).max(1),
+            sequence: 0,
+            token: 0,
+            block: None,
+        }
     }
 
-    /// The chunks that hold a key which a query of the block may attend.
-    fn chunks(&self, tokens: &Range<usize>) -> Range<usize> {
+    /// The keys that may be attended by a query of the block, from the first to the last.
+    fn keys(&self, group: &Group, tokens: &Range<usize>) -> Range<usize> {
+        if self.problem.spec().windows.is_some() {
+            // Positions are those of the whole picture.
+            return 0..group.len[1];
+        }
         let (mut start, mut end) = (usize::MAX, 0);
-        for index in 0..self.problem.sequences() {
+        for index in self.sequence..(self.sequence + self.at_once).min(self.problem.sequences()) {
             let (any, _) = self.problem.sequence(self.lengths, index).ranges(tokens.clone());
             if any.start < any.end {
                 (start, end) = (start.min(any.start), end.max(any.end));
             }
         }
-        if start < end { start / self.extent[1]..end.div_ceil(self.extent[1]) } else { 0..0 }
+        if start < end { start..end } else { 0..0 }
+    }
+
+    /// The sequences from the present one on.
+    fn group(&self) -> Group {
+        let first = self.problem.sequence(self.lengths, self.sequence);
+        let count = match self.problem.spec().packed {
+            Some(_) => 1,
+            None => self.at_once.min(self.problem.sequences() - self.sequence),
+        };
+        Group {
+            batch: [first.batch, count],
+            first: [first.query0, first.key0],
+            len: [first.queries, first.keys],
+        }
     }
 
     /// The next block of queries; `None` after the last one.
     fn open(&mut self) -> Option<Block> {
-        let queries = self.problem.spec().query.tokens();
-        if self.token >= queries {
-            return None;
-        }
-        let tokens = self.token..queries.min(self.token.saturating_add(self.extent[0]));
+        let group = loop {
+            if self.sequence >= self.problem.sequences() {
+                return None;
+            }
+            let group = self.group();
+            if self.token < group.len[0] {
+                break group;
+            }
+            (self.sequence, self.token) = (self.sequence + self.at_once, 0);
+        };
+        let tokens = self.token..group.len[0].min(self.token.saturating_add(self.extent[0]));
         self.token = tokens.end;
-        let chunks = self.chunks(&tokens);
+        let keys = self.keys(&group, &tokens);
+        let chunks = keys.start / self.extent[1]..keys.end.div_ceil(self.extent[1]);
         let mut tree = MergeStack::default();
         let slot = tree.push(chunks.start, |_| {});
-        Some(Block { tokens, chunks, first: true, tree, slot })
+        Some(Block { group, tokens, end: keys.end, chunks, first: true, tree, slot })
+    }
+
+    /// Leaves out the next `count` blocks.
+    pub fn skip_blocks(&mut self, count: usize) {
+        for _ in 0..count {
+            self.block = None;
+            if self.open().is_none() {
+                break;
+            }
+        }
     }
 }
 
@@ -93,13 +186,11 @@ impl Iterator for Steps<'_> {
             Some(block) => block,
             None => self.open()?,
         };
-        let (tokens, first, slot) = (block.tokens.clone(), block.first, block.slot);
+        let (group, tokens, first, slot) = (block.group, block.tokens.clone(), block.first, block.slot);
         let chunk = block.chunks.start;
-        let begin = chunk.saturating_mul(self.extent[1]).min(self.problem.keys());
-        let end = match block.chunks.is_empty() {
-            true => begin,
-            false => self.problem.keys().min(begin.saturating_add(self.extent[1])),
-        };
+        // Keys beyond those that a query attends are not brought.
+        let begin = chunk.saturating_mul(self.extent[1]).min(block.end);
+        let end = block.end.min(begin.saturating_add(self.extent[1])).max(begin);
         block.chunks.start = (chunk + 1).min(block.chunks.end);
         let last = block.chunks.is_empty();
         // What the tree merges before it takes in the next chunk is what this one completes.
@@ -111,7 +202,7 @@ impl Iterator for Steps<'_> {
             block.first = false;
             self.block = Some(block);
         }
-        Some(Step { tokens, keys: begin..end, first, last, joins, into: slot.saturating_sub(joins) })
+        Some(Step { group, tokens, keys: begin..end, first, last, joins, into: slot.saturating_sub(joins) })
     }
 }
 

@@ -1,13 +1,12 @@
 //! Keys in device memory: used in place, with the bits of keys that are brought; and addresses that are refused.
 
 use super::{DeviceKeys, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, StreamCall, StreamDivision};
-use super::{StreamKeys, StreamRows};
+use super::{StreamKeys, StreamRows, StreamTokens};
 use crate::cuda::driver::{DeviceBuffer, Stream};
 use crate::{Backend, Engine, EngineOptions, Fallback};
 use elsa_core::attention::{Alignment, Lengths, Problem, Spec};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use std::ops::Range;
 
 const HEADS: usize = 2;
 const QUERIES: usize = 70;
@@ -46,7 +45,7 @@ fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec
         output.extend_from_slice(rows.output);
         Ok(())
     };
-    let mut queries = |tokens: Range<usize>, to: &mut [u8]| {
+    let mut queries = |StreamTokens { tokens, .. }: &StreamTokens, to: &mut [u8]| {
         let row = D * 4;
         for (h, to) in to.chunks_exact_mut(tokens.len() * row).enumerate() {
             to.copy_from_slice(&query[(h * QUERIES + tokens.start) * row..][..tokens.len() * row]);
@@ -54,7 +53,8 @@ fn run(stream: &mut GpuStream, query: &[u8], keys: StreamKeys<'_>) -> Result<Vec
         Ok(())
     };
     let lengths = Lengths::default();
-    stream.run(StreamCall { lengths, queries: &mut queries, keys, results: &mut results })?;
+    let (queries, results) = (&mut queries, &mut results);
+    stream.run(StreamCall { lengths, queries, keys, added: None, results, from: 0 })?;
     Ok(output)
 }
 
@@ -80,7 +80,7 @@ fn keys_in_device_memory_are_used_in_place() {
     let division = StreamDivision { rows, keys: 64, splits: 1 };
     let of = |keys| GpuStream::new(&engine, &problem, &GpuStreamOptions::new(division, keys)).unwrap();
     let (mut brought, mut placed) = (of(KeysFrom::Function), of(KeysFrom::Device));
-    let mut fill = |tokens: Range<usize>, k: &mut [u8], v: &mut [u8]| {
+    let mut fill = |StreamTokens { tokens, .. }: &StreamTokens, k: &mut [u8], v: &mut [u8]| {
         let row = D * 4;
         for (to, from) in [(k, &host[0]), (v, &host[1])] {
             for (h, to) in to.chunks_exact_mut(tokens.len() * row).enumerate() {

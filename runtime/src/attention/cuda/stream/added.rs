@@ -1,0 +1,86 @@
+//! What is added to the scores of a step: boxes of mask, bias and index, and the table of relative positions.
+
+use super::call::StreamBox;
+use super::memory::Area;
+use super::steps::Step;
+use elsa_core::argument::ArgumentError;
+use elsa_core::attention::{BiasView, MaskView, Operand, Problem};
+
+/// What may come for each step.
+pub const BOXES: [Operand; 3] = [Operand::Mask, Operand::Bias, Operand::BiasIndex];
+
+/// The area of an operand in buffer `buffer`; that of a table is there once.
+pub const fn area(problem: &Problem, operand: Operand, buffer: usize) -> Area {
+    match (operand, &problem.spec().bias) {
+        (Operand::Mask, _) => Area::Mask(buffer),
+        (Operand::Bias, Some(BiasView::Table(_))) => Area::Positions,
+        (Operand::Bias, _) => Area::Bias(buffer),
+        _ => Area::Index(buffer),
+    }
+}
+
+/// The mask, and a bias of its form.
+pub const fn views(problem: &Problem) -> [Option<MaskView>; 2] {
+    let spec = problem.spec();
+    let bias = match spec.bias {
+        Some(BiasView::Dense(view)) => Some(view),
+        _ => None,
+    };
+    [spec.mask, bias]
+}
+
+/// Whether a table has an index.
+pub const fn indexed(problem: &Problem) -> bool {
+    matches!(problem.spec().bias, Some(BiasView::Table(table)) if table.indexed)
+}
+
+/// Elements of a table of relative positions, and the bytes of one.
+pub fn table(problem: &Problem) -> Option<[usize; 2]> {
+    match &problem.spec().bias {
+        Some(bias @ BiasView::Table(_)) => Some([bias.extent(), bias.dtype().size()]),
+        _ => None,
+    }
+}
+
+/// Elements of a box along each axis, for `group` sequences, `rows` queries and `keys` keys. Of a batch axis that repeats
+/// all is there where all sequences are, and else one for each of them.
+pub fn counts(problem: &Problem, view: &MaskView, group: usize, rows: usize, keys: usize) -> [usize; 4] {
+    let [b, h, q, k] = view.shape();
+    let batch = if group == problem.spec().query.batch() { b } else { group };
+    let of = |axis, n: usize| if axis == 1 { 1 } else { n };
+    [of(b, batch), h, of(q, rows), of(k, keys.min(k))]
+}
+
+/// The box of `operand` that a step needs, and the bytes of an element; `None` if the problem has no such operand, or has
+/// it once for all steps.
+pub fn part(problem: &Problem, operand: Operand, step: &Step) -> Option<(StreamBox, usize)> {
+    let [mask, bias] = views(problem);
+    let view = match operand {
+        Operand::Mask => mask?,
+        Operand::Bias => bias?,
+        _ if indexed(problem) => {
+            let first = [0, 0, step.tokens.start, step.keys.start];
+            let count = [1, 1, step.tokens.len(), step.keys.len()];
+            return Some((StreamBox { operand, first, count }, 8));
+        }
+        _ => return None,
+    };
+    let [first, group] = step.group.batch;
+    let count = counts(problem, &view, group, step.tokens.len(), step.keys.len());
+    let [b, _, q, k] = view.shape();
+    let at = |axis, n: usize| if axis == 1 { 0 } else { n };
+    let first =
+        [at(b, first.checked_rem(b).unwrap_or(0)), 0, at(q, step.tokens.start), at(k, step.keys.start)];
+    Some((StreamBox { operand, first, count }, view.kind().size()))
+}
+
+/// The view of a step's box of a mask.
+///
+/// # Errors
+/// Returns an error if the box cannot be indexed.
+pub fn view(problem: &Problem, operand: Operand, step: &Step) -> Result<Option<MaskView>, ArgumentError> {
+    let [mask, bias] = views(problem);
+    let whole = if operand == Operand::Mask { mask } else { bias };
+    let boxed = part(problem, operand, step).filter(|_| whole.is_some());
+    whole.zip(boxed).map(|(whole, (boxed, _))| MaskView::dense(whole.kind(), &boxed.count)).transpose()
+}

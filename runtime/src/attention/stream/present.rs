@@ -1,0 +1,58 @@
+//! The present: past and new keys, or values, one after the other, copied chunk by chunk.
+
+use super::excerpt::Excerpt;
+use elsa_core::attention::{Operand, Operands, Problem};
+use elsa_core::view::View;
+use std::ops::Range;
+
+/// The tensors that make up the present.
+pub const PRESENTS: [[Operand; 3]; 2] = [
+    [Operand::PastKey, Operand::Key, Operand::PresentKey],
+    [Operand::PastValue, Operand::Value, Operand::PresentValue],
+];
+
+/// Pairs of batch and key head that are copied to a present: units of a run, before those of queries.
+pub fn copies(problem: &Problem) -> usize {
+    let spec = problem.spec();
+    let any = spec.present_key.is_some() || spec.present_value.is_some();
+    if any { spec.key.batch() * problem.kv_heads() } else { 0 }
+}
+
+/// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.
+pub fn chunks(keys: Range<usize>, chunk: usize) -> impl Iterator<Item = (Range<usize>, bool, bool)> {
+    let n = keys.len().div_ceil(chunk).max(1);
+    (0..n).map(move |i| {
+        let start = keys.start + i * chunk;
+        (start..keys.end.min(start + chunk).max(start), i == 0, i + 1 == n)
+    })
+}
+
+/// The excerpts of a copy of past and new keys, or values, of pair `number`: those that are read to the start of a buffer,
+/// and the one that is written from there.
+pub fn excerpts(
+    problem: &Problem,
+    tensors: &Operands<View>,
+    [past, new, present]: [Operand; 3],
+    number: usize,
+    keys: &Range<usize>,
+) -> ([(Operand, Excerpt); 2], Excerpt) {
+    let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
+    let (length, dim) = (problem.past(), tensors[new].dim());
+    let size = problem.spec().dtype.size();
+    let middle = length.clamp(keys.start, keys.end);
+    let of = |operand: Operand, token, count, at: usize| Excerpt {
+        tensor: tensors[operand],
+        size,
+        first: [batch, head, token],
+        count: [1, 1, count],
+        start: 0,
+        len: dim,
+        to: [0, 0, dim],
+        at: at * dim,
+    };
+    let reads = [
+        (past, of(past, keys.start, middle - keys.start, 0)),
+        (new, of(new, middle.saturating_sub(length), keys.end - middle, middle - keys.start)),
+    ];
+    (reads, of(present, keys.start, keys.len(), 0))
+}

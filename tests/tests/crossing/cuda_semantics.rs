@@ -1,0 +1,451 @@
+//! Streams on a GPU of problems with masks, biases, a past, windows of pictures and packed sequences: what passes with a
+//! chunk of keys has the bits of the run in memory, and the answer is that in f64.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)]
+
+use crate::cuda_stream::{bits, bytes_of, engine, options, streamed, unit};
+use elsa_core::attention::{Alignment, MaskKind, Operand, Window, Windows};
+use elsa_core::dtype::DType;
+use elsa_runtime::{
+    Engine, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom, PlanOptions, StreamBudget,
+    StreamDivision, StreamWants,
+};
+use elsa_tests::cases::{BiasParams, Case, MaskData, MaskParams, Params, hard_cases};
+use elsa_tests::standin::{child, folder, is_child, said};
+
+const F32: MaskKind = MaskKind::Additive(DType::F32);
+const F16: MaskKind = MaskKind::Additive(DType::F16);
+
+fn mask(kind: MaskKind, dims: &[usize]) -> Option<MaskParams> {
+    Some(MaskParams { kind, dims: dims.to_vec(), density: 0.7 })
+}
+
+fn bias(dims: &[usize]) -> Option<BiasParams> {
+    Some(BiasParams::Dense(MaskParams { kind: F32, dims: dims.to_vec(), density: 0.9 }))
+}
+
+/// Cases with masks and biases.
+fn added() -> Vec<Case> {
+    let p = Params { heads: 2, kv_heads: 1, ..Params::plain(70, 300, 32, 32) };
+    let batch = Params { batch: 4, ..Params { heads: 2, kv_heads: 2, ..Params::plain(9, 193, 16, 24) } };
+    let causal = Some(Alignment::BottomRight);
+    let table = |entries| Some(BiasParams::Table { dtype: DType::F16, entries, density: 0.9 });
+    let mut cases = vec![
+        Params { mask: mask(MaskKind::Bool, &[70, 300]), ..p.clone() }.build("a boolean mask"),
+        Params { mask: mask(F32, &[2, 70, 300]), causal, ..p.clone() }.build("an additive mask"),
+        Params { mask: mask(F16, &[70, 130]), softcap: Some(5.0), ..p.clone() }.build("a mask of fewer keys"),
+        Params { mask: mask(MaskKind::Bool, &[70, 1]), ..p.clone() }.build("whole rows"),
+        Params { mask: mask(F32, &[2, 1, 1, 193]), ..batch.clone() }.build("keys of every second sequence"),
+        Params { mask: mask(MaskKind::Bool, &[193]), lengths: true, ..batch.clone() }.build("keys of all"),
+        Params { bias: bias(&[2, 70, 300]), mask: mask(MaskKind::Bool, &[70, 300]), ..p.clone() }
+            .build("a bias beside a mask"),
+        Params { bias: bias(&[2, 1, 300]), causal, ..p.clone() }.build("distances of heads"),
+        Params { bias: table(Some(11)), mask: mask(F32, &[193]), ..batch.clone() }
+            .build("a table with an index"),
+        Params { mask: mask(F32, &[1, 257]), heads: 4, kv_heads: 1, ..Params::plain(1, 257, 64, 64) }
+            .build("one query"),
+    ];
+    // What a mask takes out may be anything, and a row may attend nothing.
+    if let Some(MaskData::Bool(x)) = &mut cases[0].mask {
+        x[..300].fill(0);
+        x.iter_mut().skip(299).step_by(300).for_each(|x| *x = 0);
+    }
+    cases[0].fill_key(0, 299, f32::NAN);
+    cases[0].fill_value(0, 299, f32::INFINITY);
+    cases
+}
+
+/// Cases with a past.
+fn past() -> Vec<Case> {
+    let p = Params { heads: 2, kv_heads: 1, past: Some(100), ..Params::plain(70, 170, 32, 32) };
+    let (top, bottom) = (Some(Alignment::TopLeft), Some(Alignment::BottomRight));
+    vec![
+        p.build("a past"),
+        Params { causal: top, ..p.clone() }.build("a past, the first query at the first new key"),
+        Params { causal: bottom, batch: 2, lengths: true, ..p.clone() }.build("a past, lengths"),
+        Params {
+            window: Window { left: Some(60), right: Some(9) },
+            mask: mask(F32, &[70, 270]),
+            ..p.clone()
+        }
+        .build("a past, a window and a mask"),
+        Params { past: Some(0), causal: bottom, ..p.clone() }.build("an empty past"),
+    ]
+}
+
+/// Cases with windows of pictures.
+fn windowed() -> Vec<Case> {
+    let table = |entries| Some(BiasParams::Table { dtype: DType::F32, entries, density: 1.0 });
+    let swin = Windows { picture: [14, 14], size: [7, 7], shift: [3, 3] };
+    let large = Windows { picture: [24, 12], size: [12, 12], shift: [6, 0] };
+    let p = |windows, pictures| Params {
+        heads: 2,
+        kv_heads: 2,
+        d: 32,
+        dv: 32,
+        ..Params::windowed(windows, pictures)
+    };
+    vec![
+        Params { bias: table(None), ..p(swin, 3) }.build("shifted windows with a table"),
+        Params { mask: mask(MaskKind::Bool, &[4, 1, 49, 49]), ..p(swin, 2) }.build("a mask for each window"),
+        Params { mask: mask(F32, &[6, 1, 49, 1]), ..p(Windows { picture: [7, 14], ..swin }, 6) }
+            .build("masks that go round over pictures"),
+        Params { bias: table(Some(9)), dtype: DType::F16, ..p(swin, 2) }.build("windows with an index"),
+        Params { bias: table(None), ..p(large, 2) }.build("windows of three tiles"),
+    ]
+}
+
+/// Cases with packed sequences.
+fn packed() -> Vec<Case> {
+    let sequences = vec![(70, 200), (0, 9), (5, 0), (1, 130), (33, 64), (0, 0), (64, 1)];
+    let p = Params { heads: 4, kv_heads: 2, packed: Some(sequences), ..Params::plain(0, 0, 32, 24) };
+    let window = Window { left: Some(30), right: Some(5) };
+    vec![
+        p.build("packed"),
+        Params { causal: Some(Alignment::BottomRight), dtype: DType::F16, ..p.clone() }
+            .build("packed, causal"),
+        Params { window, ..p.clone() }.build("packed, a window"),
+    ]
+}
+
+/// A division with splits of `split` keys, or, for windows, all of them.
+fn divided(case: &Case, rows: usize, split: usize, splits: usize) -> StreamDivision {
+    match case.spec.windows {
+        Some(_) => {
+            let keys = case.spec.key.tokens().next_multiple_of(64);
+            StreamDivision { rows: 1 << 20, keys, splits: 1 }
+        }
+        None => StreamDivision { rows, keys: split * splits, splits },
+    }
+}
+
+/// A run in memory of the same splits, and streams of other chunks and resident rows, have the same bits; and f64 agrees.
+fn check(engine: &Engine, cases: Vec<Case>) {
+    for case in cases {
+        let problem = case.problem();
+        let plan = engine.plan(&problem, &PlanOptions::default()).unwrap();
+        let choice = *plan.gpu_choice().unwrap();
+        let mut memory = case.buffers();
+        let mut workspace = plan.workspace().unwrap();
+        plan.bind(case.inputs(), memory.outputs(), &mut workspace).unwrap().run().unwrap();
+        case.naive().check_all(&memory, 5000).unwrap_or_else(|e| panic!("in memory, {case:?}: {e}"));
+        let split = choice.chunk;
+        let want = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Function);
+        assert_eq!(bits(&want), bits(&memory), "{case:?}: splits of {split}");
+        if case.spec.windows.is_some() {
+            let placed = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Host);
+            assert_eq!(bits(&placed), bits(&want), "{case:?}");
+            continue;
+        }
+        let rows = unit(engine, &case);
+        let want = streamed(engine, &case, divided(&case, 1 << 20, 64, 8), KeysFrom::Function);
+        case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        for (i, (rows, splits)) in [(rows, 1), (2 * rows, 2)].into_iter().enumerate() {
+            let past = case.spec.past_key.is_some();
+            let from = if past { KeysFrom::Function } else { [KeysFrom::Function, KeysFrom::Host][i] };
+            let division = divided(&case, rows, 64, splits);
+            let found = streamed(engine, &case, division, from);
+            assert_eq!(bits(&found), bits(&want), "{case:?}: {division:?} {from:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn masks_and_biases_pass_with_their_keys() {
+    check(&engine(), added());
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn a_past_passes_before_the_new_keys() {
+    check(&engine(), past());
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn pictures_and_packed_sequences_pass_one_by_one() {
+    let engine = engine();
+    check(&engine, windowed());
+    check(&engine, packed());
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn hard_cases_pass_in_chunks() {
+    let engine = engine();
+    let small = |case: &Case| {
+        let [batch, heads, queries, _] = case.spec.query.shape();
+        batch * heads * queries * case.spec.key.tokens() <= 40_000
+    };
+    // A present goes to a sink, and one in place is refused.
+    let streams = |case: &Case| case.spec.present_key.is_none() && case.spec.present_value.is_none();
+    let cases: Vec<Case> =
+        hard_cases().into_iter().filter(|case| streams(case) && small(case)).step_by(9).collect();
+    assert!(cases.len() > 20, "{}", cases.len());
+    for case in &cases {
+        let division = divided(case, unit(&engine, case), 64, 2);
+        let found = streamed(&engine, case, division, KeysFrom::Function);
+        case.naive().check_all(&found, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+    }
+    println!("{} cases", cases.len());
+}
+
+/// What a child does.
+#[test]
+#[ignore = "run by the other tests in a child"]
+fn child_checks() {
+    if !is_child() {
+        return;
+    }
+    println!();
+    let engine = engine();
+    check(&engine, added().into_iter().skip(8).collect());
+    check(&engine, past().into_iter().skip(3).take(1).collect());
+    check(&engine, windowed().into_iter().take(1).collect());
+    check(&engine, packed().into_iter().take(1).collect());
+    println!("end: -");
+}
+
+/// A device with memory of its own has masks, biases and tables copied.
+#[test]
+#[ignore = "needs the stand-in driver: cargo xtask test --only cuda"]
+fn a_discrete_device_copies_what_is_added() {
+    let test = "cuda_semantics::child_checks";
+    let output = child(test, &folder(), &[("ELSA_STANDIN_DEVICE", "discrete")]);
+    assert_eq!(said(&output, "end").len(), 1, "{output:?}");
+}
+
+/// The bytes of a case's tensor as a file holds it.
+fn file(case: &Case, operand: Operand) -> Vec<u8> {
+    match operand {
+        Operand::Query => bytes_of(&case.q),
+        Operand::Key => bytes_of(&case.k),
+        Operand::Value => bytes_of(&case.v),
+        Operand::PastKey => bytes_of(&case.past.as_ref().unwrap().0),
+        Operand::PastValue => bytes_of(&case.past.as_ref().unwrap().1),
+        Operand::Mask => match case.mask.as_ref().unwrap() {
+            MaskData::Bool(x) => x.clone(),
+            MaskData::Additive(x) => bytes_of(x),
+        },
+        Operand::Bias => bytes_of(case.bias.as_ref().unwrap()),
+        _ => case.bias_index.as_ref().unwrap().iter().flat_map(|x| x.to_ne_bytes()).collect(),
+    }
+}
+
+/// From tensors as files hold them, with the present, and from any unit on.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn files_have_the_same_bits_from_any_unit_on() {
+    let engine = engine();
+    let with_present = Params {
+        past: Some(70),
+        present: true,
+        batch: 2,
+        heads: 2,
+        kv_heads: 1,
+        causal: Some(Alignment::BottomRight),
+        ..Params::plain(70, 100, 16, 24)
+    };
+    let mut cases = vec![with_present.build("a present")];
+    cases.extend(added().into_iter().step_by(4));
+    cases.extend(windowed().into_iter().skip(2).step_by(2));
+    cases.extend(packed().into_iter().take(1));
+    for case in cases {
+        let division = divided(&case, unit(&engine, &case), 64, 1);
+        let inputs = case.inputs();
+        let mut stream =
+            GpuStream::new(&engine, &case.problem(), &options(division, KeysFrom::Function)).unwrap();
+        let (units, parts) = stream.count(&inputs.lengths, 0).unwrap();
+        let mut run = |from: usize, fails: Option<Operand>| {
+            let mut files: Vec<(Operand, Vec<u8>)> = Vec::new();
+            let mut sink = Log::default();
+            let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
+                if fails == Some(operand) {
+                    return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+                }
+                if !files.iter().any(|(of, _)| *of == operand) {
+                    files.push((operand, file(&case, operand)));
+                }
+                let (_, bytes) = files.iter().find(|(of, _)| *of == operand).unwrap();
+                to.copy_from_slice(&bytes[offset as usize..offset as usize + to.len()]);
+                Ok(())
+            };
+            let times = stream.run_between(&inputs.lengths, &mut source, &mut sink, from);
+            times.map(|times| (sink, times))
+        };
+        let (whole, times) = run(0, None).unwrap();
+        assert_eq!(whole.units, (0..units).collect::<Vec<_>>());
+        assert!(parts >= units && times.written == whole.bytes(), "{case:?}: {units} {parts}");
+        if case.spec.present_key.is_none() {
+            let want = streamed(&engine, &case, division, KeysFrom::Function);
+            let flat = |x: &[f32]| x.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<u8>>();
+            assert!(whole.of(Operand::Output) == bytes_of(&want.output), "{case:?}");
+            assert!(whole.of(Operand::LogSumExp) == flat(&want.lse), "{case:?}");
+            assert!(whole.of(Operand::StateWeighted) == flat(&want.w), "{case:?}");
+        } else {
+            let (k, v) = case.naive_present().unwrap();
+            assert!(whole.of(Operand::PresentKey) == bytes_of(&k) && units > 4);
+            assert!(whole.of(Operand::PresentValue) == bytes_of(&v));
+            let mut memory = case.buffers();
+            let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+            plan.bind(case.inputs(), memory.outputs(), &mut plan.workspace().unwrap())
+                .unwrap()
+                .run()
+                .unwrap();
+            case.naive().check_all(&memory, 5000).unwrap();
+            let near = |a: &f32, b: f32| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
+            let lse = whole.of(Operand::LogSumExp);
+            assert!(memory.lse.iter().zip(lse.as_chunks().0).all(|(a, b)| near(a, f32::from_ne_bytes(*b))));
+        }
+        // What was finished before a unit and what comes from it on are the whole.
+        for from in [1, units / 2, units] {
+            let (rest, _) = run(from, None).unwrap();
+            assert_eq!(rest.units, (from..units).collect::<Vec<_>>(), "{case:?}");
+            let mut joined = Log { pieces: whole.until(from), ..Log::default() };
+            joined.pieces.extend(rest.pieces);
+            for operand in Operand::ALL {
+                assert!(
+                    joined.of(operand) == whole.of(operand),
+                    "{case:?}: {operand:?} from {from} of {units}"
+                );
+            }
+        }
+        assert!(matches!(run(units + 1, None), Err(GpuStreamError::Unit { .. })));
+        for operand in [Operand::Mask, Operand::Bias, Operand::BiasIndex, Operand::PastValue] {
+            if case.problem().memory(operand).is_some() {
+                let error = run(0, Some(operand)).unwrap_err();
+                let GpuStreamError::Io { reason, .. } = &error else { panic!("{error}") };
+                assert!(reason.contains(operand.argument()), "{operand:?}: {error}");
+            }
+        }
+    }
+}
+
+/// What a sink has taken: unit by unit.
+#[derive(Debug, Default)]
+struct Log {
+    pieces: Vec<(usize, Operand, u64, Vec<u8>)>,
+    units: Vec<usize>,
+    done: usize,
+}
+
+impl Log {
+    /// The tensor that its pieces make, each byte written at most once.
+    fn of(&self, operand: Operand) -> Vec<u8> {
+        let pieces = || self.pieces.iter().filter(|(_, of, ..)| *of == operand);
+        let end = pieces().map(|(.., at, bytes)| *at as usize + bytes.len()).max().unwrap_or(0);
+        let (mut tensor, mut seen) = (vec![0; end], vec![false; end]);
+        for (.., at, bytes) in pieces() {
+            let place = *at as usize..*at as usize + bytes.len();
+            assert!(seen[place.clone()].iter().all(|seen| !seen), "{operand:?} twice");
+            seen[place.clone()].fill(true);
+            tensor[place].copy_from_slice(bytes);
+        }
+        tensor
+    }
+
+    fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(.., bytes)| bytes.len() as u64).sum()
+    }
+
+    /// The pieces of units before `unit`.
+    fn until(&self, unit: usize) -> Vec<(usize, Operand, u64, Vec<u8>)> {
+        self.pieces.iter().filter(|(of, ..)| *of < unit).cloned().collect()
+    }
+}
+
+impl elsa_runtime::Sink for Log {
+    fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> std::io::Result<()> {
+        self.pieces.push((self.done, operand, offset, from.to_vec()));
+        Ok(())
+    }
+
+    fn finished(&mut self, unit: usize) -> std::io::Result<()> {
+        self.done = unit + 1;
+        self.units.push(unit);
+        Ok(())
+    }
+}
+
+/// Masks are part of the account, `eta` changes chunks and no bit, and a division that is given is taken or refused.
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn budgets_and_chunks_are_those_asked_for() {
+    let engine = engine();
+    let p = Params { heads: 2, kv_heads: 1, ..Params::plain(300, 4200, 16, 16) };
+    let plain = p.build("plain");
+    let masked = Params { mask: mask(F32, &[2, 300, 4200]), ..p }.build("masked");
+    let division = StreamDivision { rows: unit(&engine, &plain), keys: 128, splits: 2 };
+    let bytes = |case: &Case| {
+        let options = options(division, KeysFrom::Function);
+        GpuStream::bytes_of(&engine, &case.problem(), &options).unwrap().iter().sum::<usize>()
+    };
+    // Both buffers have a mask of each head, resident query and key of a chunk; a discrete device has them as well.
+    let both = 2 * 2 * unit(&engine, &masked) * 128 * 4;
+    assert!(bytes(&masked) >= bytes(&plain) + both, "{} {}", bytes(&masked), bytes(&plain));
+    let fit = |wants: &StreamWants, budget: Option<usize>| {
+        let budget = StreamBudget { device: budget, pinned: budget };
+        GpuStream::fit(&engine, &masked.problem(), wants, &budget)
+    };
+    let stream = |fitted: Fitted| match fitted {
+        Fitted::Gpu(stream, _) => *stream,
+        Fitted::Cpu { reason, .. } => panic!("{reason}"),
+    };
+    let wants = StreamWants { lse: true, states: true, ..StreamWants::new(KeysFrom::Function) };
+    let chosen = stream(fit(&wants, None).unwrap()).division();
+    let split = chosen.keys / chosen.splits;
+    for eta in [0.1, 0.5, 2.0, 3.0] {
+        let found = stream(fit(&StreamWants { eta, ..wants }, None).unwrap()).division();
+        let want = (eta * chosen.splits as f64).ceil().max(1.0) as usize;
+        let most = 4200usize.div_ceil(split).next_power_of_two();
+        assert_eq!(found.splits, want.next_power_of_two().min(most), "{eta}: {found:?} {chosen:?}");
+        assert_eq!(found.keys / found.splits, split, "{eta}");
+    }
+    for eta in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let error = fit(&StreamWants { eta, ..wants }, None).unwrap_err();
+        assert!(matches!(error, GpuStreamError::Problem(_)), "{error}");
+    }
+    let given = StreamWants { division: Some(division), ..wants };
+    assert_eq!(stream(fit(&given, None).unwrap()).division(), division);
+    let error = fit(&given, Some(bytes(&masked) / 4)).unwrap_err();
+    assert!(matches!(error, GpuStreamError::Budget { needed, .. } if needed > 0), "{error}");
+    // Less room: fewer rows with their masks, and the same bits.
+    let narrow = stream(fit(&wants, Some(5 << 20)).unwrap());
+    assert!(narrow.bytes().iter().all(|bytes| *bytes <= 5 << 20), "{:?}", narrow.bytes());
+    assert!(narrow.division().rows < 300, "{:?}", narrow.division());
+}
+
+#[test]
+#[ignore = "needs a CUDA driver: cargo xtask test --only cuda, or gpu-test"]
+fn what_a_stream_cannot_have_is_refused_by_name() {
+    let engine = engine();
+    let refused = |case: &Case, division, from| {
+        let options = GpuStreamOptions::new(division, from);
+        GpuStream::new(&engine, &case.problem(), &options).unwrap_err().to_string()
+    };
+    let good = StreamDivision { rows: 1 << 20, keys: 64, splits: 1 };
+    let case = &past()[0];
+    assert!(refused(case, good, KeysFrom::Host).starts_with("past_k: given"));
+    let case = &windowed()[4];
+    let unit = unit(&engine, case);
+    assert!(refused(case, StreamDivision { rows: unit, ..good }, KeysFrom::Function).starts_with("rows:"));
+    assert!(refused(case, good, KeysFrom::Function).starts_with("keys: 64"));
+    // An entry beyond the table, far from the first chunk.
+    let mut case = added().swap_remove(8);
+    let at = 5 * 193 + 150;
+    case.bias_index.as_mut().unwrap()[at] = 11;
+    let mut stream =
+        GpuStream::new(&engine, &case.problem(), &GpuStreamOptions::new(good, KeysFrom::Function)).unwrap();
+    let mut source = |operand: Operand, offset: u64, to: &mut [u8]| {
+        to.copy_from_slice(&file(&case, operand)[offset as usize..offset as usize + to.len()]);
+        Ok(())
+    };
+    let mut sink = |_: Operand, _: u64, _: &[u8]| -> std::io::Result<()> { panic!("handed out") };
+    let error = stream.run_between(&case.inputs().lengths, &mut source, &mut sink, 0).unwrap_err();
+    assert!(
+        error.to_string().contains(&format!("{at}")) && error.to_string().contains("bias_index"),
+        "{error}"
+    );
+}
