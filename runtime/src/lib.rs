@@ -72,7 +72,7 @@ pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
-pub use stream::{PrefetchError, Sink, Source, Times, prefetch};
+pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};

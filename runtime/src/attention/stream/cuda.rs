@@ -1,10 +1,9 @@
 //! A stream on a GPU between a source and a sink: tensors as files hold them.
 
-use super::excerpt::Excerpt;
 use crate::attention::cuda::stream::{
     GpuStream, GpuStreamError, StreamCall, StreamKeys, StreamRows, StreamTimes,
 };
-use crate::stream::{Sink, Source};
+use crate::stream::{Excerpt, PieceError, RowSink, RowSource};
 use elsa_core::attention::{Lengths, Operand, Problem};
 use elsa_core::view::View;
 use std::cell::RefCell;
@@ -45,22 +44,18 @@ fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
 }
 
 /// Names the tensor in what the system reports.
-fn named(operand: Operand, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", operand.argument()))
+fn named(operand: Operand, error: &PieceError) -> io::Error {
+    io::Error::new(error.source.kind(), format!("{}: {}", operand.argument(), error.source))
 }
 
 fn read(
-    source: &RefCell<&mut impl Source<Operand>>,
+    source: &RefCell<&mut impl RowSource>,
     operand: Operand,
     excerpt: &Excerpt,
     to: &mut [u8],
 ) -> io::Result<()> {
     let mut source = source.try_borrow_mut().map_err(io::Error::other)?;
-    excerpt.pieces(|offset, place| {
-        let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let piece = to.get_mut(place).ok_or_else(short)?;
-        source.read(operand, offset, piece).map_err(|error| named(operand, &error))
-    })
+    source.read_rows(operand, excerpt, to).map_err(|error| named(operand, &error))
 }
 
 impl GpuStream {
@@ -74,8 +69,8 @@ impl GpuStream {
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut impl Source<Operand>,
-        sink: &mut impl Sink,
+        source: &mut impl RowSource,
+        sink: &mut impl RowSink,
     ) -> Result<StreamTimes, GpuStreamError> {
         let problem = *self.problem();
         let spec = problem.spec();
@@ -87,7 +82,7 @@ impl GpuStream {
         let mut keys = |tokens: Range<usize>, key: &mut [u8], value: &mut [u8]| {
             read(&source, Operand::Key, &rows_of(spec.key, size, &tokens), key)?;
             read(&source, Operand::Value, &rows_of(spec.value, size, &tokens), value)?;
-            sink.try_borrow_mut().map_err(io::Error::other)?.advanced();
+            sink.try_borrow_mut().map_err(io::Error::other)?.part_computed();
             Ok(())
         };
         let mut results = |rows: &StreamRows<'_>| {
@@ -95,13 +90,11 @@ impl GpuStream {
             for operand in OUTPUTS {
                 let from = rows.bytes(operand);
                 if let (false, Some((view, size))) = (from.is_empty(), output_of(&problem, operand)) {
-                    rows_of(view, size, &rows.tokens).pieces(|offset, place| {
-                        let piece = from.get(place).unwrap_or_default();
-                        sink.write(operand, offset, piece).map_err(|error| named(operand, &error))
-                    })?;
+                    let of_block = rows_of(view, size, &rows.tokens);
+                    sink.write_rows(operand, &of_block, from).map_err(|error| named(operand, &error))?;
                 }
             }
-            sink.finished(unit)?;
+            sink.unit_finished(unit)?;
             unit += 1;
             Ok(())
         };

@@ -8,13 +8,12 @@
 //!
 //! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of
 //!    it attends are not read.
-//! 2. *An excerpt* ([`excerpt`]) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
+//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
 //!    made of its pieces, and the same numbers tell the walk where the rows are.
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
 
 mod cuda;
 pub mod error;
-mod excerpt;
 mod frame;
 pub mod limits;
 pub mod plan;

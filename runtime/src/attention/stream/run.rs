@@ -1,16 +1,15 @@
 //! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
 
 use super::error::StreamError;
-use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
 use super::plan::StreamPlan;
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
 use crate::cpu::memory::Bytes;
-use crate::stream::{Sink, Source, Times, prefetch};
+use crate::stream::{Excerpt, RowSink, RowSource, Times, prefetch};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, Operand, Problem};
-use std::io;
+use elsa_core::view::View;
 use std::ops::Range;
 
 /// What a streamed run did.
@@ -87,6 +86,15 @@ impl StreamPlan {
         Ok((units, self.steps(*lengths, from).count()))
     }
 
+    /// Number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of queries
+    /// arrive with the call ([`StreamPlan::count`]).
+    #[must_use]
+    pub fn units(&self) -> Option<usize> {
+        let (problem, lengths) = (&self.problem, Lengths::default());
+        let any = problem.spec().packed.is_none();
+        any.then(|| copies(problem) + Units::new(problem, &self.choice, lengths).count())
+    }
+
     fn check(&self, lengths: &Lengths<'_>) -> Result<(), ArgumentError> {
         if lengths.chunk.is_some() {
             return Err(ArgumentError::Conflict { argument: "chunk", other: "host_budget" });
@@ -135,8 +143,8 @@ impl StreamPlan {
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
-        source: &mut (impl Source<Operand> + Send),
-        sink: &mut impl Sink,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
         let (units, _) = self.count(lengths, from)?;
@@ -156,12 +164,8 @@ impl StreamPlan {
         let [Some(one), Some(two)] = buffers else { return Err(refused()) };
         if table > 0 {
             let to = resident.table.as_mut_slice();
-            source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
-                operand: Operand::Bias,
-                offset: 0,
-                bytes: table,
-                source,
-            })?;
+            let rows = table_of(problem)?;
+            source.read_rows(Operand::Bias, &rows, to).map_err(|e| StreamError::read(Operand::Bias, e))?;
         }
         let mut written = 0;
         let times = prefetch(
@@ -180,9 +184,9 @@ impl StreamPlan {
                     }
                 };
                 if let Some(number) = noted {
-                    sink.finished(number).map_err(|source| StreamError::Note { number, source })?;
+                    sink.unit_finished(number).map_err(|source| StreamError::Note { number, source })?;
                 }
-                sink.advanced();
+                sink.part_computed();
                 Ok(())
             },
         )?;
@@ -198,7 +202,7 @@ impl StreamPlan {
         part: &Part,
         buffer: &Bytes,
         resident: &mut Resident,
-        sink: &mut impl Sink,
+        sink: &mut impl RowSink,
     ) -> Result<u64, StreamError> {
         if part.begins {
             resident.sequences.clear();
@@ -231,22 +235,13 @@ fn read(
     problem: &Problem,
     lengths: &Lengths<'_>,
     step: &Step,
-    source: &mut impl Source<Operand>,
+    source: &mut impl RowSource,
     buffer: &mut Bytes,
 ) -> Result<u64, StreamError> {
     let mut bytes = 0;
     let mut fill = |operand: Operand, excerpt: &Excerpt, start: usize, buffer: &mut [u8]| {
         bytes += excerpt.bytes() as u64;
-        excerpt.pieces(|offset, place| {
-            let to = &mut buffer[start + place.start..start + place.end];
-            let n = to.len();
-            source.read(operand, offset, to).map_err(|source| StreamError::Read {
-                operand,
-                offset,
-                bytes: n,
-                source,
-            })
-        })
+        source.read_rows(operand, excerpt, &mut buffer[start..]).map_err(|e| StreamError::read(operand, e))
     };
     let buffer = buffer.as_mut_slice();
     match step {
@@ -273,6 +268,17 @@ fn read(
     Ok(bytes)
 }
 
+/// All of a table of relative positions, `[entries, heads]`, as rows of one head.
+fn table_of(problem: &Problem) -> Result<Excerpt, ArgumentError> {
+    let (entries, heads, size) = match problem.spec().bias {
+        Some(BiasView::Table(table)) => (table.entries, table.heads, table.dtype.size()),
+        _ => (0, 0, 1),
+    };
+    let tensor = View::new("bias", [1, 1, entries, heads], [entries * heads, entries * heads, heads, 1])?;
+    let (count, to) = ([1, 1, entries], [entries * heads, entries * heads, heads]);
+    Ok(Excerpt { tensor, size, first: [0; 3], count, start: 0, len: heads, to, at: 0 })
+}
+
 /// Requires that every entry of an index names one of the table.
 fn check_index(problem: &Problem, excerpt: &Excerpt, buffer: &[u8]) -> Result<(), ArgumentError> {
     let Some(BiasView::Table(table)) = problem.spec().bias else { return Ok(()) };
@@ -297,13 +303,9 @@ fn write(
     excerpt: &Excerpt,
     buffer: &[u8],
     start: usize,
-    sink: &mut impl Sink,
+    sink: &mut impl RowSink,
 ) -> Result<u64, StreamError> {
-    excerpt.pieces(|offset, place| {
-        let from = &buffer[start + place.start..start + place.end];
-        let failed = |source: io::Error| StreamError::Write { operand, offset, bytes: from.len(), source };
-        sink.write(operand, offset, from).map_err(failed)
-    })?;
+    sink.write_rows(operand, excerpt, &buffer[start..]).map_err(|e| StreamError::write(operand, e))?;
     Ok(excerpt.bytes() as u64)
 }
 
@@ -314,7 +316,7 @@ fn copy(
     number: usize,
     keys: &Range<usize>,
     buffer: &Bytes,
-    sink: &mut impl Sink,
+    sink: &mut impl RowSink,
 ) -> Result<u64, StreamError> {
     let (batch, head) = (number / problem.kv_heads(), number % problem.kv_heads());
     let mut bytes = 0;
