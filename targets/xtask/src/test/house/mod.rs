@@ -30,6 +30,7 @@ const LONGER: [(&str, &str); 5] = [
     ("runtime/capi/include/elsa.hpp", "one header, which a program may copy"),
     ("runtime/capi/include/elsa.h", "generated"),
     ("tests/capi/abi-1.0/elsa.h", "the same, as it was released"),
+    ("tests/capi/abi-1.1/elsa.h", "likewise"),
     ("tests/standin/driver.cpp", "a whole driver, for tests only"),
 ];
 
