@@ -161,7 +161,7 @@ pub unsafe extern "C" fn elsa_stream_run(
             Ok(done) => (report_of(&done), None),
             Err(e) => {
                 let Some((operand, code)) = ended(&e) else { return Err(e.into()) };
-                let (units, finished) = (plan.count(&lengths, 0)?.0, sink.finished);
+                let (units, finished) = (plan.units_for(&lengths)?, sink.finished);
                 let done = elsa_stream_report { code, operand, units, finished, ..Default::default() };
                 (done, Some(Fault::new(ELSA_STATUS_CALLBACK, &e)))
             }

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROWS = 5, KEYS = 7, DIM = 4 };
 
@@ -33,6 +34,26 @@ static void fill(float *x, int count, int step) {
     for (i = 0; i < count; i++) x[i] = (float)(i * step % 17) / 8.0f - 1.0f;
 }
 
+/* Copies dense rows of one head. */
+static int32_t reads(void *unused, const elsa_rows *rows, void *data, size_t bytes) {
+    const float *from = rows->operand == ELSA_OPERAND_Q ? q : rows->operand == ELSA_OPERAND_K ? k : v;
+    size_t t;
+    (void)unused, (void)bytes;
+    for (t = 0; t < rows->count[2]; t++)
+        memcpy((float *)data + t * rows->strides[2], from + (rows->first[2] + t) * DIM, sizeof(float) * DIM);
+    return 0;
+}
+
+static int32_t writes(void *fails, const elsa_rows *rows, const void *data, size_t bytes) {
+    float *to = rows->operand == ELSA_OPERAND_OUT ? out : lse;
+    size_t t;
+    (void)bytes;
+    for (t = 0; t < rows->count[2]; t++)
+        memcpy(to + (rows->first[2] + t) * rows->length, (const float *)data + t * rows->strides[2],
+               sizeof(float) * rows->length);
+    return *(const int32_t *)fails;
+}
+
 int main(void) {
     elsa_engine_options options;
     elsa_engine engine;
@@ -45,6 +66,12 @@ int main(void) {
     elsa_outputs to;
     elsa_report report;
     elsa_bound frame;
+    elsa_stream_options budget;
+    elsa_stream_info account;
+    elsa_stream_data callbacks;
+    elsa_stream_report passed;
+    elsa_stream stream;
+    int32_t fails = 0;
     const int64_t lengths[1] = {6};
 
     fill(q, ROWS * DIM, 5);
@@ -101,6 +128,33 @@ int main(void) {
     out[0] = -1.0f;
     done("frame, run", elsa_bound_run(frame, &report));
     show("out", out, 1, DIM);
+
+    elsa_stream_options_init(&budget);
+    budget.host_budget = (size_t)128 << 20;
+    budget.outputs = ELSA_STREAM_OUT | ELSA_STREAM_LSE;
+    done("stream", elsa_stream_create(engine, &problem, &budget, &stream));
+    elsa_stream_info_init(&account);
+    done("stream, described", elsa_stream_describe(stream, &account));
+    printf("backend %u, fallback %u, rows %u, units %u\n", account.backend, account.fallback,
+           (unsigned)account.resident_rows, (unsigned)account.units);
+    elsa_stream_data_init(&callbacks);
+    elsa_stream_report_init(&passed);
+    callbacks.read = reads;
+    callbacks.write = writes;
+    callbacks.user = &fails;
+    callbacks.key_lengths = in.key_lengths;
+    memset(out, 0, sizeof out);
+    memset(lse, 0, sizeof lse);
+    done("stream, run", elsa_stream_run(stream, &callbacks, &passed));
+    printf("units %u of %u, bytes %u and %u\n", (unsigned)passed.finished, (unsigned)passed.units,
+           (unsigned)passed.read_bytes, (unsigned)passed.written_bytes);
+    show("out", out, ROWS, DIM);
+    show("lse", lse, 1, ROWS);
+    fails = 7;
+    printf("a callback that fails: %d\n", (int)elsa_stream_run(stream, &callbacks, &passed));
+    printf("code %d, operand %u, units %u of %u\n", passed.code, passed.operand, (unsigned)passed.finished,
+           (unsigned)passed.units);
+    done("end of the stream", elsa_stream_destroy(stream));
 
     done("end of the frame", elsa_bound_destroy(frame));
     done("end of the workspace", elsa_workspace_destroy(room));

@@ -42,7 +42,7 @@ const PRESENTS: [[Operand; 3]; 2] = [
 fn copies(problem: &Problem) -> usize {
     let spec = problem.spec();
     let any = spec.present_key.is_some() || spec.present_value.is_some();
-    if any { spec.key.batch() * problem.kv_heads() } else { 0 }
+    if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
 /// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.
@@ -66,7 +66,9 @@ impl StreamPlan {
                 ends,
             })
         });
-        let units = Units::new(problem, choice, lengths).filter(move |unit| copied + unit.number >= from);
+        // Sequences without queries, of which there may be any number, have no unit.
+        let units = Units::new(problem, choice, lengths).take(Units::number(problem, choice, &lengths));
+        let units = units.filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {
             let keys = keys_of(&unit, problem, &lengths, choice.cpu.segment);
             chunks(keys, choice.chunk)
@@ -81,18 +83,25 @@ impl StreamPlan {
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
     pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), StreamError> {
+        Ok((self.units_for(lengths)?, self.steps(*lengths, from).count()))
+    }
+
+    /// Number of units for calls with these lengths.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths do not match the problem.
+    pub fn units_for(&self, lengths: &Lengths<'_>) -> Result<usize, ArgumentError> {
         self.check(lengths)?;
-        let units = copies(&self.problem) + Units::new(&self.problem, &self.choice, *lengths).count();
-        Ok((units, self.steps(*lengths, from).count()))
+        Ok(copies(&self.problem).saturating_add(Units::number(&self.problem, &self.choice, lengths)))
     }
 
     /// Number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of queries
-    /// arrive with the call ([`StreamPlan::count`]).
+    /// arrive with the call ([`StreamPlan::units_for`]).
     #[must_use]
     pub fn units(&self) -> Option<usize> {
         let (problem, lengths) = (&self.problem, Lengths::default());
-        let any = problem.spec().packed.is_none();
-        any.then(|| copies(problem) + Units::new(problem, &self.choice, lengths).count())
+        let number = || Units::number(problem, &self.choice, &lengths);
+        problem.spec().packed.is_none().then(|| copies(problem).saturating_add(number()))
     }
 
     fn check(&self, lengths: &Lengths<'_>) -> Result<(), ArgumentError> {
@@ -147,7 +156,7 @@ impl StreamPlan {
         sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
-        let (units, _) = self.count(lengths, from)?;
+        let units = self.units_for(lengths)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
         }
