@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
 const WITH_THREADS: [&str; 6] =
-    ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp", "stream.c", "stream.cpp"];
+    ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
 
 /// The stage `capi-asan`.
 pub fn asan(tree: &Tree) -> Ran {
