@@ -51,8 +51,8 @@ pub use attention::cuda::host::CallTimes;
 pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
-    StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes,
-    StreamTokens, StreamWants, TakeRows,
+    StreamBox, StreamBudget, StreamCall, StreamDivision, StreamKeys, StreamRows, StreamTimes, StreamTokens,
+    StreamWants, TakeRows,
 };
 pub use attention::guard::StreamFit;
 pub use attention::options::PlanOptions;
@@ -77,7 +77,7 @@ pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use presence::{Present, backends};
-pub use stream::{PrefetchError, Sink, Source, Times, prefetch};
+pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 
 pub use elsa_core::attention::plan::{Account, Method, Part, UnitSizes, Written};

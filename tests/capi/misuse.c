@@ -53,6 +53,8 @@ static elsa_engine engine, old_engine;
 static elsa_plan plan, old_plan;
 static elsa_workspace workspace, old_workspace;
 static elsa_bound old_bound;
+static elsa_stream stream, old_stream;
+static elsa_stream_data callbacks;
 static call good;
 
 /* A struct that is read, at an address that does not fit it. */
@@ -70,6 +72,8 @@ static void handles(void) {
     elsa_plan_info chosen;
     elsa_certificate known;
     elsa_certified certified;
+    elsa_stream_info account;
+    elsa_stream_info_init(&account);
     elsa_engine_info_init(&on);
     elsa_plan_info_init(&chosen);
     elsa_certificate_init(&known);
@@ -93,6 +97,11 @@ static void handles(void) {
     STALE(elsa_workspace, workspace, elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)GOOD));
     STALE(elsa_bound, bound, elsa_bound_run(bound, NULL));
     STALE(elsa_bound, bound, elsa_bound_destroy(bound));
+    STALE(elsa_engine, engine, elsa_stream_create(engine, &good.problem, NULL, (elsa_stream *)GOOD));
+    STALE(elsa_stream, stream, elsa_stream_describe(stream, &account));
+    STALE(elsa_stream, stream, elsa_stream_run(stream, &callbacks, NULL));
+    STALE(elsa_stream, stream, elsa_stream_destroy(stream));
+    CHECK(account.chunk_keys == 0);
     CHECK(on.threads == 0 && chosen.workspace_bytes == 0 && known.keys == 0);
 }
 
@@ -100,6 +109,8 @@ static void pointers(void) {
     elsa_engine_options options;
     elsa_plan_options how;
     elsa_chunk chunk;
+    elsa_stream_options budget;
+    elsa_stream_options_init(&budget);
     elsa_engine_options_init(&options);
     elsa_plan_options_init(&how);
     elsa_chunk_init(&chunk);
@@ -150,6 +161,27 @@ static void pointers(void) {
     ARGUMENT(elsa_bind(plan, workspace, &good.in, NULL, (elsa_bound *)GOOD), "outputs");
     ARGUMENT(elsa_bind(plan, workspace, &good.in, &good.to, NULL), "bound");
     ARGUMENT(elsa_bind(plan, workspace, &good.in, &good.to, (elsa_bound *)ODD), "bound");
+    ARGUMENT(elsa_stream_create(engine, NULL, &budget, (elsa_stream *)GOOD), "problem");
+    ARGUMENT(elsa_stream_create(engine, &good.problem, (const elsa_stream_options *)odd(&budget, sizeof budget),
+                                (elsa_stream *)GOOD),
+             "options");
+    ARGUMENT(elsa_stream_create(engine, &good.problem, &budget, NULL), "stream");
+    ARGUMENT(elsa_stream_create(engine, &good.problem, &budget, (elsa_stream *)ODD), "stream");
+    ARGUMENT(elsa_stream_describe(stream, (elsa_stream_info *)ODD), "info");
+    ARGUMENT(elsa_stream_run(stream, NULL, NULL), "data");
+    ARGUMENT(elsa_stream_run(stream, (const elsa_stream_data *)odd(&callbacks, sizeof callbacks), NULL), "data");
+    ARGUMENT(elsa_stream_run(stream, &callbacks, (elsa_stream_report *)ODD), "report");
+}
+
+/* Callbacks that must not be called. */
+static int32_t no_read(void *user, const elsa_rows *rows, void *data, size_t bytes) {
+    (void)user, (void)rows, (void)data, (void)bytes;
+    abort();
+}
+
+static int32_t no_write(void *user, const elsa_rows *rows, const void *data, size_t bytes) {
+    (void)user, (void)rows, (void)data, (void)bytes;
+    abort();
 }
 
 /* Tensors that are null, misaligned or too short; nothing is written to out. */
@@ -290,6 +322,7 @@ static void last_error(void) {
 int main(void) {
     call other;
     elsa_engine_options options;
+    elsa_stream_options budget;
     memset(target.bytes, FILL, ROOM);
     fill_all();
     elsa_engine_options_init(&options);
@@ -307,6 +340,14 @@ int main(void) {
     good = make(engine);
     plan = good.plan;
     workspace = good.room;
+    elsa_stream_options_init(&budget);
+    elsa_stream_data_init(&callbacks);
+    budget.host_budget = (size_t)256 << 20;
+    callbacks.read = no_read;
+    callbacks.write = no_write;
+    OK(elsa_stream_create(engine, &good.problem, &budget, &old_stream));
+    OK(elsa_stream_destroy(old_stream));
+    OK(elsa_stream_create(engine, &good.problem, &budget, &stream));
 
     handles();
     pointers();
@@ -317,6 +358,7 @@ int main(void) {
     CHECK(out[0] == 0 && out[COUNT - 1] == 0);
     OK(elsa_run(plan, workspace, &good.in, &good.to, NULL));
     CHECK(error() < 1e-5);
+    OK(elsa_stream_destroy(stream));
     end(&good);
     OK(elsa_engine_destroy(engine));
     printf("%d checks\n", checks);

@@ -152,6 +152,50 @@ static void run(void) {
     CHECK(elsa_run(plan, room, &in, &to, &report) == ELSA_STATUS_ARGUMENT);
 }
 
+static int32_t zeros(void *user, const elsa_rows *rows, void *data, size_t bytes) {
+    (void)user, (void)rows;
+    memset(data, 0, bytes);
+    return 0;
+}
+
+static int32_t nothing(void *user, const elsa_rows *rows, const void *data, size_t bytes) {
+    (void)rows, (void)data, (void)bytes;
+    return *(const int32_t *)user;
+}
+
+static void stream(void) {
+    static elsa_stream_options options;
+    static elsa_stream_info info;
+    static elsa_stream_data data;
+    static elsa_stream_report report;
+    static elsa_stream made;
+    static int32_t code;
+    elsa_stream_options_init(&options);
+    elsa_stream_data_init(&data);
+    problem.dtype = now->dtype;
+    options.outputs = ELSA_STREAM_OUT | ELSA_STREAM_LSE | ELSA_STREAM_STATES;
+    CHECK(elsa_stream_create(engine, &problem, &options, &made) == ELSA_STATUS_MEMORY);
+    options.host_budget = (size_t)256 << 20;
+    options.eta = 0.1;
+    OK(elsa_stream_create(engine, &problem, &options, &made));
+    elsa_stream_info_init(&info);
+    OK(elsa_stream_describe(made, &info));
+    data.read = zeros;
+    data.write = nothing;
+    data.user = &code;
+    if (now->lengths) {
+        data.key_lengths.data = lengths;
+        data.key_lengths.count = 1;
+    }
+    elsa_stream_report_init(&report);
+    code = 0;
+    OK(elsa_stream_run(made, &data, &report));
+    CHECK(report.finished == info.units);
+    code = 5;
+    CHECK(elsa_stream_run(made, &data, &report) == ELSA_STATUS_CALLBACK && report.code == 5);
+    OK(elsa_stream_destroy(made));
+}
+
 static void destroy(void) {
     OK(elsa_workspace_destroy(room));
     OK(elsa_plan_destroy(plan));
@@ -219,7 +263,7 @@ static void with_plenty(void) {
 }
 
 int main(int count, char **arguments) {
-    size_t engines = 0, plans = 0, runs = 0, ends = 0;
+    size_t engines = 0, plans = 0, runs = 0, streams = 0, ends = 0;
     size_t i;
     memory = mmap(NULL, WHOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
@@ -237,11 +281,12 @@ int main(int count, char **arguments) {
             on_little(create_engine, &engines);
             on_little(create_plan, &plans);
             on_little(run, &runs);
+            on_little(stream, &streams);
             on_little(destroy, &ends);
         }
     }
     CHECK(munmap(memory, WHOLE) == 0);
-    if (measured) printf("bytes of stack: engines %zu, plans %zu, runs %zu, ends %zu\n", engines, plans, runs, ends);
+    if (measured) printf("bytes of stack: engines %zu, plans %zu, runs %zu, streams %zu, ends %zu\n", engines, plans, runs, streams, ends);
     printf("%d checks\n", checks);
     return 0;
 }

@@ -70,6 +70,45 @@ static elsa_status certificate(void *value) {
 }
 
 #ifndef OLDER
+static elsa_stream streamed;
+
+static int32_t zeros(void *user, const elsa_rows *rows, void *data, size_t bytes) {
+    (void)user;
+    (void)rows;
+    memset(data, 0, bytes);
+    return 0;
+}
+
+static int32_t nothing(void *user, const elsa_rows *rows, const void *data, size_t bytes) {
+    (void)user;
+    (void)rows;
+    (void)data;
+    (void)bytes;
+    return 0;
+}
+
+static elsa_status stream_options(void *value) {
+    elsa_stream made;
+    const elsa_status status =
+        elsa_stream_create(engine, &plain.problem, (const elsa_stream_options *)value, &made);
+    if (status == ELSA_STATUS_OK) OK(elsa_stream_destroy(made));
+    return status;
+}
+
+static elsa_status stream_info(void *info) { return elsa_stream_describe(streamed, (elsa_stream_info *)info); }
+
+static elsa_status stream_data(void *value) {
+    return elsa_stream_run(streamed, (const elsa_stream_data *)value, NULL);
+}
+
+static elsa_status stream_report(void *report) {
+    elsa_stream_data data;
+    elsa_stream_data_init(&data);
+    data.read = zeros;
+    data.write = nothing;
+    return elsa_stream_run(streamed, &data, (elsa_stream_report *)report);
+}
+
 static elsa_status certified(void *value) {
     return elsa_workspace_certified(plain.room, (elsa_certified *)value, NULL, 0);
 }
@@ -181,6 +220,10 @@ int main(void) {
     elsa_certificate bound;
     elsa_report done;
 #ifndef OLDER
+    elsa_stream_options budget;
+    elsa_stream_info account;
+    elsa_stream_data callbacks;
+    elsa_stream_report passed;
     elsa_chunk place;
     elsa_certified proved;
     elsa_plan certifying;
@@ -209,6 +252,19 @@ int main(void) {
     elsa_chunk_init(&place);
     place.key_total = N;
     is_read(chunk, &place, sizeof place);
+    elsa_stream_options_init(&budget);
+    elsa_stream_info_init(&account);
+    elsa_stream_data_init(&callbacks);
+    elsa_stream_report_init(&passed);
+    budget.host_budget = (size_t)256 << 20;
+    callbacks.read = zeros;
+    callbacks.write = nothing;
+    OK(elsa_stream_create(engine, &plain.problem, &budget, &streamed));
+    is_read(stream_options, &budget, sizeof budget);
+    is_read(stream_data, &callbacks, sizeof callbacks);
+    is_written(stream_info, &account, sizeof account);
+    is_written(stream_report, &passed, sizeof passed);
+    OK(elsa_stream_destroy(streamed));
 #endif
     is_written(engine_info, &on, sizeof on);
     is_written(plan_info, &chosen, sizeof chosen);

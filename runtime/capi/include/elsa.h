@@ -18,6 +18,8 @@
  *   any thread             every function, at any time
  *   a log callback         every function but elsa_log_set, which returns ELSA_STATUS_BUSY, as does the workspace of the
  *                          call that sends the message
+ *   read and write of a    every function
+ *   stream
  *   parallel_for, and      every function; the workspace of the call that it serves returns ELSA_STATUS_BUSY
  *   what it runs
  *   a real-time thread     elsa_run, elsa_partial, elsa_bound_run, elsa_states_merge, elsa_states_finish and
@@ -35,7 +37,8 @@
  *  - read: a pointer to a struct or an array that is read is null or valid for reads, and nobody writes there during
  *    the call;
  *  - write: a pointer to what is written is null or valid for writes, and nobody else uses it during the call;
- *  - tensors: memory named in elsa_inputs and elsa_outputs is as those structs describe until the run is done.
+ *  - tensors: memory named in elsa_inputs and elsa_outputs is as those structs describe until the run is done;
+ *  - callbacks: read and write of elsa_stream_data keep to what elsa_stream_run says, and may be called until it returns.
  */
 
 #ifndef ELSA_H
@@ -69,7 +72,7 @@
 /*
  Counts what the ABI has gained since: a library runs every program whose number is at most its own.
  */
-#define ELSA_ABI_MINOR 0
+#define ELSA_ABI_MINOR 1
 
 /*
  Bytes of stack that a function needs at most where it is called, on the CPU: less than this in the library as it is
@@ -1027,6 +1030,286 @@ typedef struct {
 } elsa_states_out;
 
 /*
+ Outputs of a stream, together: of elsa_stream_options. Present keys and values are written where the problem has them.
+ */
+typedef uint32_t elsa_stream_outputs;
+
+/*
+ Options of a stream. All zeros are the defaults, but for the budget, without which there is no stream.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_stream_options). elsa_stream_options_init sets it.
+   */
+  size_t size;
+  /*
+   Most bytes of memory that the process may have during a run, with those that it has when the stream is created. A
+   stream that does not fit is refused with the bytes that it needs, and so is a budget beyond what the system has
+   left.
+   */
+  size_t host_budget;
+  /*
+   Length of a chunk as a multiple of the default of 4,096 keys in blocks of 64 (eta of ELSA-Lean); 0 is 1. Chunks are
+   whole segments, and shorter where rows need the memory.
+   */
+  double eta;
+  /*
+   Keys in a block: 64, 128 or 256; 0 is 64.
+   */
+  size_t block;
+  /*
+   ELSA_STREAM_* together; 0 is the output alone.
+   */
+  elsa_stream_outputs outputs;
+  /*
+   Zero.
+   */
+  uint32_t reserved;
+} elsa_stream_options;
+
+/*
+ A handle of a stream. All zeros names no stream. Copies name the same stream.
+ */
+typedef struct {
+  /*
+   Opaque.
+   */
+  uint64_t id;
+} elsa_stream;
+
+/*
+ What a stream has chosen, and the account of its bytes.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_stream_info). elsa_stream_info_init sets it.
+   */
+  size_t size;
+  /*
+   The back end that computes: one of ELSA_BACKEND_*, and never a GPU.
+   */
+  elsa_backend backend;
+  /*
+   Non-zero where the CPU computes in place of the engine's GPU.
+   */
+  uint32_t fallback;
+  /*
+   Name of the kernel, in memory that is never freed.
+   */
+  const char *kernel;
+  /*
+   Query rows whose states stay in memory while keys pass, over heads and sequences.
+   */
+  size_t resident_rows;
+  /*
+   Keys of a chunk.
+   */
+  size_t chunk_keys;
+  /*
+   Units of a run: boxes of resident rows, each of which reads its keys once, after one for every sequence and key head
+   that is copied to a present. 0 for packed sequences, whose lengths a run brings.
+   */
+  size_t units;
+  /*
+   Bytes of the host's memory at the peak of a run: the sum of those below.
+   */
+  size_t host_bytes;
+  /*
+   Of these, what the process has when the stream is created, with what code and threads take once they run.
+   */
+  size_t fixed_bytes;
+  /*
+   Query rows, in two buffers.
+   */
+  size_t query_bytes;
+  /*
+   Two buffers of keys and values.
+   */
+  size_t key_bytes;
+  /*
+   Two buffers of mask, bias and index, and the table of a bias.
+   */
+  size_t added_bytes;
+  /*
+   Output rows.
+   */
+  size_t output_bytes;
+  /*
+   Log-sum-exp and states to be written.
+   */
+  size_t state_bytes;
+  /*
+   Resident rows with their states.
+   */
+  size_t resident_bytes;
+  /*
+   What the workers compute in.
+   */
+  size_t workspace_bytes;
+} elsa_stream_info;
+
+/*
+ A tensor that a stream reads or writes, by the name of its field in elsa_inputs or elsa_outputs.
+ */
+typedef uint32_t elsa_operand;
+
+/*
+ A box of rows of a tensor, and where they lie in the memory that a callback is handed: of row
+ (first[0] + b, first[1] + h, first[2] + t) of the tensor's [batch, heads, tokens], with b, h and t below the counts,
+ the elements from start on, length of them, lie b * strides[0] + h * strides[1] + t * strides[2] elements from data.
+ The strides of the problem's views say in which order heads and tokens lie there, and nothing else: where the program
+ has its tensors is its own affair.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_rows) of the library.
+   */
+  size_t size;
+  /*
+   The tensor: one of ELSA_OPERAND_*.
+   */
+  elsa_operand operand;
+  /*
+   Bytes of an element.
+   */
+  uint32_t element_bytes;
+  /*
+   Batch, head and token of the first row. Packed sequences are rows of batch 0, as in the view.
+   */
+  size_t first[3];
+  /*
+   Number of rows along each axis, at least one.
+   */
+  size_t count[3];
+  /*
+   First element of each row; other than 0 for mask, bias and index alone, whose elements are keys, past included.
+   */
+  size_t start;
+  /*
+   Elements of each row, at least one.
+   */
+  size_t length;
+  /*
+   Distances in elements along [batch, heads, tokens].
+   */
+  size_t strides[3];
+} elsa_rows;
+
+/*
+ Fills rows of an input: all of their elements, within bytes bytes from data, and nothing else there. Other than zero
+ ends the run, which reports that number. The rules are those of elsa_stream_run.
+ */
+typedef int32_t (*elsa_stream_read)(void *user, const elsa_rows *rows, void *data, size_t bytes);
+
+/*
+ Takes rows of an output, which are final, from bytes bytes at data. Other than zero ends the run, which reports that
+ number. The rules are those of elsa_stream_run.
+ */
+typedef int32_t (*elsa_stream_write)(void *user,
+                                     const elsa_rows *rows,
+                                     const void *data,
+                                     size_t bytes);
+
+/*
+ The data of a streamed run: callbacks and lists of lengths.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_stream_data). elsa_stream_data_init sets it.
+   */
+  size_t size;
+  /*
+   Fills rows of inputs.
+   */
+  elsa_stream_read read;
+  /*
+   Takes rows of outputs.
+   */
+  elsa_stream_write write;
+  /*
+   First argument of both.
+   */
+  void *user;
+  /*
+   Valid keys, one number for each sequence.
+   */
+  elsa_integers key_lengths;
+  /*
+   Bounds of the packed sequences among the queries, [packed + 1].
+   */
+  elsa_integers cu_seqlens_q;
+  /*
+   Bounds of the packed sequences among the keys, [packed + 1].
+   */
+  elsa_integers cu_seqlens_k;
+  /*
+   The unit to begin with, whose outputs and those of later units are written; 0 is the whole run. A run that was ended
+   by a callback goes on at the units that it has finished.
+   */
+  size_t first_unit;
+} elsa_stream_data;
+
+/*
+ What a streamed run did. Of one that a callback has ended it has code, operand, units and finished, and is zero
+ otherwise.
+ */
+typedef struct {
+  /*
+   sizeof(elsa_stream_report). elsa_stream_report_init sets it.
+   */
+  size_t size;
+  /*
+   What the callback that has ended the run returned; 0 where none has.
+   */
+  int32_t code;
+  /*
+   The operand of that call; 0 where none has ended the run.
+   */
+  elsa_operand operand;
+  /*
+   Units of the whole run.
+   */
+  size_t units;
+  /*
+   Units whose outputs have all been written, by this run and those that it goes on with: all where the status is
+   ELSA_STATUS_OK.
+   */
+  size_t finished;
+  /*
+   Chunks that were computed or copied.
+   */
+  uint64_t parts;
+  /*
+   Bytes of rows that were read.
+   */
+  uint64_t read_bytes;
+  /*
+   Bytes of rows that were written.
+   */
+  uint64_t written_bytes;
+  /*
+   Milliseconds from the first read to the end.
+   */
+  double total_ms;
+  /*
+   Of reading, most of which passes while the chunk before is computed.
+   */
+  double read_ms;
+  /*
+   Of computing, with what is written.
+   */
+  double compute_ms;
+  /*
+   Of waiting for reads with nothing to compute.
+   */
+  double wait_ms;
+  /*
+   1 - wait_ms / total_ms: 1 where all reading was hidden.
+   */
+  double overlap;
+} elsa_stream_report;
+
+/*
  Done.
  */
 #define ELSA_STATUS_OK 0
@@ -1065,6 +1348,11 @@ typedef struct {
  A defect of this library was caught. Outputs may be incomplete.
  */
 #define ELSA_STATUS_PANIC 7
+
+/*
+ A callback of a stream has ended the run. Its number is in the report.
+ */
+#define ELSA_STATUS_CALLBACK 8
 
 /*
  IEEE 754 single precision.
@@ -1282,6 +1570,96 @@ typedef struct {
  Choices: kernels, tiles, devices.
  */
 #define ELSA_LOG_DEBUG 4
+
+/*
+ Queries, [batch, heads, queries, d].
+ */
+#define ELSA_OPERAND_Q 0
+
+/*
+ Keys, [batch, kv_heads, keys, d].
+ */
+#define ELSA_OPERAND_K 1
+
+/*
+ Values, [batch, kv_heads, keys, d_v].
+ */
+#define ELSA_OPERAND_V 2
+
+/*
+ Earlier keys, [batch, kv_heads, past, d].
+ */
+#define ELSA_OPERAND_PAST_K 3
+
+/*
+ Earlier values, [batch, kv_heads, past, d_v].
+ */
+#define ELSA_OPERAND_PAST_V 4
+
+/*
+ The mask, [batch, heads, queries, keys], of which axes that are shared have one entry.
+ */
+#define ELSA_OPERAND_MASK 5
+
+/*
+ The bias, likewise; or its table, [1, 1, entries, heads], which is read whole, once, before anything else.
+ */
+#define ELSA_OPERAND_BIAS 6
+
+/*
+ The entry of the table for each pair, int64_t [1, 1, queries, keys].
+ */
+#define ELSA_OPERAND_BIAS_INDEX 7
+
+/*
+ The output, [batch, heads, queries, d_v].
+ */
+#define ELSA_OPERAND_OUT 8
+
+/*
+ Earlier and new keys, [batch, kv_heads, past + keys, d].
+ */
+#define ELSA_OPERAND_PRESENT_K 9
+
+/*
+ Earlier and new values, [batch, kv_heads, past + keys, d_v].
+ */
+#define ELSA_OPERAND_PRESENT_V 10
+
+/*
+ Log-sum-exp, float [batch, heads, queries, 1].
+ */
+#define ELSA_OPERAND_LSE 11
+
+/*
+ References m of the states, float [batch, heads, queries, 1].
+ */
+#define ELSA_OPERAND_STATE_M 12
+
+/*
+ Sums S of the states, float [batch, heads, queries, 1].
+ */
+#define ELSA_OPERAND_STATE_S 13
+
+/*
+ Weighted sums W of the states, float [batch, heads, queries, d_v].
+ */
+#define ELSA_OPERAND_STATE_W 14
+
+/*
+ The output.
+ */
+#define ELSA_STREAM_OUT 1
+
+/*
+ Log-sum-exp.
+ */
+#define ELSA_STREAM_LSE 2
+
+/*
+ The states.
+ */
+#define ELSA_STREAM_STATES 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -1676,6 +2054,70 @@ elsa_status elsa_states_finish(size_t rows,
                                float *out,
                                float *lse);
 
+/*
+ Decides everything that depends on the shape, within a budget of memory: attention whose tensors are read and taken by
+ callbacks, part by part, so that keys and values may be larger than memory. Null options are the defaults, which have
+ no budget; a budget that is too small is ELSA_STATUS_MEMORY, and the message names the bytes needed.
+
+ Query rows stay in memory, as many as the budget allows, while the keys that they may attend pass in chunks. The bits
+ are those of elsa_run on the CPU with the same block, for every budget, chunk and number of threads.
+
+ The CPU computes, also where the engine has a GPU, unless its policy is ELSA_FALLBACK_FAIL: that is
+ ELSA_STATUS_UNSUPPORTED. So is a problem that appends. The account begins with what the process has when the stream is
+ created: what the program allocates afterwards, its callbacks included, comes on top.
+
+ # Safety
+ *read*, *write*.
+ */
+elsa_status elsa_stream_create(elsa_engine engine,
+                               const elsa_problem *problem,
+                               const elsa_stream_options *options,
+                               elsa_stream *stream);
+
+/*
+ Writes what a stream has chosen, and the account of its bytes.
+
+ # Safety
+ *write*.
+ */
+elsa_status elsa_stream_describe(elsa_stream stream, elsa_stream_info *info);
+
+/*
+ Runs a stream: has read fill the rows that are needed next while those before them are computed, hands the rows of
+ outputs to write as soon as they are final, unit by unit, and waits. All memory is allocated before the first chunk is
+ computed. The report may be null.
+
+ Who calls back: write is called by the thread that makes this call, read by a thread of the library's with 256 KiB of
+ stack, named elsa-reader, which ends before the call does; the table of a bias alone is read by the caller's thread,
+ before there is another one. So a read and a write may run at the same time, and neither of them twice at once in a run.
+ Reads come in the order of the chunks, at most two chunks ahead of what is computed. An input that several units need is read
+ for each of them; every row of an output is written once.
+
+ What a callback may do: call any function of this library, elsa_stream_destroy of the stream and other runs of it
+ included; take any time; write into the rows that it is to fill. It returns: no exception, longjmp or end of a thread
+ leaves it, and it keeps the floating-point environment. It does not use data or rows afterwards.
+
+ How a run ends early: by a callback that returns another number than zero. After a read nothing else is read, and what
+ was read before it is computed and written. After a write nothing else is written, and at most two chunks more are read.
+ The call then returns ELSA_STATUS_CALLBACK, and the report has the number, the operand, and the units that are finished,
+ at which another run of the same stream may go on by first_unit. Every other failure leaves the report alone. Bad data
+ calls nothing back, but for an entry of bias_index outside the table, which is found when it has been read.
+
+ Several runs of one stream may take place at the same time, with callbacks that allow it; each takes the bytes of the
+ account but for the fixed ones.
+
+ # Safety
+ *read*, *write*, *callbacks*.
+ */
+elsa_status elsa_stream_run(elsa_stream stream,
+                            const elsa_stream_data *data,
+                            elsa_stream_report *report);
+
+/*
+ Ends the handle of a stream. Runs that are under way complete.
+ */
+elsa_status elsa_stream_destroy(elsa_stream stream);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
@@ -1743,6 +2185,26 @@ static inline void elsa_chunk_init(elsa_chunk *chunk) {
 static inline void elsa_buffer_info_init(elsa_buffer_info *info) {
     memset(info, 0, sizeof *info);
     info->size = sizeof *info;
+}
+
+static inline void elsa_stream_options_init(elsa_stream_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+static inline void elsa_stream_info_init(elsa_stream_info *info) {
+    memset(info, 0, sizeof *info);
+    info->size = sizeof *info;
+}
+
+static inline void elsa_stream_data_init(elsa_stream_data *data) {
+    memset(data, 0, sizeof *data);
+    data->size = sizeof *data;
+}
+
+static inline void elsa_stream_report_init(elsa_stream_report *report) {
+    memset(report, 0, sizeof *report);
+    report->size = sizeof *report;
 }
 
 #endif /* ELSA_H */

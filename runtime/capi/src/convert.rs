@@ -3,13 +3,15 @@
 use crate::fault::Fault;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
+use elsa_core::attention::plan::Written;
 use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
 use elsa_core::dtype::DType;
 use elsa_core::view::View;
 use elsa_runtime::{
-    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin, Tuning,
+    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin, StreamOptions,
+    Tuning,
 };
 use std::time::Duration;
 
@@ -91,6 +93,28 @@ pub(crate) fn plan_options(o: &elsa_plan_options) -> Result<PlanOptions, Fault> 
         budget: (o.budget != 0).then_some(o.budget),
         half_scores: o.half_scores != 0,
         certify: o.certify != 0,
+        ..default
+    })
+}
+
+pub(crate) fn stream_options(o: &elsa_stream_options) -> Result<StreamOptions, Fault> {
+    if o.reserved != 0 {
+        return unknown("reserved", o.reserved, "0");
+    }
+    if o.outputs & !(ELSA_STREAM_OUT | ELSA_STREAM_LSE | ELSA_STREAM_STATES) != 0 {
+        return unknown("outputs", o.outputs, "ELSA_STREAM_* together, or 0");
+    }
+    if !(o.eta.is_finite() && o.eta >= 0.0) {
+        return Err(Fault::argument(format_args!("eta: {}; allowed: a positive number, or 0", o.eta)));
+    }
+    let default = StreamOptions::new(o.host_budget);
+    let has = |output: elsa_stream_outputs| o.outputs & output != 0;
+    let some =
+        Written { output: has(ELSA_STREAM_OUT), lse: has(ELSA_STREAM_LSE), states: has(ELSA_STREAM_STATES) };
+    Ok(StreamOptions {
+        plan: PlanOptions { block: if o.block == 0 { default.plan.block } else { o.block }, ..default.plan },
+        written: if o.outputs == 0 { default.written } else { some },
+        eta: if o.eta == 0.0 { default.eta } else { o.eta },
         ..default
     })
 }

@@ -5,7 +5,7 @@ use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_runtime::{
-    BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError,
+    BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, StreamError, WarmError,
     in_default_float_environment,
 };
 use std::cell::RefCell;
@@ -95,7 +95,10 @@ impl From<EngineError> for Fault {
 impl From<PlanError> for Fault {
     fn from(e: PlanError) -> Fault {
         let status = match &e {
-            PlanError::Refused(Refused::Budget { .. } | Refused::Memory { .. }) => ELSA_STATUS_MEMORY,
+            PlanError::Refused(
+                Refused::Budget { .. } | Refused::HostBudget { .. } | Refused::Memory { .. },
+            )
+            | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
             PlanError::Refused(Refused::Block { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),
@@ -107,7 +110,9 @@ impl From<PlanError> for Fault {
             | PlanError::DeviceShort { .. }
             | PlanError::NoPlan
             | PlanError::OtherGpu => ELSA_STATUS_ARGUMENT,
-            PlanError::OnDevice | PlanError::OnHost { .. } => ELSA_STATUS_UNSUPPORTED,
+            PlanError::OnDevice | PlanError::OnHost { .. } | PlanError::NotStreamed { .. } => {
+                ELSA_STATUS_UNSUPPORTED
+            }
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)
@@ -152,6 +157,18 @@ impl From<RunError> for Fault {
         let status = match &e {
             RunError::Panicked => ELSA_STATUS_PANIC,
             RunError::Device(e) => device(e),
+            _ => ELSA_STATUS_DEVICE,
+        };
+        Fault::new(status, &e)
+    }
+}
+
+impl From<StreamError> for Fault {
+    fn from(e: StreamError) -> Fault {
+        let status = match e {
+            StreamError::Run(e) => return e.into(),
+            StreamError::Argument(_) | StreamError::Unit { .. } => ELSA_STATUS_ARGUMENT,
+            StreamError::Memory { .. } => ELSA_STATUS_MEMORY,
             _ => ELSA_STATUS_DEVICE,
         };
         Fault::new(status, &e)

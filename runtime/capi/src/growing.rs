@@ -56,6 +56,11 @@ growing! {
     elsa_certified, size_of::<elsa_certified>();
     elsa_chunk, offset_of!(elsa_chunk, query_offset);
     elsa_buffer_info, size_of::<elsa_buffer_info>();
+    elsa_rows, size_of::<elsa_rows>();
+    elsa_stream_options, size_of::<elsa_stream_options>();
+    elsa_stream_info, size_of::<elsa_stream_info>();
+    elsa_stream_data, size_of::<elsa_stream_data>();
+    elsa_stream_report, size_of::<elsa_stream_report>();
 }
 
 /// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
@@ -185,6 +190,11 @@ mod tests {
         assert_eq!(size_of::<elsa_certified>(), 4 * word + 2 * 4 + 7 * 8 + ELSA_REASON_BYTES);
         assert_eq!(size_of::<elsa_chunk>(), 5 * word);
         assert_eq!(size_of::<elsa_buffer_info>(), 4 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_rows>(), 12 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_options>(), 3 * word + 8 + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
+        assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
     }
 
     fn chunk(size: usize) -> elsa_chunk {

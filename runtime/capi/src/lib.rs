@@ -10,6 +10,8 @@
 //! - *write*: a pointer to what is written is null or valid for writes, and nobody else uses it during the call.
 //! - *tensors*: memory named in `elsa_inputs` and `elsa_outputs` is as those structs describe, and keeps to *read* and
 //!   *write*, until the run is done.
+//! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns, `read` by
+//!   another thread and while `write` runs; they keep to the memory that they are handed, return, and do not unwind.
 //! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and all that
 //!   was made with it, is gone; it returns, and does not throw.
 //!
@@ -20,6 +22,7 @@
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
 //! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
 //! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
+//! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
 // Comments are those of elsa.h, plain text: [rows] is a shape and no link.
@@ -38,8 +41,10 @@ mod library;
 mod log;
 mod plan;
 mod pointer;
+mod rows;
 mod run;
 mod states;
+mod stream;
 mod tensors;
 mod text;
 mod types;
@@ -55,6 +60,7 @@ pub use library::*;
 pub use plan::*;
 pub use run::*;
 pub use states::*;
+pub use stream::*;
 pub use types::*;
 pub use view::*;
 pub use workspace::*;

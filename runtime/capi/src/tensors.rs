@@ -206,10 +206,8 @@ impl Tensors {
     /// # Safety
     /// The lists are readable as long as `'a`, and nobody writes there.
     unsafe fn lengths<'a>(&self) -> Lengths<'a> {
-        // SAFETY: the clause of this function; `check` makes lists of i64.
-        let [keys, cu_seqlens_q, cu_seqlens_k] =
-            self.lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
-        Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
+        // SAFETY: the clause of this function.
+        unsafe { lengths_of(&self.lists) }
     }
 }
 
@@ -225,6 +223,43 @@ fn in_place(operand: Operand, given: Given, outputs: &elsa_outputs) -> bool {
         _ => return false,
     };
     !given.data.is_null() && given.data == present.data
+}
+
+/// Checks the addresses of `key_lengths`, `cu_seqlens_q`, `cu_seqlens_k`.
+fn lists(problem: &Problem, given: [elsa_integers; 3]) -> Result<[Buffer; 3], Fault> {
+    let packed = problem.spec().packed.is_some();
+    let list = |name, list: elsa_integers, has: bool| {
+        let given = Given::from(list);
+        match has || given.any() {
+            true => Buffer::new(name, given, list.count, size_of::<i64>()),
+            false => Ok(Buffer::ABSENT),
+        }
+    };
+    let [keys, of_queries, of_keys] = given;
+    Ok([
+        list("key_lengths", keys, problem.spec().key_lengths)?,
+        list("cu_seqlens_q", of_queries, packed)?,
+        list("cu_seqlens_k", of_keys, packed)?,
+    ])
+}
+
+/// The lengths that `key_lengths`, `cu_seqlens_q` and `cu_seqlens_k` name. They are yet to be checked.
+///
+/// # Safety
+/// As long as `'a`, the lists are readable for their entries and nobody writes there.
+pub(crate) unsafe fn lengths<'a>(problem: &Problem, given: [elsa_integers; 3]) -> Result<Lengths<'a>, Fault> {
+    let lists = lists(problem, given)?;
+    // SAFETY: the clause of this function.
+    Ok(unsafe { lengths_of(&lists) })
+}
+
+/// # Safety
+/// The lists are readable as long as `'a`, and nobody writes there.
+unsafe fn lengths_of<'a>(lists: &[Buffer; 3]) -> Lengths<'a> {
+    // SAFETY: the clause of this function; `lists` makes lists of i64.
+    let [keys, cu_seqlens_q, cu_seqlens_k] =
+        lists.each_ref().map(|list| list.map(|list| unsafe { list.read() }));
+    Lengths { keys, cu_seqlens_q, cu_seqlens_k, chunk: None }
 }
 
 /// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
@@ -267,19 +302,7 @@ fn check(problem: &Problem, inputs: &elsa_inputs, outputs: &elsa_outputs) -> Res
             None => Buffer::ABSENT,
         };
     }
-    let packed = problem.spec().packed.is_some();
-    let list = |name, list: elsa_integers, has: bool| {
-        let given = Given::from(list);
-        match has || given.any() {
-            true => Buffer::new(name, given, list.count, size_of::<i64>()),
-            false => Ok(Buffer::ABSENT),
-        }
-    };
-    let lists = [
-        list("key_lengths", inputs.key_lengths, problem.spec().key_lengths)?,
-        list("cu_seqlens_q", inputs.cu_seqlens_q, packed)?,
-        list("cu_seqlens_k", inputs.cu_seqlens_k, packed)?,
-    ];
+    let lists = lists(problem, [inputs.key_lengths, inputs.cu_seqlens_q, inputs.cu_seqlens_k])?;
     let order = fields.iter().map(|(operand, ..)| *operand);
     for (n, operand) in order.clone().enumerate() {
         if operand.is_written() {

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 18] = [
     "types/numbers",
     "types/engine",
     "types/problem",
     "types/data",
     "types/info",
+    "types/stream",
     "library",
     "log",
     "view",
@@ -20,6 +21,7 @@ const SOURCES: [&str; 16] = [
     "bound",
     "certify",
     "states",
+    "stream",
 ];
 
 #[test]

@@ -1,7 +1,9 @@
 //! Where the bytes of tensors come from, and where they go.
 
+use super::excerpt::Excerpt;
 use elsa_core::attention::Operand;
 use std::io;
+use std::ops::Range;
 
 /// Where the bytes of tensors come from: files, a network, a callback. `N` names a tensor: an
 /// [`Operand`](elsa_core::attention::Operand) of an attention call, or a weight of a layer.
@@ -48,5 +50,85 @@ pub trait Sink {
 impl<F: FnMut(Operand, u64, &[u8]) -> io::Result<()>> Sink for F {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
         self(operand, offset, from)
+    }
+}
+
+/// A piece of a tensor that was not read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{bytes} bytes from byte {offset} on: {source}")]
+pub struct PieceError {
+    /// The first byte of the piece in its tensor.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: usize,
+    /// The cause.
+    pub source: io::Error,
+}
+
+impl PieceError {
+    /// A piece that leaves the buffer.
+    fn outside(offset: u64, place: &Range<usize>) -> PieceError {
+        PieceError { offset, bytes: place.len(), source: io::ErrorKind::UnexpectedEof.into() }
+    }
+}
+
+/// Where the rows of tensors come from. Every [`Source`] is one: it is asked for pieces that are consecutive in the tensor
+/// and in memory. A source that makes its rows, or has them elsewhere than in a tensor, takes whole boxes.
+pub trait RowSource {
+    /// Fills the rows of `excerpt`, which lie in `to` as it says. Excerpts without rows are asked for, too.
+    ///
+    /// # Errors
+    /// Whatever keeps the rows from being read.
+    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError>;
+}
+
+impl<S: Source<Operand>> RowSource for S {
+    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
+        excerpt.pieces(|offset, place| {
+            let Some(piece) = to.get_mut(place.clone()) else {
+                return Err(PieceError::outside(offset, &place));
+            };
+            let bytes = piece.len();
+            self.read(operand, offset, piece).map_err(|source| PieceError { offset, bytes, source })
+        })
+    }
+}
+
+/// Where the rows of outputs go. Every [`Sink`] is one: it is handed pieces that are consecutive in the tensor and in
+/// memory.
+pub trait RowSink {
+    /// Takes the rows of `excerpt`, which lie in `from` as it says. Every row is handed over once.
+    ///
+    /// # Errors
+    /// Whatever keeps the rows from being taken.
+    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError>;
+
+    /// As [`Sink::finished`].
+    ///
+    /// # Errors
+    /// Whatever keeps it from taking note.
+    fn unit_finished(&mut self, unit: usize) -> io::Result<()>;
+
+    /// As [`Sink::advanced`].
+    fn part_computed(&mut self);
+}
+
+impl<S: Sink> RowSink for S {
+    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
+        excerpt.pieces(|offset, place| {
+            let Some(piece) = from.get(place.clone()) else {
+                return Err(PieceError::outside(offset, &place));
+            };
+            let bytes = piece.len();
+            self.write(operand, offset, piece).map_err(|source| PieceError { offset, bytes, source })
+        })
+    }
+
+    fn unit_finished(&mut self, unit: usize) -> io::Result<()> {
+        self.finished(unit)
+    }
+
+    fn part_computed(&mut self) {
+        self.advanced();
     }
 }

@@ -1,6 +1,7 @@
-//! What fuzz targets share: what they require of the readers of tensor files, and problems of the C interface.
+//! What fuzz targets share: what they require of the readers of tensor files; problems and structs of the C interface.
 
 pub mod problems;
+pub mod structs;
 
 use elsa_edge::memory::Buffer;
 use elsa_edge::tensor::{Accept, Contents, Data, Fault, Format, read};

@@ -9,9 +9,11 @@ mod engine;
 mod info;
 mod numbers;
 mod problem;
+mod stream;
 
 pub use data::*;
 pub use engine::*;
 pub use info::*;
 pub use numbers::*;
 pub use problem::*;
+pub use stream::*;

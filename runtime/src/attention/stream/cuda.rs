@@ -1,11 +1,11 @@
 //! A stream on a GPU between a source and a sink: tensors as files hold them.
 
-use super::excerpt::{Excerpt, tensors_of};
 use super::present::{PRESENTS, chunks, copies, excerpts};
+use super::tensors::{table_of, tensors_of};
 use crate::attention::cuda::stream::{
     GpuStream, GpuStreamError, StreamBox, StreamCall, StreamKeys, StreamRows, StreamTimes, StreamTokens,
 };
-use crate::stream::{Sink, Source};
+use crate::stream::{Excerpt, PieceError, RowSink, RowSource};
 use elsa_core::attention::{BiasView, Lengths, Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::cell::RefCell;
@@ -76,22 +76,18 @@ fn output_of(problem: &Problem, operand: Operand) -> Option<(View, usize)> {
 }
 
 /// Names the tensor in what the system reports.
-fn named(operand: Operand, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", operand.argument()))
+fn named(operand: Operand, error: &PieceError) -> io::Error {
+    io::Error::new(error.source.kind(), format!("{}: {}", operand.argument(), error.source))
 }
 
 fn read(
-    source: &RefCell<&mut impl Source<Operand>>,
+    source: &RefCell<&mut impl RowSource>,
     operand: Operand,
     excerpt: &Excerpt,
     to: &mut [u8],
 ) -> io::Result<()> {
     let mut source = source.try_borrow_mut().map_err(io::Error::other)?;
-    excerpt.pieces(|offset, place| {
-        let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        let piece = to.get_mut(place).ok_or_else(short)?;
-        source.read(operand, offset, piece).map_err(|error| named(operand, &error))
-    })
+    source.read_rows(operand, excerpt, to).map_err(|error| named(operand, &error))
 }
 
 impl GpuStream {
@@ -120,8 +116,8 @@ impl GpuStream {
     pub fn run_between(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut impl Source<Operand>,
-        sink: &mut impl Sink,
+        source: &mut impl RowSource,
+        sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamTimes, GpuStreamError> {
         let problem = *self.problem();
@@ -134,7 +130,7 @@ impl GpuStream {
         let mut written = 0;
         for number in from..copied {
             written += self.copy(&tensors, number, source, sink)?;
-            sink.finished(number).map_err(failed)?;
+            sink.unit_finished(number).map_err(failed)?;
         }
         let source = RefCell::new(source);
         let (sink, mut unit) = (RefCell::new(sink), from.max(copied));
@@ -148,13 +144,13 @@ impl GpuStream {
                     read(&source, operand, &part, to)?;
                 }
             }
-            sink.try_borrow_mut().map_err(io::Error::other)?.advanced();
+            sink.try_borrow_mut().map_err(io::Error::other)?.part_computed();
             Ok(())
         };
         let mut added = |part: &StreamBox, to: &mut [u8]| {
             if let (Operand::Bias, Some(BiasView::Table(_))) = (part.operand, &spec.bias) {
-                let mut source = source.try_borrow_mut().map_err(io::Error::other)?;
-                return source.read(part.operand, 0, to).map_err(|error| named(part.operand, &error));
+                let rows = table_of(&problem).map_err(io::Error::other)?;
+                return read(&source, part.operand, &rows, to);
             }
             let size = problem.memory(part.operand).map_or(0, |memory| memory.element_size);
             let mut excerpts = box_of(tensors[part.operand], size, part);
@@ -167,13 +163,11 @@ impl GpuStream {
                 let from = rows.bytes(operand);
                 if let (false, Some((view, size))) = (from.is_empty(), output_of(&problem, operand)) {
                     written += from.len() as u64;
-                    rows_of(view, size, &tokens).pieces(|offset, place| {
-                        let piece = from.get(place).unwrap_or_default();
-                        sink.write(operand, offset, piece).map_err(|error| named(operand, &error))
-                    })?;
+                    let of_block = rows_of(view, size, &tokens);
+                    sink.write_rows(operand, &of_block, from).map_err(|error| named(operand, &error))?;
                 }
             }
-            sink.finished(unit)?;
+            sink.unit_finished(unit)?;
             unit += 1;
             Ok(())
         };
@@ -193,8 +187,8 @@ impl GpuStream {
         &mut self,
         tensors: &Operands<View>,
         number: usize,
-        source: &mut impl Source<Operand>,
-        sink: &mut impl Sink,
+        source: &mut impl RowSource,
+        sink: &mut impl RowSink,
     ) -> Result<u64, GpuStreamError> {
         let (problem, division) = (*self.problem(), self.division());
         let source = RefCell::new(source);
@@ -208,14 +202,11 @@ impl GpuStream {
                 for (operand, excerpt) in reads {
                     read(&source, operand, &excerpt, room).map_err(failed)?;
                 }
-                let wrote = excerpt.pieces(|offset, place| {
-                    let piece = room.get(place).unwrap_or_default();
-                    sink.write(present, offset, piece).map_err(|error| named(present, &error))
-                });
-                wrote.map_err(failed)?;
+                let wrote = sink.write_rows(present, &excerpt, room);
+                wrote.map_err(|error| failed(named(present, &error)))?;
                 written += excerpt.bytes() as u64;
             }
-            sink.advanced();
+            sink.part_computed();
         }
         Ok(written)
     }

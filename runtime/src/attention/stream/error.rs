@@ -1,7 +1,7 @@
 //! Why a streamed run fails.
 
 use crate::error::{PlanError, RunError};
-use crate::stream::PrefetchError;
+use crate::stream::{PieceError, PrefetchError};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::Operand;
 use std::io;
@@ -68,6 +68,18 @@ pub enum StreamError {
     /// The thread that reads cannot be started, or the source panicked in it.
     #[error("{0}")]
     Reader(String),
+}
+
+impl StreamError {
+    /// Of rows that were not read.
+    pub(super) fn read(operand: Operand, e: PieceError) -> StreamError {
+        StreamError::Read { operand, offset: e.offset, bytes: e.bytes, source: e.source }
+    }
+
+    /// Of rows that were not written.
+    pub(super) fn write(operand: Operand, e: PieceError) -> StreamError {
+        StreamError::Write { operand, offset: e.offset, bytes: e.bytes, source: e.source }
+    }
 }
 
 impl From<PrefetchError<StreamError>> for StreamError {

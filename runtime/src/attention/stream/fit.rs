@@ -14,9 +14,9 @@ use crate::attention::guard::{Attempt, Guard, Limits, MOST_TASKS, StreamFit};
 use crate::cpu::limits::available_memory;
 use crate::engine::Engine;
 use crate::error::PlanError;
-use crate::stream::{Sink, Source};
+use crate::stream::{RowSink, RowSource};
 use elsa_core::attention::plan::{ChooseError, Part, StreamChoice, StreamOptions as Wanted};
-use elsa_core::attention::{Lengths, Operand, Problem};
+use elsa_core::attention::{Lengths, Problem};
 
 /// A streamed run whose memory is allocated. Created by [`Engine::fit_stream`].
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl FittedStream {
     pub fn run(
         &mut self,
         lengths: &Lengths<'_>,
-        source: &mut (impl Source<Operand> + Send),
-        sink: &mut impl Sink,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
         self.plan.run_in(&mut self.memory, lengths, source, sink, from)

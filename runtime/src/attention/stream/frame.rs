@@ -1,7 +1,8 @@
 //! Which rows of which tensors a part needs, and where they lie in its buffers.
 
-use super::excerpt::{Excerpt, tensors_of};
+use super::tensors::tensors_of;
 use crate::attention::cpu::resident::{Place, Places, Unit};
+use crate::stream::Excerpt;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::{StreamChoice, Written};
 use elsa_core::attention::{BiasView, Lengths, MaskView, Operand, Operands, Problem, Sequence};

@@ -8,7 +8,7 @@
 //!
 //! 1. *A unit* ([`units`]) is a box of sequences, heads and query tiles whose states stay in memory. Chunks that no row of
 //!    it attends are not read.
-//! 2. *An excerpt* ([`excerpt`]) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
+//! 2. *An excerpt* ([`Excerpt`](crate::Excerpt)) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
 //!    made of its pieces, and the same numbers tell the walk where the rows are.
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
 //! 4. *Everything is allocated before the first product* ([`memory`]). Where the system refuses, the plan is made anew with
@@ -16,7 +16,6 @@
 
 mod cuda;
 pub mod error;
-mod excerpt;
 pub mod fit;
 mod frame;
 pub mod limits;
@@ -24,4 +23,5 @@ mod memory;
 pub mod plan;
 mod present;
 pub mod run;
+mod tensors;
 mod units;

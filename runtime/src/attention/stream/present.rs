@@ -1,6 +1,6 @@
 //! The present: past and new keys, or values, one after the other, copied chunk by chunk.
 
-use super::excerpt::Excerpt;
+use crate::stream::Excerpt;
 use elsa_core::attention::{Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub const PRESENTS: [[Operand; 3]; 2] = [
 pub fn copies(problem: &Problem) -> usize {
     let spec = problem.spec();
     let any = spec.present_key.is_some() || spec.present_value.is_some();
-    if any { spec.key.batch() * problem.kv_heads() } else { 0 }
+    if any { spec.key.batch().saturating_mul(problem.kv_heads()) } else { 0 }
 }
 
 /// Chunks of `keys`, with whether each is the first and the last; one without keys if there are none.

@@ -1,18 +1,17 @@
 //! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
 
 use super::error::StreamError;
-use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
 use super::memory::StreamMemory;
 use super::plan::StreamPlan;
 use super::present::{self, PRESENTS, chunks, copies};
+use super::tensors::table_of;
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
 use crate::cpu::memory::Bytes;
-use crate::stream::{Sink, Source, Times, prefetch};
+use crate::stream::{Excerpt, RowSink, RowSource, Times, prefetch};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Lengths, Operand, Problem};
-use std::io;
 use std::ops::Range;
 
 /// What a streamed run did.
@@ -47,7 +46,9 @@ impl StreamPlan {
                 ends,
             })
         });
-        let units = Units::new(problem, choice, lengths).filter(move |unit| copied + unit.number >= from);
+        // Sequences without queries, of which there may be any number, have no unit.
+        let units = Units::new(problem, choice, lengths).take(Units::number(problem, choice, &lengths));
+        let units = units.filter(move |unit| copied + unit.number >= from);
         let passes = units.flat_map(move |unit| {
             let keys = keys_of(&unit, problem, &lengths, choice.cpu.segment);
             chunks(keys, choice.chunk)
@@ -62,9 +63,25 @@ impl StreamPlan {
     /// # Errors
     /// Returns an error if the lengths do not match the problem.
     pub fn count(&self, lengths: &Lengths<'_>, from: usize) -> Result<(usize, usize), StreamError> {
+        Ok((self.units_for(lengths)?, self.steps(*lengths, from).count()))
+    }
+
+    /// Number of units for calls with these lengths.
+    ///
+    /// # Errors
+    /// Returns an error if the lengths do not match the problem.
+    pub fn units_for(&self, lengths: &Lengths<'_>) -> Result<usize, ArgumentError> {
         self.check(lengths)?;
-        let units = copies(&self.problem) + Units::new(&self.problem, &self.choice, *lengths).count();
-        Ok((units, self.steps(*lengths, from).count()))
+        Ok(copies(&self.problem).saturating_add(Units::number(&self.problem, &self.choice, lengths)))
+    }
+
+    /// Number of units, which lengths of keys do not change; `None` if the problem is packed, whose lengths of queries
+    /// arrive with the call ([`StreamPlan::units_for`]).
+    #[must_use]
+    pub fn units(&self) -> Option<usize> {
+        let (problem, lengths) = (&self.problem, Lengths::default());
+        let number = || Units::number(problem, &self.choice, &lengths);
+        problem.spec().packed.is_none().then(|| copies(problem).saturating_add(number()))
     }
 
     fn check(&self, lengths: &Lengths<'_>) -> Result<(), ArgumentError> {
@@ -116,8 +133,8 @@ impl StreamPlan {
     pub fn run(
         &self,
         lengths: &Lengths<'_>,
-        source: &mut (impl Source<Operand> + Send),
-        sink: &mut impl Sink,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
@@ -128,11 +145,11 @@ impl StreamPlan {
         &self,
         memory: &mut StreamMemory,
         lengths: &Lengths<'_>,
-        source: &mut (impl Source<Operand> + Send),
-        sink: &mut impl Sink,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
-        let (units, _) = self.count(lengths, from)?;
+        let units = self.units_for(lengths)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
         }
@@ -142,12 +159,8 @@ impl StreamPlan {
         let table = choice.table_bytes(problem);
         if table > 0 {
             let to = resident.table.as_mut_slice();
-            source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
-                operand: Operand::Bias,
-                offset: 0,
-                bytes: table,
-                source,
-            })?;
+            let rows = table_of(problem)?;
+            source.read_rows(Operand::Bias, &rows, to).map_err(|e| StreamError::read(Operand::Bias, e))?;
         }
         let mut written = 0;
         let times = prefetch(
@@ -166,9 +179,9 @@ impl StreamPlan {
                     }
                 };
                 if let Some(number) = noted {
-                    sink.finished(number).map_err(|source| StreamError::Note { number, source })?;
+                    sink.unit_finished(number).map_err(|source| StreamError::Note { number, source })?;
                 }
-                sink.advanced();
+                sink.part_computed();
                 Ok(())
             },
         )?;
@@ -184,7 +197,7 @@ impl StreamPlan {
         part: &Part,
         buffer: &Bytes,
         resident: &mut Resident,
-        sink: &mut impl Sink,
+        sink: &mut impl RowSink,
     ) -> Result<u64, StreamError> {
         if part.begins {
             resident.sequences.clear();
@@ -217,22 +230,13 @@ fn read(
     problem: &Problem,
     lengths: &Lengths<'_>,
     step: &Step,
-    source: &mut impl Source<Operand>,
+    source: &mut impl RowSource,
     buffer: &mut Bytes,
 ) -> Result<u64, StreamError> {
     let mut bytes = 0;
     let mut fill = |operand: Operand, excerpt: &Excerpt, start: usize, buffer: &mut [u8]| {
         bytes += excerpt.bytes() as u64;
-        excerpt.pieces(|offset, place| {
-            let to = &mut buffer[start + place.start..start + place.end];
-            let n = to.len();
-            source.read(operand, offset, to).map_err(|source| StreamError::Read {
-                operand,
-                offset,
-                bytes: n,
-                source,
-            })
-        })
+        source.read_rows(operand, excerpt, &mut buffer[start..]).map_err(|e| StreamError::read(operand, e))
     };
     let buffer = buffer.as_mut_slice();
     match step {
@@ -271,13 +275,9 @@ fn write(
     excerpt: &Excerpt,
     buffer: &[u8],
     start: usize,
-    sink: &mut impl Sink,
+    sink: &mut impl RowSink,
 ) -> Result<u64, StreamError> {
-    excerpt.pieces(|offset, place| {
-        let from = &buffer[start + place.start..start + place.end];
-        let failed = |source: io::Error| StreamError::Write { operand, offset, bytes: from.len(), source };
-        sink.write(operand, offset, from).map_err(failed)
-    })?;
+    sink.write_rows(operand, excerpt, &buffer[start..]).map_err(|e| StreamError::write(operand, e))?;
     Ok(excerpt.bytes() as u64)
 }
 
@@ -288,7 +288,7 @@ fn copy(
     number: usize,
     keys: &Range<usize>,
     buffer: &Bytes,
-    sink: &mut impl Sink,
+    sink: &mut impl RowSink,
 ) -> Result<u64, StreamError> {
     let mut bytes = 0;
     for operands @ [_, new, present] in PRESENTS {

@@ -38,6 +38,26 @@ impl<'a> Units<'a> {
         Units { problem, choice, lengths, number: 0, sequence: 0, head: 0, tile: 0 }
     }
 
+    /// Number of units, without going through them. It saturates at `usize::MAX`.
+    pub fn number(problem: &Problem, choice: &StreamChoice, lengths: &Lengths<'_>) -> usize {
+        let group = problem.heads() / problem.kv_heads();
+        let boxes = match choice.heads < group {
+            true => group.div_ceil(choice.heads).saturating_mul(problem.kv_heads()),
+            false => problem.heads().div_ceil(choice.heads),
+        };
+        let of = |index: usize| {
+            let tiles = choice.cpu.tiling(problem.sequence(lengths, index).queries).count();
+            boxes.saturating_mul(tiles.div_ceil(choice.tiles))
+        };
+        let sequences = problem.sequences();
+        match problem.spec().packed {
+            Some(_) => (0..sequences).step_by(choice.sequences).map(of).fold(0, usize::saturating_add),
+            // Sequences of a batch have the same queries.
+            None if sequences == 0 => 0,
+            None => of(0).saturating_mul(sequences.div_ceil(choice.sequences)),
+        }
+    }
+
     fn of(&self, index: usize) -> Sequence {
         self.problem.sequence(&self.lengths, index)
     }

@@ -3,25 +3,22 @@
 //!
 //! The input drives a sequence of calls on a few handles, some of them stale. Tensors point into two arenas, mostly as
 //! described, now and then misaligned, short, overlapping or null. Structs that begin with their size are now and then
-//! those of an older or a newer version, in memory of exactly that size.
+//! those of an older or a newer version, in memory of exactly that size. Callbacks of streams fill and read all of the
+//! memory that they are handed, and end the run sooner or later.
 #![no_main]
 
 use elsa::*;
 use elsa_fuzz::problems::problem;
+use elsa_fuzz::structs::{accepted, read, write};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ffi::{CStr, c_void};
-use std::ptr::{NonNull, null, null_mut};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
 
 /// Bytes of an arena.
 const ARENA: usize = 1 << 15;
 /// Calls of a sequence.
 const CALLS: usize = 24;
-/// No struct of any version is larger; the library looks at none that says so.
-const LARGEST: usize = 4096;
-/// What lies behind memory that is written.
-const BEHIND: [u8; 16] = [0xa5; 16];
 
 /// The handles of a sequence of calls. Destroyed ones stay.
 #[derive(Default)]
@@ -30,6 +27,7 @@ struct Known {
     plans: Vec<(elsa_plan, elsa_problem)>,
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
+    streams: Vec<elsa_stream>,
     /// Memory of workspaces, which outlives them.
     memories: Vec<Vec<u64>>,
 }
@@ -50,6 +48,9 @@ fuzz_target!(|bytes: &[u8]| {
     for workspace in known.workspaces {
         accepted(elsa_workspace_destroy(workspace));
     }
+    for stream in known.streams {
+        accepted(elsa_stream_destroy(stream));
+    }
     for (plan, _) in known.plans {
         accepted(elsa_plan_destroy(plan));
     }
@@ -57,104 +58,6 @@ fuzz_target!(|bytes: &[u8]| {
         accepted(elsa_engine_destroy(engine));
     }
 });
-
-/// A status is one of those of the header, and a refusal has a message.
-fn accepted(status: elsa_status) -> bool {
-    assert!((ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status), "status {status}");
-    if status != ELSA_STATUS_OK {
-        // SAFETY: the message ends in a zero byte and lives until the next call of this thread.
-        assert!(unsafe { !CStr::from_ptr(elsa_last_error()).is_empty() });
-    }
-    status == ELSA_STATUS_OK
-}
-
-/// A struct in memory of its own, aligned as it must be.
-struct Block {
-    memory: NonNull<u8>,
-    layout: Layout,
-}
-
-impl Block {
-    /// The first bytes of a value, and zeros where there are more bytes than it has.
-    fn new<T: Copy>(value: &T, bytes: usize) -> Block {
-        // Every struct begins with its size, which is read whatever it says.
-        let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
-        let layout = layout.expect("sizes are small");
-        // SAFETY: the layout is not empty; at most the bytes of the value are read, and of the block written.
-        unsafe {
-            let memory = NonNull::new(alloc_zeroed(layout)).expect("memory for a struct");
-            let from = (&raw const *value).cast::<u8>();
-            from.copy_to_nonoverlapping(memory.as_ptr(), layout.size().min(size_of::<T>()));
-            Block { memory, layout }
-        }
-    }
-
-    fn get<T>(&self) -> *mut T {
-        self.memory.as_ptr().cast()
-    }
-
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the block has as many bytes, all initialized, and no other reference.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
-    }
-
-    fn set_size(&mut self, size: usize) {
-        self.bytes()[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated with that layout.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
-    }
-}
-
-/// The size that a struct of a version has: mostly that of the library's own.
-fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
-    Ok(match u.int_in_range(0..=15)? {
-        0..=10 => known,
-        11 | 12 => u.int_in_range(0..=known)?,
-        13 | 14 => known + u.int_in_range(0..=40)?,
-        _ => u.arbitrary()?,
-    })
-}
-
-/// A struct that is read, as a program of some version has it, in as many bytes as its size says.
-fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
-    let known = size_of::<T>();
-    let size = version(u, known)?;
-    let mut block = Block::new(value, if size > LARGEST { known } else { size });
-    block.set_size(size);
-    if size > known && size <= LARGEST && u.arbitrary()? {
-        let at = u.int_in_range(known..=size - 1)?;
-        block.bytes()[at] = u.arbitrary()?;
-    }
-    Ok(block)
-}
-
-/// Has a struct written, as a program of some version has it: nothing behind its size changes, nor anything else where
-/// it is refused.
-fn write<T: Copy>(
-    u: &mut Unstructured<'_>,
-    value: &T,
-    call: impl FnOnce(*mut T) -> elsa_status,
-) -> Result<bool> {
-    let known = size_of::<T>();
-    let size = version(u, known)?;
-    let room = if size > LARGEST { known } else { size.max(size_of::<usize>()) };
-    let mut block = Block::new(value, room + BEHIND.len());
-    block.bytes()[size_of::<usize>()..].fill(BEHIND[0]);
-    block.set_size(size);
-    let done = accepted(call(block.get()));
-    assert_eq!(block.bytes()[..size_of::<usize>()], size.to_ne_bytes(), "the size of a struct was changed");
-    let kept = if done { size } else { size_of::<usize>() };
-    assert!(
-        block.bytes()[kept..].iter().all(|byte| *byte == BEHIND[0]),
-        "size {size}: written from {kept} on"
-    );
-    Ok(done)
-}
 
 /// A host that lends one thread: the caller's.
 unsafe extern "C" fn lend(_: *mut c_void, workers: usize, task: elsa_parallel_task, context: *mut c_void) {
@@ -306,7 +209,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             break;
         }
         let none = (elsa_plan::default(), elsa_problem::default());
-        match u.int_in_range(0..=14)? {
+        match u.int_in_range(0..=16)? {
             0..=2 => {
                 let p = problem(u)?;
                 let options = elsa_plan_options {
@@ -440,8 +343,103 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                     known.engines.push(engine);
                 }
             }
+            14 | 15 => stream(u, known, &mut lists)?,
             _ => merge(u, arenas)?,
         }
+    }
+    Ok(())
+}
+
+/// Calls that a run of a stream may still make.
+struct Left {
+    reads: usize,
+    writes: usize,
+}
+
+/// The bytes that rows have from their first to their last.
+fn extent(rows: &elsa_rows) -> usize {
+    let last = (0..3).fold(rows.length, |last, axis| last + (rows.count[axis] - 1) * rows.strides[axis]);
+    last * rows.element_bytes as usize
+}
+
+/// Counts a call down, and ends the run with the last.
+fn counted(left: &mut usize) -> i32 {
+    *left = left.saturating_sub(1);
+    if *left == 0 { -4 } else { 0 }
+}
+
+/// Fills everything between the first and the last row.
+unsafe extern "C" fn fill(user: *mut c_void, rows: *const elsa_rows, to: *mut c_void, bytes: usize) -> i32 {
+    // SAFETY: the library's rows, and its memory of as many bytes; only reads use that field of the caller's.
+    let (rows, left) = unsafe { (&*rows, &mut (*user.cast::<Left>()).reads) };
+    assert!(rows.operand < ELSA_OPERAND_OUT && bytes == extent(rows), "{rows:?}");
+    // SAFETY: as above.
+    unsafe { to.cast::<u8>().write_bytes(rows.first[2] as u8 & 0x3f, bytes) };
+    counted(left)
+}
+
+/// Reads everything between the first and the last row.
+unsafe extern "C" fn drain(
+    user: *mut c_void,
+    rows: *const elsa_rows,
+    from: *const c_void,
+    bytes: usize,
+) -> i32 {
+    // SAFETY: the library's rows, and its memory of as many bytes; only writes use that field of the caller's.
+    let (rows, left) = unsafe { (&*rows, &mut (*user.cast::<Left>()).writes) };
+    assert!(rows.operand >= ELSA_OPERAND_OUT && bytes == extent(rows), "{rows:?}");
+    // SAFETY: as above.
+    std::hint::black_box(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.iter().max());
+    counted(left)
+}
+
+/// A stream: made, described, run and now and then destroyed.
+fn stream(u: &mut Unstructured<'_>, known: &mut Known, lists: &mut [[i64; 4]; 3]) -> Result<()> {
+    let engine = pick(u, &known.engines, elsa_engine::default())?;
+    let p = problem(u)?;
+    let options = elsa_stream_options {
+        host_budget: if u.ratio(1, 4)? { u.arbitrary()? } else { 1 << 29 },
+        eta: if u.ratio(1, 4)? { u.arbitrary()? } else { 0.1 },
+        block: *u.choose(&[64, 128, 256, 0, 65])?,
+        outputs: u.int_in_range(0..=8)?,
+        ..elsa_stream_options::default()
+    };
+    let (given, options) = (read(u, &p)?, read(u, &options)?);
+    let mut made = elsa_stream::default();
+    // SAFETY: structs are in as many bytes as their sizes say.
+    if accepted(unsafe { elsa_stream_create(engine, given.get(), options.get(), &mut made) }) {
+        known.streams.push(made);
+    }
+    let stream = pick(u, &known.streams, elsa_stream::default())?;
+    // SAFETY: as above.
+    write(u, &elsa_stream_info::default(), |info| unsafe { elsa_stream_describe(stream, info) })?;
+    for entry in lists.iter_mut().flatten() {
+        *entry = u.int_in_range(-1..=9)?;
+    }
+    let list = |count: usize, of: &[i64; 4]| elsa_integers {
+        data: if count == 0 { null() } else { of.as_ptr() },
+        count,
+    };
+    let mut left = Left { reads: u.int_in_range(1..=200)?, writes: u.int_in_range(1..=200)? };
+    let data = elsa_stream_data {
+        read: if u.ratio(1, 32)? { None } else { Some(fill) },
+        write: if u.ratio(1, 32)? { None } else { Some(drain) },
+        user: (&raw mut left).cast(),
+        key_lengths: list(u.int_in_range(0..=4)?, &lists[0]),
+        cu_seqlens_q: list(u.int_in_range(0..=4)?, &lists[1]),
+        cu_seqlens_k: list(u.int_in_range(0..=4)?, &lists[2]),
+        first_unit: if u.ratio(1, 8)? { u.int_in_range(0..=9)? } else { 0 },
+        ..elsa_stream_data::default()
+    };
+    let data = read(u, &data)?;
+    // A run that a callback has ended leaves a report.
+    let done = |status| if status == ELSA_STATUS_CALLBACK { ELSA_STATUS_OK } else { status };
+    // SAFETY: as above; the callbacks keep to the memory that they are handed.
+    write(u, &elsa_stream_report::default(), |report| {
+        done(unsafe { elsa_stream_run(stream, data.get(), report) })
+    })?;
+    if u.ratio(1, 4)? {
+        accepted(elsa_stream_destroy(stream));
     }
     Ok(())
 }

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// Programs that measure what instrumentation changes: the stack that calls need.
 const NOT_INSTRUMENTED: [&str; 1] = ["stack.c"];
 /// Programs with threads.
-const WITH_THREADS: [&str; 4] = ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp"];
+const WITH_THREADS: [&str; 6] =
+    ["fixed_cache.c", "concurrency.c", "logs.c", "whole.cpp", "stream_ends.c", "stream.cpp"];
 
 /// The stage `capi-asan`.
 pub fn asan(tree: &Tree) -> Ran {

@@ -17,10 +17,10 @@ const VALGRIND: &str =
 
 /// Programs whose many threads take valgrind minutes, since it runs one at a time. Their calls are those of others, and
 /// `capi-asan` and `capi-tsan` look at their memory and threads.
-const INSTRUMENTED_ONLY: [&str; 2] = ["concurrency.c", "fork.c"];
+const INSTRUMENTED_ONLY: [&str; 5] = ["concurrency.c", "fork.c", "stream.c", "stream.cpp", "stream_ends.c"];
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 16] = [
+pub const PROGRAMS: [(&str, &str); 20] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -32,6 +32,10 @@ pub const PROGRAMS: [(&str, &str); 16] = [
     ("logs.c", ""),
     ("misuse.c", ""),
     ("stack.c", ""),
+    ("stream.c", ""),
+    ("stream_ends.c", ""),
+    ("stream.cpp", ""),
+    ("stream.cpp", "-DELSA_THROW"),
     ("typed.cpp", ""),
     ("typed.cpp", "-DELSA_THROW"),
     ("whole.cpp", ""),

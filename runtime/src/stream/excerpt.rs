@@ -1,12 +1,10 @@
 //! A box of rows of a tensor, and where they lie in a buffer.
 
-use crate::attention::cpu::context::view_of;
-use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem};
 use elsa_core::view::View;
 use std::ops::Range;
 
-/// A box of rows of a tensor, and where they lie in a buffer. Counts and strides are in elements of `size` bytes.
+/// A box of rows of a tensor, and where they lie in a buffer. Counts and strides are in elements of `size` bytes; row
+/// `(b, h, t)` of the box lies `at + b·to[0] + h·to[1] + t·to[2]` elements from the start of the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Excerpt {
     /// The tensor.
@@ -30,6 +28,7 @@ pub struct Excerpt {
 impl Excerpt {
     /// Distances in a buffer for at most `room` rows of `len` elements along each axis. Heads and tokens follow each other
     /// as in the tensor, so that what is consecutive there stays so.
+    #[must_use]
     pub fn strides(tensor: &View, room: [usize; 3], len: usize) -> [usize; 3] {
         let [_, head, token, _] = tensor.strides();
         let rows = room[1].saturating_mul(room[2]).saturating_mul(len);
@@ -72,32 +71,32 @@ impl Excerpt {
         each(offset as u64, place)
     }
 
+    /// Where the rows begin and end in the buffer, in bytes; nothing if there are no rows, or if that cannot be counted.
+    #[must_use]
+    pub fn place(&self) -> Option<Range<usize>> {
+        if self.len == 0 || self.count.contains(&0) {
+            return None;
+        }
+        let mut last = self.at;
+        for (count, distance) in self.count.iter().zip(self.to) {
+            last = last.checked_add((count - 1).checked_mul(distance)?)?;
+        }
+        let end = last.checked_add(self.len)?.checked_mul(self.size)?;
+        Some(self.at * self.size..end)
+    }
+
+    /// Byte of the tensor at which the first row begins.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        let [batch, head, token] = self.first;
+        ((self.tensor.row(batch, head, token) + self.start) * self.size) as u64
+    }
+
     /// Number of bytes.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.count.iter().product::<usize>() * self.len * self.size
     }
-}
-
-/// The views of all tensors as files hold them. A mask and a bias have those of their elements, and an index
-/// `[1, 1, queries, keys]`.
-///
-/// # Errors
-/// Returns an error if one cannot be indexed.
-pub fn tensors_of(problem: &Problem) -> Result<Operands<View>, ArgumentError> {
-    let spec = problem.spec();
-    let queries = spec.query.tokens();
-    let of_mask = |mask: &MaskView| View::new("mask", mask.shape(), mask.strides());
-    let pairs = View::new("bias_index", [1, 1, queries, problem.keys()], [0, 0, problem.keys(), 1]);
-    let mut tensors = Operands::from_fn(|operand| view_of(problem, operand));
-    if let Some(mask) = &spec.mask {
-        tensors[Operand::Mask] = of_mask(mask)?;
-    }
-    match &spec.bias {
-        Some(BiasView::Dense(view)) => tensors[Operand::Bias] = of_mask(view)?,
-        Some(BiasView::Table(table)) if table.indexed => tensors[Operand::BiasIndex] = pairs?,
-        _ => {}
-    }
-    Ok(tensors)
 }
 
 #[cfg(test)]
@@ -121,6 +120,10 @@ mod tests {
             Ok(())
         });
         assert_eq!((done, seen), (Ok(()), pieces), "{layout:?}");
+        let reach: usize = count.iter().zip(to).map(|(n, distance)| n.saturating_sub(1) * distance).sum();
+        let place = (!count.contains(&0)).then(|| 3..3 + reach + tensor.dim());
+        assert_eq!(excerpt.place(), place);
+        assert_eq!(excerpt.offset() as usize, tensor.row(first[0], first[1], first[2]));
         for b in 0..count[0] {
             for h in 0..count[1] {
                 for t in 0..count[2] {

@@ -1,0 +1,150 @@
+//! Callbacks of C as the source and the sink of a stream.
+
+use crate::types::*;
+use elsa_core::attention::Operand;
+use elsa_runtime::{Excerpt, PieceError, RowSink, RowSource, StreamError};
+use std::ffi::c_void;
+use std::{fmt, io};
+
+/// What a callback returned, other than zero.
+#[derive(Debug)]
+struct Ended {
+    name: &'static str,
+    code: i32,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} returned {}", self.name, self.code)
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// The operand and the number of the callback that has ended a run; `None` if something else has.
+pub(crate) fn ended(e: &StreamError) -> Option<(elsa_operand, i32)> {
+    let (StreamError::Read { operand, source, .. } | StreamError::Write { operand, source, .. }) = e else {
+        return None;
+    };
+    let ended = source.get_ref()?.downcast_ref::<Ended>()?;
+    Some((*operand as elsa_operand, ended.code))
+}
+
+/// The box of rows of an excerpt as a callback is told of it.
+fn rows_of(operand: Operand, excerpt: &Excerpt) -> elsa_rows {
+    elsa_rows {
+        size: size_of::<elsa_rows>(),
+        operand: operand as elsa_operand,
+        // Elements have at most eight bytes.
+        element_bytes: excerpt.size as u32,
+        first: excerpt.first,
+        count: excerpt.count,
+        start: excerpt.start,
+        length: excerpt.len,
+        strides: excerpt.to,
+    }
+}
+
+/// What a callback has returned for an excerpt.
+fn done(name: &'static str, code: i32, excerpt: &Excerpt) -> Result<(), PieceError> {
+    match code {
+        0 => Ok(()),
+        code => Err(failed(excerpt, io::Error::other(Ended { name, code }))),
+    }
+}
+
+fn failed(excerpt: &Excerpt, source: io::Error) -> PieceError {
+    PieceError { offset: excerpt.offset(), bytes: excerpt.bytes(), source }
+}
+
+/// An excerpt that leaves its buffer.
+fn outside(excerpt: &Excerpt) -> PieceError {
+    failed(excerpt, io::ErrorKind::UnexpectedEof.into())
+}
+
+/// A read callback with its first argument.
+pub(crate) struct Reader {
+    call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *mut c_void, usize) -> i32,
+    user: *mut c_void,
+}
+
+// SAFETY: *callbacks*: another thread may call it with its pointer.
+unsafe impl Send for Reader {}
+
+/// A write callback with its first argument, and the units whose outputs it has taken.
+pub(crate) struct Writer {
+    call: unsafe extern "C" fn(*mut c_void, *const elsa_rows, *const c_void, usize) -> i32,
+    user: *mut c_void,
+    /// Units that are finished, with those before the first of the run.
+    pub finished: usize,
+}
+
+impl Reader {
+    /// The callback of the data, if there is one.
+    pub(crate) fn new(data: &elsa_stream_data) -> Option<Reader> {
+        data.read.map(|call| Reader { call, user: data.user })
+    }
+}
+
+impl Writer {
+    /// The callback of the data, if there is one.
+    pub(crate) fn new(data: &elsa_stream_data) -> Option<Writer> {
+        data.write.map(|call| Writer { call, user: data.user, finished: data.first_unit })
+    }
+}
+
+impl RowSource for Reader {
+    fn read_rows(&mut self, operand: Operand, excerpt: &Excerpt, to: &mut [u8]) -> Result<(), PieceError> {
+        let Some(place) = excerpt.place() else { return Ok(()) };
+        let to = to.get_mut(place).ok_or_else(|| outside(excerpt))?;
+        let (rows, bytes) = (rows_of(operand, excerpt), to.len());
+        // SAFETY: *callbacks*. The memory is writable for its bytes, and nothing else uses it before the call returns.
+        let code = unsafe { (self.call)(self.user, &raw const rows, to.as_mut_ptr().cast(), bytes) };
+        done("read", code, excerpt)
+    }
+}
+
+impl RowSink for Writer {
+    fn write_rows(&mut self, operand: Operand, excerpt: &Excerpt, from: &[u8]) -> Result<(), PieceError> {
+        let Some(place) = excerpt.place() else { return Ok(()) };
+        let from = from.get(place).ok_or_else(|| outside(excerpt))?;
+        let rows = rows_of(operand, excerpt);
+        // SAFETY: *callbacks*. The memory is readable for its bytes, and nobody writes there before the call returns.
+        let code = unsafe { (self.call)(self.user, &raw const rows, from.as_ptr().cast(), from.len()) };
+        done("write", code, excerpt)
+    }
+
+    fn unit_finished(&mut self, unit: usize) -> io::Result<()> {
+        self.finished = unit + 1;
+        Ok(())
+    }
+
+    fn part_computed(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_have_the_numbers_of_the_header() {
+        let numbers = [
+            ELSA_OPERAND_Q,
+            ELSA_OPERAND_K,
+            ELSA_OPERAND_V,
+            ELSA_OPERAND_PAST_K,
+            ELSA_OPERAND_PAST_V,
+            ELSA_OPERAND_MASK,
+            ELSA_OPERAND_BIAS,
+            ELSA_OPERAND_BIAS_INDEX,
+            ELSA_OPERAND_OUT,
+            ELSA_OPERAND_PRESENT_K,
+            ELSA_OPERAND_PRESENT_V,
+            ELSA_OPERAND_LSE,
+            ELSA_OPERAND_STATE_M,
+            ELSA_OPERAND_STATE_S,
+            ELSA_OPERAND_STATE_W,
+        ];
+        assert_eq!(Operand::ALL.map(|operand| operand as elsa_operand), numbers);
+    }
+}

@@ -1,0 +1,124 @@
+//! Statuses of the C interface, and structs that begin with their size, as programs of some version have them.
+
+use elsa::*;
+use libfuzzer_sys::arbitrary::{Result, Unstructured};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ffi::CStr;
+use std::ptr::NonNull;
+
+/// No struct of any version is larger; the library looks at none that says so.
+const LARGEST: usize = 4096;
+/// What lies behind memory that is written.
+const BEHIND: [u8; 16] = [0xa5; 16];
+
+/// Whether a call succeeded. Its status is one of those of the header, and a refusal has a message.
+///
+/// # Panics
+/// If not.
+pub fn accepted(status: elsa_status) -> bool {
+    let known = (ELSA_STATUS_OK..ELSA_STATUS_PANIC).contains(&status) || status == ELSA_STATUS_CALLBACK;
+    assert!(known, "status {status}");
+    if status != ELSA_STATUS_OK {
+        // SAFETY: the message ends in a zero byte and lives until the next call of this thread.
+        assert!(unsafe { !CStr::from_ptr(elsa_last_error()).is_empty() });
+    }
+    status == ELSA_STATUS_OK
+}
+
+/// A struct in memory of its own, aligned as it must be.
+pub struct Block {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Block {
+    /// The first bytes of a value, and zeros where there are more bytes than it has.
+    fn new<T: Copy>(value: &T, bytes: usize) -> Block {
+        // Every struct begins with its size, which is read whatever it says.
+        let layout = Layout::from_size_align(bytes.max(size_of::<usize>()), align_of::<T>());
+        let layout = layout.expect("sizes are small");
+        // SAFETY: the layout is not empty; at most the bytes of the value are read, and of the block written.
+        unsafe {
+            let memory = NonNull::new(alloc_zeroed(layout)).expect("memory for a struct");
+            let from = (&raw const *value).cast::<u8>();
+            from.copy_to_nonoverlapping(memory.as_ptr(), layout.size().min(size_of::<T>()));
+            Block { memory, layout }
+        }
+    }
+
+    /// Its address.
+    pub fn get<T>(&self) -> *mut T {
+        self.memory.as_ptr().cast()
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the block has as many bytes, all initialized, and no other reference.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.layout.size()) }
+    }
+
+    fn set_size(&mut self, size: usize) {
+        self.bytes()[..size_of::<usize>()].copy_from_slice(&size.to_ne_bytes());
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with that layout.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
+    }
+}
+
+/// The size that a struct of a version has: mostly that of the library's own.
+fn version(u: &mut Unstructured<'_>, known: usize) -> Result<usize> {
+    Ok(match u.int_in_range(0..=15)? {
+        0..=10 => known,
+        11 | 12 => u.int_in_range(0..=known)?,
+        13 | 14 => known + u.int_in_range(0..=40)?,
+        _ => u.arbitrary()?,
+    })
+}
+
+/// A struct that is read, as a program of some version has it, in as many bytes as its size says.
+///
+/// # Errors
+/// The input has ended.
+pub fn read<T: Copy>(u: &mut Unstructured<'_>, value: &T) -> Result<Block> {
+    let known = size_of::<T>();
+    let size = version(u, known)?;
+    let mut block = Block::new(value, if size > LARGEST { known } else { size });
+    block.set_size(size);
+    if size > known && size <= LARGEST && u.arbitrary()? {
+        let at = u.int_in_range(known..=size - 1)?;
+        block.bytes()[at] = u.arbitrary()?;
+    }
+    Ok(block)
+}
+
+/// Has a struct written, as a program of some version has it: nothing behind its size changes, nor anything else where
+/// it is refused.
+///
+/// # Errors
+/// The input has ended.
+///
+/// # Panics
+/// If something else changes.
+pub fn write<T: Copy>(
+    u: &mut Unstructured<'_>,
+    value: &T,
+    call: impl FnOnce(*mut T) -> elsa_status,
+) -> Result<bool> {
+    let known = size_of::<T>();
+    let size = version(u, known)?;
+    let room = if size > LARGEST { known } else { size.max(size_of::<usize>()) };
+    let mut block = Block::new(value, room + BEHIND.len());
+    block.bytes()[size_of::<usize>()..].fill(BEHIND[0]);
+    block.set_size(size);
+    let done = accepted(call(block.get()));
+    assert_eq!(block.bytes()[..size_of::<usize>()], size.to_ne_bytes(), "the size of a struct was changed");
+    let kept = if done { size } else { size_of::<usize>() };
+    assert!(
+        block.bytes()[kept..].iter().all(|byte| *byte == BEHIND[0]),
+        "size {size}: written from {kept} on"
+    );
+    Ok(done)
+}
