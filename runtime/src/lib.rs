@@ -56,6 +56,7 @@ pub use attention::cuda::stream::{
 };
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
+pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
 pub use attention::stream::limits::peak_memory;
 pub use attention::stream::plan::{StreamOptions, StreamPlan};

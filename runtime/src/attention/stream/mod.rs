@@ -11,7 +11,9 @@
 //! 2. *An excerpt* ([`excerpt`]) says where a box of rows lies in a tensor and where in a buffer. Reads and writes are
 //!    made of its pieces, and the same numbers tell the walk where the rows are.
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
+//! 4. *A certificate* ([`certificate`]) is made of maxima over what passes, whose order and repetition change nothing.
 
+pub mod certificate;
 mod cuda;
 pub mod error;
 mod excerpt;

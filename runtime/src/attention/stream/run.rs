@@ -1,17 +1,22 @@
 //! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
 
+use super::certificate::StreamCertificate;
 use super::error::StreamError;
 use super::excerpt::Excerpt;
 use super::frame::{Frame, Part, sequences};
 use super::plan::StreamPlan;
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
+use crate::backend::Backend;
 use crate::cpu::memory::Bytes;
 use crate::stream::{Sink, Source, Times, prefetch};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{BiasView, Lengths, Operand, Problem};
+use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
 use std::io;
 use std::ops::Range;
+
+/// Bytes of a mask or a bias that are measured at once: as many as stay in a cache.
+const MEASURED_AT_ONCE: usize = 256 << 10;
 
 /// What a streamed run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,9 +144,30 @@ impl StreamPlan {
         sink: &mut impl Sink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
+        self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
+    }
+
+    /// As [`StreamPlan::run`], and returns what the run measured, if the plan certifies
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they pass.
+    /// Masks and biases are read once more for it, because chunks that no row attends do not pass, but belong to the
+    /// certificate of a run in memory.
+    ///
+    /// # Errors
+    /// The same as [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
+    pub fn run_certified(
+        &self,
+        lengths: &Lengths<'_>,
+        source: &mut (impl Source<Operand> + Send),
+        sink: &mut impl Sink,
+        from: usize,
+    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let (units, _) = self.count(lengths, from)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
+        }
+        let certify = self.choice.cpu.certify;
+        if certify && from > 0 {
+            return Err(StreamError::Unmeasured { found: from });
         }
         let (problem, choice) = (&self.problem, &self.choice);
         let frame = Frame::new(problem, choice, self.written)?;
@@ -153,7 +179,11 @@ impl StreamPlan {
         for buffer in buffers.iter_mut().flatten() {
             buffer.touch();
         }
-        let [Some(one), Some(two)] = buffers else { return Err(refused()) };
+        let [Some(mut one), Some(two)] = buffers else { return Err(refused()) };
+        let mut record = Vec::new();
+        let numbers = self.cpu.layout.measured.len;
+        record.try_reserve_exact(numbers).map_err(|_| refused())?;
+        record.resize(numbers, 0.0);
         if table > 0 {
             let to = resident.table.as_mut_slice();
             source.read(Operand::Bias, 0, to).map_err(|source| StreamError::Read {
@@ -162,6 +192,15 @@ impl StreamPlan {
                 bytes: table,
                 source,
             })?;
+        }
+        let mut added = 0;
+        if certify && units > copies(problem) {
+            if table > 0 {
+                resident.measure(&self.cpu, problem, Operand::Bias, None);
+            }
+            for operand in [Operand::Mask, Operand::Bias] {
+                added += self.measure(operand, source, &mut one, &mut resident)?;
+            }
         }
         let mut written = 0;
         let times = prefetch(
@@ -186,8 +225,50 @@ impl StreamPlan {
                 Ok(())
             },
         )?;
-        let times = Times { bytes: times.bytes + table as u64, ..times };
-        Ok(StreamReport { times, written, units })
+        let times = Times { bytes: times.bytes + table as u64 + added, ..times };
+        let certificate = certify.then(|| {
+            resident.measured(&self.cpu, problem, &mut record);
+            // The stream is on the CPU, whatever the engine's first choice.
+            let fallback = self.engine.backend() == Backend::Cuda;
+            StreamCertificate::new(problem, self.certificate(), record, fallback)
+        });
+        Ok((StreamReport { times, written, units }, certificate.flatten()))
+    }
+
+    /// Reads a mask or a bias from its first element to its last through `buffer`, and measures it. Returns the bytes read. A
+    /// table is not read again.
+    fn measure(
+        &self,
+        operand: Operand,
+        source: &mut impl Source<Operand>,
+        buffer: &mut Bytes,
+        resident: &mut Resident,
+    ) -> Result<u64, StreamError> {
+        let spec = self.problem.spec();
+        let dense = match operand {
+            Operand::Mask => matches!(spec.mask.map(|mask| mask.kind()), Some(MaskKind::Additive(_))),
+            _ => matches!(spec.bias, Some(BiasView::Dense(_))),
+        };
+        let bytes = self.problem.memory(operand).filter(|_| dense).map_or(0, |memory| memory.bytes());
+        // A multiple of every element's size.
+        let most = buffer.as_slice().len().min(MEASURED_AT_ONCE) / 8 * 8;
+        let mut at = 0;
+        while at < bytes {
+            let n = most.min(bytes - at);
+            if n == 0 {
+                return Err(StreamError::Memory { bytes });
+            }
+            let to = &mut buffer.as_mut_slice()[..n];
+            source.read(operand, at as u64, to).map_err(|source| StreamError::Read {
+                operand,
+                offset: at as u64,
+                bytes: n,
+                source,
+            })?;
+            resident.measure(&self.cpu, &self.problem, operand, Some((buffer, n)));
+            at += n;
+        }
+        Ok(bytes as u64)
     }
 
     /// Computes a part, and writes the outputs of its unit if it is the last. Returns the bytes written.
