@@ -101,7 +101,10 @@ pub enum Ran {
 
 /// Why these flags have the CPU compute.
 #[must_use]
-pub fn unsupported(args: &StreamArgs) -> Option<String> {
+pub fn unsupported(args: &StreamArgs, wanted: Wanted) -> Option<String> {
+    if wanted.certificate {
+        return Some("--certificate: not in a stream on a GPU, which measures no tensors".into());
+    }
     let asked = [(args.resume, "resume"), (args.eta.is_some(), "eta")];
     let (_, flag) = asked.into_iter().find(|(given, _)| *given)?;
     Some(format!("--{flag}: not in a stream on a GPU, which divides keys by itself and keeps no journal"))
@@ -124,8 +127,9 @@ pub fn run(
         Err(reason) => return Ok(Ran::ByTheCpu(reason.to_string())),
     };
     let shapes = shapes(job, wanted);
-    let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
-    let mut outputs = Outputs::new(writer()?.prepared()?, &shapes, None)?;
+    let prepared = writer()?.prepared();
+    let mut files = Files::of(job, &prepared)?;
+    let mut outputs = Outputs::new(prepared, &shapes, None)?;
     let division = stream.division();
     let blocks = problem.spec().query.tokens().div_ceil(division.rows.max(1)).max(1);
     let chunks = problem.keys().div_ceil(division.keys.max(1)).max(1);
@@ -186,7 +190,9 @@ pub fn run(
         resident_rows: division.rows.min(problem.spec().query.tokens()) * heads,
         chunk_keys: division.keys,
         account,
+        unpacked: files.unpacked,
         fallback: None,
+        certificate: None,
     };
     Ok(Ran::Done(Box::new(done)))
 }

@@ -23,9 +23,10 @@ use crate::error::{Error, say};
 use crate::flag::flag;
 use crate::job::Job;
 use crate::progress;
-use crate::tensor::output::Writer;
+use crate::tensor::output::{Prepared, Writer};
 use elsa_core::attention::Operand;
-use elsa_runtime::{Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, Written, peak_memory};
+use elsa_runtime::{Backend, Engine, Fallback, PlanOptions, Written, peak_memory};
+use elsa_runtime::{StreamCertificate, StreamError, StreamOptions, StreamPlan};
 use std::time::Instant;
 use wanted::shapes;
 
@@ -53,7 +54,7 @@ pub fn run(
             half_scores: options.half_scores,
             fallback: engine.fallback(),
         };
-        let done = match gpu::unsupported(args) {
+        let done = match gpu::unsupported(args, wanted) {
             Some(reason) => gpu::Ran::ByTheCpu(reason),
             None => gpu::run(job, &engine, &asked, wanted, &writer)?,
         };
@@ -68,12 +69,12 @@ pub fn run(
             }
         }
     }
-    let prepared = writer()?.prepared()?;
+    let prepared = writer()?.prepared();
     let shapes = shapes(job, wanted);
     let mut run = job.stamps();
     run.push(format!("{:?}", problem.spec()));
     run.push(format!("{} {}", engine.kernel(), options.block));
-    run.extend(prepared.iter().map(|file| format!("{} {}", file.argument, file.path.display())));
+    run.extend(prepared.iter().map(Prepared::describe));
     let journal = prepared.first().filter(|_| args.resume).map(|file| sink::journal_of(&file.path));
     let earlier = match &journal {
         Some(path) => Journal::open(path, &run)?,
@@ -82,14 +83,16 @@ pub fn run(
     let there = journal.is_some().then_some(earlier.is_some());
     let written = Written { output: true, lse: wanted.lse, states: wanted.states };
     let options = StreamOptions {
-        plan: options,
+        plan: PlanOptions { certify: wanted.certificate, ..options },
         written,
         device_budget: args.device_budget,
         eta: args.eta.unwrap_or(1.0),
         sizes: earlier.as_ref().map(|(_, earlier)| earlier.sizes),
         ..StreamOptions::new(host_budget)
     };
-    let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
+    // A budget that is too small is refused before any archive is unpacked.
+    engine.stream(problem, &options)?;
+    let mut files = Files::of(job, &prepared)?;
     let mut outputs = Outputs::new(prepared, &shapes, there)?;
     let plan = engine.stream(problem, &options)?;
     let lengths = job.lengths();
@@ -111,11 +114,12 @@ pub fn run(
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
     outputs.show(progress::bar(parts as u64, operations / 1e10));
     let start = Instant::now();
-    let ran = plan.run(&lengths, &mut files, &mut outputs, from);
+    let ran = plan.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     // What was read of a file that changed is neither the old contents nor the new.
     job.unchanged()?;
-    let report = ran.map_err(|e| failed(job, &outputs, e))?;
+    let (report, certificate) = ran.map_err(|e| failed(job, &outputs, e))?;
+    let certificate = certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());
     outputs.commit()?;
     Ok(Done {
         report,
@@ -129,7 +133,9 @@ pub fn run(
         resident_rows: plan.resident_rows(),
         chunk_keys: plan.choice().chunk,
         account: accounted(plan.account()),
+        unpacked: files.unpacked,
         fallback,
+        certificate,
     })
 }
 

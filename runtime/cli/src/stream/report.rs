@@ -32,8 +32,12 @@ pub struct Done {
     pub chunk_keys: usize,
     /// What memory is for, in bytes.
     pub account: Map<String, Value>,
+    /// Bytes on the disk into which deflated inputs were unpacked for the run.
+    pub unpacked: u64,
     /// Why the CPU computed in place of a GPU.
     pub fallback: Option<String>,
+    /// The certificate, as a line of JSON, if it was asked for.
+    pub certificate: Option<String>,
 }
 
 /// The object that `--json` prints.
@@ -60,6 +64,7 @@ pub struct Report<S> {
     host_budget: usize,
     peak_rss_bytes: Option<usize>,
     account: Map<String, Value>,
+    unpacked_bytes: u64,
     fallback: Option<String>,
 }
 
@@ -102,6 +107,7 @@ impl Done {
             host_budget: self.budget,
             peak_rss_bytes: self.peak,
             account: self.account.clone(),
+            unpacked_bytes: self.unpacked,
             fallback: self.fallback.clone(),
         }
     }
