@@ -57,6 +57,7 @@ pub use attention::cuda::stream::{
 pub use attention::guard::StreamFit;
 pub use attention::options::PlanOptions;
 pub use attention::plan::{Plan, Workspace};
+pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
 pub use attention::stream::fit::FittedStream;
 pub use attention::stream::limits::peak_memory;

@@ -185,7 +185,7 @@ impl Job {
             |fault: ArgumentError| files.explain_spec(fault.renamed(|name| args.flag(name)), &spec);
         let problem = spec.check().map_err(explained)?;
         let job = Job { problem, tensors, lengths, shapes };
-        match job.tensors.iter().any(|(_, tensor)| tensor.as_ref().is_some_and(|t| t.in_file().is_some())) {
+        match job.tensors.iter().any(|(_, tensor)| tensor.as_ref().is_some_and(|t| t.is_left())) {
             true => job.lengths.borrow().check(&job.problem)?,
             false => job.inputs()?.check(&job.problem)?,
         }

@@ -44,8 +44,10 @@ the scale must stay below 1.1e38, keys * 2^8 * max |v| below 3.4e38, and beyond 
 and biases count as at least -1.18e38; a row that is masked wholly by finite numbers is the mean of its values, by -inf it
 is zero.
 With --host-budget tensors stay in their files, also those larger than memory, and the process stays within the budget; where
-the system refuses memory, fewer rows stay, with the same bits, and a line and refused of --json say so; .npz
-inputs, .safetensors outputs and the certificate are for runs in memory. elsa info --budget prints what a budget is for.
+the system refuses memory, fewer rows stay, with the same bits, and a line and refused of --json say so. Members of .npz
+files are read once more, for their checksums, and deflated ones are unpacked into a file without a name beside the output,
+so they need room on the disk. For --certificate masks and biases are read once more; it has the CPU compute, and excludes
+--resume. elsa info --budget prints what a budget is for.
 On a GPU head sizes go up to 256; larger ones are computed by the CPU, or refused with --fallback fail.
 The certificate says how wrong the output may be, proved for the kernel that ran and the norms of these tensors: each
 element is within bound * sum_j p_j |v_j| of the exact one, and every element within absolute. Its claim is none, and why
@@ -167,20 +169,26 @@ impl Sizes {
 
 /// Runs the command on tensors that stay in their files.
 fn streamed(args: &RunArgs) -> Result<(), Error> {
-    if args.certificate {
-        let found = "given with --host-budget".into();
-        return Err(Error::Argument { argument: "certificate", found, allowed: "runs in memory".into() });
+    if args.certificate && args.stream.resume {
+        let found = "given with --resume".into();
+        let allowed = "without it: a journal does not hold what an earlier process has measured".into();
+        return Err(Error::Argument { argument: "certificate", found, allowed });
     }
     let job = Job::headers(&args.problem, [args.present_k.is_some(), args.present_v.is_some()])?;
     let wanted = stream::Wanted {
         lse: args.lse_out.is_some(),
         states: args.state_out.is_some(),
         presents: [args.present_k.is_some(), args.present_v.is_some()],
+        certificate: args.certificate,
     };
     let done = stream::run(&job, &args.stream, &args.engine, wanted, || args.writer())?;
+    let mut stdout = std::io::stdout().lock();
+    if let Some(certificate) = &done.certificate {
+        writeln!(stdout, "{certificate}")?;
+    }
     if args.json {
         let sizes = Sizes::of(&job.problem);
-        report::json(&mut std::io::stdout().lock(), &done.report(sizes))?;
+        report::json(&mut stdout, &done.report(sizes))?;
     } else {
         say(&format!(
             "wrote {} {:?} {} {}",

@@ -61,11 +61,22 @@ impl Ran {
             }
             _ => None,
         };
-        let record = record.and_then(|record| record.split_first_chunk::<MEASURED>());
-        let (first, channels) = record.ok_or(CertifyError::NoRun)?;
-        let channels = channels.get(..self.problem.value_dim()).unwrap_or(channels);
-        let mut measured = Measured::of(&self.problem, first, channels);
-        measured.flags = measured.flags.with(Flags::FALLBACK, self.fallback);
-        Ok(Certified::new(&self.problem, self.certificate, measured, channels))
+        let certified =
+            record.and_then(|record| certified(&self.problem, self.certificate, record, self.fallback));
+        certified.ok_or(CertifyError::NoRun)
     }
+}
+
+/// The certificate of a run that left `record`; `None` if that is none.
+pub(super) fn certified<'r>(
+    problem: &Problem,
+    certificate: Certificate,
+    record: &'r [f32],
+    fallback: bool,
+) -> Option<Certified<'r>> {
+    let (first, channels) = record.split_first_chunk::<MEASURED>()?;
+    let channels = channels.get(..problem.value_dim()).unwrap_or(channels);
+    let mut measured = Measured::of(problem, first, channels);
+    measured.flags = measured.flags.with(Flags::FALLBACK, fallback);
+    Some(Certified::new(problem, certificate, measured, channels))
 }

@@ -59,6 +59,7 @@
 //! |---|---|
 //! | `peers` | this library beside PyTorch and ONNX Runtime (`runtime/cli/benches/peers`), in an environment that it makes |
 //! | `models` | exported models in ONNX Runtime, original and rewritten in turn: nodes replaced, time, error; `elsa.py` with torch |
+//! | `stream-figures` | streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs |
 //! | `count` | instructions of an attention call on an emulated Cortex-A57, per useful vector FMA |
 //! | `mca` | cycles of the product loops of the NEON kernel by LLVM's model of the Cortex-A57 |
 //!
@@ -83,7 +84,7 @@ use boards::target::Target;
 use boards::{build, deploy};
 use clap::{Parser, Subcommand};
 use gpu::{gpu_bench, gpu_test, ptx, standin};
-use measure::{count, fingerprint, mca, models, peers};
+use measure::{count, fingerprint, mca, models, peers, stream};
 use shell::Tree;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -155,6 +156,8 @@ enum Command {
         /// Only models whose names have all of these, such as `swin_tiny-` or `-17`.
         words: Vec<String>,
     },
+    /// Measure streamed runs: peaks within budgets, speed beside runs in memory, a large file, the model of costs.
+    StreamFigures(stream::Arguments),
     /// Count the instructions of one attention call on an emulated Cortex-A57, and estimate its speed there.
     Count {
         /// Shapes to count.
@@ -217,6 +220,7 @@ fn main() -> ExitCode {
             arguments.extend(cpu.then(|| "--cpu".to_owned()));
             models::run(&tree, &words, &arguments)
         }
+        Command::StreamFigures(arguments) => stream::run(&tree, arguments),
         Command::Count { shapes } => count::run(&tree, &shapes),
         Command::Ptx { costs: true, .. } => ptx::write_costs(&tree),
         Command::Ptx { check: false, .. } => ptx::write(&tree),

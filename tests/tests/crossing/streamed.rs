@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use elsa_core::attention::certified::Certified;
 use elsa_core::attention::plan::ChooseError as Refused;
 use elsa_core::attention::{Alignment, MaskKind, Operand, Window};
 use elsa_core::dtype::DType;
@@ -147,10 +148,17 @@ fn options(budget: usize, eta: f64) -> StreamOptions {
 
 /// A plan whose budget exceeds the smallest by `more` bytes.
 fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
+    plan_that(engine, case, more, eta, false)
+}
+
+/// The same, which certifies if `certify` says so.
+fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
     // What the process takes changes while other tests run.
     for _ in 0..100 {
-        match engine.stream(&case.problem(), &options(budget, eta)) {
+        let mut options = options(budget, eta);
+        options.plan.certify = certify;
+        match engine.stream(&case.problem(), &options) {
             Ok(plan) => return plan,
             Err(PlanError::Refused(Refused::HostBudget { needed, budget: found })) if found == budget => {
                 assert!(needed > budget);
@@ -174,13 +182,20 @@ fn run(
     Ok((report, files))
 }
 
-/// What a run in memory writes.
-fn in_memory(engine: &Engine, case: &Case) -> Buffers {
-    let plan = engine.plan(&case.problem(), &PlanOptions::default()).unwrap();
+/// A certificate as text, with the bits of the channels of the values.
+fn text(certified: &Certified<'_>) -> String {
+    format!("{certified} {:x?}", certified.channels().iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+}
+
+/// What a run in memory writes, and its certificate.
+fn in_memory(engine: &Engine, case: &Case) -> (Buffers, String) {
+    let options = PlanOptions { certify: true, ..PlanOptions::default() };
+    let plan = engine.plan(&case.problem(), &options).unwrap();
     let mut workspace = plan.workspace().unwrap();
     let mut buffers = case.buffers();
     plan.bind(case.inputs(), buffers.outputs(), &mut workspace).unwrap().run().unwrap();
-    buffers
+    let certificate = text(&workspace.certified().unwrap());
+    (buffers, certificate)
 }
 
 fn same_bits(found: &[u8], want: &[u8], dtype: DType) -> bool {
@@ -293,11 +308,19 @@ fn bits_are_those_in_memory() {
             if i > 0 && (i + j) % 4 != 0 {
                 continue;
             }
-            let want = in_memory(&one, case);
-            for (engine, more, eta) in [(&one, 0, 0.01), (&many, 20_000, 0.2), (&many, 100 << 20, 3.0)] {
-                let plan = plan(engine, case, more, eta);
+            let (want, certificate) = in_memory(&one, case);
+            let forms = [(&one, 0, 0.01), (&many, 20_000, 0.2), (&many, 100 << 20, 3.0)];
+            for (k, (engine, more, eta)) in forms.into_iter().enumerate() {
+                let certify = (j + k) % 3 != 0;
+                let plan = plan_that(engine, case, more, eta, certify);
                 let mut taken = Taken::new(case);
-                let (report, _) = run(&plan, case, 0, &mut taken).unwrap();
+                let mut files = Files::of(case);
+                let mut read = |operand, offset, to: &mut [u8]| files.read(operand, offset, to);
+                let lengths = case.inputs().lengths;
+                let (report, certified) = plan.run_certified(&lengths, &mut read, &mut taken, 0).unwrap();
+                assert_eq!(report.times.bytes, files.read.values().sum::<u64>());
+                let certified = certified.as_ref().map(|run| text(&run.certified().unwrap()));
+                assert_eq!(certified, certify.then(|| certificate.clone()), "{case:?}, {:?}", plan.choice());
                 let (units, parts) = plan.count(&case.inputs().lengths, 0).unwrap();
                 let what = format!("{more} more, eta {eta}, {:?}", plan.choice());
                 check(case, &want, &taken, &what);
@@ -351,7 +374,7 @@ fn failures_are_typed_and_leave_no_thread() {
     let engine = engine(processors()[0], 2);
     let params = Params { batch: 1, heads: 2, kv_heads: 1, present: true, ..Params::plain(40, 1100, 8, 8) };
     let case = params.build("failing");
-    let want = in_memory(&engine, &case);
+    let (want, _) = in_memory(&engine, &case);
     let plan = plan(&engine, &case, 0, 0.01);
     let lengths = case.inputs().lengths;
     let (units, parts) = plan.count(&lengths, 0).unwrap();
@@ -397,6 +420,10 @@ fn failures_are_typed_and_leave_no_thread() {
     let none = |_: Operand, _: u64, _: &mut [u8]| -> io::Result<()> { panic!("of a source") };
     let panicked = plan.run(&lengths, &mut { none }, &mut Taken::new(&case), 0);
     assert!(matches!(panicked, Err(StreamError::Reader(_))), "{panicked:?}");
+    // Earlier units would not be measured.
+    let certifies = plan_that(&engine, &case, 100 << 20, 1.0, true);
+    let unmeasured = run(&certifies, &case, 1, &mut Taken::new(&case)).map(|(report, _)| report);
+    assert!(matches!(unmeasured, Err(StreamError::Unmeasured { found: 1 })), "{unmeasured:?}");
     let beyond = run(&plan, &case, units + 1, &mut Taken::new(&case)).map(|(report, _)| report);
     assert!(matches!(beyond, Err(StreamError::Unit { .. })), "{beyond:?}");
 }
@@ -411,8 +438,6 @@ fn what_cannot_be_streamed_is_refused() {
     for (eta, word) in [(0.0, "eta"), (-1.0, "eta"), (f64::NAN, "eta"), (f64::INFINITY, "eta")] {
         assert!(refused(StreamOptions { eta, ..most }).contains(word));
     }
-    let plan = PlanOptions { certify: true, ..PlanOptions::default() };
-    assert!(refused(StreamOptions { plan, ..most }).contains("certificate"));
     let plan = PlanOptions { method: elsa_runtime::Method::Math, ..PlanOptions::default() };
     assert!(refused(StreamOptions { plan, ..most }).contains("math"));
     assert!(refused(options(usize::MAX, 1.0)).contains("which the system leaves"));

@@ -160,7 +160,7 @@ pub struct Written {
 /// Options of [`choose_stream`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Options of the plan. Its budget, a certificate and method math have no meaning here.
+    /// Options of the plan. Its budget and method math have no meaning here.
     pub plan: Options,
     /// Which outputs are written.
     pub written: Written,
@@ -352,7 +352,7 @@ pub fn choose_stream<'a>(
     kernels: impl IntoIterator<Item = &'a KernelSpec>,
     options: &StreamOptions,
 ) -> Result<StreamChoice, ChooseError> {
-    let plan = Options { budget: None, certify: false, ..options.plan };
+    let plan = Options { budget: None, ..options.plan };
     let mut cpu = choose(problem, device, kernels, &plan)?;
     // What is kept for all keys is no chunk's.
     (cpu.keeps, cpu.row_mask, cpu.order) = (Keeps::default(), false, TaskOrder::Tiles);

@@ -10,7 +10,7 @@ use clap::Args;
 #[command(next_help_heading = "Streaming")]
 pub struct StreamArgs {
     /// Hard limit of the memory of the process at its peak: bytes, or a number of KiB, MiB or GiB. Tensors stay in their
-    /// .npy or .safetensors files: keys and values pass the queries in chunks, and outputs leave part by part. The answer
+    /// files: keys and values pass the queries in chunks, and outputs leave part by part. The answer
     /// has the bits of one in memory
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = bytes, conflicts_with = "budget")]
     pub host_budget: Option<usize>,

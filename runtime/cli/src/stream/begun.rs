@@ -26,7 +26,7 @@ impl Begun {
         let mut run = job.stamps();
         run.push(format!("{:?}", job.problem.spec()));
         run.push(by.to_owned());
-        run.extend(prepared.iter().map(|file| format!("{} {}", file.argument, file.path.display())));
+        run.extend(prepared.iter().map(Prepared::describe));
         let path = prepared.first().filter(|_| resume).map(|file| journal_of(&file.path));
         let earlier = match &path {
             Some(path) => Journal::open(path, &run)?,

@@ -1,7 +1,9 @@
 //! Tensors in files, read by range.
 
+use crate::error::Error;
 use crate::job::Job;
 use crate::tensor::Stored;
+use crate::tensor::output::{Prepared, folder};
 use elsa_core::attention::{Operand, Operands};
 use elsa_runtime::Source;
 use std::fs::File;
@@ -25,21 +27,36 @@ struct Tensor<'a> {
 pub struct Files<'a> {
     tensors: Operands<Option<Tensor<'a>>>,
     piece: Vec<u8>,
+    /// Bytes of files into which members of archives were unpacked.
+    pub unpacked: u64,
 }
 
 impl<'a> Files<'a> {
-    /// The tensors of `job`. Returns `None` if the system refuses memory.
-    #[must_use]
-    pub fn of(job: &'a Job) -> Option<Files<'a>> {
-        let tensors = Operands::from_fn(|operand| {
-            let tensor = job.tensor(operand)?;
-            let (file, start) = tensor.in_file()?;
-            Some(Tensor { file: file.reader(), start, stored: tensor.dtype() })
-        });
+    /// The tensors of `job`. Deflated members of archives are unpacked into files without names beside the first of the outputs
+    /// that is a file, or else beside the archive.
+    ///
+    /// # Errors
+    /// A member that is damaged or cannot be unpacked; memory that the system refuses.
+    pub fn of(job: &'a Job, outputs: &[Prepared]) -> Result<Files<'a>, Error> {
+        let beside = outputs.iter().find(|file| file.direct.is_none()).map(|file| folder(&file.path));
         let mut piece = Vec::new();
-        piece.try_reserve_exact(PIECE).ok()?;
+        piece
+            .try_reserve_exact(PIECE)
+            .map_err(|_| Error::Memory { argument: "host-budget", bytes: PIECE })?;
         piece.resize(PIECE, 0);
-        Some(Files { tensors, piece })
+        let (mut unpacked, mut seen) = (0, Vec::new());
+        let tensors = Operands::try_from_fn(|operand| -> Result<_, Error> {
+            let Some(tensor) = job.tensor(operand) else { return Ok(None) };
+            let folder = beside.unwrap_or_else(|| folder(tensor.path()));
+            let Some((file, start)) = tensor.in_file(folder)? else { return Ok(None) };
+            // Operands may share a tensor.
+            if !seen.iter().any(|other| std::ptr::eq(*other, tensor)) {
+                seen.push(tensor);
+                unpacked += tensor.unpacked_bytes();
+            }
+            Ok(Some(Tensor { file, start, stored: tensor.dtype() }))
+        })?;
+        Ok(Files { tensors, piece, unpacked })
     }
 }
 

@@ -122,7 +122,7 @@ pub fn run(
     writer: &impl Fn() -> Result<Writer, Error>,
 ) -> Result<Ran, Error> {
     let problem = &job.problem;
-    let (prepared, lengths) = (writer()?.prepared()?, job.lengths());
+    let (prepared, lengths) = (writer()?.prepared(), job.lengths());
     let device = engine.device().map_or("", |device| &device.name);
     let sums = if asked.half_scores { " half scores" } else { "" };
     let by = format!("{device} {}{sums}", kernel(engine, problem));
@@ -141,7 +141,7 @@ pub fn run(
         Err(reason) => return Ok(Ran::ByTheCpu(reason.to_string())),
     };
     let shapes = shapes(job, wanted);
-    let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
+    let mut files = Files::of(job, &prepared)?;
     let journal = prepared.first().map(|file| journal_of(&file.path));
     let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
     let (division, from) = (stream.division(), begun.finished());
@@ -210,7 +210,9 @@ pub fn run(
         chunk_keys: division.keys,
         account,
         refused: fit.refused,
+        unpacked: files.unpacked,
         fallback: None,
+        certificate: None,
     };
     Ok(Ran::Done(Box::new(done)))
 }

@@ -28,7 +28,8 @@ use crate::tensor::output::Writer;
 use begun::Begun;
 use elsa_core::attention::Operand;
 use elsa_runtime::{
-    Backend, Engine, Fallback, StreamError, StreamOptions, StreamPlan, UnitSizes, Written, peak_memory,
+    Backend, Engine, Fallback, PlanOptions, StreamCertificate, StreamError, StreamOptions, StreamPlan,
+    UnitSizes, Written, peak_memory,
 };
 use std::time::Instant;
 use wanted::shapes;
@@ -61,7 +62,12 @@ pub fn run(
             by_the_cpu: &by,
             fallback: engine.fallback(),
         };
-        let done = gpu::run(job, &engine, &asked, wanted, &writer)?;
+        let done = match wanted.certificate {
+            true => gpu::Ran::ByTheCpu(
+                "--certificate: not in a stream on a GPU, which measures no tensors".into(),
+            ),
+            false => gpu::run(job, &engine, &asked, wanted, &writer)?,
+        };
         match done {
             gpu::Ran::Done(done) => return Ok(*done),
             gpu::Ran::ByTheCpu(reason) if engine.fallback() == Fallback::Fail => {
@@ -73,12 +79,12 @@ pub fn run(
             }
         }
     }
-    let prepared = writer()?.prepared()?;
+    let prepared = writer()?.prepared();
     let shapes = shapes(job, wanted);
     let begun = Begun::new(job, &prepared, args.resume, &by)?;
     let written = Written { output: true, lse: wanted.lse, states: wanted.states };
     let options = StreamOptions {
-        plan: options,
+        plan: PlanOptions { certify: wanted.certificate, ..options },
         written,
         device_budget: args.device_budget,
         eta: args.eta.unwrap_or(1.0),
@@ -91,7 +97,9 @@ pub fn run(
         }),
         ..StreamOptions::new(host_budget)
     };
-    let mut files = Files::of(job).ok_or(Error::Memory { argument: "host-budget", bytes: 0 })?;
+    // A budget that is too small is refused before any archive is unpacked.
+    engine.stream(problem, &options)?;
+    let mut files = Files::of(job, &prepared)?;
     let mut outputs = Outputs::new(prepared, &shapes, begun.resumes())?;
     let mut stream = engine.fit_stream(problem, &options).map_err(|e| failed(job, &outputs, e))?;
     let (plan, refused) = (stream.plan().clone(), stream.fit().refused);
@@ -106,11 +114,12 @@ pub fn run(
     let operations = 2.0 * problem.rows() as f64 * problem.keys() as f64 * dims as f64;
     outputs.show(progress::bar(parts as u64, operations / 1e10));
     let start = Instant::now();
-    let ran = stream.run(&lengths, &mut files, &mut outputs, from);
+    let ran = stream.run_certified(&lengths, &mut files, &mut outputs, from);
     let ms = start.elapsed().as_secs_f64() * 1e3;
     // What was read of a file that changed is neither the old contents nor the new.
     job.unchanged()?;
-    let report = ran.map_err(|e| failed(job, &outputs, e))?;
+    let (report, certificate) = ran.map_err(|e| failed(job, &outputs, e))?;
+    let certificate = certificate.as_ref().and_then(StreamCertificate::certified).map(|c| c.to_string());
     outputs.commit()?;
     Ok(Done {
         report,
@@ -125,7 +134,9 @@ pub fn run(
         chunk_keys: plan.choice().chunk,
         account: accounted(plan.account()),
         refused,
+        unpacked: files.unpacked,
         fallback,
+        certificate,
     })
 }
 

@@ -34,8 +34,12 @@ pub struct Done {
     pub account: Map<String, Value>,
     /// How often the system or the driver refused memory, each time of a larger division.
     pub refused: usize,
+    /// Bytes on the disk into which deflated inputs were unpacked for the run.
+    pub unpacked: u64,
     /// Why the CPU computed in place of a GPU.
     pub fallback: Option<String>,
+    /// The certificate, as a line of JSON, if it was asked for.
+    pub certificate: Option<String>,
 }
 
 /// The object that `--json` prints.
@@ -63,6 +67,7 @@ pub struct Report<S> {
     peak_rss_bytes: Option<usize>,
     account: Map<String, Value>,
     refused: usize,
+    unpacked_bytes: u64,
     fallback: Option<String>,
 }
 
@@ -113,6 +118,7 @@ impl Done {
             peak_rss_bytes: self.peak,
             account: self.account.clone(),
             refused: self.refused,
+            unpacked_bytes: self.unpacked,
             fallback: self.fallback.clone(),
         }
     }

@@ -4,7 +4,8 @@ use super::journal::Journal;
 use crate::error::Error;
 use crate::temporary::{self, Temporary};
 use crate::tensor::output::{Prepared, folder, sync};
-use crate::tensor::{Format, Stored, npy};
+use crate::tensor::safetensors::{self, Form, Origin, Piece};
+use crate::tensor::{Format, InputFile, Stored, npy};
 use elsa_core::attention::{Operand, Operands};
 use elsa_core::dtype::DType;
 use elsa_runtime::Sink;
@@ -12,7 +13,7 @@ use half::bf16;
 use indicatif::ProgressBar;
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -43,13 +44,30 @@ impl Making {
     }
 }
 
-/// Where the elements of an output go.
+/// A file of outputs.
 #[derive(Debug)]
-struct Place {
+struct Target {
     argument: &'static str,
-    /// The target, as the user named it.
-    target: PathBuf,
+    /// Where it goes, as the user named it.
+    path: PathBuf,
     making: Making,
+    /// Whether it is an array of the archive, which is made of it.
+    of_archive: bool,
+    /// The file that it takes the place of, whose other tensors it has.
+    kept: Option<InputFile>,
+}
+
+impl Target {
+    fn failed(&self, source: io::Error) -> Error {
+        Error::Write { argument: self.argument, path: self.path.clone(), source }
+    }
+}
+
+/// Where the elements of an output go.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Number of the file.
+    target: usize,
     /// Where its elements start.
     start: u64,
     /// Whether bf16 becomes f32.
@@ -59,6 +77,7 @@ struct Place {
 /// The outputs of a run.
 #[derive(Debug)]
 pub struct Outputs {
+    targets: Vec<Target>,
     places: Operands<Option<Place>>,
     /// The archive of the states, which is made of their files at the end, and the target itself if that is no regular
     /// file.
@@ -87,48 +106,116 @@ pub fn journal_of(target: &Path) -> PathBuf {
 pub type Shape = (Operand, DType, Vec<usize>);
 
 impl Outputs {
-    /// Makes the files of `shapes` from those that were prepared, in the same order: one for each tensor, and a last one for
-    /// the states. `resumes` says whether they stay after a kill, and whether they are there already.
+    /// Makes the files of `shapes` from those that were prepared: the number of a file's member is that of its shape, and the
+    /// last file may be that of the states, which has all from its number on. `resumes` says whether they stay after a kill, and
+    /// whether they are there already.
     ///
     /// # Errors
-    /// What the file system reports; memory that the system refuses.
+    /// What the file system reports; memory that the system refuses; a file to keep tensors of that ends early.
     pub fn new(prepared: Vec<Prepared>, shapes: &[Shape], resumes: Option<bool>) -> Result<Outputs, Error> {
-        let mut places = Operands::from_fn(|_| None);
-        let mut archive = None;
-        let mut shapes = shapes.iter();
-        for file in prepared {
-            let Prepared { argument, path, temporary, direct, format } = file;
-            let parts: Vec<&Shape> = match format {
-                Format::Npz => shapes.by_ref().collect(),
-                _ => shapes.by_ref().take(1).collect(),
-            };
-            if format == Format::Npz {
-                let folder = folder(&path).to_path_buf();
-                for (operand, dtype, shape) in parts {
-                    let name = STATES.iter().find(|(state, _)| state == operand).map_or("", |(_, name)| name);
-                    let own = beside(&path, &format!(".{name}"));
-                    let making = making(argument, &own, resumes, || Temporary::new(&folder, None))?;
-                    places[*operand] = Some(place(argument, &path, making, *dtype, shape, resumes)?);
-                }
-                // Until then nothing but those files is there.
-                drop(temporary);
-                archive = Some((path, direct));
-                continue;
-            }
-            let Some((operand, dtype, shape)) = parts.first() else { continue };
-            let making = match (temporary, direct) {
-                (_, Some(file)) => Making::Direct(file),
-                (Some(temporary), None) => making(argument, &path, resumes, || Ok(temporary))?,
-                (None, None) => continue,
-            };
-            places[*operand] = Some(place(argument, &path, making, *dtype, shape, resumes)?);
-        }
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).map_err(|_| Error::Memory { argument: "out", bytes: PIECE })?;
         piece.resize(PIECE, 0);
         let parts_left = std::env::var("ELSA_TEST_ABORT_AFTER").ok().filter(|_| cfg!(debug_assertions));
-        let parts_left = parts_left.and_then(|text| text.parse().ok());
-        Ok(Outputs { places, archive, journal: None, bar: ProgressBar::hidden(), piece, parts_left })
+        let mut outputs = Outputs {
+            targets: Vec::new(),
+            places: Operands::from_fn(|_| None),
+            archive: None,
+            journal: None,
+            bar: ProgressBar::hidden(),
+            piece,
+            parts_left: parts_left.and_then(|text| text.parse().ok()),
+        };
+        for file in prepared {
+            let first = file.members.first().map_or(0, |(_, number)| *number);
+            match file.format {
+                Format::Npz => outputs.add_archive(file, shapes.get(first..).unwrap_or_default(), resumes)?,
+                Format::Npy => {
+                    let Some((operand, dtype, shape)) = shapes.get(first) else { continue };
+                    let target = Target::of(file, resumes)?;
+                    outputs.add_npy(target, *operand, *dtype, shape, resumes)?;
+                }
+                Format::Safetensors => outputs.add_safetensors(file, shapes, resumes)?,
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// Makes a file for each array of the archive.
+    fn add_archive(&mut self, file: Prepared, shapes: &[Shape], resumes: Option<bool>) -> Result<(), Error> {
+        let Prepared { argument, path, temporary, direct, .. } = file;
+        for (operand, dtype, shape) in shapes {
+            let name = STATES.iter().find(|(state, _)| state == operand).map_or("", |(_, name)| name);
+            let own = beside(&path, &format!(".{name}"));
+            let making = making(argument, &own, resumes, || Temporary::new(folder(&path), None))?;
+            let target = Target { argument, path: path.clone(), making, of_archive: true, kept: None };
+            self.add_npy(target, *operand, *dtype, shape, resumes)?;
+        }
+        // Until then nothing but those files is there.
+        drop(temporary);
+        self.archive = Some((path, direct));
+        Ok(())
+    }
+
+    /// Adds a file of one tensor.
+    fn add_npy(
+        &mut self,
+        target: Target,
+        operand: Operand,
+        dtype: DType,
+        shape: &[usize],
+        resumes: Option<bool>,
+    ) -> Result<(), Error> {
+        // The format has no bf16. f32 holds it exactly.
+        let widens = dtype == DType::Bf16;
+        let stored: Stored = if widens { Stored::F32 } else { dtype.into() };
+        let mut header = Vec::new();
+        npy::write_header(&mut header, stored, shape).map_err(|e| target.failed(e))?;
+        let start = header.len() as u64;
+        let length = start + (shape.iter().product::<usize>() * stored.size()) as u64;
+        target.begin(&header, length, resumes)?;
+        self.places[operand] = Some(Place { target: self.targets.len(), start, widens });
+        self.targets.push(target);
+        Ok(())
+    }
+
+    /// Adds a file of several tensors: its outputs, and what is kept of the file that it replaces.
+    fn add_safetensors(
+        &mut self,
+        mut file: Prepared,
+        shapes: &[Shape],
+        resumes: Option<bool>,
+    ) -> Result<(), Error> {
+        let (members, kept) = (std::mem::take(&mut file.members), file.kept.take());
+        let mut target = Target::of(file, resumes)?;
+        let outputs: Vec<(&str, &Shape)> =
+            members.iter().filter_map(|(name, at)| Some((name.as_str(), shapes.get(*at)?))).collect();
+        let tensors: Vec<(&str, Stored, &[usize])> =
+            outputs.iter().map(|(name, (_, dtype, shape))| (*name, (*dtype).into(), &shape[..])).collect();
+        let (old, directory) = kept.map(|kept| (kept.file, kept.directory)).unzip();
+        let form = Form::new(directory.as_ref(), &tensors).map_err(|e| target.failed(e))?;
+        target.begin(&form.header, form.length, resumes)?;
+        for piece in &form.pieces {
+            match (piece.from, &old) {
+                (Origin::New(at), _) => {
+                    let Some((_, (operand, ..))) = outputs.get(at) else { continue };
+                    let place = Place { target: self.targets.len(), start: piece.start, widens: false };
+                    self.places[*operand] = Some(place);
+                }
+                // A run that goes on has them.
+                (Origin::Kept(at), Some(old)) if resumes != Some(true) => {
+                    target.keep(old, at, piece).map_err(|e| target.failed(e))?;
+                }
+                (Origin::Kept(_), _) => {}
+            }
+        }
+        if resumes == Some(false) {
+            // The journal begins when they are on the device.
+            synced(target.making.file().map_err(|e| target.failed(e))?).map_err(|e| target.failed(e))?;
+        }
+        target.kept = old;
+        self.targets.push(target);
+        Ok(())
     }
 
     /// Takes notes in `journal`.
@@ -144,19 +231,24 @@ impl Outputs {
     /// The flag and the target of an output.
     #[must_use]
     pub fn target(&self, operand: Operand) -> (&'static str, PathBuf) {
-        let place = self.places[operand].as_ref();
-        place.map_or(("out", PathBuf::new()), |place| (place.argument, place.target.clone()))
+        let target = self.places[operand].and_then(|place| self.targets.get(place.target));
+        target.map_or(("out", PathBuf::new()), |target| (target.argument, target.path.clone()))
     }
 
     /// Puts every file in its place, and removes the journal.
     ///
     /// # Errors
-    /// What the file system reports. Unless a rename fails, no target has changed.
+    /// What the file system reports, and a file whose tensors are kept that has changed. Unless a rename fails, no target has
+    /// changed.
     pub fn commit(mut self) -> Result<(), Error> {
         self.bar.finish_and_clear();
+        for target in &self.targets {
+            if target.kept.as_ref().is_some_and(|kept| !kept.unchanged()) {
+                return Err(Error::Changed { argument: target.argument, path: target.path.clone() });
+            }
+        }
         let (mut renames, mut partial) = (Vec::new(), Vec::new());
         let mut folders = BTreeSet::new();
-        let archived = self.archive.is_some();
         let mut names = Vec::new();
         // It was allocated before the run, after which no memory should be refused.
         let mut piece = std::mem::take(&mut self.piece);
@@ -176,25 +268,23 @@ impl Outputs {
                 names.push(("state-out", path));
             }
         }
-        for operand in Operand::ALL {
-            let Some(place) = self.places[operand].take() else { continue };
-            let failed =
-                |source| Error::Write { argument: place.argument, path: place.target.clone(), source };
-            if operand.is_state() && archived {
+        for target in std::mem::take(&mut self.targets) {
+            if target.of_archive {
                 // It is in the archive.
-                if let Making::Partial(path, _) = place.making {
+                if let Making::Partial(path, _) = target.making {
                     partial.push((path, None));
                 }
                 continue;
             }
-            synced(place.making.file().map_err(failed)?).map_err(failed)?;
-            folders.insert(folder(&place.target).to_path_buf());
-            match place.making {
+            let synced = target.making.file().and_then(synced);
+            synced.map_err(|e| target.failed(e))?;
+            folders.insert(folder(&target.path).to_path_buf());
+            match target.making {
                 Making::Temporary(temporary) => {
-                    names.push((place.argument, place.target));
+                    names.push((target.argument, target.path));
                     renames.push(temporary);
                 }
-                Making::Partial(path, _) => partial.push((path, Some((place.argument, place.target)))),
+                Making::Partial(path, _) => partial.push((path, Some((target.argument, target.path)))),
                 Making::Direct(_) => {}
             }
         }
@@ -223,12 +313,17 @@ impl Outputs {
         Ok(())
     }
 
+    /// The file of an output.
+    fn file(&self, operand: Operand) -> Option<io::Result<&File>> {
+        let target = self.targets.get(self.places[operand]?.target)?;
+        Some(target.making.file())
+    }
+
     /// Writes the archive from the files of its arrays, a piece at a time.
     fn write_archive(&self, file: &File, piece: &mut [u8]) -> io::Result<()> {
         let mut zip = zip::ZipWriter::new_stream(BufWriter::new(file));
         for (operand, name) in STATES {
-            let Some(place) = &self.places[operand] else { continue };
-            let array = place.making.file()?;
+            let Some(array) = self.file(operand).transpose()? else { continue };
             let length = array.metadata()?.len();
             let options = zip::write::SimpleFileOptions::default()
                 .compression_method(zip::CompressionMethod::Stored)
@@ -274,45 +369,58 @@ fn making(
     }
 }
 
-/// Where the elements of an output go, behind a header that is written here unless it is there.
-fn place(
-    argument: &'static str,
-    target: &Path,
-    making: Making,
-    dtype: DType,
-    shape: &[usize],
-    resumes: Option<bool>,
-) -> Result<Place, Error> {
-    let failed = |source| Error::Write { argument, path: target.to_path_buf(), source };
-    // The format has no bf16. f32 holds it exactly.
-    let widens = dtype == DType::Bf16;
-    let stored: Stored = if widens { Stored::F32 } else { dtype.into() };
-    let mut header = Vec::new();
-    npy::write_header(&mut header, stored, shape).map_err(failed)?;
-    let file = making.file().map_err(failed)?;
-    let length = header.len() as u64 + (shape.iter().product::<usize>() * stored.size()) as u64;
-    if resumes == Some(true) {
-        let mut found = vec![0; header.len()];
-        let read = file.read_exact_at(&mut found, 0);
-        if read.is_err() || found != header || file.metadata().map_err(failed)?.len() != length {
-            let path = beside(target, ".elsa-part");
-            let found = format!("{}: not the file that the journal is of", path.display());
-            let allowed = "the file as the run left it; remove it and the journal to begin anew".into();
-            return Err(Error::Argument { argument: "resume", found, allowed });
+impl Target {
+    /// The file in which a prepared one is made.
+    fn of(file: Prepared, resumes: Option<bool>) -> Result<Target, Error> {
+        let Prepared { argument, path, temporary, direct, .. } = file;
+        let making = match (temporary, direct) {
+            (_, Some(file)) => Making::Direct(file),
+            (temporary, None) => making(argument, &path, resumes, || match temporary {
+                Some(temporary) => Ok(temporary),
+                None => Temporary::new(folder(&path), None),
+            })?,
+        };
+        Ok(Target { argument, path, making, of_archive: false, kept: None })
+    }
+
+    /// Writes `header`, and makes the file `length` bytes long. Of a run that goes on it requires that both are there.
+    fn begin(&self, header: &[u8], length: u64, resumes: Option<bool>) -> Result<(), Error> {
+        let failed = |source| self.failed(source);
+        let file = self.making.file().map_err(failed)?;
+        if resumes == Some(true) {
+            let mut found = vec![0; header.len()];
+            let read = file.read_exact_at(&mut found, 0);
+            if read.is_err() || found != header || file.metadata().map_err(failed)?.len() != length {
+                let path = match &self.making {
+                    Making::Partial(path, _) => path,
+                    _ => &self.path,
+                };
+                let found = format!("{}: not the file that the journal is of", path.display());
+                let allowed = "the file as the run left it; remove it and the journal to begin anew".into();
+                return Err(Error::Argument { argument: "resume", found, allowed });
+            }
+            return Ok(());
         }
-    } else {
-        file.write_all_at(&header, 0).map_err(failed)?;
-        if !matches!(making, Making::Direct(_)) {
+        file.write_all_at(header, 0).map_err(failed)?;
+        if !matches!(self.making, Making::Direct(_)) {
             file.set_len(length).map_err(failed)?;
         }
+        Ok(())
     }
-    Ok(Place { argument, target: target.to_path_buf(), start: header.len() as u64, widens, making })
+
+    /// Copies a tensor of the file that this one takes the place of.
+    fn keep(&self, old: &InputFile, at: u64, piece: &Piece) -> io::Result<()> {
+        let mut to = self.making.file()?;
+        to.seek(SeekFrom::Start(piece.start))?;
+        safetensors::keep(old.reader(), at, piece.bytes, &mut to)
+    }
 }
 
 impl Sink for Outputs {
     fn write(&mut self, operand: Operand, offset: u64, from: &[u8]) -> io::Result<()> {
-        let Some(place) = &self.places[operand] else { return Ok(()) };
-        let file = place.making.file()?;
+        let Some(place) = self.places[operand] else { return Ok(()) };
+        let Some(target) = self.targets.get(place.target) else { return Ok(()) };
+        let file = target.making.file()?;
         if !place.widens {
             return file.write_all_at(from, place.start + offset);
         }
@@ -331,16 +439,12 @@ impl Sink for Outputs {
     fn finished(&mut self, unit: usize) -> io::Result<()> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         // What is noted must be there after a crash.
-        for (_, place) in self.places.iter() {
-            if let Some(place) = place {
-                match place.making.file()?.sync_data() {
-                    Err(e)
-                        if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) =>
-                    {
-                        return Err(e);
-                    }
-                    _ => {}
+        for target in &self.targets {
+            match target.making.file()?.sync_data() {
+                Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+                    return Err(e);
                 }
+                _ => {}
             }
         }
         journal.note(unit)

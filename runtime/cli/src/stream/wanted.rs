@@ -14,6 +14,8 @@ pub struct Wanted {
     pub states: bool,
     /// Present keys and present values.
     pub presents: [bool; 2],
+    /// The certificate, for which tensors are measured.
+    pub certificate: bool,
 }
 
 /// The outputs in the order in which they are prepared.

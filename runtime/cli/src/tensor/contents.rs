@@ -106,31 +106,29 @@ pub fn read(
     }
 }
 
-/// Where the tensor `name` of a file of `length` bytes lies, and what its header says. Its elements are not read: the
-/// contents have none.
+/// Where the elements of the tensor `name` of a file of `length` bytes start, and what its header says; `None` for a deflated
+/// member of an archive. Its elements are not read: the contents have none. The checksum of a member is not compared.
 ///
 /// # Errors
-/// As [`read`], and an archive, whose members cannot be read by range.
+/// As [`read`].
 pub fn header(
     mut file: impl Read + Seek,
     length: u64,
     format: Format,
     name: Option<&str>,
     accept: Accept,
-) -> Result<(Contents, u64), Fault> {
+) -> Result<(Contents, Option<u64>), Fault> {
+    let name = name.unwrap_or_default();
     let (header, start) = match format {
         Format::Npy => {
             let header = npy::header(&mut file, length)?;
             let start = length - header.bytes as u64;
-            (header, start)
+            (header, Some(start))
         }
-        Format::Npz => {
-            let (found, allowed) =
-                ("a member of an archive".into(), ".npy or .safetensors, which are read by range");
-            return Err(TensorError::Format { format: ".npy", found, allowed }.into());
-        }
+        Format::Npz => npz::header(file, length, name)?,
         Format::Safetensors => {
-            safetensors::Directory::read(&mut file, length)?.find(name.unwrap_or_default())?
+            let (header, start) = safetensors::Directory::read(&mut file, length)?.find(name)?;
+            (header, Some(start))
         }
     };
     let none = Header { shape: Vec::new(), bytes: 0, ..header };

@@ -2,12 +2,17 @@
 
 use super::contents::{self, Accept, Contents, Data};
 use super::file::InputFile;
+use super::npz::{self, Uncopied};
 use super::part::{self, Part};
-use super::source::Source;
+use super::source::{Format, Source};
 use super::stored::{Fault, Stored};
-use crate::error::Error;
+use crate::error::{Error, one_line, say};
 use elsa_core::attention::MaskElements;
 use elsa_core::dtype::Elements;
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io;
+use std::path::Path;
 
 /// A tensor read from a file.
 pub struct Tensor {
@@ -15,8 +20,17 @@ pub struct Tensor {
     // Holds the advisory lock.
     file: InputFile,
     contents: Contents,
-    /// Where the elements start in the file, if they were left there.
-    start: Option<u64>,
+    left: Left,
+}
+
+/// Where elements were left.
+enum Left {
+    /// They are in memory.
+    Nowhere,
+    /// In the file, from this byte on.
+    InFile(u64),
+    /// In the member `name` of an archive, from byte `stored` on, or deflated.
+    InArchive { name: String, stored: Option<u64>, ready: OnceCell<Option<File>> },
 }
 
 impl Tensor {
@@ -29,7 +43,7 @@ impl Tensor {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::read(file.reader(), file.length(), format, name, accept);
         let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
-        Ok(Tensor { argument, file, contents, start: None })
+        Ok(Tensor { argument, file, contents, left: Left::Nowhere })
     }
 
     /// As [`Tensor::load`], of the part that `part` makes of the tensor's shape.
@@ -46,7 +60,7 @@ impl Tensor {
         let read =
             |file: &InputFile| part::read_part(file.reader(), file.length(), format, name, accept, part);
         let (file, contents) = Tensor::open(argument, source, Some(accept), read)?;
-        Ok(Tensor { argument, file, contents, start: None })
+        Ok(Tensor { argument, file, contents, left: Left::Nowhere })
     }
 
     /// The shape of the tensor at `source`, whose elements are not read.
@@ -62,12 +76,20 @@ impl Tensor {
     /// Reads the header of the tensor at `source`, and leaves its elements in the file.
     ///
     /// # Errors
-    /// As [`Tensor::load`], and an archive.
+    /// As [`Tensor::load`].
     pub fn header(argument: &'static str, source: &Source, accept: Accept) -> Result<Tensor, Error> {
         let (format, name) = (source.format, source.name.as_deref());
         let read = |file: &InputFile| contents::header(file.reader(), file.length(), format, name, accept);
         let (file, (contents, start)) = Tensor::open(argument, source, Some(accept), read)?;
-        Ok(Tensor { argument, file, contents, start: Some(start) })
+        let left = match (source.format, start) {
+            (Format::Npz, stored) => {
+                let name = name.unwrap_or_default().to_owned();
+                Left::InArchive { name, stored, ready: OnceCell::new() }
+            }
+            (_, Some(start)) => Left::InFile(start),
+            (_, None) => Left::Nowhere,
+        };
+        Ok(Tensor { argument, file, contents, left })
     }
 
     /// Opens the file of `source` and calls `read` with it.
@@ -77,33 +99,83 @@ impl Tensor {
         accept: Option<Accept>,
         read: impl FnOnce(&InputFile) -> Result<T, Fault>,
     ) -> Result<(InputFile, T), Error> {
-        let path = || source.path.clone();
-        let unread = |source| Error::Read { argument, path: path(), source };
+        let unread = |source_error| Error::Read { argument, path: source.path.clone(), source: source_error };
         let file = InputFile::open(&source.path).map_err(unread)?;
         log::debug!("reading {source} in a file of {} bytes", file.length());
         let read = read(&file);
         // What was read of a file that changed is neither the old contents nor the new.
         if !file.unchanged() {
-            return Err(Error::Changed { argument, path: path() });
+            return Err(Error::Changed { argument, path: source.path.clone() });
         }
-        let contents = read.map_err(|fault| match fault {
-            Fault::Content(source) => {
-                let source = match accept {
-                    Some(accept) => accept.narrowed(source),
-                    None => source,
-                };
-                Error::Tensor { argument, path: path(), source }
-            }
-            Fault::Io(source) => unread(source),
-            Fault::Memory(bytes) => Error::Memory { argument, bytes },
-        })?;
+        let contents = read.map_err(|fault| failed(argument, &source.path, accept, fault))?;
         Ok((file, contents))
     }
 
-    /// The file, if the elements were left there, and where they start.
+    /// Whether the elements were left in the file.
     #[must_use]
-    pub fn in_file(&self) -> Option<(&InputFile, u64)> {
-        Some((&self.file, self.start?))
+    pub fn is_left(&self) -> bool {
+        !matches!(self.left, Left::Nowhere)
+    }
+
+    /// The file in which the elements were left, and where they start; `None` if they are in memory. Those of an archive are
+    /// read once by the first call, so that their checksum is compared; deflated ones are unpacked into a file without a name
+    /// in `folder`, which the system removes with the process, whatever ends it.
+    ///
+    /// # Errors
+    /// As [`Tensor::load`], and what the file system reports of the unpacked file.
+    pub fn in_file(&self, folder: &Path) -> Result<Option<(&File, u64)>, Error> {
+        let (name, stored, ready) = match &self.left {
+            Left::Nowhere => return Ok(None),
+            Left::InFile(start) => return Ok(Some((self.file.reader(), *start))),
+            Left::InArchive { name, stored, ready } => (name, *stored, ready),
+        };
+        if ready.get().is_none() {
+            // Nobody else has set it since.
+            let _ = ready.set(self.unpacked(name, stored.is_some(), folder)?);
+        }
+        Ok(Some(match (ready.get(), stored) {
+            (Some(Some(unpacked)), _) => (unpacked, 0),
+            (_, stored) => (self.file.reader(), stored.unwrap_or(0)),
+        }))
+    }
+
+    /// Reads the elements of a member of an archive, and returns the file into which they were unpacked, unless they are
+    /// stored.
+    fn unpacked(&self, name: &str, stored: bool, folder: &Path) -> Result<Option<File>, Error> {
+        let argument = self.argument;
+        let unwritten = |source| Error::Write { argument, path: folder.to_path_buf(), source };
+        let (reader, length) = (self.file.reader(), self.file.length());
+        let (copied, file) = if stored {
+            (npz::copy(reader, length, name, io::sink()), None)
+        } else {
+            let bytes = self.shape().iter().product::<usize>() * self.dtype().size();
+            say(&one_line(&format!(
+                "--{argument}: {}#{name}: deflated: {bytes} bytes are unpacked into a file without a name in {} for the run; \
+                 numpy.savez stores instead",
+                self.path().display(),
+                folder.display()
+            )));
+            let file = tempfile::tempfile_in(folder).map_err(unwritten)?;
+            (npz::copy(reader, length, name, &file), Some(file))
+        };
+        self.unchanged()?;
+        copied.map_err(|fault| match fault {
+            Uncopied::Unread(fault) => failed(argument, self.path(), None, fault),
+            Uncopied::Unwritten(source) => unwritten(source),
+        })?;
+        Ok(file)
+    }
+
+    /// Bytes of a file into which the elements were unpacked.
+    #[must_use]
+    pub fn unpacked_bytes(&self) -> u64 {
+        match &self.left {
+            Left::InArchive { ready, .. } => match ready.get() {
+                Some(Some(file)) => file.metadata().map_or(0, |metadata| metadata.len()),
+                _ => 0,
+            },
+            _ => 0,
+        }
     }
 
     /// The element type in the file.
@@ -165,7 +237,7 @@ impl Tensor {
 
     /// The path of the file.
     #[must_use]
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         self.file.path()
     }
 
@@ -178,5 +250,21 @@ impl Tensor {
             return Ok(());
         }
         Err(Error::Changed { argument: self.argument, path: self.file.path().to_path_buf() })
+    }
+}
+
+/// The error of a file at `path` whose tensor is not read. Types that the argument takes are named, where they are known.
+fn failed(argument: &'static str, path: &Path, accept: Option<Accept>, fault: Fault) -> Error {
+    let path = path.to_path_buf();
+    match fault {
+        Fault::Content(source) => {
+            let source = match accept {
+                Some(accept) => accept.narrowed(source),
+                None => source,
+            };
+            Error::Tensor { argument, path, source }
+        }
+        Fault::Io(source) => Error::Read { argument, path, source },
+        Fault::Memory(bytes) => Error::Memory { argument, bytes },
     }
 }

@@ -3,10 +3,12 @@
 //! The library reads the archive. Two limits keep what it holds in memory small, whatever the file claims: bytes
 //! that it reads until it knows the members, and the number of members.
 
-use super::stored::{Fault, listed};
+use super::npy;
+use super::stored::{Fault, Header, listed};
 use crate::error::TensorError;
 use std::cell::Cell;
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use zip::read::ZipFile;
 use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
@@ -15,6 +17,9 @@ pub const MAX_DIRECTORY: u64 = 4 << 20;
 
 /// A member takes 46 bytes of the directory at least.
 const MAX_MEMBERS: u64 = MAX_DIRECTORY / 46;
+
+/// Bytes that are copied at once.
+const PIECE: usize = 64 << 10;
 
 /// The most bytes that a byte of deflated data makes.
 const MAX_RATIO: u64 = 1032;
@@ -29,6 +34,84 @@ pub fn member<T>(
     length: u64,
     name: &str,
     read: impl FnOnce(&mut dyn Read, u64) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    open(file, length, name, |member, file_name| {
+        let size = member.size();
+        let result = read(member, size)?;
+        // The library compares the checksum at the end.
+        match member.read(&mut [0])? {
+            0 => Ok(result),
+            _ => {
+                Err(format(format!("more data in '{file_name}' than its size"), "as many bytes as its size"))
+            }
+        }
+    })
+}
+
+/// What the member `name` says about its tensor, and where its elements start in the file; `None` if they are deflated. The
+/// elements are not read, and their checksum is not compared.
+///
+/// # Errors
+/// Those of [`member`] and of [`npy::header`].
+pub fn header(file: impl Read + Seek, length: u64, name: &str) -> Result<(Header, Option<u64>), Fault> {
+    open(file, length, name, |member, file_name| {
+        let size = member.size();
+        let header = npy::header(&mut *member, size)?;
+        let start = match (member.compression(), member.data_start()) {
+            (CompressionMethod::Stored, Some(start)) => start.checked_add(size - header.bytes as u64),
+            _ => return Ok((header, None)),
+        };
+        let end = start.and_then(|start| start.checked_add(header.bytes as u64));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= length => Ok((header, Some(start))),
+            _ => Err(format(format!("'{file_name}' beyond the end of the file"), "members inside of it")),
+        }
+    })
+}
+
+/// Reads the elements of the member `name` once, so that their checksum is compared, and writes them to `to`.
+///
+/// # Errors
+/// Those of [`member`] and of [`npy::header`], and what `to` reports.
+pub fn copy(file: impl Read + Seek, length: u64, name: &str, mut to: impl Write) -> Result<(), Uncopied> {
+    let mut unwritten = None;
+    let copied = member(file, length, name, |member, size| {
+        npy::header(&mut *member, size)?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n = match member.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if let Err(e) = to.write_all(&piece[..n]) {
+                unwritten = Some(e);
+                return Err(Fault::Io(ErrorKind::Other.into()));
+            }
+        }
+    });
+    match unwritten {
+        Some(e) => Err(Uncopied::Unwritten(e)),
+        None => copied.map_err(Uncopied::Unread),
+    }
+}
+
+/// Why elements are not copied.
+#[derive(Debug)]
+pub enum Uncopied {
+    /// The archive.
+    Unread(Fault),
+    /// What they are written to.
+    Unwritten(io::Error),
+}
+
+/// Calls `read` with the member `name` and its name in the archive.
+fn open<R: Read + Seek, T>(
+    file: R,
+    length: u64,
+    name: &str,
+    read: impl FnOnce(&mut ZipFile<'_, Bounded<'_, R>>, &str) -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     let left = Cell::new(MAX_DIRECTORY);
     let mut archive = ZipArchive::new(Bounded { file, left: &left }).map_err(refused)?;
@@ -48,16 +131,7 @@ pub fn member<T>(
         let found = format!("'{file_name}' of {size} bytes, {packed} in the file");
         return Err(format(found, "sizes that the data can have"));
     }
-    let result = read(&mut member, size).and_then(|result| {
-        // The library compares the checksum at the end.
-        match member.read(&mut [0])? {
-            0 => Ok(result),
-            _ => {
-                Err(format(format!("more data in '{file_name}' than its size"), "as many bytes as its size"))
-            }
-        }
-    });
-    result.map_err(|fault| match fault {
+    read(&mut member, &file_name).map_err(|fault| match fault {
         // The archive is complete: what ends early or cannot be inflated is the member.
         Fault::Io(e) if is_damage(&e) => {
             let found = format!("'{file_name}' with damaged data: {e}");
@@ -132,8 +206,9 @@ fn too_large() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stored::Stored;
     use super::*;
-    use std::io::{Cursor, Write};
+    use std::io::Cursor;
     use zip::write::SimpleFileOptions;
 
     /// An archive of the given members.
@@ -146,7 +221,7 @@ mod tests {
         zip.finish().unwrap().into_inner()
     }
 
-    fn open(file: &[u8], name: &str) -> Result<Vec<u8>, Fault> {
+    fn contents(file: &[u8], name: &str) -> Result<Vec<u8>, Fault> {
         member(Cursor::new(file), file.len() as u64, name, |member, size| {
             let mut bytes = vec![0; size as usize];
             member.read_exact(&mut bytes)?;
@@ -155,7 +230,7 @@ mod tests {
     }
 
     fn complaint(file: &[u8], name: &str) -> String {
-        match open(file, name) {
+        match contents(file, name) {
             Err(Fault::Content(error)) => error.to_string(),
             other => panic!("{other:?}"),
         }
@@ -165,12 +240,40 @@ mod tests {
     fn members_are_found_with_and_without_their_extension() {
         for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
             let file = archive(&[("a.npy", &[1; 5000]), ("b", b"two"), ("b.c.npy", b"three")], method);
-            assert_eq!(open(&file, "a").unwrap(), [1; 5000]);
-            assert_eq!(open(&file, "a.npy").unwrap(), [1; 5000]);
-            assert_eq!(open(&file, "b").unwrap(), b"two");
-            assert_eq!(open(&file, "b.c").unwrap(), b"three");
+            assert_eq!(contents(&file, "a").unwrap(), [1; 5000]);
+            assert_eq!(contents(&file, "a.npy").unwrap(), [1; 5000]);
+            assert_eq!(contents(&file, "b").unwrap(), b"two");
+            assert_eq!(contents(&file, "b.c").unwrap(), b"three");
             let error = complaint(&file, "c");
             assert!(error.contains("'c'") && error.contains("allowed: a, b, b.c"), "{error}");
+        }
+    }
+
+    #[test]
+    fn stored_elements_are_found_in_the_file() {
+        let mut array = Vec::new();
+        npy::write_header(&mut array, Stored::F32, &[3, 5]).unwrap();
+        array.extend((0..60).collect::<Vec<u8>>());
+        let at = |file: &[u8]| header(Cursor::new(file), file.len() as u64, "k");
+        let stored = archive(&[("a.npy", &[1; 77]), ("k.npy", &array)], CompressionMethod::Stored);
+        // What precedes an archive moves all of it.
+        for before in [0, 1000] {
+            let file = [vec![7; before], stored.clone()].concat();
+            let (found, start) = at(&file).unwrap();
+            assert_eq!((found.dtype, &found.shape[..], found.bytes), (Stored::F32, &[3, 5][..], 60));
+            assert_eq!(file[start.unwrap() as usize..][..60], array[array.len() - 60..]);
+        }
+        let deflated = archive(&[("k.npy", &array)], CompressionMethod::Deflated);
+        assert_eq!(at(&deflated).unwrap().1, None);
+        // Whatever a byte of the file becomes, the elements lie in it.
+        for place in 0..stored.len() {
+            for byte in (0..=255).step_by(13 * STEP) {
+                let mut bad = stored.clone();
+                bad[place] = byte;
+                if let Ok((found, Some(start))) = at(&bad) {
+                    assert!(start as usize + found.bytes <= bad.len(), "{place} {byte}");
+                }
+            }
         }
     }
 
@@ -200,7 +303,7 @@ mod tests {
             for byte in (0..=255).step_by(STEP) {
                 let mut bad = file.clone();
                 bad[at] = byte;
-                if let Err(fault) = open(&bad, "a") {
+                if let Err(fault) = contents(&bad, "a") {
                     assert!(matches!(fault, Fault::Content(_)), "{at} {byte}: {fault:?}");
                 }
             }

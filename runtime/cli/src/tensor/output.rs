@@ -77,12 +77,35 @@ pub struct Prepared {
     pub direct: Option<File>,
     /// Its format.
     pub format: Format,
+    /// What the file holds before it is replaced; `.safetensors` only.
+    pub kept: Option<Kept>,
+    /// Tensor name and number of each output in it, as they were added.
+    pub members: Vec<(String, usize)>,
+}
+
+impl Prepared {
+    /// What tells this file from others, and from itself with other tensors, in a line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} {}", self.argument, self.path.display());
+        if self.format == Format::Safetensors {
+            let names: Vec<&str> = self.members.iter().map(|(name, _)| name.as_str()).collect();
+            text += &format!(" {names:?}");
+        }
+        if let Some(kept) = &self.kept {
+            text += &format!(" over {}", kept.file.stamp());
+        }
+        text
+    }
 }
 
 /// A file whose tensors are kept.
-struct Kept {
-    file: InputFile,
-    directory: Directory,
+#[derive(Debug)]
+pub struct Kept {
+    /// The file.
+    pub file: InputFile,
+    /// Its header.
+    pub directory: Directory,
 }
 
 struct Target {
@@ -173,21 +196,15 @@ impl Writer {
 
     /// The prepared files, in the order in which they were added, for a caller that writes them itself and
     /// replaces their targets.
-    ///
-    /// # Errors
-    /// A target of which a part is kept, or that holds several outputs.
-    pub fn prepared(self) -> Result<Vec<Prepared>, Error> {
+    #[must_use]
+    pub fn prepared(self) -> Vec<Prepared> {
         let each = self.targets.into_iter().map(|target| {
-            let Target { argument, path, sink, format, .. } = target;
-            if format == Format::Safetensors {
-                let found = format!("{} in a streamed run", path.display());
-                return Err(Error::Argument { argument, found, allowed: "path.npy".into() });
-            }
+            let Target { argument, path, sink, format, kept, members } = target;
             let (temporary, direct) = match sink {
                 Sink::Replace(temporary) => (Some(temporary), None),
                 Sink::Direct(file) => (None, Some(file)),
             };
-            Ok(Prepared { argument, path, temporary, direct, format })
+            Prepared { argument, path, temporary, direct, format, kept, members }
         });
         each.collect()
     }

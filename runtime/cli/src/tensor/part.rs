@@ -1,6 +1,7 @@
 //! Parts of tensors: some of the indices along some axes, read without the rest.
 
 use super::contents::{self, Accept, Contents};
+use super::npz::Uncopied;
 use super::source::Format;
 use super::stored::{Fault, Header};
 use super::{npy, npz, safetensors};
@@ -85,12 +86,7 @@ pub fn shape(
     let name = name.unwrap_or_default();
     match format {
         Format::Npy => Ok(npy::header(&mut file, length)?.shape),
-        Format::Npz => npz::member(file, length, name, |member, length| {
-            let header = npy::header(member, length)?;
-            // The library compares the checksum where the data end.
-            io::copy(member, &mut io::sink())?;
-            Ok(header.shape)
-        }),
+        Format::Npz => Ok(npz::header(file, length, name)?.0.shape),
         Format::Safetensors => {
             Ok(safetensors::Directory::read(&mut file, length)?.find(name).map(|(header, _)| header.shape)?)
         }
@@ -98,7 +94,7 @@ pub fn shape(
 }
 
 /// As [`read`](super::read), of the part that `part` makes of the tensor's shape. Of an `.npy` or a `.safetensors` file only
-/// that is read. A member of an `.npz` file, which may be deflated, is read as a whole first.
+/// that is read. A stored member of an `.npz` file passes once for its checksum, and a deflated one is read as a whole first.
 ///
 /// # Errors
 /// As [`read`](super::read).
@@ -118,6 +114,13 @@ pub fn read_part(
             select(file, start, header, accept, part)
         }
         Format::Npz => {
+            if let (header, Some(start)) = npz::header(&mut file, length, name)? {
+                npz::copy(&mut file, length, name, io::sink()).map_err(|fault| match fault {
+                    Uncopied::Unread(fault) => fault,
+                    Uncopied::Unwritten(e) => e.into(),
+                })?;
+                return select(file, start, header, accept, part);
+            }
             let (header, bytes) = npz::member(file, length, name, |member, length| {
                 let header = npy::header(member, length)?;
                 let mut bytes = Vec::new();

@@ -180,64 +180,113 @@ impl<'de> Deserialize<'de> for Texts {
 pub type Named<'a> = (&'a str, Stored, &'a [usize], &'a [u8]);
 
 /// Where the elements of a tensor come from.
-enum Origin<'a> {
-    Memory(&'a [u8]),
-    /// The offset in the file that is kept.
-    File(u64),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The new tensor of this number.
+    New(usize),
+    /// This byte of the file that is kept.
+    Kept(u64),
+}
+
+/// The elements of a tensor in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where they start in the file.
+    pub start: u64,
+    /// Their number of bytes.
+    pub bytes: u64,
+    /// Where they come from.
+    pub from: Origin,
+}
+
+/// A file before its elements are there.
+#[derive(Debug)]
+pub struct Form {
+    /// Its first bytes.
+    pub header: Vec<u8>,
+    /// Its tensors, one after the other up to its end.
+    pub pieces: Vec<Piece>,
+    /// Bytes of the file.
+    pub length: u64,
+}
+
+impl Form {
+    /// The form of a file that holds `tensors`, given by name, type and shape, and those of `kept` that have other names, with
+    /// the text of `kept`.
+    ///
+    /// # Errors
+    /// A header above [`MAX_HEADER`], and a shape that no memory can hold.
+    pub fn new(kept: Option<&Directory>, tensors: &[(&str, Stored, &[usize])]) -> io::Result<Form> {
+        let old = kept.into_iter().flat_map(|directory| {
+            let names = directory.tensors.offset_keys().into_iter();
+            names.filter_map(|name| {
+                let info = directory.tensors.info(&name)?.clone();
+                let from = Origin::Kept(directory.start + info.data_offsets.0 as u64);
+                Some((name, info, from))
+            })
+        });
+        let mut all: Vec<(String, TensorInfo, Origin)> =
+            old.filter(|(name, ..)| tensors.iter().all(|(new, ..)| new != name)).collect();
+        for (i, &(name, dtype, shape)) in tensors.iter().enumerate() {
+            let sizes: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            let (shape, bytes) = byte_length(dtype, &sizes).map_err(io::Error::other)?;
+            let info = TensorInfo { dtype: file_type(dtype), shape, data_offsets: (0, bytes) };
+            all.push((name.to_string(), info, Origin::New(i)));
+        }
+        // Large types first, so that all are aligned.
+        all.sort_by(|(a, x, _), (b, y, _)| y.dtype.cmp(&x.dtype).then_with(|| a.cmp(b)));
+        let mut end = 0;
+        for (_, info, _) in &mut all {
+            let bytes = info.data_offsets.1 - info.data_offsets.0;
+            info.data_offsets = (end, end + bytes);
+            end += bytes;
+        }
+        let text = kept.and_then(|directory| directory.text.as_deref());
+        let mut json = serde_json::to_vec(&Written { text, tensors: &all })?;
+        json.resize(json.len().next_multiple_of(8), b' ');
+        if json.len() > MAX_HEADER {
+            return Err(io::Error::other(format!("a header of {} bytes; allowed: {MAX_HEADER}", json.len())));
+        }
+        let header = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
+        let start = header.len() as u64;
+        let pieces = all.iter().map(|(_, info, from)| {
+            let (first, end) = info.data_offsets;
+            Piece { start: start + first as u64, bytes: (end - first) as u64, from: *from }
+        });
+        Ok(Form { pieces: pieces.collect(), length: start + end as u64, header })
+    }
+}
+
+/// Copies `bytes` bytes of a kept file, from byte `at` on, to `writer`.
+///
+/// # Errors
+/// What reading and writing report, and a file that ends early.
+pub fn keep(mut file: impl Read + Seek, at: u64, bytes: u64, writer: &mut impl Write) -> io::Result<()> {
+    file.seek(SeekFrom::Start(at))?;
+    match io::copy(&mut file.take(bytes), writer)? < bytes {
+        true => Err(io::ErrorKind::UnexpectedEof.into()),
+        false => Ok(()),
+    }
 }
 
 /// Writes a file that holds `tensors`, and those of `kept` that have other names, with the text of `kept`.
 ///
 /// # Errors
-/// What writing and reading report, a kept file that ends early, and a header above [`MAX_HEADER`].
+/// What writing and reading report, a kept file that ends early, and those of [`Form::new`].
 pub fn write<R: Read + Seek>(
     writer: &mut impl Write,
     kept: Option<(&Directory, R)>,
     tensors: &[Named<'_>],
 ) -> io::Result<()> {
     let (kept, mut file) = kept.unzip();
-    let old = kept.into_iter().flat_map(|directory| {
-        let names = directory.tensors.offset_keys().into_iter();
-        names.filter_map(|name| {
-            let info = directory.tensors.info(&name)?.clone();
-            let from = Origin::File(directory.start + info.data_offsets.0 as u64);
-            Some((name, info, from))
-        })
-    });
-    let old = old.filter(|(name, ..)| tensors.iter().all(|(new, ..)| new != name));
-    let new = tensors.iter().map(|&(name, dtype, shape, bytes)| {
-        let info =
-            TensorInfo { dtype: file_type(dtype), shape: shape.to_vec(), data_offsets: (0, bytes.len()) };
-        (name.to_string(), info, Origin::Memory(bytes))
-    });
-    let mut all: Vec<(String, TensorInfo, Origin<'_>)> = old.chain(new).collect();
-    // Large types first, so that all are aligned.
-    all.sort_by(|(a, x, _), (b, y, _)| y.dtype.cmp(&x.dtype).then_with(|| a.cmp(b)));
-    let mut end = 0;
-    for (_, info, _) in &mut all {
-        let bytes = info.data_offsets.1 - info.data_offsets.0;
-        info.data_offsets = (end, end + bytes);
-        end += bytes;
-    }
-    let text = kept.and_then(|directory| directory.text.as_deref());
-    let mut header = serde_json::to_vec(&Written { text, tensors: &all })?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    if header.len() > MAX_HEADER {
-        return Err(io::Error::other(format!("a header of {} bytes; allowed: {MAX_HEADER}", header.len())));
-    }
-    writer.write_all(&(header.len() as u64).to_le_bytes())?;
-    writer.write_all(&header)?;
-    for (_, info, from) in &all {
-        let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
-        match (from, &mut file) {
-            (Origin::Memory(bytes), _) => writer.write_all(bytes)?,
-            (Origin::File(start), Some(file)) => {
-                file.seek(SeekFrom::Start(*start))?;
-                if io::copy(&mut file.take(bytes), writer)? < bytes {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
-            (Origin::File(_), None) => {}
+    let shapes: Vec<_> = tensors.iter().map(|&(name, dtype, shape, _)| (name, dtype, shape)).collect();
+    let form = Form::new(kept, &shapes)?;
+    writer.write_all(&form.header)?;
+    for piece in &form.pieces {
+        match (piece.from, &mut file) {
+            (Origin::New(i), _) => writer.write_all(tensors.get(i).map_or(&[], |(.., bytes)| bytes))?,
+            (Origin::Kept(at), Some(file)) => keep(file, at, piece.bytes, writer)?,
+            (Origin::Kept(_), None) => {}
         }
     }
     Ok(())
@@ -259,7 +308,7 @@ fn file_type(dtype: Stored) -> Dtype {
 /// A header to write.
 struct Written<'a> {
     text: Option<&'a RawValue>,
-    tensors: &'a [(String, TensorInfo, Origin<'a>)],
+    tensors: &'a [(String, TensorInfo, Origin)],
 }
 
 impl Serialize for Written<'_> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Desk, elsa_with, emulated, noise, wait_for};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
@@ -114,8 +115,128 @@ fn types_of_files_are_those_of_runs_in_memory() {
     desk.ok(&format!("{line} --out @y0.npy"));
     desk.ok(&format!("{line} --out @y1.npy --host-budget 64MiB"));
     same(&desk, "y0.npy", "y1.npy");
-    let output = desk.call(&format!("{line} --out @y.safetensors#y --host-budget 64MiB"));
-    assert!(output.status.code() == Some(2) && said(&output).contains("--out"), "{}", said(&output));
+    // Into the file of the inputs, which keeps the others, and whose q is replaced.
+    for (name, extra) in [("a", ""), ("b", "--host-budget 64MiB")] {
+        std::fs::copy(desk.path("in.safetensors"), desk.path(&format!("{name}.safetensors"))).unwrap();
+        let line = line.replace("@in.", &format!("@{name}."));
+        desk.ok(&format!("{line} --out @{name}.safetensors#q --lse-out @{name}.safetensors#lse {extra}"));
+    }
+    same(&desk, "a.safetensors", "b.safetensors");
+    assert_eq!(
+        desk.list(),
+        ["a.safetensors", "b.safetensors", "in.safetensors", "k.npy", "q.npy", "v.npy", "y0.npy", "y1.npy"]
+    );
+}
+
+/// An archive of arrays.
+fn archive(desk: &Desk, name: &str, arrays: &[&str], method: zip::CompressionMethod) {
+    let file = std::fs::File::create(desk.path(name)).unwrap();
+    let mut zip = zip::ZipWriter::new(file);
+    for array in arrays {
+        let options = zip::write::SimpleFileOptions::default().compression_method(method);
+        zip.start_file(format!("{array}.npy"), options).unwrap();
+        zip.write_all(&std::fs::read(desk.path(&format!("{array}.npy"))).unwrap()).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+#[test]
+fn members_of_archives_are_read_by_range_or_unpacked() {
+    let desk = desk(300, 1700);
+    let names = ["q", "k", "v"];
+    archive(&desk, "stored.npz", &names, zip::CompressionMethod::Stored);
+    archive(&desk, "deflated.npz", &names, zip::CompressionMethod::Deflated);
+    desk.ok(&format!("run {INPUTS} --out @y0.npy"));
+    let line = |name: &str| {
+        format!(
+            "run --q @{name}.npz#q --k @{name}.npz#k --v @{name}.npz#v --threads 2 --out @y1.npy --eta 0.1"
+        )
+    };
+    let budget = smallest(&desk, &line("stored"), 800_000);
+    for (name, unpacked) in [("stored", 0), ("deflated", 4 * (4 * 300 * 16 + 2 * 1700 * 24))] {
+        let output = desk.call(&format!("{} --host-budget {budget} --json", line(name)));
+        let text = said(&output);
+        assert!(output.status.success() && text.contains("--k: ") == (unpacked > 0), "{text}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["unpacked_bytes"].as_u64(), Some(unpacked), "{report}");
+        assert!(report["peak_rss_bytes"].as_u64().unwrap() <= budget as u64, "{report}");
+        same(&desk, "y0.npy", "y1.npy");
+        std::fs::remove_file(desk.path("y1.npy")).unwrap();
+    }
+    // What is unpacked leaves nothing behind.
+    assert_eq!(desk.list(), ["deflated.npz", "k.npy", "q.npy", "stored.npz", "v.npy", "y0.npy"]);
+    // A budget that is too small is told before anything is unpacked, and damage before anything is computed.
+    let output = desk.call(&format!("{} --host-budget 1MiB", line("deflated")));
+    assert!(output.status.code() == Some(2) && !said(&output).contains("unpacked"), "{}", said(&output));
+    for name in ["stored", "deflated"] {
+        let path = desk.path(&format!("{name}.npz"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[5000] ^= 0x55;
+        std::fs::write(&path, bytes).unwrap();
+        let output = desk.call(&format!("{} --host-budget {budget}", line(name)));
+        let text = said(&output);
+        assert!(output.status.code() == Some(2) && text.contains("damaged"), "{name}: {text}");
+        assert!(!desk.path("y1.npy").exists());
+    }
+}
+
+#[test]
+fn the_certificate_is_that_in_memory() {
+    let desk = desk(900, 1700);
+    // What no row attends is not read for the answer, but counts for the certificate as it does in memory.
+    let mut mask = noise(4, 900 * 1700);
+    mask[1650] = 7.5;
+    desk.f32("mask.npy", &[900, 1700], &mask);
+    for extra in ["", "--causal=top-left --mask @mask.npy", "--causal --window 200,0 --bias @mask.npy"] {
+        let line = format!("run {INPUTS} {extra} --certificate --out");
+        let want = desk.ok(&format!("{line} @y0.npy"));
+        assert!(want.contains(r#""claim":"rigorous""#), "{want}");
+        let budget = smallest(&desk, &format!("{line} @y1.npy"), 500_000);
+        let found = desk.ok(&format!("{line} @y1.npy --host-budget {budget} --eta 0.1 --json"));
+        let (certificate, report) = found.split_once('\n').unwrap();
+        assert_eq!(certificate, want.trim_end(), "{extra}");
+        let report: serde_json::Value = serde_json::from_str(report).unwrap();
+        assert!(report["units"].as_u64().unwrap() > 1, "{report}");
+        same(&desk, "y0.npy", "y1.npy");
+    }
+}
+
+#[test]
+fn a_run_into_safetensors_goes_on_where_it_was_killed() {
+    if emulated() {
+        return;
+    }
+    let desk = desk(1300, 600);
+    let line = format!("run {INPUTS} --causal");
+    let into = |name: &str| format!("--out @{name}.safetensors#y --lse-out @{name}.safetensors#lse");
+    let old = [7u8; 24];
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F64, vec![3], &old).unwrap();
+    let before = safetensors::serialize([("old", view)], None).unwrap();
+    for name in ["a", "b"] {
+        std::fs::write(desk.path(&format!("{name}.safetensors")), &before).unwrap();
+    }
+    desk.ok(&format!("{line} {}", into("a")));
+    let budget = smallest(&desk, &format!("{line} {}", into("b")), 500_000);
+    let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
+    let folder = desk.0.path().to_str().unwrap();
+    let words: Vec<String> =
+        line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
+    let target = desk.path("b.safetensors");
+    for at in ["1", "4"] {
+        std::fs::write(&target, &before).unwrap();
+        assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", at)]).status.success());
+        assert_eq!(std::fs::read(&target).unwrap(), before);
+        let output = elsa_with(&words, &[]);
+        assert!(output.status.success() && said(&output).contains("goes on after"), "{}", said(&output));
+        same(&desk, "a.safetensors", "b.safetensors");
+        assert!(!desk.list().iter().any(|name| name.contains("elsa")), "{:?}", desk.list());
+    }
+    // What was kept is another file by now.
+    std::fs::write(&target, &before).unwrap();
+    assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "2")]).status.success());
+    std::fs::write(&target, [&before[..], b""].concat()).unwrap();
+    let output = elsa_with(&words, &[]);
+    assert!(output.status.code() == Some(2) && said(&output).contains("another run"), "{}", said(&output));
 }
 
 #[test]
@@ -221,7 +342,7 @@ fn what_cannot_be_streamed_is_refused() {
     for (extra, status, word) in [
         ("--host-budget 1MiB", 2, "--host-budget: 1048576 bytes; allowed: at least "),
         ("--host-budget 900000GiB", 2, "--host-budget"),
-        ("--host-budget 64MiB --certificate", 2, "--certificate"),
+        ("--host-budget 64MiB --certificate --resume", 2, "--certificate: given with --resume"),
         ("--host-budget 64MiB --eta 0", 2, "--eta"),
         ("--host-budget 64MiB --eta -1", 2, "--eta"),
         ("--host-budget 64MiB --budget 1MiB", 2, "--budget"),

@@ -8,7 +8,8 @@
 //!    the last that one of its rows may attend. What lies in a buffer beyond that says nothing of the answer.
 //! 2. *Tasks measure what they read*, just before they do, so that memory is waited for once: their own queries, and a part
 //!    of the keys and values of their head, which its tasks share out. Outputs are measured where they have been written.
-//!    Masks and biases are dense, and shared out among all tasks.
+//!    Masks and biases are dense, and shared out among all tasks. Where keys pass in chunks, tasks share out those of a
+//!    chunk, and every unit of rows measures what passes it.
 //! 3. *Each worker has a record* in its region of the workspace. Records are joined by maxima, so that no order matters.
 
 use super::context::{Context, Shared, Task, tiles_per_task};
@@ -16,7 +17,8 @@ use super::stage::for_past_and_new;
 use elsa_core::attention::measured::{
     MEASURED, MEASURED_BIAS, MEASURED_KEY, MEASURED_MASK, MEASURED_OUTPUT, MEASURED_QUERY, larger,
 };
-use elsa_core::attention::{MaskKind, Operand};
+use elsa_core::attention::{MaskKind, Operand, Problem};
+use elsa_core::dtype::DType;
 use elsa_kernels::attention::MeasuredRows;
 use std::ops::Range;
 
@@ -64,16 +66,43 @@ pub(super) unsafe fn join(c: &Context<'_>, workers: usize) {
 /// - No other worker has this worker number, whose record is initialized.
 pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize) {
     let (c, sequence) = (shared.context, task.sequence);
-    let (to, functions) = (record(c, worker), &c.kernel.measure);
-    // SAFETY: the same clauses.
-    unsafe { rows(c, task, Operand::Query, to.add(MEASURED_QUERY)) };
     let tiles = c.choice.tiling(sequence.queries).count();
     let (group, groups) =
         (task.tiles.start / tiles_per_task(c.choice), tiles.div_ceil(tiles_per_task(c.choice)));
     let heads = c.problem.heads() / c.problem.kv_heads();
+    // SAFETY: the same clauses; the call has all keys.
+    unsafe {
+        queries(c, task, worker);
+        keys(c, task, [task.head % heads * groups + group, heads * groups], worker);
+    }
+    for operand in [Operand::Mask, Operand::Bias] {
+        let Some(memory) = c.problem.memory(operand) else { continue };
+        let part = piece(&(0..memory.elements), task.number, shared.count());
+        let data = c.tensor(operand).data.wrapping_add(part.start * memory.element_size).cast_const();
+        // SAFETY: the elements lie in the tensor, which is present (*inputs*); the same clauses.
+        unsafe { addends(c, operand, data, part.len(), worker) };
+    }
+}
+
+/// Measures the queries of a task.
+///
+/// # Safety
+/// - As for [`inputs`].
+pub(super) unsafe fn queries(c: &Context<'_>, task: &Task<'_>, worker: usize) {
+    // SAFETY: the same clauses.
+    unsafe { rows(c, task, Operand::Query, record(c, worker).add(MEASURED_QUERY)) };
+}
+
+/// Measures part `i` of `n` of the keys and values of the pass that some row of the task's sequence may attend.
+///
+/// # Safety
+/// - As for [`inputs`].
+pub(super) unsafe fn keys(c: &Context<'_>, task: &Task<'_>, [i, n]: [usize; 2], worker: usize) {
+    let (to, functions, sequence) = (record(c, worker), &c.kernel.measure, task.sequence);
     let kv_head = c.problem.kv_head(task.head);
     let (any, _) = sequence.ranges(0..sequence.queries);
-    let keys = piece(&any, task.head % heads * groups + group, heads * groups);
+    let here = any.start.max(c.pass.keys.start)..any.end.min(c.pass.keys.end);
+    let keys = piece(&here, i, n);
     for (past, new, function, place) in [
         (Operand::PastKey, Operand::Key, functions.norms, MEASURED_KEY),
         (Operand::PastValue, Operand::Value, functions.channels, MEASURED),
@@ -87,27 +116,43 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
                 rows: count,
                 dim: tensor.view.dim(),
             };
-            // SAFETY: the rows lie in the sequence (*inputs*). A record has a number for each channel of the values
-            // (layout); *kernel*.
+            // SAFETY: the rows lie in the sequence and in the pass (*inputs*). A record has a number for each channel of
+            // the values (layout); *kernel*.
             unsafe { function(&rows, to.add(place)) };
         });
     }
-    let spec = c.problem.spec();
-    let of_mask = spec.mask.and_then(|mask| match mask.kind() {
-        MaskKind::Bool => None,
-        MaskKind::Additive(dtype) => Some(dtype),
-    });
-    let of_bias = spec.bias.map(|bias| bias.dtype());
-    for (operand, dtype, place) in
-        [(Operand::Mask, of_mask, MEASURED_MASK), (Operand::Bias, of_bias, MEASURED_BIAS)]
-    {
-        let (Some(dtype), Some(memory)) = (dtype, c.problem.memory(operand)) else { continue };
-        let part = piece(&(0..memory.elements), task.number, shared.count());
-        let data = c.tensor(operand).data.wrapping_add(part.start * dtype.size()).cast_const();
-        let rows = MeasuredRows { data, dtype, stride: 0, rows: 1, dim: part.len() };
-        // SAFETY: the elements lie in the tensor, which is present (*inputs*), and the place in the record; *kernel*.
-        unsafe { (functions.addends)(&rows, to.add(place)) };
+}
+
+/// The type of the numbers that `operand`, a mask or a bias, adds to scores; `None` if it adds none.
+pub(super) fn added_type(problem: &Problem, operand: Operand) -> Option<DType> {
+    let spec = problem.spec();
+    match operand {
+        Operand::Mask => match spec.mask?.kind() {
+            MaskKind::Bool => None,
+            MaskKind::Additive(dtype) => Some(dtype),
+        },
+        Operand::Bias => spec.bias.map(|bias| bias.dtype()),
+        _ => None,
     }
+}
+
+/// Measures `count` elements of the mask or the bias at `data`.
+///
+/// # Safety
+/// - *kernel* of [`Context`], and *workspace*. No other worker has this worker number, whose record is initialized.
+/// - `count` elements of the operand's type are readable at `data`, which is aligned to one.
+pub(super) unsafe fn addends(
+    c: &Context<'_>,
+    operand: Operand,
+    data: *const u8,
+    count: usize,
+    worker: usize,
+) {
+    let place = if operand == Operand::Mask { MEASURED_MASK } else { MEASURED_BIAS };
+    let Some(dtype) = added_type(c.problem, operand) else { return };
+    let rows = MeasuredRows { data, dtype, stride: 0, rows: 1, dim: count };
+    // SAFETY: the elements are readable (clause), and the place lies in the record; *kernel*.
+    unsafe { (c.kernel.measure.addends)(&rows, record(c, worker).add(place)) };
 }
 
 /// Measures the output of a task that has been computed.
@@ -117,6 +162,19 @@ pub(super) unsafe fn inputs(shared: &Shared<'_>, task: &Task<'_>, worker: usize)
 pub(super) unsafe fn output(c: &Context<'_>, task: &Task<'_>, worker: usize) {
     // SAFETY: the same clauses.
     unsafe { rows(c, task, Operand::Output, record(c, worker).add(MEASURED_OUTPUT)) };
+}
+
+/// Writes the joined records of the workers to `to`, which has as many numbers as a record at most.
+///
+/// # Safety
+/// - As for [`join`].
+pub(super) unsafe fn joined(c: &Context<'_>, workers: usize, to: &mut [f32]) {
+    // SAFETY: the same clauses.
+    unsafe { join(c, workers) };
+    for (i, to) in to.iter_mut().enumerate().take(c.layout.measured.len) {
+        // SAFETY: the number lies in the record of worker zero, and no worker is at work (clauses).
+        *to = unsafe { record(c, 0).add(i).read() };
+    }
 }
 
 /// Measures the rows of a task's queries in `operand`, if the call has it.

@@ -7,7 +7,7 @@
 use super::context::{Context, Pass, Task, Tensor};
 use super::kept::Kept;
 use super::plan::CpuPlan;
-use super::walk;
+use super::{measure, walk};
 use crate::cpu::memory::{Bytes, Memory};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
@@ -85,6 +85,36 @@ impl Resident {
         self.table.touch();
     }
 
+    /// Measures a piece of a mask or a bias for the certificate of the run: the elements in the first `bytes` bytes of
+    /// `piece`, or those of the table. The plan certifies.
+    pub fn measure(
+        &mut self,
+        plan: &CpuPlan,
+        problem: &Problem,
+        operand: Operand,
+        piece: Option<(&Bytes, usize)>,
+    ) {
+        let Some(dtype) = measure::added_type(problem, operand) else { return };
+        let (base, _) = self.memory.lines();
+        let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
+        let (data, bytes) = match piece {
+            Some((piece, bytes)) => (piece.data(), bytes.min(piece.as_slice().len())),
+            None => (self.table.data(), self.table.as_slice().len()),
+        };
+        // SAFETY: the elements lie in the bytes, which are aligned to a line. No worker is at work, so worker zero's record is
+        // nobody else's, and memory is zero until it is written. The workspace has the plan's layout, and the instruction set
+        // of its kernel is present, which the engine ensures.
+        unsafe { measure::addends(&context, operand, data.cast_const(), bytes / dtype.size(), 0) };
+    }
+
+    /// Writes what the run measured to `record`: as many numbers as the plan's layout has for it.
+    pub fn measured(&mut self, plan: &CpuPlan, problem: &Problem, record: &mut [f32]) {
+        let (base, _) = self.memory.lines();
+        let context = Context::of(plan, problem, Operands::from_fn(|_| Tensor::NONE), base);
+        // SAFETY: no worker is at work, records are initialized from the start on, and the workspace has the plan's layout.
+        unsafe { measure::joined(&context, plan.choice.workers, record) };
+    }
+
     /// Computes a pass: what the keys of a chunk add to the states of a unit, and its outputs if the pass ends it.
     /// `self.sequences` are those of the unit. `begins` says whether the unit's queries are in the chunk.
     ///
@@ -143,10 +173,24 @@ impl Resident {
                 number,
                 resident: Some((sequence * unit.heads.len() + head) * tiles + inside),
             };
+            // Heads of the unit that share the key head of the task.
+            let sharing = (problem.heads() / problem.kv_heads()).min(unit.heads.len());
+            let share = [head % sharing * groups + number % groups, sharing * groups];
             // SAFETY: what a caller ensures are the invariants of the context. The pool gives each task to one worker, and each
             // worker has its own number. Tasks have different tiles of the resident ones, of which the layout has as many
-            // as the largest unit.
-            unsafe { walk::attend(c, &task, worker) };
+            // as the largest unit. Records are zero until they are written.
+            unsafe {
+                if c.choice.certify {
+                    if begins {
+                        measure::queries(c, &task, worker);
+                    }
+                    measure::keys(c, &task, share, worker);
+                }
+                walk::attend(c, &task, worker);
+                if c.choice.certify && ends {
+                    measure::output(c, &task, worker);
+                }
+            }
         })
     }
 }

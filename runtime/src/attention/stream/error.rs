@@ -56,6 +56,12 @@ pub enum StreamError {
         /// Number of units.
         units: usize,
     },
+    /// A run that certifies goes on where another one stopped.
+    #[error("first unit: {found}; allowed: 0 in a run that certifies, which measures every unit itself")]
+    Unmeasured {
+        /// The unit asked for.
+        found: usize,
+    },
     /// The system refused memory.
     #[error("{bytes} bytes of memory were refused by the system")]
     Memory {

@@ -6,6 +6,7 @@
 //! of half the segments, then half a task. Behind the finest division there are forms with fewer workers and narrower
 //! tiles. Kernel, block and segment stay, and with them every bit.
 
+use super::certificate::StreamCertificate;
 use super::error::StreamError;
 use super::memory::{StreamMemory, allocated};
 use super::plan::{StreamOptions, StreamPlan};
@@ -24,6 +25,8 @@ pub struct FittedStream {
     plan: StreamPlan,
     memory: StreamMemory,
     fit: StreamFit,
+    /// Whether a run has measured tensors in this memory.
+    measured: bool,
 }
 
 impl FittedStream {
@@ -50,6 +53,26 @@ impl FittedStream {
         sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
+        self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
+    }
+
+    /// As [`StreamPlan::run_certified`], without an allocation of the size of a tensor. Later runs of a plan that certifies
+    /// allocate their memory anew.
+    ///
+    /// # Errors
+    /// As [`StreamPlan::run_certified`], but for memory.
+    pub fn run_certified(
+        &mut self,
+        lengths: &Lengths<'_>,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
+        from: usize,
+    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
+        let measures = self.plan.choice().cpu.certify;
+        if measures && std::mem::replace(&mut self.measured, true) {
+            // Records hold what earlier runs have measured.
+            self.memory = StreamMemory::new(&self.plan)?;
+        }
         self.plan.run_in(&mut self.memory, lengths, source, sink, from)
     }
 }
@@ -175,6 +198,6 @@ impl Search<'_> {
             task_rows: plan.resident_rows().div_ceil(n_cap.max(1)),
             refused,
         };
-        FittedStream { plan, memory, fit }
+        FittedStream { plan, memory, fit, measured: false }
     }
 }

@@ -17,6 +17,8 @@ const SPARE: u64 = 1 << 20;
 pub struct StreamMemory {
     pub resident: Resident,
     pub buffers: [Bytes; 2],
+    /// What a run that certifies measures.
+    pub record: Vec<f32>,
 }
 
 /// Bytes that a run with this account allocates.
@@ -36,7 +38,10 @@ impl StreamMemory {
         let [Some(one), Some(two)] = [frame.chunk; 2].map(Bytes::zeroed) else { return Err(refused()) };
         let (rows, table) = (frame.rows, choice.table_bytes(problem));
         let resident = Resident::new(&plan.cpu, rows, table, choice.sequences).ok_or_else(refused)?;
-        let mut memory = StreamMemory { resident, buffers: [one, two] };
+        let (mut record, numbers) = (Vec::new(), plan.cpu.layout.measured.len);
+        record.try_reserve_exact(numbers).map_err(|_| refused())?;
+        record.resize(numbers, 0.0);
+        let mut memory = StreamMemory { resident, buffers: [one, two], record };
         memory.resident.touch();
         memory.buffers.iter_mut().for_each(Bytes::touch);
         if available_memory().is_some_and(|available| available.bytes < SPARE) {

@@ -13,7 +13,9 @@
 //! 3. *The run* ([`run`]) has the chunks of all units pass through two buffers.
 //! 4. *Everything is allocated before the first product* ([`memory`]). Where the system refuses, the plan is made anew with
 //!    fewer resident rows ([`fit`]), as on a GPU ([`guard`](super::guard)).
+//! 5. *A certificate* ([`certificate`]) is made of maxima over what passes, whose order and repetition change nothing.
 
+pub mod certificate;
 mod cuda;
 pub mod error;
 pub mod fit;

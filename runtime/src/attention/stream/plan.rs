@@ -8,6 +8,7 @@ use crate::cpu::limits::available_memory;
 use crate::engine::Engine;
 use crate::error::PlanError;
 use elsa_core::attention::Problem;
+use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::plan::{
     Account, ChooseError, Limits, Method, Options, StreamChoice, StreamOptions as Wanted, UnitSizes,
     WorkspaceLayout, Written, choose_stream,
@@ -20,8 +21,8 @@ const VARIES: usize = 512 << 10;
 /// Options of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamOptions {
-    /// Block, and whether all threads take part. Budget, certificate and f16 scores have no meaning here, and the method is
-    /// [`Method::Elsa`].
+    /// Block, whether all threads take part, and whether runs measure their tensors for a certificate
+    /// ([`StreamPlan::run_certified`]). Budget and f16 scores have no meaning here, and the method is [`Method::Elsa`].
     pub plan: PlanOptions,
     /// Which outputs are written.
     pub written: Written,
@@ -85,9 +86,6 @@ impl Engine {
         if options.plan.method != Method::Elsa {
             return Err(refused("method: math", "elsa"));
         }
-        if options.plan.certify {
-            return Err(refused("certificate", "runs in memory"));
-        }
         if problem.spec().append {
             return Err(refused("append", "a past and a present apart"));
         }
@@ -114,7 +112,7 @@ impl Engine {
                 budget: None,
                 workers: self.threads(),
                 all_workers: options.plan.all_workers,
-                certify: false,
+                certify: options.plan.certify,
             },
             written: options.written,
             segments,
@@ -154,6 +152,12 @@ impl StreamPlan {
     #[must_use]
     pub fn choice(&self) -> &StreamChoice {
         &self.choice
+    }
+
+    /// The error certificate of runs, which is that of runs in memory.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        Certificate::new(self.problem.spec().dtype, self.problem.keys(), self.cpu.executed())
     }
 
     /// Every byte of a run.

@@ -1,18 +1,23 @@
 //! A streamed run: the chunks of all units through two buffers, outputs unit by unit.
 
+use super::certificate::StreamCertificate;
 use super::error::StreamError;
 use super::frame::{Frame, Part, sequences};
 use super::memory::StreamMemory;
 use super::plan::StreamPlan;
 use super::present::{self, PRESENTS, chunks, copies};
-use super::tensors::table_of;
+use super::tensors::{table_of, tensors_of};
 use super::units::{Units, keys_of};
 use crate::attention::cpu::resident::Resident;
+use crate::backend::Backend;
 use crate::cpu::memory::Bytes;
 use crate::stream::{Excerpt, RowSink, RowSource, Times, prefetch};
 use elsa_core::argument::ArgumentError;
-use elsa_core::attention::{BiasView, Lengths, Operand, Problem};
+use elsa_core::attention::{BiasView, Lengths, MaskKind, Operand, Problem};
 use std::ops::Range;
+
+/// Bytes of a mask or a bias that are measured at once: as many as stay in a cache.
+const MEASURED_AT_ONCE: usize = 256 << 10;
 
 /// What a streamed run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +106,7 @@ impl StreamPlan {
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
     /// use elsa_runtime::{Engine, EngineOptions, StreamOptions};
-    /// use std::io;
-    ///
+    ///     ///
     /// let (queries, keys, dim) = (3, 5000, 8);
     /// let of = |n| View::dense("x", Layout::Bhnd, &[2, n, dim], None);
     /// let problem = Spec::new(DType::F32, of(queries)?, of(keys)?, of(keys)?, of(queries)?).check()?;
@@ -137,10 +141,27 @@ impl StreamPlan {
         sink: &mut impl RowSink,
         from: usize,
     ) -> Result<StreamReport, StreamError> {
+        self.run_certified(lengths, source, sink, from).map(|(report, _)| report)
+    }
+
+    /// As [`StreamPlan::run`], and returns what the run measured, if the plan certifies
+    /// ([`PlanOptions::certify`](crate::PlanOptions::certify)). Queries, keys, values and outputs are measured as they pass.
+    /// Masks and biases are read once more for it, because chunks that no row attends do not pass, but belong to the
+    /// certificate of a run in memory.
+    ///
+    /// # Errors
+    /// The same as [`StreamPlan::run`], and an error if a plan that certifies does not begin at unit 0.
+    pub fn run_certified(
+        &self,
+        lengths: &Lengths<'_>,
+        source: &mut (impl RowSource + Send),
+        sink: &mut impl RowSink,
+        from: usize,
+    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         self.run_in(&mut StreamMemory::new(self)?, lengths, source, sink, from)
     }
 
-    /// As [`StreamPlan::run`], in memory that was made for this plan.
+    /// As [`StreamPlan::run_certified`], in memory that was made for this plan.
     pub(super) fn run_in(
         &self,
         memory: &mut StreamMemory,
@@ -148,19 +169,32 @@ impl StreamPlan {
         source: &mut (impl RowSource + Send),
         sink: &mut impl RowSink,
         from: usize,
-    ) -> Result<StreamReport, StreamError> {
+    ) -> Result<(StreamReport, Option<StreamCertificate>), StreamError> {
         let units = self.units_for(lengths)?;
         if from > units {
             return Err(StreamError::Unit { found: from, units });
         }
+        let certify = self.choice.cpu.certify;
+        if certify && from > 0 {
+            return Err(StreamError::Unmeasured { found: from });
+        }
         let (problem, choice) = (&self.problem, &self.choice);
         let frame = Frame::new(problem, choice, self.written)?;
-        let StreamMemory { resident, buffers } = memory;
+        let StreamMemory { resident, buffers, record } = memory;
         let table = choice.table_bytes(problem);
         if table > 0 {
             let to = resident.table.as_mut_slice();
             let rows = table_of(problem)?;
             source.read_rows(Operand::Bias, &rows, to).map_err(|e| StreamError::read(Operand::Bias, e))?;
+        }
+        let mut added = 0;
+        if certify && units > copies(problem) {
+            if table > 0 {
+                resident.measure(&self.cpu, problem, Operand::Bias, None);
+            }
+            for operand in [Operand::Mask, Operand::Bias] {
+                added += self.measure(operand, source, &mut buffers[0], resident)?;
+            }
         }
         let mut written = 0;
         let times = prefetch(
@@ -185,8 +219,63 @@ impl StreamPlan {
                 Ok(())
             },
         )?;
-        let times = Times { bytes: times.bytes + table as u64, ..times };
-        Ok(StreamReport { times, written, units })
+        let times = Times { bytes: times.bytes + table as u64 + added, ..times };
+        let certificate = certify.then(|| {
+            let mut record = std::mem::take(record);
+            resident.measured(&self.cpu, problem, &mut record);
+            // The stream is on the CPU, whatever the engine's first choice.
+            let fallback = self.engine.backend() == Backend::Cuda;
+            StreamCertificate::new(problem, self.certificate(), record, fallback)
+        });
+        Ok((StreamReport { times, written, units }, certificate.flatten()))
+    }
+
+    /// Reads a mask or a bias from its first row to its last through `buffer`, and measures it. Returns the bytes read. A
+    /// table is not read again.
+    fn measure(
+        &self,
+        operand: Operand,
+        source: &mut impl RowSource,
+        buffer: &mut Bytes,
+        resident: &mut Resident,
+    ) -> Result<u64, StreamError> {
+        let spec = self.problem.spec();
+        let dense = match operand {
+            Operand::Mask => matches!(spec.mask.map(|mask| mask.kind()), Some(MaskKind::Additive(_))),
+            _ => matches!(spec.bias, Some(BiasView::Dense(_))),
+        };
+        let Some(memory) = self.problem.memory(operand).filter(|_| dense) else { return Ok(0) };
+        let (tensor, size) = (tensors_of(&self.problem)?[operand], memory.element_size);
+        let [batch, heads, queries, keys] = tensor.shape();
+        // Whole rows, or pieces of one.
+        let most = buffer.as_slice().len().min(MEASURED_AT_ONCE) / size.max(1);
+        let (rows, columns) = ((most / keys.max(1)).max(1), keys.min(most));
+        if most == 0 && memory.bytes() > 0 {
+            return Err(StreamError::Memory { bytes: memory.bytes() });
+        }
+        let mut bytes = 0;
+        for pair in 0..batch * heads {
+            for row in (0..queries).step_by(rows) {
+                for start in (0..keys).step_by(columns.max(1)) {
+                    let (count, len) = (rows.min(queries - row), columns.min(keys - start));
+                    let excerpt = Excerpt {
+                        tensor,
+                        size,
+                        first: [pair / heads, pair % heads, row],
+                        count: [1, 1, count],
+                        start,
+                        len,
+                        to: [count * len, count * len, len],
+                        at: 0,
+                    };
+                    let to = &mut buffer.as_mut_slice()[..excerpt.bytes()];
+                    source.read_rows(operand, &excerpt, to).map_err(|e| StreamError::read(operand, e))?;
+                    resident.measure(&self.cpu, &self.problem, operand, Some((buffer, excerpt.bytes())));
+                    bytes += excerpt.bytes() as u64;
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// Computes a part, and writes the outputs of its unit if it is the last. Returns the bytes written.

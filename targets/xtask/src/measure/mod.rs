@@ -6,3 +6,4 @@ pub mod mca;
 pub mod models;
 pub mod peers;
 mod program;
+pub mod stream;

@@ -1,0 +1,313 @@
+//! `cargo xtask stream-figures`: what streamed runs of the tool take and how fast they are on this machine.
+//!
+//! Every figure is made of reports of `elsa run --json`, in files of random numbers that are removed at the end. Times of
+//! streamed runs hold reading and writing, those in memory only the computation: their ratio favours the run in memory.
+
+use crate::shell::{Run, Tree};
+use elsa_core::model::{Bytes, Sample};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Size of a head.
+const DIM: usize = 64;
+const GIB: usize = 1 << 30;
+/// Rows that stay in memory where speeds are compared.
+const RESIDENT: usize = 4096;
+/// Keys of that comparison.
+const KEYS: usize = 32_768;
+/// Tokens on which bytes are fitted, and others on which the fit is checked.
+const FITTED: [usize; 3] = [1024, 2048, 4096];
+const UNSEEN: [usize; 3] = [1448, 2896, 6144];
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Arguments {
+    /// Size in GiB of the file of keys and values that passes within a budget of 1 GiB. The disk needs room for it.
+    #[arg(long, default_value_t = 2.0, value_parser = positive)]
+    gib: f64,
+    /// Pairs of a streamed run and one in memory.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|x| *x > 0.0 && *x <= 4096.0);
+    number.ok_or_else(|| "allowed: a positive number, at most 4096".to_owned())
+}
+
+/// A line of the table: what, the setting, the figure, what it is held against.
+type Row = [String; 4];
+
+/// Builds the tool, measures, and prints a table in Markdown.
+pub fn run(tree: &Tree, arguments: Arguments) -> Result<(), String> {
+    let built = Run::new(tree, "cargo build --release -p elsa-edge").run();
+    if !built.ok {
+        return Err(format!("the tool does not build: {}", built.how));
+    }
+    let folder = tempfile::Builder::new().prefix("stream-figures-").tempdir_in(&tree.target);
+    let folder = folder.map_err(|error| format!("{}: {error}", tree.target.display()))?;
+    let bench = Bench { tree, folder: folder.path() };
+    let mut rows = Vec::new();
+    for mebibytes in [64, 256, 1024] {
+        rows.push(bench.peak(mebibytes)?);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for threads in if cores > 1 { vec![1, cores] } else { vec![1] } {
+        rows.extend(bench.speed(threads, arguments.pairs)?);
+    }
+    rows.push(bench.large(arguments.gib)?);
+    rows.extend(bench.model()?);
+    println!("\n| figure | setting | measured | wanted |\n|---|---|---|---|");
+    for row in rows {
+        println!("| {} |", row.join(" | "));
+    }
+    Ok(())
+}
+
+/// The tool, and the folder of the files.
+struct Bench<'a> {
+    tree: &'a Tree,
+    folder: &'a Path,
+}
+
+impl Bench<'_> {
+    /// Calls the tool, where `@` stands for the folder, and returns its report.
+    fn elsa(&self, line: &str) -> Result<Value, String> {
+        let run = Run::new(self.tree, "").arg(self.tree.target.join("release/elsa"));
+        let folder = format!("{}/", self.folder.display());
+        let run = line.split_whitespace().fold(run, |run, word| run.arg(word.replace('@', &folder)));
+        let text = run.arg("--json").machine().run().text(line)?;
+        let last = text.lines().last().unwrap_or_default();
+        serde_json::from_str(last).map_err(|error| format!("{line}: {error}"))
+    }
+
+    /// Writes a tensor of one head with `tokens` rows of random numbers, unless it is there.
+    fn tensor(&self, name: &str, tokens: usize) -> Result<(), String> {
+        let path = self.folder.join(name);
+        if path.exists() {
+            return Ok(());
+        }
+        let failed = |error| format!("{}: {error}", path.display());
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(failed)?);
+        file.write_all(&npy_header(tokens)).map_err(failed)?;
+        noise(&mut file, tokens * DIM, tokens as u64).and_then(|()| file.flush()).map_err(failed)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), String> {
+        let path = self.folder.join(name);
+        std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// How much of a budget is used where more rows would help.
+    fn peak(&self, mebibytes: usize) -> Result<Row, String> {
+        let budget = mebibytes << 20;
+        // A row takes more than that: its query twice, its output and its state.
+        let queries = budget / 800;
+        self.tensor("rows.npy", queries)?;
+        self.tensor("few.npy", 1024)?;
+        let line =
+            format!("run --q @rows.npy --k @few.npy --v @few.npy --out @y.npy --host-budget {mebibytes}MiB");
+        let report = self.elsa(&line)?;
+        self.remove("rows.npy")?;
+        self.remove("y.npy")?;
+        let (peak, units) = (number(&report, "peak_rss_bytes")?, number(&report, "units")?);
+        if units < 2.0 {
+            return Err(format!("{line}: all rows fit, so that more memory would not help"));
+        }
+        Ok([
+            "peak memory (VmHWM) over the budget".to_owned(),
+            format!("{mebibytes} MiB, {queries} queries"),
+            format!("{peak} bytes, {:.1} %", 100.0 * peak / budget as f64),
+            "at most 100 %, at least 95 %".to_owned(),
+        ])
+    }
+
+    /// Speed of a streamed run, whose files are in the page cache, over that of one in memory.
+    fn speed(&self, threads: usize, pairs: u32) -> Result<[Row; 2], String> {
+        self.tensor("q.npy", RESIDENT)?;
+        self.tensor("k.npy", KEYS)?;
+        self.tensor("v.npy", KEYS)?;
+        let memory = format!("run --q @q.npy --k @k.npy --v @v.npy --out @y.npy --threads {threads}");
+        let streamed = format!("{memory} --host-budget 256MiB");
+        let (mut ratios, mut overlaps) = (Vec::new(), Vec::new());
+        // The first pair warms the page cache.
+        for pair in 0..=pairs {
+            let mut ms = [0.0; 2];
+            for turn in 0..2 {
+                // Each is first in every other pair.
+                let which = (pair as usize + turn) % 2;
+                let report = self.elsa(if which == 0 { &memory } else { &streamed })?;
+                ms[which] = number(&report, "ms")?;
+                if which == 1 {
+                    let rows = number(&report, "resident_rows")?;
+                    if rows != RESIDENT as f64 {
+                        return Err(format!("{streamed}: {rows} resident rows; wanted: {RESIDENT}"));
+                    }
+                    if pair > 0 {
+                        overlaps.push(number(&report, "overlap_eff")?);
+                    }
+                }
+            }
+            if pair > 0 {
+                ratios.push(ms[0] / ms[1]);
+            }
+        }
+        let setting = format!("{RESIDENT} resident rows, {KEYS} keys, {threads} threads, {pairs} pairs");
+        let row = |name: &str, values: Vec<f64>, wanted: &str| -> Row {
+            [name.to_owned(), setting.clone(), shown(values), wanted.to_owned()]
+        };
+        Ok([
+            row("speed from the page cache over that in memory", ratios, "at least 0.95"),
+            row("Overlap_eff", overlaps, "near 1"),
+        ])
+    }
+
+    /// A file of keys and values that is larger than the budget.
+    fn large(&self, gib: f64) -> Result<Row, String> {
+        let keys = (gib * GIB as f64) as usize / (2 * DIM * 4);
+        self.tensor("some.npy", 256)?;
+        let path = self.folder.join("kv.safetensors");
+        println!("writing {} of {gib} GiB", path.display());
+        let written = File::create(&path).and_then(|file| {
+            let mut file = BufWriter::with_capacity(1 << 20, file);
+            file.write_all(&safetensors_header(keys))?;
+            noise(&mut file, 2 * keys * DIM, 9)?;
+            file.flush()
+        });
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        let line =
+            "run --q @some.npy --k @kv.safetensors#k --v @kv.safetensors#v --out @y.npy --host-budget 1GiB";
+        let report = self.elsa(line)?;
+        self.remove("kv.safetensors")?;
+        let (peak, read) = (number(&report, "peak_rss_bytes")?, number(&report, "bytes_read")?);
+        let (seconds, overlap) = (number(&report, "ms")? / 1e3, number(&report, "overlap_eff")?);
+        Ok([
+            "a file of keys and values under 1 GiB".to_owned(),
+            format!("{gib} GiB, {keys} keys, 256 queries"),
+            format!(
+                "peak {peak} bytes; {read} bytes in {seconds:.1} s ({:.2} GB/s), Overlap_eff {overlap:.3}",
+                read / seconds / 1e9
+            ),
+            "a peak below 1 GiB".to_owned(),
+        ])
+    }
+
+    /// The model that is fitted on some sizes, on others: seconds of calls by one thread's time on a processor, and bytes that
+    /// a streamed run moves whose rows all stay.
+    fn model(&self) -> Result<[Row; 2], String> {
+        let sizes = FITTED.map(|n| n.to_string()).join(",");
+        let report = self.elsa(&format!("simulate --tokens 1M --measure={sizes} --threads 1"))?;
+        let checks = report["checks"].as_array().ok_or("simulate: no checks")?;
+        let off: Result<Vec<f64>, String> = checks.iter().map(|check| number(check, "off")).collect();
+        let moved = |tokens: usize| -> Result<Sample, String> {
+            let name = format!("model-{tokens}.npy");
+            self.tensor(&name, tokens)?;
+            let line = format!("run --q @{name} --k @{name} --v @{name} --out @y.npy --host-budget 256MiB");
+            let report = self.elsa(&line)?;
+            let value = number(&report, "bytes_read")? + number(&report, "bytes_written")?;
+            Ok(Sample { tokens: tokens as f64, value })
+        };
+        let fitted: Vec<Sample> = FITTED.into_iter().map(moved).collect::<Result<_, _>>()?;
+        let (bytes, _) = Bytes::fitted(&fitted).map_err(|error| error.to_string())?;
+        let unseen: Vec<Sample> = UNSEEN.into_iter().map(moved).collect::<Result<_, _>>()?;
+        let unseen = unseen.iter().map(|sample| bytes.at(sample.tokens) / sample.value - 1.0);
+        let row = |name: &str, off: Vec<f64>| -> Row {
+            let worst = off.iter().copied().fold(0.0, |a: f64, b| if b.abs() > a.abs() { b } else { a });
+            let setting = format!("fitted on {sizes} tokens, checked on {} others", off.len());
+            let measured = format!("worst error {:+.2} %", 100.0 * worst);
+            [name.to_owned(), setting, measured, "within 10 %".to_owned()]
+        };
+        Ok([row("seconds, a parabola", off?), row("bytes moved, a line", unseen.collect())])
+    }
+}
+
+/// A number of a report.
+fn number(report: &Value, name: &str) -> Result<f64, String> {
+    report[name].as_f64().ok_or_else(|| format!("no {name} in the report: {report}"))
+}
+
+/// The bytes before the elements of an `.npy` file of `tokens` rows of one head.
+fn npy_header(tokens: usize) -> Vec<u8> {
+    let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, {tokens}, {DIM}), }}")
+        .into_bytes();
+    text.resize((10 + text.len() + 1).next_multiple_of(64) - 11, b' ');
+    text.push(b'\n');
+    [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], &text].concat()
+}
+
+/// The bytes before the elements of a `.safetensors` file of as many keys `k` and values `v`.
+fn safetensors_header(keys: usize) -> Vec<u8> {
+    let bytes = keys * DIM * 4;
+    let tensor = |name: &str, start: usize| {
+        format!(
+            r#""{name}":{{"dtype":"F32","shape":[1,1,{keys},{DIM}],"data_offsets":[{start},{}]}}"#,
+            start + bytes
+        )
+    };
+    let mut text = format!("{{{},{}}}", tensor("k", 0), tensor("v", bytes)).into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    [&(text.len() as u64).to_le_bytes()[..], &text].concat()
+}
+
+/// Writes `count` numbers in −1 .. 1 by xorshift64*, so that no block of the file is left out as zeros.
+fn noise(file: &mut impl Write, count: usize, seed: u64) -> std::io::Result<()> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut piece = vec![0; 1 << 16];
+    let mut left = count * 4;
+    while left > 0 {
+        for number in piece.chunks_exact_mut(4) {
+            state ^= state >> 12;
+            state ^= state << 25;
+            state ^= state >> 27;
+            let x = (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 40) as f32 / (1u32 << 23) as f32 - 1.0;
+            number.copy_from_slice(&x.to_le_bytes());
+        }
+        let now = left.min(piece.len());
+        file.write_all(&piece[..now])?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// Median and quartiles.
+fn shown(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let place = share * values.len().saturating_sub(1) as f64;
+        let (low, high) = (place.floor() as usize, place.ceil() as usize);
+        let of = |i: usize| values.get(i).copied().unwrap_or(f64::NAN);
+        of(low) + (of(high) - of(low)) * place.fract()
+    };
+    format!("{:.3} ({:.3}–{:.3})", at(0.5), at(0.25), at(0.75))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_end_where_elements_are_aligned() {
+        for tokens in [1, 4096, 50_331_648] {
+            let npy = npy_header(tokens);
+            assert_eq!((npy.len() % 64, npy.last()), (0, Some(&b'\n')));
+            assert_eq!(usize::from(u16::from_le_bytes([npy[8], npy[9]])) + 10, npy.len());
+            let file = safetensors_header(tokens);
+            let json: Value = serde_json::from_slice(&file[8..]).unwrap();
+            assert_eq!(json["v"]["data_offsets"][1].as_u64(), Some(2 * 256 * tokens as u64));
+            assert_eq!(file.len() % 8, 0);
+        }
+    }
+
+    #[test]
+    fn the_middle_half_is_shown() {
+        assert_eq!(shown(vec![5.0, 1.0, 2.0, 4.0, 3.0]), "3.000 (2.000–4.000)");
+        assert_eq!(shown(vec![1.0, 2.0]), "1.500 (1.250–1.750)");
+        assert!(shown(Vec::new()).contains("NaN"));
+        let mut numbers = Vec::new();
+        noise(&mut numbers, 40_000, 3).unwrap();
+        let mean = numbers.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).sum::<f32>();
+        assert!(numbers.len() == 160_000 && (mean / 4e4).abs() < 0.02, "{mean}");
+    }
+}
