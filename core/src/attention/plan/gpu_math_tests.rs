@@ -60,7 +60,9 @@ fn the_workspace_is_the_matrix_beside_a_reference_and_a_sum_a_row() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let problem = spec(DType::F32, [1, 1, 64, 64, 8, 8]).check().unwrap();
-    let of = |budget| choose_gpu_math(&problem, &device(), &KERNEL, &GpuOptions { budget, ..GpuOptions::default() });
+    let of = |budget| {
+        choose_gpu_math(&problem, &device(), &KERNEL, &GpuOptions { budget, ..GpuOptions::default() })
+    };
     let needed = 64 * 8 + 64 * 64 * 4;
     assert!(of(Some(needed)).is_ok());
     assert_eq!(of(Some(needed - 1)), Err(ChooseError::Budget { needed, budget: needed - 1 }));
@@ -70,7 +72,10 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(refused, Err(ChooseError::Extent { axis: "blocks", .. })), "{refused:?}");
     let packed = Spec { packed: Some(2), ..spec(DType::F32, [1, 1, 64, 64, 8, 8]) };
     let packed = packed.check().unwrap();
-    assert_eq!(choose_gpu_math(&packed, &device(), &KERNEL, &GpuOptions::default()), Err(ChooseError::Packed));
+    assert_eq!(
+        choose_gpu_math(&packed, &device(), &KERNEL, &GpuOptions::default()),
+        Err(ChooseError::Packed)
+    );
 }
 
 #[test]

@@ -128,25 +128,28 @@ pub static KERNELS: &[GpuKernel] = &[
         Role::MathScores { resources: GpuResources { threads: 128, shared: 16384, registers: 149 } }
     ),
     helper!("math_weights__sm53", MathWeights {}, 77),
-    kernel!("math_values__sm53", Role::MathValues(GpuKernelSpec {
-        few_blocks: false,
-        slow_edges: false,
-        name: "math_values__sm53",
-        // Its chains are as long as the head size, whatever that is.
-        head_dim: usize::MAX,
-        sixteen_bit: false,
-        most_queries: ANY,
-        most_plain: ANY,
-        most_causal: ANY,
-        most_added: ANY,
-        pace: pace(MATH_TILE * MATH_TILE),
-        rows: MATH_TILE,
-        keys: MATH_TILE,
-        resources: GpuResources { threads: 128, shared: 16384, registers: 168 },
-        // A lane has two keys of each tile of a row; products of 256 keys are one chain.
-        summation: tiles(2, 4),
-        chain: usize::MAX,
-        exp2_relative: EXP2_RELATIVE,
-        half_chain: 0,
-    })),
+    kernel!(
+        "math_values__sm53",
+        Role::MathValues(GpuKernelSpec {
+            few_blocks: false,
+            slow_edges: false,
+            name: "math_values__sm53",
+            // Its chains are as long as the head size, whatever that is.
+            head_dim: usize::MAX,
+            sixteen_bit: false,
+            most_queries: ANY,
+            most_plain: ANY,
+            most_causal: ANY,
+            most_added: ANY,
+            pace: pace(MATH_TILE * MATH_TILE),
+            rows: MATH_TILE,
+            keys: MATH_TILE,
+            resources: GpuResources { threads: 128, shared: 16384, registers: 168 },
+            // A lane has two keys of each tile of a row; products of 256 keys are one chain.
+            summation: tiles(2, 4),
+            chain: usize::MAX,
+            exp2_relative: EXP2_RELATIVE,
+            half_chain: 0,
+        })
+    ),
 ];

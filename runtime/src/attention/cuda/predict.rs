@@ -98,7 +98,8 @@ pub fn forecast(
         return Err(ForecastError::Changed { found });
     }
     let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
-    let choice = choose_gpu(problem, profile, kernels(), &GpuOptions { half_scores, ..GpuOptions::default() })?;
+    let choice =
+        choose_gpu(problem, profile, kernels(), &GpuOptions { half_scores, ..GpuOptions::default() })?;
     let cost_of = |kernel: &'static str| {
         let found = COSTS.iter().find(|(name, _)| *name == kernel);
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })

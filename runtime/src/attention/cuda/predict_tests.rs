@@ -150,7 +150,10 @@ fn what_cannot_be_predicted_is_refused() {
         GpuMachine { launch_us: f64::NAN, ..TX2 },
     ];
     for machine in without {
-        assert!(matches!(forecast(&plain, &machine, false), Err(ForecastError::Unknown { .. })), "{machine:?}");
+        assert!(
+            matches!(forecast(&plain, &machine, false), Err(ForecastError::Unknown { .. })),
+            "{machine:?}"
+        );
     }
     let capped = problem(Spec { softcap: Some(20.0), ..spec([1, 2, 100, 64], DType::F32) });
     assert_eq!(forecast(&capped, &TX2, false), Err(ForecastError::Changed { found: "softcap" }));
@@ -184,8 +187,8 @@ fn sums_in_f16_save_what_products_of_scores_leave() {
         forecast(&spec([1, 8, tokens, 64], dtype).check().unwrap(), &TX2, half).unwrap()
     };
     for tokens in [1024, 4096] {
-        let [halves, widened, single] =
-            [(DType::F16, true), (DType::F16, false), (DType::F32, false)].map(|(dtype, half)| of(dtype, half, tokens));
+        let [halves, widened, single] = [(DType::F16, true), (DType::F16, false), (DType::F32, false)]
+            .map(|(dtype, half)| of(dtype, half, tokens));
         assert!(halves.kernel.contains("half2") && !widened.kernel.contains("half2"), "{}", halves.kernel);
         // 64 rows of 64 keys and dims are 2,048 multiply-adds of a lane for scores, as many for values. Pairs halve those
         // of scores; those of values stay, since they are summed in f32.
