@@ -318,8 +318,7 @@ fn the_alignment_of_host_memory_changes_no_bit() {
     let tensors = [&case.q, &case.k, &case.v].map(elements);
     for engine in engines(2) {
         for method in [Method::Elsa, Method::Math] {
-            let plan =
-                engine.plan(&problem, &PlanOptions { method: method, ..PlanOptions::default() }).unwrap();
+            let plan = engine.plan(&problem, &PlanOptions { method, ..PlanOptions::default() }).unwrap();
             let mut workspace = plan.workspace().unwrap();
             let mut answers = Vec::new();
             for shift in [[0usize; 4], [1, 0, 0, 0], [0, 1, 0, 3], [0, 0, 1, 0], [1, 2, 3, 1]] {
