@@ -19,27 +19,31 @@ use std::str::FromStr;
 struct Files {
     name: &'static str,
     soc: &'static str,
+    /// Number of a module that tells the board from others with the same chip; empty where it needs none.
+    module: &'static str,
     profile: &'static str,
     required: &'static str,
 }
 
 /// Files of the folder `$name`.
 macro_rules! files {
-    ($name:literal, $soc:literal) => {
+    ($name:literal, $soc:literal, $module:literal) => {
         Files {
             name: $name,
             soc: $soc,
+            module: $module,
             profile: include_str!(concat!("../", $name, "/profile.toml")),
             required: include_str!(concat!("../", $name, "/required.txt")),
         }
     };
 }
 
-const FILES: [Files; 4] = [
-    files!("jetson-tx2", "tegra186"),
-    files!("jetson-nano", "tegra210"),
-    files!("jetson-xavier", "tegra194"),
-    files!("jetson-orin", "tegra234"),
+const FILES: [Files; 5] = [
+    files!("jetson-tx2", "tegra186", ""),
+    files!("jetson-nano", "tegra210", ""),
+    files!("jetson-tx1", "tegra210", "2180"),
+    files!("jetson-xavier", "tegra194", ""),
+    files!("jetson-orin", "tegra234", ""),
 ];
 
 /// The names of all boards, which are those of their folders.
@@ -61,7 +65,12 @@ pub const REFERENCE: &str = FILES[0].name;
 #[must_use]
 pub fn recognised(compatible: &str) -> Option<&'static str> {
     let socs: Vec<&str> = compatible.split('\0').filter_map(|x| x.strip_prefix("nvidia,")).collect();
-    FILES.iter().find(|files| socs.contains(&files.soc)).map(|files| files.name)
+    let of_chip = FILES.iter().filter(|files| socs.contains(&files.soc));
+    let of_module = of_chip.clone().find(|files| {
+        let mut numbers = socs.iter().flat_map(|name| name.split(|c: char| !c.is_ascii_digit()));
+        !files.module.is_empty() && numbers.any(|number| number == files.module)
+    });
+    of_module.or_else(|| of_chip.clone().find(|files| files.module.is_empty())).map(|files| files.name)
 }
 
 /// Why a board cannot be read.
@@ -426,8 +435,20 @@ mod tests {
     fn boards_are_recognised_by_their_device_tree() {
         for name in NAMES {
             let board = Board::named(name).unwrap();
-            assert_eq!(recognised(&format!("a\0nvidia,{}\0", board.soc)), Some(name));
+            let files = FILES.iter().find(|files| files.name == name).unwrap();
+            let module = if files.module.is_empty() { "p1" } else { files.module };
+            let tree = format!("a\0nvidia,p2597-{module}\0nvidia,{}\0", board.soc);
+            assert_eq!(recognised(&tree), Some(name));
+            let known = |known: &Module| known.part.contains(files.module);
+            assert!(board.modules.iter().any(known), "{name}");
         }
+        // Boards of one chip.
+        assert_eq!(recognised("nvidia,jetson-cv\0nvidia,p2371-2180\0nvidia,tegra210\0"), Some("jetson-tx1"));
+        assert_eq!(recognised("nvidia,p2597-0000+p2180-1000\0nvidia,tegra210\0"), Some("jetson-tx1"));
+        let nano = "nvidia,p3449-0000-b00+p3448-0000-b00\0nvidia,jetson-nano\0nvidia,tegra210\0";
+        assert_eq!(recognised(nano), Some("jetson-nano"));
+        assert_eq!(recognised("nvidia,p2371-21800\0nvidia,tegra210\0"), Some("jetson-nano"));
+        assert_eq!(recognised("nvidia,p2371-2180\0nvidia,tegra186\0"), Some("jetson-tx2"));
         assert_eq!(recognised("nvidia,p2597-0000+p3310-1000\0nvidia,tegra186\0"), Some("jetson-tx2"));
         assert_eq!(recognised("nvidia,tegra1860\0"), None);
         assert_eq!(recognised("raspberrypi,4-model-b\0brcm,bcm2711\0"), None);

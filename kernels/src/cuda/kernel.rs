@@ -63,6 +63,21 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
+    /// Tiles of the matrix of scores, for method math. Launched on `sequences · heads · row_blocks · columns` blocks; takes
+    /// [`MathArgs`](super::attention::MathArgs).
+    MathScores {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Rows of scores become weights, for method math. Launched on a block for
+    /// [`MATH_ROWS`](super::attention::MATH_ROWS) rows; takes [`MathArgs`](super::attention::MathArgs).
+    MathWeights {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// The product of weights and values, for method math, and outputs. Launched as the kernel of scores is, with columns
+    /// of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three steps.
+    MathValues(GpuKernelSpec),
     /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
         /// What a block takes of an SM.
@@ -75,8 +90,10 @@ impl GpuKernel {
     #[must_use]
     pub const fn resources(&self) -> GpuResources {
         match &self.role {
-            Role::Attention(spec) => spec.resources,
-            Role::AttentionMerge { resources, .. }
+            Role::Attention(spec) | Role::MathValues(spec) => spec.resources,
+            Role::MathScores { resources }
+            | Role::MathWeights { resources }
+            | Role::AttentionMerge { resources, .. }
             | Role::AttentionStream { resources, .. }
             | Role::AttentionMeasure { resources }
             | Role::AttentionPresent { resources } => *resources,
@@ -88,7 +105,10 @@ impl GpuKernel {
     pub const fn attention(&self) -> Option<&GpuKernelSpec> {
         match &self.role {
             Role::Attention(spec) => Some(spec),
-            Role::AttentionMerge { .. }
+            Role::MathScores { .. }
+            | Role::MathWeights { .. }
+            | Role::MathValues(_)
+            | Role::AttentionMerge { .. }
             | Role::AttentionStream { .. }
             | Role::AttentionMeasure { .. }
             | Role::AttentionPresent { .. } => None,

@@ -1442,7 +1442,7 @@ typedef struct {
 #define ELSA_METHOD_ELSA 0
 
 /*
- Scores in memory, softmax in two passes. On the CPU only, for comparison.
+ Scores in memory, softmax in two passes, for comparison. Not for packed sequences.
  */
 #define ELSA_METHOD_MATH 1
 

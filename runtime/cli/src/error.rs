@@ -282,7 +282,6 @@ impl Error {
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
                 | Refused::Packed
-                | Refused::Math
                 | Refused::HeadSize { .. }
                 | Refused::Extent { .. }
                 | Refused::Budget { .. }

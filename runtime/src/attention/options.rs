@@ -5,7 +5,7 @@ use elsa_core::attention::plan::{Division, Method, Options};
 /// Options of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// The method that computes the output. A GPU does not support [`Method::Math`].
+    /// The method that computes the output.
     pub method: Method,
     /// Number of keys in a block on the CPU: 64, 128 or 256. Ignored on a GPU.
     pub block: usize,

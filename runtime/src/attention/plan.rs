@@ -12,7 +12,7 @@ use crate::error::{CertifyError, DeviceError, PlanError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
-use elsa_core::attention::plan::{ChooseError, CpuChoice, GpuChoice, GpuOptions, Method};
+use elsa_core::attention::plan::{CpuChoice, GpuChoice, GpuOptions, Method};
 use elsa_kernels::registry;
 use std::sync::Arc;
 
@@ -157,7 +157,7 @@ impl Engine {
         if let Some(device) = self.gpu() {
             let planned = match options.method {
                 Method::Elsa => self.plan_gpu(device, problem, options),
-                Method::Math => Err(ChooseError::Math.into()),
+                Method::Math => GpuPlan::math(device, problem, gpu_options(options)),
             };
             match (planned, self.fallback()) {
                 (Ok(plan), _) => gpu = Some(plan),

@@ -8,7 +8,7 @@ use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Alignment, MaskKind, Problem, Spec, Window, scalar};
 use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
-use elsa_runtime::{Backend, BindError, Engine, EngineOptions, Method, PlanOptions};
+use elsa_runtime::{BindError, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
 use elsa_tests::{SLOW, present};
 
@@ -176,9 +176,6 @@ fn the_bits_of_copies_and_no_other_byte() {
             // In turn where a call takes long.
             let caches = if SLOW { &CACHES[i % CACHES.len()..][..1] } else { &CACHES[..] };
             for (method, states) in [(Method::Elsa, true), (Method::Elsa, false), (Method::Math, true)] {
-                if method == Method::Math && engine.backend() == Backend::Cuda {
-                    continue;
-                }
                 let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };
                 let copying = engine.plan(&problem, &options).unwrap();
                 let mut want = case.buffers();

@@ -86,9 +86,8 @@ fn hard_cases_on_every_back_end() {
         let mut failures = Vec::new();
         for (case, expected) in cases.iter().zip(&expected) {
             for method in [Method::Elsa, Method::Math] {
-                // Method math supports neither.
-                let gpu = engine.backend() == Backend::Cuda;
-                if method == Method::Math && (case.spec.packed.is_some() || gpu) {
+                // Method math does not support it.
+                if method == Method::Math && case.spec.packed.is_some() {
                     continue;
                 }
                 let options = PlanOptions { method, all_workers: true, ..PlanOptions::default() };

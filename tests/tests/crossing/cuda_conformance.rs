@@ -157,8 +157,15 @@ fn every_kernel_runs() {
         .iter()
         .filter(|k| !k.attention().is_some_and(GpuKernelSpec::half_scores))
         .filter(|k| {
-            // `cuda_stream` has it run.
-            let elsewhere = matches!(k.role, Role::AttentionPresent { .. } | Role::AttentionStream { .. });
+            // `cuda_stream` and `conformance` have them run.
+            let elsewhere = matches!(
+                k.role,
+                Role::AttentionPresent { .. }
+                    | Role::AttentionStream { .. }
+                    | Role::MathScores { .. }
+                    | Role::MathWeights { .. }
+                    | Role::MathValues(_)
+            );
             !elsewhere && !loaded.iter().any(|l| l.name == k.name)
         })
         .filter(|k| !(small && matches!(k.role, Role::AttentionMerge { states, most, .. } if most > states)))

@@ -64,8 +64,6 @@ pub enum ChooseError {
     NoKernel,
     /// Method math does not support packed sequences.
     Packed,
-    /// Method math is not available on a GPU.
-    Math,
     /// No GPU kernel supports the head size.
     HeadSize {
         /// The larger of the two head sizes.
@@ -111,7 +109,6 @@ impl fmt::Display for ChooseError {
                 write!(f, "kernel: none for as many queries; allowed: one that takes any number")
             }
             ChooseError::Packed => write!(f, "method: math with packed sequences; allowed: elsa"),
-            ChooseError::Math => write!(f, "method: math on a GPU; allowed: elsa"),
             ChooseError::HeadSize { found, max } => {
                 write!(f, "q: head size {found} on a GPU; allowed: at most {max}")
             }

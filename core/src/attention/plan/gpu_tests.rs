@@ -1,5 +1,7 @@
 //! Tests of the chooser for GPUs.
 
+use super::super::gpu_choice::{ByteSpan, GpuResources, SEQUENCE_BYTES};
+use super::super::race::Pace;
 use super::*;
 use crate::attention::mask::{MaskKind, MaskView};
 use crate::attention::plan::race::MOST_SPLITS;

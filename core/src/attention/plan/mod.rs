@@ -4,6 +4,8 @@ mod budget;
 mod choice;
 mod choose;
 mod gpu;
+mod gpu_choice;
+mod gpu_math;
 mod kernel;
 mod layout;
 mod predict;
@@ -18,10 +20,12 @@ pub use choice::{
 };
 pub(in crate::attention) use choose::WORK_PER_LANE;
 pub use choose::choose;
-pub use gpu::{
+pub use gpu::choose_gpu;
+pub use gpu_choice::{
     ByteSpan, GpuChoice, GpuKernelSpec, GpuOptions, GpuResources, GpuWorkspaceLayout, SEQUENCE_BYTES,
-    Summation, choose_gpu,
+    Summation,
 };
+pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
 pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};

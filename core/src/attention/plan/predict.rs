@@ -23,7 +23,7 @@
 //!
 //! A prediction is not a measurement: caches, the memory's page hits and what else the machine does are not in it.
 
-use super::gpu::{GpuChoice, GpuResources, Summation};
+use super::gpu_choice::{GpuChoice, GpuResources, Summation};
 use crate::profile::GpuProfile;
 
 /// Counts over a part of a kernel for one warp, in code for compute capability 6.2.

@@ -7,7 +7,8 @@
 //! out.
 
 use super::choice::{ChooseError, Division};
-use super::gpu::{GpuChoice, GpuKernelSpec, GpuOptions, Summation, adds_f32, choose_gpu};
+use super::gpu::{adds_f32, choose_gpu};
+use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions, Summation};
 use crate::attention::bias::BiasView;
 use crate::attention::mask::MaskKind;
 use crate::attention::problem::Problem;

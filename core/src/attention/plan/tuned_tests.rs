@@ -31,7 +31,7 @@ const fn kernel(name: &'static str, head_dim: usize, sixteen_bit: bool, rows: us
         slow_edges: false,
         rows,
         keys: 64,
-        resources: super::super::gpu::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
+        resources: super::super::gpu_choice::GpuResources { threads: 128, shared: 24 << 10, registers: 128 },
         summation: Summation::Tiles { columns: 8, flush: 512 },
         pace: Pace { shared: rows * head_dim * 9 / 1000, alone: rows * head_dim * 27 / 2000 },
         chain: head_dim,

@@ -3,12 +3,14 @@
 mod args;
 #[cfg(feature = "cuda")]
 mod costs;
+mod math;
 mod measure;
 mod stream;
 #[cfg(feature = "cuda")]
 mod table;
 
 pub use args::*;
+pub use math::{MATH_ROWS, MATH_TILE, MathArgs};
 pub use measure::{MeasureArgs, Measuring, PIECE_ROWS};
 pub use stream::{Pending, StreamArgs};
 #[cfg(feature = "cuda")]

@@ -1,6 +1,7 @@
 //! The table of attention kernels for GPUs: roles, tiles and error constants of the modules in `kernels/ptx/sm_53`.
 //! Registers and shared memory are those of `kernels/ptx/manifest.json`.
 
+use super::math::MATH_TILE;
 use crate::cuda::kernel::{GpuKernel, Role};
 use crate::cuda::module::kernel;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources, Pace, Summation};
@@ -122,4 +123,33 @@ pub static KERNELS: &[GpuKernel] = &[
         Role::AttentionMeasure { resources: GpuResources { threads: 256, shared: 8448, registers: 124 } }
     ),
     helper!("present__sm53", AttentionPresent {}, 54),
+    kernel!(
+        "math_scores__sm53",
+        Role::MathScores { resources: GpuResources { threads: 128, shared: 16384, registers: 149 } }
+    ),
+    helper!("math_weights__sm53", MathWeights {}, 77),
+    kernel!(
+        "math_values__sm53",
+        Role::MathValues(GpuKernelSpec {
+            few_blocks: false,
+            slow_edges: false,
+            name: "math_values__sm53",
+            // Its chains are as long as the head size, whatever that is.
+            head_dim: usize::MAX,
+            sixteen_bit: false,
+            most_queries: ANY,
+            most_plain: ANY,
+            most_causal: ANY,
+            most_added: ANY,
+            pace: pace(MATH_TILE * MATH_TILE),
+            rows: MATH_TILE,
+            keys: MATH_TILE,
+            resources: GpuResources { threads: 128, shared: 16384, registers: 168 },
+            // A lane has two keys of each tile of a row; products of 256 keys are one chain.
+            summation: tiles(2, 4),
+            chain: usize::MAX,
+            exp2_relative: EXP2_RELATIVE,
+            half_chain: 0,
+        })
+    ),
 ];

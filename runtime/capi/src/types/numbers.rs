@@ -92,7 +92,7 @@ pub const ELSA_CUDA_CONTEXT_CURRENT: elsa_cuda_context = 1;
 pub type elsa_method = u32;
 /// Online softmax as a scan over states.
 pub const ELSA_METHOD_ELSA: elsa_method = 0;
-/// Scores in memory, softmax in two passes. On the CPU only, for comparison.
+/// Scores in memory, softmax in two passes, for comparison. Not for packed sequences.
 pub const ELSA_METHOD_MATH: elsa_method = 1;
 
 /// Where the diagonal of a causal mask starts. The diagonal of query i of a sequence is key i + offset, keys counted from

@@ -23,9 +23,8 @@ ELSA, and masks.
 {}
 Workloads, which --shape takes by name, too:
   {workloads}
-The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. A GPU
-does not have it: there only elsa is measured, with tensors that stay in the GPU's memory. Packed sequences have no
-math either. The cold call copies the tensors and loads the kernels. After it the methods take turns, and so does a
+The inputs are standard normal, additive masks too. math is the same call with the score matrix materialised. On a
+GPU the tensors stay in its memory. Packed sequences have no math. The cold call copies the tensors and loads the kernels. After it the methods take turns, and so does a
 second copy of the first one, first until the latency shows no trend (30 s at most; then the cell is marked), then for
 --seconds. The ratio is the median of math over elsa, turn by turn, with its quartiles; the ratio of the two copies is
 the noise. A ratio is called a difference only if both of its quartiles lie beyond the noise. percentile(99%) and the
@@ -39,9 +38,11 @@ what is start, bench, trace or end. In those of bench, n is NK, shape is the sha
 board does not report is null.
 --serial never delays the benchmark: a port that is too slow or disappears loses records, which both ends count.
 --budget limits each method that is measured by itself; the tensors and the oracle are outside of it. --method both
-fails where the budget has no room for one of the two or a GPU is used; without --method, math is left out there.
+fails where the budget has no room for one of the two; without --method, math is left out there.
 --predict needs no GPU: it takes the plan that the board's chooser would make, and counts what its multiprocessors would
-issue. A prediction is no measurement, and every line says so. Masks, biases, windows and packed sequences are not predicted.
+issue. f32 / it is the prediction for f32 over that of the row, --half-scores included; FMA of slots are the multiply-adds
+among the issue slots of a warp for a tile of keys. A prediction is no measurement, and every line says so. Masks, biases,
+windows and packed sequences are not predicted.
 Exit status 4: an answer is wrong, that is, further from the oracle than rounding explains, or --compare or --spot found
 something slower. Exit status 5: not every cell is clean.",
         shape::HELP

@@ -172,9 +172,8 @@ pub fn measure(
     let data = Data::random(&case.shape, &problem)?;
     let inputs = data.inputs();
     let on_gpu = engine.backend() == Backend::Cuda;
-    let possible = |method: &&Method| !on_gpu || **method == Method::Elsa;
-    let methods: Vec<Method> = settings.methods.iter().filter(possible).copied().collect();
-    let mut subjects = subject::plan(engine, case, &problem, &methods, settings.lenient, &settings.options)?;
+    let mut subjects =
+        subject::plan(engine, case, &problem, settings.methods, settings.lenient, &settings.options)?;
     Check::new(case, &problem, inputs).first_calls(&mut subjects, progress)?;
 
     let mut contenders = bind(&mut subjects, inputs, settings.keep)?;

@@ -38,7 +38,7 @@ pub use text::{footer, header, headline, row};
 use crate::error::Error;
 use args::BOTH;
 use elsa_core::telemetry::record::{self, Cell, End, Record};
-use elsa_runtime::{Backend, Engine, Method};
+use elsa_runtime::{Engine, Method};
 use measure::{Measured, Settings, described, measure};
 use output::Output;
 use progress::Progress;
@@ -61,20 +61,11 @@ pub fn bench(args: &BenchArgs) -> Result<(), Error> {
         let named = !args.shape.is_empty() || !args.workload.is_empty();
         // What masks cost is not predicted: of the default grid, the plain shapes.
         let cases: Vec<Case> = cases.into_iter().filter(|case| named || case.shape.mask.is_none()).collect();
-        return predict::predict(&mut std::io::stdout().lock(), board, &cases, args.json);
+        let half_scores = args.engine.half_scores;
+        return predict::predict(&mut std::io::stdout().lock(), board, &cases, half_scores, args.json);
     }
     let engine = args.engine.engine()?;
     let methods = args.method.unwrap_or(BOTH);
-    if engine.backend() == Backend::Cuda && methods.contains(&Method::Math) {
-        if args.method.is_some() {
-            return Err(Error::Argument {
-                argument: "method",
-                found: "math with the back end cuda".into(),
-                allowed: "elsa, or another back end".into(),
-            });
-        }
-        log::info!("the back end cuda has no method math: only elsa is measured");
-    }
     let cases = cases(&args.shape, &args.workload, args.dtype, args.heads)
         .map_err(|found| Error::Argument { argument: "workload", found, allowed: "a shape".into() })?;
     let cases = if args.spot.is_some() { spot::cases() } else { cases };

@@ -51,11 +51,17 @@ fn refused(board: &str, shape: &Shape, error: &ForecastError) -> Error {
     }
 }
 
-/// Prints the predictions of `cases` on the board `name`.
+/// Prints the predictions of `cases` on the board `name`. `half_scores`: of plans that may sum f16 products in f16.
 ///
 /// # Errors
 /// A board that no profile describes, of whose GPU too little is known, or calls that are not predicted.
-pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> Result<(), Error> {
+pub fn predict(
+    out: &mut impl Write,
+    name: &str,
+    cases: &[Case],
+    half_scores: bool,
+    json: bool,
+) -> Result<(), Error> {
     let known = |error: elsa_targets::Error| Error::Argument {
         argument: "predict",
         found: error.to_string(),
@@ -63,13 +69,14 @@ pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> 
     };
     let board = Board::named(name).map_err(known)?;
     let machine = board.gpu_machine();
-    let of = |case: &Case| -> Result<Forecast, Error> {
-        let problem = case.shape.problem(case.dtype)?;
-        forecast(&problem, &machine).map_err(|error| refused(name, &case.shape, &error))
+    let of = |case: &Case, dtype: DType| -> Result<Forecast, Error> {
+        let problem = case.shape.problem(dtype)?;
+        forecast(&problem, &machine, half_scores).map_err(|error| refused(name, &case.shape, &error))
     };
     // Nothing is printed unless everything can be.
-    let rows = cases.iter().map(|case| Ok((case, of(case)?))).collect::<Result<Vec<_>, Error>>()?;
-    let width = rows.iter().map(|(case, _)| case.shape.to_string().len()).max().unwrap_or(0).max(5);
+    let both = |case| -> Result<_, Error> { Ok((case, of(case, case.dtype)?, of(case, DType::F32)?)) };
+    let rows = cases.iter().map(both).collect::<Result<Vec<_>, Error>>()?;
+    let width = rows.iter().map(|(case, ..)| case.shape.to_string().len()).max().unwrap_or(0).max(5);
     let profile = machine.profile;
     if !json {
         writeln!(
@@ -84,13 +91,16 @@ pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> 
         )?;
         writeln!(
             out,
-            "{:<width$}  dtype  predicted ms  paper: ELSA ms  PyTorch ms  splits  blocks  waves  kernel",
+            "{:<width$}  dtype  predicted ms  paper: ELSA ms  PyTorch ms  f32 / it  FMA of slots  splits  blocks  waves  kernel",
             "shape"
         )?;
     }
-    for (case, forecast) in &rows {
+    for (case, forecast, single) in &rows {
         let (prediction, paper) = (forecast.prediction, paper(name, case));
         let (attention, ms) = (prediction.attention, prediction.us() / 1e3);
+        let ratio = single.prediction.us() / prediction.us();
+        let tile = forecast.tile;
+        let slots = tile.instructions - tile.pairs;
         if json {
             let line = json!({
                 "what": "prediction",
@@ -106,6 +116,10 @@ pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> 
                 "attention_ms": attention.us / 1e3,
                 "merge_ms": prediction.merge.map(|merge| merge.us / 1e3),
                 "predicted_ms": ms,
+                "f32_ratio": ratio,
+                "tile_slots": slots,
+                "tile_fma": tile.fma,
+                "tile_conflicts": tile.conflicts,
                 "paper_elsa_ms": paper.map(|[elsa, _]| elsa),
                 "paper_math_ms": paper.map(|[_, math]| math),
             });
@@ -114,11 +128,12 @@ pub fn predict(out: &mut impl Write, name: &str, cases: &[Case], json: bool) -> 
             let cell = |which: usize| paper.map_or("-".to_owned(), |paper| format!("{:.2}", paper[which]));
             writeln!(
                 out,
-                "{:<width$}  {:<5}  {ms:>12.3}  {:>14}  {:>10}  {:>6}  {:>6}  {:>5}  {}",
+                "{:<width$}  {:<5}  {ms:>12.3}  {:>14}  {:>10}  {ratio:>8.3}  {:>12}  {:>6}  {:>6}  {:>5}  {}",
                 case.shape.to_string(),
                 case.dtype.name(),
                 cell(0),
                 cell(1),
+                format!("{} of {slots}", tile.fma),
                 forecast.splits,
                 attention.blocks,
                 attention.waves,

@@ -430,3 +430,20 @@ fn a_cell_that_would_be_disturbed_is_refused_with_reason_and_cure() {
     let text = String::from_utf8(same.stdout).unwrap();
     assert!(same.status.success() && text.contains("1 cannot be told"), "{text}");
 }
+
+/// Both methods run on the same device, a GPU too, and the column of their ratio is not empty.
+#[test]
+fn both_methods_have_a_ratio_wherever_they_run() {
+    let shape =
+        ["bench", "--force", "--shape", "1,2,70,70,8", "--seconds", "0.01", "--warmup", "0", "--json"];
+    let out = elsa(&shape);
+    let lines = String::from_utf8(out.stdout).unwrap();
+    let rows = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rows: Vec<Value> = rows.filter(|row| row["what"] == "bench").collect();
+    assert_eq!(rows.iter().map(|row| row["method"].as_str().unwrap()).collect::<Vec<_>>(), ["elsa", "math"]);
+    assert_eq!(rows[0]["backend"], rows[1]["backend"]);
+    for row in &rows {
+        assert!(row["speedup_vs_math"].as_f64().is_some_and(|ratio| ratio > 0.0), "{row}");
+        assert_eq!(row["backend"] == "cuda", row["device_p50_ms"].is_number(), "{row}");
+    }
+}

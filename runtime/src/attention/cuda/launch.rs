@@ -7,7 +7,8 @@
 //! 2. *The present kernel* copies past and new rows, once for keys and once for values, if the problem has present
 //!    tensors; new rows alone if they hold the past. The attention kernel then reads those.
 //! 3. *The attention kernel* has one block of threads per sequence, head (or group of heads that share keys), split and
-//!    block of rows.
+//!    block of rows. Method math has three kernels instead, of which the last takes that place: the scores, their softmax,
+//!    the product with the values.
 //! 4. *The merge kernel* follows if there are partial states: if the keys are divided, or if the call outputs states
 //!    or no output.
 //! 5. *The measuring kernel* reads the inputs for the certificate of the run, if the plan certifies. It has a stream of its
@@ -25,8 +26,10 @@ use crate::error::DeviceError;
 use elsa_core::attention::plan::GpuWorkspaceLayout;
 use elsa_core::attention::{Lengths, Operand, Operands, Problem};
 use elsa_kernels::cuda::attention::{
-    AttentionArgs, MeasureArgs, Measuring, PresentArgs, Sequence, merge_blocks,
+    AttentionArgs, MATH_ROWS, MATH_TILE, MathArgs, MeasureArgs, Measuring, PresentArgs, Sequence,
+    merge_blocks,
 };
+use elsa_kernels::cuda::tensor::Divisor;
 
 /// Threads of a warp. The kernel that writes the present copies one row per warp.
 const WARP: u32 = 32;
@@ -60,11 +63,33 @@ impl Grid {
     }
 }
 
+/// What method math launches besides the call's grid: the blocks of its steps, and where its matrix lies.
+#[derive(Clone, Copy, Debug)]
+struct Matrix {
+    /// Scores and weights.
+    grids: [Grid; 2],
+    /// Address of the matrix, and f32 values from one row to the next.
+    scores: u64,
+    stride: i64,
+    /// Blocks of columns of scores and of the output.
+    columns: [usize; 2],
+}
+
+impl Matrix {
+    /// The parameter of a step whose product has so many blocks of columns.
+    fn parameter(&self, call: &AttentionArgs, columns: usize) -> MathArgs {
+        let columns = columns as i32;
+        let by_columns = Divisor::new(columns);
+        MathArgs { call: *call, scores: self.scores, stride: self.stride, by_columns, columns, unused: 0 }
+    }
+}
+
 /// Everything that a run launches: kernels, their parameters and their grids.
 #[derive(Clone, Debug)]
 pub struct Launch {
     functions: Functions,
     call: AttentionArgs,
+    matrix: Option<Matrix>,
     presents: [Option<PresentArgs>; 2],
     measure: Option<Measuring>,
     attention: Grid,
@@ -102,11 +127,24 @@ impl Launch {
         // The chooser has checked that this product fits for the longest possible sequence.
         let row_blocks = marshal::row_blocks(plan, &sequences);
         let blocks = problem.sequences() * (problem.heads() / c.heads_at_once.max(1)) * c.splits * row_blocks;
+        let matrix = (c.scores > 0).then(|| {
+            let columns = [sequences.most_keys, problem.value_dim()].map(|n| n.div_ceil(MATH_TILE));
+            let threads = c.kernel.resources.threads as u32;
+            // The chooser has checked that these products fit, too.
+            let grids = [blocks * columns[0], problem.rows().div_ceil(MATH_ROWS)];
+            Matrix {
+                grids: grids.map(|blocks| Grid { blocks: blocks as u32, threads }),
+                scores: workspace.scratch.address() + plan.layout.scores.start as u64,
+                stride: c.scores as i64,
+                columns,
+            }
+        });
         let (merge, states_at_once) = merging(c.splits)?;
         let merge_blocks = match blocks {
             0 => 0,
             _ => merge_blocks(states_at_once, problem.rows(), c.splits, c.partial_dim),
         };
+        let blocks = matrix.map_or(blocks, |matrix| blocks * matrix.columns[1]);
         let threads = (presenting()?.resources().threads as u32).max(WARP);
         let written = problem.keys() - problem.kept(Operand::PresentKey).unwrap_or(0);
         let rows = problem.spec().key.batch() * problem.kv_heads() * written;
@@ -115,6 +153,7 @@ impl Launch {
         Ok(Launch {
             functions,
             call,
+            matrix,
             presents,
             measure,
             measuring,
@@ -185,8 +224,22 @@ impl Launch {
     /// # Safety
     /// The clauses of [`Launch::enqueue`].
     unsafe fn attend(&self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        // SAFETY: the clauses of this function; the kernel takes an `AttentionArgs`.
-        unsafe { self.attention.launch(entered, stream, &self.functions.attention, &self.call)? };
+        match self.functions.matrix.as_ref().zip(self.matrix.as_ref()) {
+            Some(([scores, weights], matrix)) => {
+                let [of_keys, of_values] = matrix.columns.map(|n| matrix.parameter(&self.call, n));
+                let [tiles, rows] = matrix.grids;
+                // SAFETY: the clauses of this function; these kernels take a `MathArgs`.
+                unsafe {
+                    tiles.launch(entered, stream, scores, &of_keys)?;
+                    rows.launch(entered, stream, weights, &of_keys)?;
+                    self.attention.launch(entered, stream, &self.functions.attention, &of_values)?;
+                }
+            }
+            // SAFETY: the clauses of this function; the kernel takes an `AttentionArgs`.
+            None => unsafe {
+                self.attention.launch(entered, stream, &self.functions.attention, &self.call)?;
+            },
+        }
         if let Some(merge) = &self.functions.merge {
             // SAFETY: as above.
             unsafe { self.merge.launch(entered, stream, merge, &self.call)? };
@@ -196,7 +249,7 @@ impl Launch {
 }
 
 /// The addresses of the partial states, if the run has any. It has if the keys are divided, and if it is `partial`, as
-/// in [`GpuPlan::functions`].
+/// in [`GpuPlan::functions`]. Method math has a reference and a sum of each row in any case.
 fn partial_states(
     plan: &GpuPlan,
     partial: bool,
@@ -206,6 +259,9 @@ fn partial_states(
         (workspace.scratch.address(), plan.layout)
     } else if let (true, Some(layout)) = (partial, GpuWorkspaceLayout::of(&plan.choice, true)) {
         (workspace.reserve_state_partials(plan.layout.bytes, layout.partial_bytes())?, layout)
+    } else if plan.choice.scores > 0 {
+        let ms = workspace.scratch.address() + plan.layout.partial_ms.start as u64;
+        return Ok(PartialStates { ms, w: 0 });
     } else {
         return Ok(PartialStates::default());
     };

@@ -7,6 +7,7 @@ use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Executed;
 use elsa_core::attention::plan::{
     ChooseError, GpuChoice, GpuKernelSpec, GpuOptions, GpuWorkspaceLayout, alternatives, choose_gpu,
+    choose_gpu_math,
 };
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub struct GpuPlan {
     pub gpu: Arc<Gpu>,
     pub choice: GpuChoice,
     pub layout: GpuWorkspaceLayout,
+    /// The kernel that writes the output or partial states.
     pub attention: &'static GpuKernel,
     pub budget: Option<usize>,
 }
@@ -24,6 +26,8 @@ pub struct GpuPlan {
 /// The kernels of a plan, loaded in a context.
 #[derive(Clone, Debug)]
 pub struct Functions {
+    /// Scores and weights of method math, which run before `attention`.
+    pub matrix: Option<[Function; 2]>,
     pub attention: Function,
     pub merge: Option<Function>,
     pub present: Option<Function>,
@@ -46,6 +50,24 @@ pub fn presenting() -> Result<&'static GpuKernel, DeviceError> {
 pub fn measuring() -> Result<&'static GpuKernel, DeviceError> {
     let found = GPU_KERNELS.iter().find(|k| matches!(k.role, Role::AttentionMeasure { .. }));
     found.ok_or(DeviceError::NoKernel { role: "measuring" })
+}
+
+/// The kernels of method math in their order, and the specification of their work.
+///
+/// # Errors
+/// Returns an error if this build has no such kernels.
+pub fn multiplying() -> Result<([&'static GpuKernel; 3], &'static GpuKernelSpec), DeviceError> {
+    let find = |is: fn(&Role) -> bool| GPU_KERNELS.iter().find(|k| is(&k.role));
+    let scores = find(|role| matches!(role, Role::MathScores { .. }));
+    let weights = find(|role| matches!(role, Role::MathWeights { .. }));
+    let values = GPU_KERNELS.iter().find_map(|k| match &k.role {
+        Role::MathValues(spec) => Some((k, spec)),
+        _ => None,
+    });
+    match (scores, weights, values) {
+        (Some(scores), Some(weights), Some((values, spec))) => Ok(([scores, weights, values], spec)),
+        _ => Err(DeviceError::NoKernel { role: "method math" }),
+    }
 }
 
 /// The kernel that merges `splits` partial states of a row, and the number of states that it reads at once. Of the
@@ -84,9 +106,29 @@ impl GpuPlan {
         let choice = choose_gpu(problem, gpu.profile(), specs(), &options)?;
         let mut attending = GPU_KERNELS.iter().filter(|k| k.attention().is_some());
         let attention = attending.nth(choice.candidate).ok_or(ChooseError::NoKernel)?;
+        GpuPlan::of(gpu, problem, choice, attention, options.budget)
+    }
+
+    /// Plans method math, and loads its kernels.
+    ///
+    /// # Errors
+    /// Returns an error if the problem is packed, if the matrix of scores does not fit the budget, or if the device fails.
+    pub fn math(gpu: &Arc<Gpu>, problem: &Problem, options: GpuOptions) -> Result<GpuPlan, PlanError> {
+        let ([_, _, values], spec) = multiplying()?;
+        let choice = choose_gpu_math(problem, gpu.profile(), spec, &options)?;
+        GpuPlan::of(gpu, problem, choice, values, options.budget)
+    }
+
+    fn of(
+        gpu: &Arc<Gpu>,
+        problem: &Problem,
+        choice: GpuChoice,
+        attention: &'static GpuKernel,
+        budget: Option<usize>,
+    ) -> Result<GpuPlan, PlanError> {
         let layout =
             GpuWorkspaceLayout::of(&choice, false).ok_or(ChooseError::Memory { needed: usize::MAX })?;
-        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget: options.budget };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, attention, budget };
         plan.functions(&gpu.context()?, problem, false)?;
         Ok(plan)
     }
@@ -115,7 +157,15 @@ impl GpuPlan {
             true => Some(self.gpu.function(context, measuring()?)?),
             false => None,
         };
-        Ok(Functions { attention: self.gpu.function(context, self.attention)?, merge, present, measure })
+        let matrix = match self.choice.scores > 0 {
+            true => {
+                let ([scores, weights, _], _) = multiplying()?;
+                Some([self.gpu.function(context, scores)?, self.gpu.function(context, weights)?])
+            }
+            false => None,
+        };
+        let attention = self.gpu.function(context, self.attention)?;
+        Ok(Functions { matrix, attention, merge, present, measure })
     }
 
     /// The structure and the arithmetic that a run without states executes, for its certificate and its error bounds.
@@ -152,6 +202,7 @@ impl GpuPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use elsa_kernels::cuda::attention::{MATH_ROWS, MATH_TILE};
 
     #[test]
     fn kernels_compute_and_merge() {
@@ -163,6 +214,9 @@ mod tests {
         }
         assert!(attention > 0);
         assert!(presenting().is_ok());
+        let (steps, spec) = multiplying().unwrap();
+        assert_eq!([spec.rows, spec.keys], [MATH_TILE; 2]);
+        assert_eq!(steps[1].resources().threads, 32 * MATH_ROWS, "a warp has a row");
         // The kernel for few states where it suffices, else the one for any number.
         let names = [1, 2, 4, 5, 8, 9, 1 << 20].map(|splits| merging(splits).unwrap().0.name);
         let (few, many) = ("merge_f32_s4__sm53", "merge_f32_s8__sm53");

@@ -4,7 +4,7 @@ use super::marshal::has_plain_tiles;
 use super::plan::merging;
 use elsa_core::attention::Problem;
 use elsa_core::attention::plan::{
-    ChooseError, GpuCall, GpuMachine, GpuMerge, GpuOptions, GpuPrediction, choose_gpu, predict,
+    ChooseError, GpuCall, GpuMachine, GpuMerge, GpuOptions, GpuPart, GpuPrediction, choose_gpu, predict,
 };
 use elsa_kernels::cuda::attention::{COSTS, merge_blocks};
 use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel};
@@ -16,6 +16,8 @@ pub struct Forecast {
     pub kernel: &'static str,
     /// Number of splits of the keys.
     pub splits: usize,
+    /// What a warp executes for a tile of keys that every row attends.
+    pub tile: GpuPart,
     /// The times of its launches.
     pub prediction: GpuPrediction,
 }
@@ -57,11 +59,16 @@ pub enum ForecastError {
 /// Oldest compute capability that loads the kernels.
 const OLDEST: (u32, u32) = (5, 3);
 
-/// Predicts the latency of a call whose tensors are in the memory of `machine`.
+/// Predicts the latency of a call whose tensors are in the memory of `machine`. `half_scores`: of a plan that may sum
+/// chains of f16 products in f16.
 ///
 /// # Errors
 /// A call that cannot be predicted, or a machine of which too little is known.
-pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, ForecastError> {
+pub fn forecast(
+    problem: &Problem,
+    machine: &GpuMachine,
+    half_scores: bool,
+) -> Result<Forecast, ForecastError> {
     let (s, profile) = (problem.spec(), &machine.profile);
     let known = [
         ("number of multiprocessors", profile.sms > 0),
@@ -91,7 +98,8 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
         return Err(ForecastError::Changed { found });
     }
     let kernels = || GPU_KERNELS.iter().filter_map(GpuKernel::attention);
-    let choice = choose_gpu(problem, profile, kernels(), &GpuOptions::default())?;
+    let choice =
+        choose_gpu(problem, profile, kernels(), &GpuOptions { half_scores, ..GpuOptions::default() })?;
     let cost_of = |kernel: &'static str| {
         let found = COSTS.iter().find(|(name, _)| *name == kernel);
         found.map(|(_, cost)| cost).ok_or(ForecastError::Cost { kernel })
@@ -114,7 +122,7 @@ pub fn forecast(problem: &Problem, machine: &GpuMachine) -> Result<Forecast, For
     let padded = !has_plain_tiles(&choice, [problem.head_dim(), problem.value_dim()]);
     let call = GpuCall { blocks, keys: problem.keys(), causal, padded, bytes };
     let prediction = predict(&choice, cost, merge.as_ref(), &call, machine);
-    Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, prediction })
+    Ok(Forecast { kernel: choice.kernel.name, splits: choice.splits, tile: cost.plain, prediction })
 }
 
 #[cfg(test)]

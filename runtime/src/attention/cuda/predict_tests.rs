@@ -47,7 +47,7 @@ fn spec([batch, heads, tokens, d]: [usize; 4], dtype: DType) -> Spec {
 }
 
 fn us(shape: [usize; 4], machine: &GpuMachine) -> f64 {
-    forecast(&spec(shape, DType::F32).check().unwrap(), machine).unwrap().prediction.us()
+    forecast(&spec(shape, DType::F32).check().unwrap(), machine, false).unwrap().prediction.us()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn recorded_latencies_of_another_gpu_are_predicted() {
     for (shape, (causal, dtype), measured) in recorded {
         let causal = causal.then_some(Alignment::TopLeft);
         let problem = Spec { causal, ..spec(shape, dtype) }.check().unwrap();
-        let predicted = forecast(&problem, &H200).unwrap().prediction.us();
+        let predicted = forecast(&problem, &H200, false).unwrap().prediction.us();
         let apart = (predicted / measured - 1.0).abs();
         assert!(apart <= 0.25, "{shape:?} {dtype:?} {causal:?}: {predicted:.1} us; measured: {measured}");
     }
@@ -141,7 +141,7 @@ fn what_cannot_be_predicted_is_refused() {
     let problem = |spec: Spec| spec.check().unwrap();
     let plain = problem(spec([1, 2, 100, 64], DType::F32));
     let old = GpuMachine { profile: GpuProfile { capability: (5, 2), ..TX2.profile }, ..TX2 };
-    assert_eq!(forecast(&plain, &old), Err(ForecastError::Capability { found: (5, 2) }));
+    assert_eq!(forecast(&plain, &old, false), Err(ForecastError::Capability { found: (5, 2) }));
     let without = [
         GpuMachine { profile: GpuProfile { sms: 0, ..TX2.profile }, ..TX2 },
         GpuMachine { profile: GpuProfile { mhz: 0, ..TX2.profile }, ..TX2 },
@@ -150,12 +150,15 @@ fn what_cannot_be_predicted_is_refused() {
         GpuMachine { launch_us: f64::NAN, ..TX2 },
     ];
     for machine in without {
-        assert!(matches!(forecast(&plain, &machine), Err(ForecastError::Unknown { .. })), "{machine:?}");
+        assert!(
+            matches!(forecast(&plain, &machine, false), Err(ForecastError::Unknown { .. })),
+            "{machine:?}"
+        );
     }
     let capped = problem(Spec { softcap: Some(20.0), ..spec([1, 2, 100, 64], DType::F32) });
-    assert_eq!(forecast(&capped, &TX2), Err(ForecastError::Changed { found: "softcap" }));
+    assert_eq!(forecast(&capped, &TX2, false), Err(ForecastError::Changed { found: "softcap" }));
     let wide = problem(spec([1, 2, 100, 512], DType::F32));
-    assert!(matches!(forecast(&wide, &TX2), Err(ForecastError::Choose(ChooseError::HeadSize { .. }))));
+    assert!(matches!(forecast(&wide, &TX2, false), Err(ForecastError::Choose(ChooseError::HeadSize { .. }))));
     // Nothing to do takes no more than its launch.
     assert!(us([1, 1, 0, 64], &TX2) >= TX2.launch_us);
 }
@@ -175,5 +178,26 @@ fn every_kernel_that_a_plain_problem_uses_has_costs() {
             let saved = if spec.half_scores() { fma / 4 } else { 0 };
             assert!(part.fma as usize >= fma - saved, "{}", kernel.name);
         }
+    }
+}
+
+#[test]
+fn sums_in_f16_save_what_products_of_scores_leave() {
+    let of = |dtype, half, tokens| {
+        forecast(&spec([1, 8, tokens, 64], dtype).check().unwrap(), &TX2, half).unwrap()
+    };
+    for tokens in [1024, 4096] {
+        let [halves, widened, single] = [(DType::F16, true), (DType::F16, false), (DType::F32, false)]
+            .map(|(dtype, half)| of(dtype, half, tokens));
+        assert!(halves.kernel.contains("half2") && !widened.kernel.contains("half2"), "{}", halves.kernel);
+        // 64 rows of 64 keys and dims are 2,048 multiply-adds of a lane for scores, as many for values. Pairs halve those
+        // of scores; those of values stay, since they are summed in f32.
+        assert_eq!((widened.tile.fma, halves.tile.fma - 2048 - 1024), (4096, 256), "{tokens}");
+        let ratio = single.prediction.us() / halves.prediction.us();
+        println!("1,8,{tokens},64: f32 takes {ratio:.3} times as long as f16 with sums in f16");
+        assert!(ratio < 4096.0 / (1024.0 + 2048.0), "{ratio}");
+        // Widening the sums takes what the pairs save.
+        let issued = |x: &Forecast| x.tile.instructions - x.tile.pairs + x.tile.conflicts;
+        assert!(issued(&halves) < issued(&widened) && ratio > 0.85, "{ratio}");
     }
 }

@@ -1,8 +1,8 @@
 //! `cargo xtask ptx`: device code to PTX that a CUDA 10.2 driver loads, and its resources by ptxas.
 //!
 //! Every `NAME.cu` in a folder of `kernels/cuda` becomes `kernels/ptx/sm_53/NAME.ptx`, one module with one entry point. The text
-//! is packed: comments, optional spaces and long names go, which changes no instruction and saves a third of the
-//! bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
+//! is packed: comments, optional spaces, most ends of lines and long names go, which changes no instruction and saves a
+//! third of the bytes. `kernels/ptx/manifest.json` records sources, compiler and flags, and the resources of each kernel.
 
 use super::{sass, standin};
 use crate::ran::Ran;
@@ -258,7 +258,8 @@ fn sources(tree: &Tree) -> Result<Vec<PathBuf>, String> {
 }
 
 /// The same instructions in fewer bytes: no comments, no optional spaces, short names of registers, of labels, of the
-/// parameter and of the shared memory of the only entry point, `kernel`.
+/// parameter and of the shared memory of the only entry point, `kernel`; short
+/// statements share a line.
 fn pack(kernel: &str, text: &str) -> String {
     let mut packed = String::with_capacity(text.len());
     for line in text.lines() {
@@ -280,7 +281,25 @@ fn pack(kernel: &str, text: &str) -> String {
     let shared = format!("_ZZ{}{kernel}E12memory_array", kernel.len());
     let packed =
         packed.replace("$L__BB0_", "L").replace(&format!("{kernel}_param_0"), "P").replace(&shared, "S");
-    short_names(&packed)
+    fill(&short_names(&packed))
+}
+
+/// Statements and labels side by side, in lines of at most `WIDTH` bytes.
+fn fill(text: &str) -> String {
+    const WIDTH: usize = 120;
+    let ends = |line: &str| line.ends_with([';', ':']);
+    let mut filled = String::with_capacity(text.len());
+    let mut width = usize::MAX;
+    for line in text.lines() {
+        if width.saturating_add(line.len()) <= WIDTH && ends(&filled) && ends(line) {
+            width += line.len();
+        } else {
+            filled.push_str(if filled.is_empty() { "" } else { "\n" });
+            width = line.len();
+        }
+        filled.push_str(line);
+    }
+    filled + "\n"
 }
 
 /// Registers of the compiler's classes by one letter and a number, the more frequent ones by shorter numbers.
@@ -424,9 +443,12 @@ mod tests {
     #[test]
     fn packing_keeps_every_word() {
         let text = "//\n// made by\n.version 6.5\n.target sm_53\n\n\t// .globl\tx\n.visible .entry x(\n\t.param .u64 x_param_0\n)\n{\n\t.reg .f32 \t%f<9>;\n\t.reg .b64 \t%rd<5>;\n\tfma.rn.f32 \t%f1, %f8, %f8, %f4;  // note\n\tmov.u32 \t%r1, %tid.x;\n$L__BB0_2:\n\tld.param.u64 \t%rd3, [x_param_0+8];\n}\n";
-        let want = ".version 6.5\n.target sm_53\n.visible .entry x(\n.param .u64 P\n)\n{\n.reg .f32 f<3>;\n.reg .b64 d<1>;\nfma.rn.f32 f1,f0,f0,f2;\nmov.u32 r0,%tid.x;\nL2:\nld.param.u64 d0,[P+8];\n}\n";
+        let want = ".version 6.5\n.target sm_53\n.visible .entry x(\n.param .u64 P\n)\n{\n.reg .f32 f<3>;.reg .b64 d<1>;fma.rn.f32 f1,f0,f0,f2;mov.u32 r0,%tid.x;L2:ld.param.u64 d0,[P+8];\n}\n";
         assert_eq!(pack("x", text), want);
         assert_eq!(pack("x", want), want);
+        let long = fill(&"mov.u32 r0,r1;\n".repeat(20));
+        assert_eq!(long.lines().map(str::len).collect::<Vec<_>>(), [112, 112, 56]);
+        assert_eq!(fill(&long), long);
     }
 
     #[test]

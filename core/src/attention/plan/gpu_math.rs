@@ -1,0 +1,57 @@
+//! The plan of [`Method::Math`](super::Method::Math) on a GPU: the matrix of scores in memory, its softmax, its product with
+//! the values.
+//!
+//! Nothing is chosen: one kernel for each step takes any problem but packed sequences, and what the steps leave in memory
+//! depends on the shape alone.
+
+use super::choice::ChooseError;
+use super::gpu::{MEASURING_BLOCKS, check_blocks, check_budget, check_counts};
+use super::gpu_choice::{GpuChoice, GpuKernelSpec, GpuOptions};
+use crate::attention::problem::Problem;
+use crate::profile::GpuProfile;
+
+/// Plans method math for `problem` on `device` with `kernel`, which multiplies weights and values and describes all steps.
+/// Divisions and sums in f16 are not for this method.
+///
+/// # Errors
+/// Returns an error if the problem is packed, if a count exceeds 32 bits on the device, if the size of the workspace
+/// overflows, or if the matrix of scores does not fit the budget.
+pub fn choose_gpu_math(
+    problem: &Problem,
+    device: &GpuProfile,
+    kernel: &GpuKernelSpec,
+    options: &GpuOptions,
+) -> Result<GpuChoice, ChooseError> {
+    let s = problem.spec();
+    if s.packed.is_some() {
+        return Err(ChooseError::Packed);
+    }
+    check_counts(problem)?;
+    let (keys, tile) = (problem.keys(), kernel.keys.max(1));
+    let stride = keys.max(1).next_multiple_of(tile);
+    let choice = GpuChoice {
+        kernel: GpuKernelSpec { chain: problem.head_dim().max(1), ..*kernel },
+        candidate: 0,
+        heads_at_once: 1,
+        longest_first: false,
+        row_blocks: s.query.tokens().div_ceil(kernel.rows.max(1)),
+        splits: 1,
+        chunk: stride,
+        partial_dim: problem.value_dim().next_multiple_of(4),
+        rows: problem.rows(),
+        sequences: if s.key_lengths { problem.sequences() } else { 0 },
+        records: if options.certify { MEASURING_BLOCKS * device.sms.max(1) } else { 0 },
+        scores: stride,
+        flushes: true,
+        keys,
+        cut: s.window.left.is_some(),
+    };
+    check_budget(&choice, options.budget)?;
+    let columns = stride.max(problem.value_dim()).div_ceil(tile);
+    check_blocks(&[problem.sequences(), problem.heads(), choice.row_blocks, columns])?;
+    Ok(choice)
+}
+
+#[cfg(test)]
+#[path = "gpu_math_tests.rs"]
+mod tests;
