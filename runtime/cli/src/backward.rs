@@ -106,7 +106,7 @@ struct Report {
 /// What the forward pass leaves behind.
 enum Forward {
     /// Output and log-sum-exp, from files.
-    Given([Tensor; 2]),
+    Given(Box<[Tensor; 2]>),
     /// Output, in the view of the output, and references and sums of the states.
     Computed([Vec<f32>; 3]),
 }
@@ -115,7 +115,7 @@ impl Forward {
     /// The output.
     fn output(&self) -> Result<Elements<'_>, Error> {
         match self {
-            Forward::Given([out, _]) => elements("out", out),
+            Forward::Given(files) => elements("out", &files[0]),
             Forward::Computed([output, ..]) => Ok(Elements::F32(output)),
         }
     }
@@ -123,7 +123,7 @@ impl Forward {
     /// What the rows of the output come from.
     fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
-            Forward::Given([_, lse]) => Ok(Statistics::LogSumExp(log_sum_exp(lse)?)),
+            Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
             Forward::Computed([_, m, s]) => Ok(Statistics::State { m, s }),
         }
     }
@@ -171,7 +171,7 @@ fn read(job: &Job, [out, lse]: [&Source; 2]) -> Result<Forward, Error> {
             allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
         });
     }
-    Ok(Forward::Given([out, lse]))
+    Ok(Forward::Given(Box::new([out, lse])))
 }
 
 /// Runs the forward pass. The output is `W / S` in f32, whatever the type of the inputs.
