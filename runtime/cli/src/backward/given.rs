@@ -16,7 +16,7 @@ use std::path::Path;
 /// What the forward pass leaves behind.
 pub enum Forward {
     /// Output and log-sum-exp, from files.
-    Given([Tensor; 2]),
+    Given(Box<[Tensor; 2]>),
     /// What states come to.
     States {
         /// Output, in the view of the output, and references and sums of the rows.
@@ -33,7 +33,7 @@ impl Forward {
     /// A tensor of no floating-point elements.
     pub fn output(&self) -> Result<Elements<'_>, Error> {
         match self {
-            Forward::Given([out, _]) => elements("out", out),
+            Forward::Given(files) => elements("out", &files[0]),
             Forward::States { numbers: [output, ..], .. } => Ok(Elements::F32(output)),
         }
     }
@@ -44,7 +44,7 @@ impl Forward {
     /// Log-sum-exp of another type than f32.
     pub fn statistics(&self) -> Result<Statistics<'_>, Error> {
         match self {
-            Forward::Given([_, lse]) => Ok(Statistics::LogSumExp(log_sum_exp(lse)?)),
+            Forward::Given(files) => Ok(Statistics::LogSumExp(log_sum_exp(&files[1])?)),
             Forward::States { numbers: [_, m, s], .. } => Ok(Statistics::State { m, s }),
         }
     }
@@ -77,7 +77,7 @@ impl Forward {
                 allowed: format!("{:?}, one number for each query row", job.shapes[Operand::LogSumExp]),
             });
         }
-        Ok(Forward::Given([out, lse]))
+        Ok(Forward::Given(Box::new([out, lse])))
     }
 
     /// Reads states of an archive. The output is `W / S` in f32.
@@ -129,7 +129,7 @@ impl Forward {
     /// The files that were read.
     fn files(&self) -> &[Tensor] {
         match self {
-            Forward::Given(files) => files,
+            Forward::Given(files) => &files[..],
             Forward::States { files, .. } => files,
         }
     }
