@@ -267,6 +267,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "measures time")]
     fn waiting_is_what_reading_takes_longer() {
         let (slow, quick) = (Duration::from_millis(20), Duration::from_millis(2));
         let of = |read: Duration, compute: Duration| {
@@ -280,9 +281,16 @@ mod tests {
             };
             prefetch(&mut [(), ()], 0..6, read, compute).unwrap()
         };
-        let hidden = of(quick, slow);
-        assert!(hidden.overlap() > 0.6 && hidden.read >= 6 * quick && hidden.compute >= 6 * slow);
-        let bound = of(slow, quick);
-        assert!(bound.overlap() < 0.5 && bound.wait >= 5 * (slow - quick), "{bound:?}");
+        // A machine that stops this process for a while is given another chance.
+        let sometimes = |good: &dyn Fn() -> bool| (0..5).any(|_| good());
+        assert!(sometimes(&|| {
+            let hidden = of(quick, slow);
+            assert!(hidden.read >= 6 * quick && hidden.compute >= 6 * slow, "{hidden:?}");
+            hidden.overlap() > 0.6
+        }));
+        assert!(sometimes(&|| {
+            let bound = of(slow, quick);
+            bound.overlap() < 0.5 && bound.wait >= 5 * (slow - quick)
+        }));
     }
 }

@@ -10,7 +10,7 @@ use elsa_core::dtype::DType;
 use elsa_core::view::{Layout, View};
 use elsa_runtime::{Backend, BindError, Engine, EngineOptions, Method, PlanOptions};
 use elsa_tests::cases::{Buffers, Case, Data, MaskParams, Params};
-use elsa_tests::present;
+use elsa_tests::{SLOW, present};
 
 /// An engine of every back end that is present.
 fn engines() -> impl Iterator<Item = Engine> {
@@ -171,8 +171,10 @@ fn cases() -> Vec<Case> {
 #[test]
 fn the_bits_of_copies_and_no_other_byte() {
     for engine in engines() {
-        for case in cases() {
-            let problem = case.problem();
+        for (i, case) in cases().into_iter().enumerate() {
+            let (problem, naive) = (case.problem(), case.naive());
+            // In turn where a call takes long.
+            let caches = if SLOW { &CACHES[i % CACHES.len()..][..1] } else { &CACHES[..] };
             for (method, states) in [(Method::Elsa, true), (Method::Elsa, false), (Method::Math, true)] {
                 if method == Method::Math && engine.backend() == Backend::Cuda {
                     continue;
@@ -186,11 +188,11 @@ fn the_bits_of_copies_and_no_other_byte() {
                 outputs.state = outputs.state.filter(|_| states);
                 copying.bind(case.inputs(), outputs, &mut workspace).unwrap().run().unwrap();
                 let additions = if method == Method::Math { 4096 } else { 64 + 8 + 12 };
-                let answer = case.naive().check(&want.output, Some(&want.lse), additions);
+                let answer = naive.check(&want.output, Some(&want.lse), additions);
                 answer.unwrap_or_else(|e| panic!("{case:?}: {e}"));
-                for cache in CACHES {
+                for &cache in caches {
                     let appending = Appending::of(&case, cache);
-                    let (got, caches) = appending.run(&case, |problem, inputs, mut outputs| {
+                    let (got, kept) = appending.run(&case, |problem, inputs, mut outputs| {
                         outputs.state = outputs.state.filter(|_| states);
                         let plan = engine.plan(problem, &options).unwrap();
                         let mut workspace = plan.workspace().unwrap();
@@ -204,7 +206,7 @@ fn the_bits_of_copies_and_no_other_byte() {
                     });
                     let what = format!("{} {method:?} {cache:?} {case:?}", engine.kernel());
                     assert!(rows(&got) == rows(&want), "{what}: other bits than with copies");
-                    for (found, want) in caches.iter().zip(appending.expected(&case)) {
+                    for (found, want) in kept.iter().zip(appending.expected(&case)) {
                         assert!(bits(found) == bits(&want), "{what}: the cache");
                     }
                 }

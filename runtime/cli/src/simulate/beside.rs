@@ -29,8 +29,8 @@ use std::time::Instant;
 const SHARES: [f64; 3] = [1.0, 0.5, 0.25];
 /// The most tasks that are run for a point.
 const TASKS: usize = 400;
-/// Runs of a point, of which the shortest counts.
-const RUNS: usize = 3;
+/// Runs of a point, of which the median counts.
+pub const RUNS: usize = 5;
 /// How far two answers may be apart, relative to the largest value: both are far within.
 const APART: f32 = 1e-4;
 
@@ -49,7 +49,7 @@ pub struct Ran {
     pub level: u32,
     /// Units or tasks.
     pub tasks: usize,
-    /// Seconds.
+    /// Seconds: the median of [`RUNS`] runs, which take turns with those of the other method.
     pub seconds: f64,
     /// Seconds by the model.
     pub modelled: f64,
@@ -218,12 +218,11 @@ fn ample() -> StreamOptions {
     StreamOptions::new(usize::try_from(bytes).unwrap_or(usize::MAX))
 }
 
-/// Keeps the shorter of two.
-fn shorter(best: Option<Ran>, found: Option<Ran>) -> Option<Ran> {
-    match (best, found) {
-        (Some(best), Some(found)) => Some(if found.seconds < best.seconds { found } else { best }),
-        (best, found) => best.or(found),
-    }
+/// A run with the median of the times of all; none where none ran.
+fn typical(mut runs: Vec<Ran>) -> Option<Ran> {
+    runs.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+    let middle = runs.len() / 2;
+    runs.into_iter().nth(middle)
 }
 
 /// Runs both methods at `sizes` tokens of `heads` heads of size `dim`.
@@ -247,10 +246,10 @@ pub fn beside(
         let model = Sizes::new(tokens as f64, set.chunks(), set.members().len());
         for share in SHARES {
             let budget = whole.bytes() * share;
-            let (mut streaming, mut quorums) = (None, None);
+            let (mut streaming, mut quorums) = (Vec::new(), Vec::new());
             // In turns, so that both meet the same machine.
             for _ in 0..RUNS {
-                streaming = shorter(streaming, whole.stream(&engine, budget, &mut streamed)?);
+                streaming.extend(whole.stream(&engine, budget, &mut streamed)?);
                 let mut found = None;
                 for levels in 1..=set.chunks() {
                     if set.chunks().checked_pow(levels as u32).is_none_or(|tasks| tasks > TASKS) {
@@ -263,8 +262,9 @@ pub fn beside(
                         break;
                     }
                 }
-                quorums = shorter(quorums, found);
+                quorums.extend(found);
             }
+            let (streaming, quorums) = (typical(streaming), typical(quorums));
             if streaming.is_some() && quorums.is_some() {
                 let largest = streamed.iter().fold(0.0f32, |a, x| a.max(x.abs()));
                 let apart = streamed.iter().zip(&merged).map(|(a, b)| (a - b).abs());

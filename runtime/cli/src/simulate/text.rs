@@ -1,6 +1,6 @@
 //! The report as text.
 
-use super::beside::Ran;
+use super::beside::{RUNS, Ran};
 use super::costs::{Costs, GIB};
 use super::measure::{Check, Kernels};
 use super::schedule::Schedule;
@@ -186,7 +186,7 @@ fn streaming(out: &mut impl Write, costs: &Costs, request: &Request<'_>, report:
 
 /// Both methods, as they ran.
 fn beside(out: &mut impl Write, all: &[Ran]) -> Result<()> {
-    writeln!(out, "\nstreaming and quorums, run here; their answers agree")?;
+    writeln!(out, "\nstreaming and quorums, run here, medians of {RUNS}; their answers agree")?;
     writeln!(
         out,
         "  {:>8} {:>11} {:<10} {:>6} {:>6} {:>12} {:>12} {:>11} {:>11}",

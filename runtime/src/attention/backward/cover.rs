@@ -36,8 +36,9 @@ pub(super) unsafe fn cover(
         let spec = problem.spec();
         match (spec.mask.zip(c.inputs.forward.mask), spec.bias.is_some() || spec.windows.is_some()) {
             (Some((view, elements)), false) => {
+                let (keys, to) = (keys.start..keys.start + reach, bias.as_mut_ptr());
                 // SAFETY: the region holds the keys (clause), of which the mask covers these.
-                match unsafe { mask(c, tile, &view, &elements, keys.start..keys.start + reach, to) } {
+                match unsafe { mask(c, tile, &view, &elements, keys, to) } {
                     Seen::Nothing => return None,
                     Seen::Plain => {}
                     Seen::Biased => written = reach,

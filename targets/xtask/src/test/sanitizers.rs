@@ -7,8 +7,15 @@ use crate::setup;
 use crate::shell::{Run, Tree};
 
 /// Tests that call nothing but `core`, and take long.
-pub const CORE_ALONE: [&str; 6] =
-    ["fallback::", "layout::", "reference_oracle::", "scans::", "schedule::", "the_scalar_fallback_"];
+pub const CORE_ALONE: [&str; 7] = [
+    "fallback::",
+    "layout::",
+    "quorums::",
+    "reference_oracle::",
+    "scans::",
+    "schedule::",
+    "the_scalar_fallback_",
+];
 
 /// Flags of the nightly compiler for a sanitizer, whose functions are exported, so that the stand-in driver, when it is
 /// opened, finds them. `elsa_sanitized` has tests take the smaller of two equivalent forms.
