@@ -3,7 +3,7 @@
 //! | command | module |
 //! |---|---|
 //! | `elsa run` | [`run`]: attention over tensors in files, to files |
-//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts |
+//! | `elsa run --task`, `elsa merge` | [`task`], [`mod@merge`]: a part of the work as states, and the whole of all parts; so `elsa backward --task` |
 //! | `elsa backward` | [`mod@backward`]: gradients, after a forward pass or with the output of one |
 //! | `elsa verify` | [`verify`]: an answer against the f64 [`oracle`], on given tensors or a built-in [`scenario`] |
 //! | `elsa bench` | [`mod@bench`]: latency; every answer is checked |
