@@ -439,7 +439,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
     }
     // The journal of a run on a GPU is not that of one on the CPU, nor of other chunks' budgets that are too small.
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "6")]).status.success());
-    let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend cpu"));
+    let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend scalar"));
     assert!(output.status.code() == Some(2) && said(&output).contains("another run"), "{}", said(&output));
     let output = desk.call(&line.replace("400000", "40000"));
     assert!(
