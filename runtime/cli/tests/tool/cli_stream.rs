@@ -573,12 +573,14 @@ fn a_gpu_goes_on_where_it_was_killed() {
     );
     let report: serde_json::Value = serde_json::from_str(desk.ok(&line).trim()).unwrap();
     let (units, parts) = (report["units"].as_u64().unwrap(), report["parts"].as_u64().unwrap());
-    assert!(units >= 5 && parts > units - 2, "{report}");
+    // Both key heads are copied to the present, chunk by chunk, before the first block.
+    let copied = 2 * 1600u64.div_ceil(report["chunk_keys"].as_u64().unwrap());
+    assert!(units >= 4 && parts > units - 2, "{report}");
     for name in ["y.npy", "p.npy", "s.npz"] {
         std::fs::rename(desk.path(name), desk.path(&format!("whole-{name}"))).unwrap();
     }
     let words = desk.words(&line);
-    for at in [1, 3, parts / 2, parts] {
+    for at in [3, copied + parts / 2, copied + parts] {
         let killed = elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", &at.to_string())]);
         assert!(killed.status.signal().is_some(), "{at} of {parts}: {}", said(&killed));
         assert!(!desk.path("y.npy").exists() && desk.path("y.npy.elsa-journal").exists());
@@ -594,7 +596,7 @@ fn a_gpu_goes_on_where_it_was_killed() {
     }
     // The journal of a run on a GPU is not that of one on the CPU, nor of other chunks' budgets that are too small.
     assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "6")]).status.success());
-    let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend cpu"));
+    let output = desk.call(&line.replace("--backend cuda --fallback fail", "--backend scalar"));
     assert!(output.status.code() == Some(2) && said(&output).contains("another run"), "{}", said(&output));
     let output = desk.call(&line.replace("400000", "40000"));
     assert!(
