@@ -216,7 +216,7 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
         std::fs::write(desk.path(&format!("{name}.safetensors")), &before).unwrap();
     }
     desk.ok(&format!("{line} {}", into("a")));
-    let budget = smallest(&desk, &format!("{line} {}", into("b")), 500_000);
+    let budget = smallest(&desk, &format!("{line} {}", into("b")), 1_000_000);
     let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
     let folder = desk.0.path().to_str().unwrap();
     let words: Vec<String> =
