@@ -176,16 +176,30 @@ void endings(const elsa::engine &engine, const Data &x) {
         message = error.what();
     }
     CHECK(message == "disk full" && writes == 3 && done.operand >= ELSA_OPERAND_OUT && done.finished == 1);
-    // Both sides throw: the write has ended the run.
+    // Nothing is left to do.
+    elsa_stream_report *const unread = nullptr;
+    elsa::stream_lists rest;
+    rest.first_unit = units;
+    Reads none(x);
+    CHECK(small.run(none, whole, unread, rest).ok() && *none.calls == 0);
+    // The read of the second unit throws while the outputs of the first are written: the write ends the run.
     int caught = 0;
     Reads inner(x);
-    const auto late = [&](const elsa::rows_to_fill &rows) {
+    std::atomic<bool> thrown(false);
+    const int second = 1 + *counted.calls / static_cast<int>(units);
+    const auto ahead = [&](const elsa::rows_to_fill &rows) {
         inner(rows);
-        if (*inner.calls == *counted.calls) throw Boom{1};
+        if (*inner.calls == second) {
+            thrown = true;
+            throw Boom{1};
+        }
     };
-    const auto early = [&](const elsa::rows_to_take &) { throw Boom{2}; };
+    const auto meanwhile = [&](const elsa::rows_to_take &) {
+        while (!thrown) std::this_thread::yield();
+        throw Boom{2};
+    };
     try {
-        CHECK(small.run(late, early).ok());
+        CHECK(small.run(ahead, meanwhile).ok());
     } catch (const Boom &boom) {
         caught = boom.where;
     }
@@ -198,9 +212,10 @@ void misuse(const elsa::engine &engine, const Data &x) {
     float data[6] = {0, 1, 2, 3, 4, 5};
     where.element_bytes = sizeof(float);
     where.count[0] = where.count[1] = 1;
-    where.count[2] = where.length = where.strides[2] = 2;
+    where.count[2] = where.length = 2;
+    where.strides[2] = 3;
     const elsa::rows_to_take rows(where, data, sizeof data);
-    CHECK(*rows.row<float>(0, 0, 1) == 2 && rows.bytes() == sizeof data && rows.data() == data);
+    CHECK(*rows.row<float>(0, 0, 1) == 3 && rows.bytes() == sizeof data && rows.data() == data);
 #ifdef ELSA_THROW
     int caught = 0;
     const auto beyond = [&](std::size_t b, std::size_t h, std::size_t t) {
