@@ -148,11 +148,15 @@ mod tests {
     #[cfg_attr(miri, ignore = "inflates long, and nothing unsafe")]
     fn damaged_streams_are_refused() {
         let kernel = among_others();
+        let whole = kernel.ptx;
         let refused = |what: &str, ptx: Ptx| {
             let found = text(&GpuKernel { ptx, ..kernel });
-            assert_eq!(found, Err(DeviceError::Damaged { kernel: kernel.name }), "{what}");
+            assert!(
+                found == Err(DeviceError::Damaged { kernel: kernel.name }),
+                "{what} of {}",
+                whole.lzip.len()
+            );
         };
-        let whole = kernel.ptx;
         refused("nothing", Ptx { lzip: &[], ..whole });
         refused("cut short", Ptx { lzip: &whole.lzip[..whole.lzip.len() - 1], ..whole });
         refused("longer than told", Ptx { bytes: whole.bytes - 1, ..whole });
@@ -162,8 +166,12 @@ mod tests {
         refused("behind the end", Ptx { start: 1 << 30, ..whole });
         refused("too little", Ptx { packed: whole.packed - 1, ..whole });
         refused("too much", Ptx { packed: whole.packed + 1, ..whole });
+        let wanted = text(&kernel).unwrap();
         for (at, lzip) in FLIPPED.iter() {
-            refused(&format!("byte {at}"), Ptx { lzip, ..whole });
+            // The last bytes before the sums of a stream say nothing about its text.
+            let found = text(&GpuKernel { ptx: Ptx { lzip, ..whole }, ..kernel });
+            let padding = (21..=25).contains(&(whole.lzip.len() - at)) && found.as_ref() == Ok(&wanted);
+            assert!(padding || found.is_err(), "byte {at} of {}", whole.lzip.len());
         }
     }
 }

@@ -10,6 +10,7 @@ mod cli_listen;
 mod cli_memory;
 mod cli_onnx;
 mod cli_predict;
+mod cli_resume;
 mod cli_run;
 mod cli_simulate;
 mod cli_stream;

@@ -106,7 +106,8 @@ impl StreamPlan {
     /// ```
     /// use elsa_core::{attention::{Lengths, Operand, Spec}, dtype::DType, view::{Layout, View}};
     /// use elsa_runtime::{Engine, EngineOptions, StreamOptions};
-    ///     ///
+    /// use std::io;
+    ///
     /// let (queries, keys, dim) = (3, 5000, 8);
     /// let of = |n| View::dense("x", Layout::Bhnd, &[2, n, dim], None);
     /// let problem = Spec::new(DType::F32, of(queries)?, of(keys)?, of(keys)?, of(queries)?).check()?;

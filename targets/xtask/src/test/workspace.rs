@@ -156,6 +156,7 @@ pub fn aarch64(tree: &Tree) -> Ran {
             "cli_memory::",
             "cli_predict::",
             "cli_simulate::",
+            "cli_resume::",
             "cli_stream::",
             "cli_tasks::",
             "cli_tune::",
@@ -266,7 +267,8 @@ pub fn cuda(tree: &Tree) -> Ran {
     // Every flag of the tool, with the GPU in place of the CPU.
     let tool = Run::new(
         tree,
-        "cargo test --workspace --test tool --no-fail-fast -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu",
+        "cargo test --workspace --test tool --no-fail-fast -- --include-ignored cli_run:: cli_tune:: cli_stream::a_gpu \
+         cli_resume::a_gpu",
     )
     .env("ELSA_BACKEND", "cuda");
     tests(&mut ran, with_standin(tool, &folder));
