@@ -132,7 +132,12 @@ fn check(engine: &Engine, cases: Vec<Case>) {
         case.naive().check_all(&memory, 5000).unwrap_or_else(|e| panic!("in memory, {case:?}: {e}"));
         let split = choice.chunk;
         let want = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Function);
-        assert_eq!(bits(&want), bits(&memory), "{case:?}: splits of {split}");
+        if case.spec.windows.is_some() && choice.splits > 1 {
+            // A large device divides the keys of a window in memory, and a stream never does.
+            case.naive().check_all(&want, 5000).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        } else {
+            assert!(bits(&want) == bits(&memory), "{case:?}: splits of {split}");
+        }
         if case.spec.windows.is_some() {
             let placed = streamed(engine, &case, divided(&case, 1 << 20, split, 1), KeysFrom::Host);
             assert_eq!(bits(&placed), bits(&want), "{case:?}");

@@ -88,6 +88,7 @@ pub fn run(
         written,
         device_budget: args.device_budget,
         eta: args.eta.unwrap_or(1.0),
+        resumable: args.resume,
         sizes: begun.sizes().map(|[sequences, heads, tiles, vectors, chunk]| UnitSizes {
             sequences,
             heads,

@@ -21,7 +21,7 @@ fn a_run_into_safetensors_goes_on_where_it_was_killed() {
         std::fs::write(desk.path(&format!("{name}.safetensors")), &before).unwrap();
     }
     desk.ok(&format!("{line} {}", into("a")));
-    let budget = smallest(&desk, &format!("{line} {}", into("b")), 1_000_000);
+    let budget = smallest(&desk, &format!("{line} {} --resume", into("b")), 1_600_000);
     let line = format!("{line} {} --host-budget {budget} --eta 0.1 --resume", into("b"));
     let folder = desk.0.path().to_str().unwrap();
     let words: Vec<String> =
@@ -49,10 +49,10 @@ fn a_run_goes_on_where_it_was_killed() {
     if emulated() {
         return;
     }
-    let desk = desk(2400, 1200);
+    let desk = desk(3600, 1200);
     let line = format!("run {INPUTS} --causal --state-out @s.npz");
     desk.ok(&format!("{} --out @y0.npy", line.replace("@s.", "@s0.")));
-    let budget = smallest(&desk, &format!("{line} --out @y.npy"), 1_000_000);
+    let budget = smallest(&desk, &format!("{line} --out @y.npy --resume"), 1_600_000);
     let line = format!("{line} --out @y.npy --host-budget {budget} --eta 0.1 --resume");
     let parts = {
         let json = desk.ok(&format!("{line} --json"));
@@ -104,14 +104,14 @@ fn foreign_journals_are_refused() {
     if emulated() {
         return;
     }
-    let desk = desk(2400, 1200);
+    let desk = desk(3600, 1200);
     let line = format!("run {INPUTS} --out @y.npy --eta 0.1 --resume");
-    let budget = smallest(&desk, &line, 1_000_000);
+    let budget = smallest(&desk, &line, 1_600_000);
     let line = format!("{line} --host-budget {budget}");
     let folder = desk.0.path().to_str().unwrap();
     let words: Vec<String> =
         line.split_whitespace().map(|word| word.replace('@', &format!("{folder}/"))).collect();
-    let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "7")]).status.success());
+    let kill = || assert!(!elsa_with(&words, &[("ELSA_TEST_ABORT_AFTER", "5")]).status.success());
     kill();
     let refused = |line: &str, word: &str| {
         let output = desk.call(line);

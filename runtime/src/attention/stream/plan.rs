@@ -15,8 +15,9 @@ use elsa_core::attention::plan::{
 };
 use elsa_kernels::registry;
 
-/// Bytes by which what a process takes before a run may differ from one start to the next.
-const VARIES: usize = 512 << 10;
+/// Bytes by which what a process takes before a run may differ from one start to the next: pages of the program that the
+/// system has in memory belong to it.
+const VARIES: usize = 1 << 20;
 
 /// Options of a streamed run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +34,8 @@ pub struct StreamOptions {
     /// Length of a chunk, as a multiple of the default of 4,096 keys in blocks of 64 (ELSA-Lean's `η`, appendix I of the
     /// paper). It is rounded up to whole segments, and shorter where rows need the memory.
     pub eta: f64,
+    /// Whether another process may go on with the run, for which 1 MiB of the budget is left.
+    pub resumable: bool,
     /// Units and chunk of an earlier run, which this one goes on with; `None` has them chosen.
     pub sizes: Option<UnitSizes>,
 }
@@ -47,6 +50,7 @@ impl StreamOptions {
             host_budget,
             device_budget: None,
             eta: 1.0,
+            resumable: false,
             sizes: None,
         }
     }
@@ -93,9 +97,9 @@ impl Engine {
             return Err(refused("eta", "a positive finite number"));
         }
         let mut taken = fixed(self.threads());
-        if options.sizes.is_some() {
-            // The process that goes on may have a little more than the one that chose.
-            taken = taken.saturating_sub(VARIES);
+        if options.resumable && options.sizes.is_none() {
+            // The process that goes on may have a little more than the one that chooses.
+            taken = taken.saturating_add(VARIES);
         }
         if let Some(available) = available_memory()
             && (options.host_budget.saturating_sub(taken) as u64) > available.bytes

@@ -143,25 +143,29 @@ pub fn bare_metal(tree: &Tree) -> Ran {
 }
 
 /// The stage `aarch64`. Some tests are left out: those that call nothing but `core`, whose code is the same for every
-/// processor and whose bits the stage `bare-metal` compares; those about times, files, flags, ports and memory of the tool,
+/// processor and whose bits the stage `bare-metal` compares; those about times, files, flags, ports, memory and statistics of the tool,
 /// whose benchmark the stage `cross` emulates; and the robot's, which the stage `robot` emulates. The kernels without
 /// vectors are the same everywhere, too, and answer random problems.
 pub fn aarch64(tree: &Tree) -> Ran {
     Ran::of("tests", |ran| {
         let tool = [
+            "cli_backward_tasks::",
             "cli_bad_input::",
             "cli_bench::",
             "cli_files::",
             "cli_listen::",
             "cli_memory::",
             "cli_predict::",
-            "cli_simulate::",
             "cli_resume::",
             "cli_stream::",
             "cli_tasks::",
             "cli_tune::",
             "cli_usage::",
             "program::",
+            "simulate::",
+            "tensor::",
+            "verify::depth::",
+            "verify::judge::",
         ];
         let skipped = CORE_ALONE.iter().chain(&tool);
         let core: String = skipped.map(|module| format!(" --skip {module}")).collect();
