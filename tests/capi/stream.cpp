@@ -43,6 +43,18 @@ elsa::stream stream(const elsa::engine &engine, const elsa::problem<float> &p, s
     }
 }
 
+// One of more than one unit, for which a budget is looked for: what the process has changes between two calls.
+elsa::stream divided(const elsa::engine &engine, const elsa::problem<float> &p) {
+    std::size_t more = 1 << 17;
+    for (int tries = 0;; tries++) {
+        elsa::stream made = stream(engine, p, more);
+        const std::size_t units = made.describe()->units;
+        if (units > 1 && units < 20) return made;
+        CHECK(tries < 200);
+        more = units >= 20 ? more + (1 << 15) : more - more / 4;
+    }
+}
+
 std::size_t place(std::size_t head, std::size_t token, std::size_t tokens) { return (head * tokens + token) * dim; }
 
 // Fills rows of q, k and v. A callable type that cannot be copied.
@@ -126,7 +138,7 @@ void answers(const elsa::engine &engine, const Data &x) {
 
 // Numbers and exceptions of callables, on either side.
 void endings(const elsa::engine &engine, const Data &x) {
-    const elsa::stream small = stream(engine, plain(), 1 << 17);
+    const elsa::stream small = divided(engine, plain());
     const std::size_t units = small.describe()->units;
     CHECK(units > 1 && units < 20);
     Writes whole;

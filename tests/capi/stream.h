@@ -253,6 +253,20 @@ static inline elsa_stream streamed(const both *x, size_t more, elsa_stream_info 
     return stream;
 }
 
+/* A stream of more than `above` units and fewer than `below`, for which a small budget is looked for: what the process has
+   changes between two calls. */
+static inline elsa_stream in_units(const both *x, size_t above, size_t below, elsa_stream_info *info) {
+    size_t more = VARIES / 8;
+    int tries = 0;
+    for (;;) {
+        const elsa_stream stream = streamed(x, more, info);
+        if (info->units > above && info->units < below) return stream;
+        CHECK(++tries < 200);
+        more = info->units >= below ? more + VARIES / 32 : more - more / 4;
+        OK(elsa_stream_destroy(stream));
+    }
+}
+
 static inline void forget(void) {
     memset(stream_out, 0xff, sizeof stream_out);
     memset(stream_lse, 0xff, sizeof stream_lse);

@@ -17,7 +17,7 @@ static void failures(void) {
     prepare(&x, 1, FEW, 600);
     x.how.eta = 0.1;
     in_memory(&x);
-    stream = streamed(&x, VARIES / 8, &info);
+    stream = in_units(&x, 1, 20, &info);
     forget();
     OK(elsa_stream_run(stream, &x.data, NULL));
     calls[0] = of_run.reads, calls[1] = of_run.writes;

@@ -255,11 +255,10 @@ mod tests {
         let unlimited = with(&[(v1, "9223372036854771712\n"), (used, "20000\n")]);
         assert_eq!(unlimited, (5000 << 10, MemoryLimit::Machine));
         // Version 2: the group, and the one at the mount point.
-        let (own, top) = ("/sys/fs/cgroup/unified/x/y", "/sys/fs/cgroup/unified");
-        let [own_max, own_now] =
-            ["memory.max", "memory.current"].map(|f| format!("{own}/{f}").leak() as &str);
-        let [top_max, top_now] =
-            ["memory.max", "memory.current"].map(|f| format!("{top}/{f}").leak() as &str);
+        let (own_max, own_now) =
+            ("/sys/fs/cgroup/unified/x/y/memory.max", "/sys/fs/cgroup/unified/x/y/memory.current");
+        let (top_max, top_now) =
+            ("/sys/fs/cgroup/unified/memory.max", "/sys/fs/cgroup/unified/memory.current");
         let both = [(own_max, "max\n"), (own_now, "7\n"), (top_max, "4096\n"), (top_now, "96\n")];
         assert_eq!(with(&both), (4000, group));
         let both = [(own_max, "3000\n"), (own_now, "7\n"), (top_max, "4096\n"), (top_now, "96\n")];

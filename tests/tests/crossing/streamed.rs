@@ -154,20 +154,27 @@ fn plan(engine: &Engine, case: &Case, more: usize, eta: f64) -> StreamPlan {
 /// The same, which certifies if `certify` says so.
 fn plan_that(engine: &Engine, case: &Case, more: usize, eta: f64, certify: bool) -> StreamPlan {
     let mut budget = 0;
-    // What the process takes changes while other tests run.
-    for _ in 0..100 {
+    // What the process takes changes while other tests run, and grows where an allocator keeps what was freed.
+    for attempt in 0..100 {
         let mut options = options(budget, eta);
         options.plan.certify = certify;
         match engine.stream(&case.problem(), &options) {
             Ok(plan) => return plan,
             Err(PlanError::Refused(Refused::HostBudget { needed, budget: found })) if found == budget => {
                 assert!(needed > budget);
-                budget = needed + more;
+                budget = needed + more + (attempt << 14);
             }
             Err(other) => panic!("{case:?}: {other}"),
         }
     }
     panic!("{case:?}: no budget is enough");
+}
+
+/// The plan of a small budget in which rows stay in more than one group. What the process takes may shrink between two plans.
+fn divided(engine: &Engine, case: &Case, least: usize) -> StreamPlan {
+    let plans = (0..200).map(|_| plan(engine, case, 0, 0.01));
+    let mut enough = plans.filter(|plan| plan.count(&case.inputs().lengths, 0).unwrap().0 >= least);
+    enough.next().unwrap_or_else(|| panic!("{case:?}: no plan of {least} units"))
 }
 
 fn run(
@@ -334,7 +341,8 @@ fn bits_are_those_in_memory() {
             }
         }
     }
-    assert!(several_units > 100 && several_chunks > 40, "{several_units}, {several_chunks}");
+    let few = if cfg!(elsa_sanitized) { 4 } else { 1 };
+    assert!(several_units > 100 / few && several_chunks > 40 / few, "{several_units}, {several_chunks}");
 }
 
 /// Chunks that causality, windows or lengths exclude are not read, and others once for each unit.
@@ -345,7 +353,7 @@ fn only_what_is_attended_is_read() {
     let row = (d * 4) as u64;
     let of = |params: Params, more: usize| {
         let case = params.build("part");
-        let plan = plan(&engine, &case, more, 0.01);
+        let plan = if more == 0 { divided(&engine, &case, 2) } else { plan(&engine, &case, more, 0.01) };
         let (report, files) = run(&plan, &case, 0, &mut Taken::new(&case)).unwrap();
         let read = files.read.values().sum::<u64>();
         assert_eq!(report.times.bytes, read);
@@ -375,7 +383,7 @@ fn failures_are_typed_and_leave_no_thread() {
     let params = Params { batch: 1, heads: 2, kv_heads: 1, present: true, ..Params::plain(40, 1100, 8, 8) };
     let case = params.build("failing");
     let (want, _) = in_memory(&engine, &case);
-    let plan = plan(&engine, &case, 0, 0.01);
+    let plan = divided(&engine, &case, 4);
     let lengths = case.inputs().lengths;
     let (units, parts) = plan.count(&lengths, 0).unwrap();
     let (_, whole) = run(&plan, &case, 0, &mut Taken::new(&case)).unwrap();

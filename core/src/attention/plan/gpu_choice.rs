@@ -175,7 +175,7 @@ pub struct GpuChoice {
     pub sequences: usize,
     /// Number of records of what a run measures of its tensors, one a block; zero if it does not.
     pub records: usize,
-    /// Distance from one row of the matrix of scores to the next, in f32 values, with [`Method::Math`]; zero if there is no
+    /// Distance from one row of the matrix of scores to the next, in f32 values, with [`Method::Math`](super::Method::Math); zero if there is no
     /// matrix.
     pub scores: usize,
     /// Whether sums of [`Summation::Tiles`] are added to others: in the output, if that is f32 and the kernel writes it
@@ -284,7 +284,7 @@ pub struct GpuWorkspaceLayout {
     pub sequences: ByteSpan,
     /// Records of what was measured, f32 `[block][record]`.
     pub records: ByteSpan,
-    /// The matrix of scores of [`Method::Math`], f32 `[row][scores]`.
+    /// The matrix of scores of [`Method::Math`](super::Method::Math), f32 `[row][scores]`.
     pub scores: ByteSpan,
     /// Total number of bytes.
     pub bytes: usize,
