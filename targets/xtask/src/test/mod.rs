@@ -33,7 +33,7 @@ use std::time::Instant;
 /// Stages that take turns with one another and not with those of the other list: what these make and run lies in folders
 /// of their own. On a machine with two cores or more, a run of all stages goes through both lists at once.
 const BESIDE: [&[&str]; 2] = [
-    &["cross", "deploy", "capi", "capi-board", "python", "ort", "vision", "examples", "tensorrt"],
+    &["cross", "deploy", "capi", "capi-board", "python", "ort", "vision", "examples", "tensorrt", "bounds"],
     &["asan", "capi-asan", "capi-tsan", "tsan", "cuda", "cuda-asan", "cuda-tsan"],
 ];
 
