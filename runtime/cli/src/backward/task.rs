@@ -7,46 +7,13 @@ use crate::progress;
 use crate::report;
 use crate::task::file::{Description, Kind, Whole};
 use crate::task::load::{Loaded, load};
+use crate::task::report::TaskReport;
 use crate::task::shares as shares_error;
 use crate::tensor::output::{Output, Writer};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::backward::{BackwardInputs, BackwardProblem};
 use elsa_runtime::{BackwardPlan, BackwardPlanOptions, BackwardTaskPlan, TaskGradients};
-use serde::Serialize;
 use std::time::Instant;
-
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    what: &'static str,
-    /// Path of the task.
-    task: String,
-    /// Chunks of each level.
-    quorum: Vec<usize>,
-    /// Tasks of the division.
-    tasks: u64,
-    backend: String,
-    kernel: Option<&'static str>,
-    threads: usize,
-    dtype: &'static str,
-    /// Batch, heads, key heads, queries, keys, head size and head size of values of the whole.
-    shape: [usize; 7],
-    /// Query and key tokens of the task.
-    tokens: [usize; 2],
-    /// Pairs of a query and a key that the task computes, for one head.
-    pairs: f64,
-    calls: usize,
-    /// Calls that causality, windows or lengths made unnecessary.
-    skipped: usize,
-    /// Bytes of tensors that were read.
-    bytes_read: usize,
-    /// Bytes of shares that were written.
-    bytes_written: usize,
-    workspace_bytes: usize,
-    /// Why the CPU computed in place of a GPU.
-    fallback: Option<String>,
-    ms: f64,
-}
 
 /// Runs the command.
 ///
@@ -109,12 +76,12 @@ pub fn task(args: &BackwardArgs) -> Result<(), Error> {
         let dtype = job.problem.spec().dtype;
         let rows = upstream.shape().iter().product::<usize>() * upstream.dtype().size();
         let instead_of = done.last.and_then(|done| done.instead_of);
-        let report = Report {
+        let report = TaskReport {
             what: "backward task",
             task: name.to_string(),
             quorum: division.sets().iter().map(|set| set.chunks()).collect(),
             tasks: division.tasks(),
-            backend: done.last.map_or_else(|| engine.backend(), |done| done.backend).to_string(),
+            backend: Some(done.last.map_or_else(|| engine.backend(), |done| done.backend).to_string()),
             kernel: plan.plans().first().map(BackwardPlan::kernel),
             threads: engine.threads(),
             dtype: dtype.name(),

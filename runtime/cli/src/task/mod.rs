@@ -2,11 +2,11 @@
 
 pub mod file;
 pub mod load;
+pub mod report;
 
 use crate::args::warn_without_half_scores;
 use crate::error::{Error, one_line, say};
 use crate::progress;
-use crate::report;
 use crate::run::RunArgs;
 use crate::tensor::output::{Output, Writer};
 use elsa_core::argument::ArgumentError;
@@ -14,7 +14,7 @@ use elsa_core::attention::StateOut;
 use elsa_runtime::{RowStates, TaskError, TaskPlan};
 use file::{Description, Kind, Whole};
 use load::{Loaded, load};
-use serde::Serialize;
+use report::TaskReport;
 use std::time::Instant;
 
 impl From<TaskError> for Error {
@@ -38,39 +38,6 @@ pub fn shares(error: TaskError) -> Error {
         TaskError::Memory { bytes } => Error::Memory { argument: "shares-out", bytes },
         other => other.into(),
     }
-}
-
-/// The object that `--json` prints.
-#[derive(Debug, Serialize)]
-struct Report {
-    what: &'static str,
-    /// Path of the task.
-    task: String,
-    /// Chunks of each level.
-    quorum: Vec<usize>,
-    /// Tasks of the division.
-    tasks: u64,
-    backend: Option<String>,
-    kernel: Option<&'static str>,
-    threads: usize,
-    dtype: &'static str,
-    /// Batch, heads, key heads, queries, keys, head size and head size of values of the whole.
-    shape: [usize; 7],
-    /// Query and key tokens of the task.
-    tokens: [usize; 2],
-    /// Pairs of a query and a key that the task computes, for one head.
-    pairs: f64,
-    calls: usize,
-    /// Calls that causality, windows or lengths made unnecessary.
-    skipped: usize,
-    /// Bytes of tensors that were read.
-    bytes_read: usize,
-    /// Bytes of states that were written.
-    bytes_written: usize,
-    workspace_bytes: usize,
-    /// Why the CPU computed in place of the requested GPU.
-    fallback: Option<String>,
-    ms: f64,
 }
 
 /// Runs the command.
@@ -128,7 +95,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
     let dtype = problem.spec().dtype;
     if args.json {
-        let report = Report {
+        let report = TaskReport {
             what: "task",
             task: name.to_string(),
             quorum: division.sets().iter().map(|set| set.chunks()).collect(),
@@ -148,7 +115,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
             fallback: done.fallback.map(|reason| reason.to_string()),
             ms,
         };
-        report::json(&mut std::io::stdout().lock(), &report)?;
+        crate::report::json(&mut std::io::stdout().lock(), &report)?;
     } else {
         say(&format!(
             "wrote {}: task {name} of {}, {} of {} queries and {} of {} keys, {} calls in {ms:.3} ms",
