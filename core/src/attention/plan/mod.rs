@@ -30,5 +30,5 @@ pub use kernel::{KernelSpec, KeyLayout};
 pub(in crate::attention) use layout::{Cursor, LINE};
 pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
 pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
-pub use race::Pace;
+pub use race::{Generation, Pace, Paces};
 pub use tuned::{Changes, ShapeClass, alternatives};
