@@ -16,8 +16,9 @@
 //! Semantics and names are those of `LinearAttention` in ONNX opset 27. Besides: past and present states may be one memory,
 //! sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
 //!
-//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A NaN poisons the state from its token on. An
-//! element of a state whose magnitude is below the smallest normal number may be taken as zero.
+//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A finite gate whose exponential is no positive
+//! f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is below the
+//! smallest normal number may be taken as zero.
 //!
 //! # Modules
 //!
@@ -27,11 +28,14 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
+//! | the f64 oracle | [`mod@reference`] |
 
 mod data;
 mod operands;
 mod problem;
+pub mod reference;
 mod rule;
+mod token;
 
 pub use data::{Inputs, Outputs};
 pub use operands::{Operand, Operands};
