@@ -122,13 +122,14 @@ impl Params {
     pub fn build(&self) -> Case {
         let Params { batch, heads: [hq, hk, hv], tokens, dims: [dk, dv], .. } = *self;
         let mut random = Random::new(self.seed);
-        let [query, key, value] = [(hq, dk), (hk, dk), (hv, dv)].map(|(h, d)| self.view([batch, h, tokens, d]));
-        let mut spec =
-            Spec::new(self.dtype, query, key, value, self.view([batch, hq.max(hv), tokens, dv]));
+        let [query, key, value] =
+            [(hq, dk), (hk, dk), (hv, dv)].map(|(h, d)| self.view([batch, h, tokens, d]));
+        let mut spec = Spec::new(self.dtype, query, key, value, self.view([batch, hq.max(hv), tokens, dv]));
         (spec.rule, spec.gate_dtype, spec.direction) = (self.rule, self.gate_dtype, self.direction);
         (spec.normalize, spec.scale) = (self.normalize, self.scale);
         spec.packed = self.packed.as_ref().map(|list| list.len() - 1);
-        let gated = self.rule.is_gated().then(|| self.view([batch, hv, tokens, if self.per_dim { dk } else { 1 }]));
+        let gated =
+            self.rule.is_gated().then(|| self.view([batch, hv, tokens, if self.per_dim { dk } else { 1 }]));
         let rated = self
             .rule
             .is_delta()
@@ -174,7 +175,17 @@ impl Params {
             Data::F32(values) => values,
             _ => Vec::new(),
         });
-        Case { name: format!("{self:?}"), problem, query, key, value, decay, beta, past, bounds: self.packed.clone() }
+        Case {
+            name: format!("{self:?}"),
+            problem,
+            query,
+            key,
+            value,
+            decay,
+            beta,
+            past,
+            bounds: self.packed.clone(),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! A CPU micro-kernel as the chooser and the error bound see it.
 
-use crate::linear::Gates;
 use crate::profile::InstructionSet;
 
 /// A CPU micro-kernel of linear attention.

@@ -1,6 +1,6 @@
 //! The options of the CPU chooser, and why it finds no plan.
 
-use crate::linear::{Direction, Form};
+use crate::linear::Form;
 use core::fmt;
 
 /// The smallest, and the step, of the sizes of a chunk, in tokens.
@@ -58,13 +58,6 @@ pub enum ChooseError {
         /// The forms that have it, in words.
         allowed: &'static str,
     },
-    /// The form cannot compute a direction.
-    Direction {
-        /// The requested form.
-        form: Form,
-        /// The direction.
-        direction: Direction,
-    },
     /// No kernel is present.
     NoKernel,
     /// Even the smallest workspace exceeds the budget.
@@ -93,9 +86,6 @@ impl fmt::Display for ChooseError {
             ChooseError::Parts { found } => write!(f, "parts: {found}; allowed: 2 to {MOST_PARTS}"),
             ChooseError::Option { option, form, allowed } => {
                 write!(f, "{option}: not with form {}; allowed: with {allowed}", form.name())
-            }
-            ChooseError::Direction { form, direction } => {
-                write!(f, "form: {} with {}; allowed: another form", form.name(), direction.name())
             }
             ChooseError::NoKernel => write!(f, "kernel: none is present; allowed: one of this machine"),
             ChooseError::Budget { needed, budget, transitions: 0 } => {

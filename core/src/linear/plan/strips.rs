@@ -40,10 +40,9 @@ impl Strips {
         let wide = columns / self.wide;
         match index < wide {
             true => StripColumns { first: index * self.wide, width: self.wide },
-            false => StripColumns {
-                first: wide * self.wide + (index - wide) * self.narrow,
-                width: self.narrow,
-            },
+            false => {
+                StripColumns { first: wide * self.wide + (index - wide) * self.narrow, width: self.narrow }
+            }
         }
     }
 

@@ -4,9 +4,10 @@ use super::plan::CpuPlan;
 use crate::linear::tensors::HostTensors;
 use elsa_core::dtype::DType;
 use elsa_core::linear::plan::{Choice, Layout};
-use elsa_core::linear::{Operand, Operands, Problem};
+use elsa_core::linear::{Operand, Operands, Problem, Sequence};
 use elsa_core::view::View;
 use elsa_kernels::linear::Kernel;
+use std::ops::Range;
 
 /// A tensor: its view, its type, and the address of its first byte.
 #[derive(Clone, Copy)]
@@ -31,6 +32,42 @@ impl Tensor {
     pub fn stride(&self) -> usize {
         self.view.strides()[2]
     }
+}
+
+/// Rows of f32 values: address of the first, and the distances from one token, and from one head, to the next. They count
+/// f32 values and may be negative.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub data: *mut f32,
+    pub token: isize,
+    pub head: isize,
+}
+
+impl Rows {
+    /// No rows.
+    pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
+
+    /// The same from token `t` and column `x` on.
+    pub fn from(self, t: usize, x: usize) -> Rows {
+        if self.data.is_null() {
+            return self;
+        }
+        Rows { data: self.data.wrapping_offset(t as isize * self.token).wrapping_add(x), ..self }
+    }
+}
+
+/// A stretch of tokens of a head: a sequence, a state of it, and tokens, counted in the order in which they pass.
+#[derive(Clone)]
+pub(super) struct Stretch<'a> {
+    pub sequence: &'a Sequence,
+    /// The state, which is the head of values.
+    pub state: usize,
+    /// Tokens.
+    pub tokens: Range<usize>,
+    /// Whether the last token of the sequence passes first.
+    pub reverse: bool,
+    /// Strips of the state.
+    pub strips: Range<usize>,
 }
 
 /// The data shared by all workers of a call.
@@ -78,8 +115,26 @@ impl<'a> Context<'a> {
         &self.tensors[operand]
     }
 
+    /// Whether the call writes outputs.
+    pub fn has_output(&self) -> bool {
+        self.tensors[Operand::Output].is_present()
+    }
+
     /// The worker's region of the workspace.
     pub fn worker_part(&self, worker: usize) -> *mut f32 {
         self.base.wrapping_add(worker * self.layout.worker_stride)
+    }
+
+    /// The rows of the outputs of a state's readers in the shared region of sums, from the first token of the sequence on.
+    pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
+        let width = self.choice.strips.padded(self.choice.columns);
+        let output = &self.problem.spec().output;
+        let (first, _) = self.problem.readers(state);
+        let row = (sequence.batch * output.heads() + first) * output.tokens() + sequence.start;
+        Rows {
+            data: self.base.wrapping_add(self.layout.sums.start + row * width),
+            token: width as isize,
+            head: (output.tokens() * width) as isize,
+        }
     }
 }
