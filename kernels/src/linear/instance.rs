@@ -2,11 +2,11 @@
 
 /// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
 ///
-/// `tokens` pass the state together in registers, and `vectors` are the widest strip.
+/// `tokens` pass the state together in registers, `rows` are a register tile of products, and `vectors` the widest strip.
 macro_rules! linear {
     (
         isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
-        tokens: $b:literal, vectors: $v:literal, fused: $fused:literal $(,)?
+        tokens: $b:literal, rows: $r:literal, vectors: $v:literal, fused: $fused:literal $(,)?
     ) => {
         /// The kernel of linear attention of this instruction set.
         pub mod linear {
@@ -37,8 +37,8 @@ macro_rules! linear {
             $crate::entry::entry_points! {
                 $features, $isa,
                 fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
-                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $v>;
-                fn read(of: &Reading) = reading::read::<$lanes, $b, $v>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $v>;
+                fn read(of: &Reading) = reading::read::<$lanes, $r, $v>;
                 fn multiply(factors: &Factors, state: *mut f32, dim: usize, width: usize) = factor::multiply::<$lanes>;
             }
         }

@@ -11,12 +11,12 @@ pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
-/// `B` tokens pass together, and `V` vectors are the widest strip.
+/// `B` tokens pass in registers, `R` rows are a register tile of products, and `V` vectors are the widest strip.
 ///
 /// # Safety
 /// - The clauses of [`Strip`], [`Segment`], as [`super::prepare::prepare`] leaves it, and [`Columns`].
 #[inline(always)]
-pub unsafe fn recur<L: Lanes, const B: usize, const V: usize>(
+pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -28,9 +28,9 @@ pub unsafe fn recur<L: Lanes, const B: usize, const V: usize>(
             multiply::<L>(isa, enter, strip.state, segment.dim, strip.width);
         }
         if strip.width == L::N {
-            passes::<L, B, 1>(isa, strip, segment, columns);
+            passes::<L, B, R, 1>(isa, strip, segment, columns);
         } else {
-            passes::<L, B, V>(isa, strip, segment, columns);
+            passes::<L, B, R, V>(isa, strip, segment, columns);
         }
         if columns.keep
             && let Some(exit) = &segment.exit
@@ -45,7 +45,7 @@ pub unsafe fn recur<L: Lanes, const B: usize, const V: usize>(
 /// # Safety
 /// - As for [`recur`].
 #[inline(always)]
-unsafe fn passes<L: Lanes, const B: usize, const V: usize>(
+unsafe fn passes<L: Lanes, const B: usize, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -59,7 +59,7 @@ unsafe fn passes<L: Lanes, const B: usize, const V: usize>(
         if delta || out && meets(segment.group, false, segment.pass) {
             while t < segment.tokens {
                 let count = segment.pass.min(segment.tokens - t);
-                together::<L, B, V>(isa, strip, segment, columns, t, count);
+                together::<L, R, V>(isa, strip, segment, columns, t, count);
                 t += count;
             }
             return;
@@ -243,7 +243,7 @@ pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
 /// # Safety
 /// - As for [`recur`]; the tokens are a pass of the segment.
 #[inline(always)]
-unsafe fn together<L: Lanes, const B: usize, const V: usize>(
+unsafe fn together<L: Lanes, const R: usize, const V: usize>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
@@ -251,13 +251,12 @@ unsafe fn together<L: Lanes, const B: usize, const V: usize>(
     first: usize,
     count: usize,
 ) {
-    const { assert!(B <= MOST_TOGETHER) };
     // SAFETY: the same clauses; blocks of tokens end where the pass does.
     unsafe {
         let mut t = 0;
-        while t + B <= count {
-            writes::<L, B, V>(isa, strip, segment, columns, first, t);
-            t += B;
+        while t + R <= count {
+            writes::<L, R, V>(isa, strip, segment, columns, first, t);
+            t += R;
         }
         while t < count {
             writes::<L, 1, V>(isa, strip, segment, columns, first, t);
@@ -266,9 +265,9 @@ unsafe fn together<L: Lanes, const B: usize, const V: usize>(
         if !columns.outputs.is_null() {
             for g in 0..segment.group {
                 let mut t = 0;
-                while t + B <= count {
-                    answers::<L, B, V>(isa, strip, segment, columns, first, t, g);
-                    t += B;
+                while t + R <= count {
+                    answers::<L, R, V>(isa, strip, segment, columns, first, t, g);
+                    t += R;
                 }
                 while t < count {
                     answers::<L, 1, V>(isa, strip, segment, columns, first, t, g);
@@ -393,7 +392,8 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// Adds what the tokens of a pass write to the state: four rows of it at a time.
+/// Adds what the tokens of a pass write to the state: four rows of it at a time. What a long pass writes is summed up by
+/// itself, so that the state rounds once for all of it.
 ///
 /// # Safety
 /// - As for [`together`], with what the tokens write in the room.
@@ -406,15 +406,18 @@ unsafe fn update<L: Lanes, const V: usize>(
     count: usize,
 ) {
     let width = V * L::N;
+    let long = count > MOST_TOGETHER;
     // SAFETY: four rows of the strip, and tokens of the pass (clauses).
     unsafe {
         let keys = segment.writers.offset(first as isize * segment.writer_stride);
         for d in (0..segment.dim).step_by(4) {
             let rows = strip.state.add(d * width);
             let mut s = [[L::splat(isa, 0.0); V]; 4];
-            for j in 0..4 {
-                for x in 0..V {
-                    s[j][x] = L::load(isa, rows.add(j * width + x * L::N));
+            if !long {
+                for j in 0..4 {
+                    for x in 0..V {
+                        s[j][x] = L::load(isa, rows.add(j * width + x * L::N));
+                    }
                 }
             }
             for t in 0..count {
@@ -428,7 +431,9 @@ unsafe fn update<L: Lanes, const V: usize>(
             }
             for j in 0..4 {
                 for x in 0..V {
-                    s[j][x].store(rows.add(j * width + x * L::N));
+                    let at = rows.add(j * width + x * L::N);
+                    let sum = if long { s[j][x].plus(L::load(isa, at)) } else { s[j][x] };
+                    sum.store(at);
                 }
             }
         }

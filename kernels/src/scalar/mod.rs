@@ -26,5 +26,5 @@ backward!(
 
 linear!(
     isa: Scalar, lanes: One, features: [], name: "linear_f32_t2c4__scalar",
-    tokens: 2, vectors: 4, fused: false,
+    tokens: 2, rows: 2, vectors: 4, fused: false,
 );
