@@ -1,6 +1,7 @@
-//! Linear attention: plan, tensors of a call, back ends.
+//! Linear attention on an engine: plans, bound calls and their runs.
 
 pub mod cpu;
+mod no_gpu;
+pub mod operator;
 pub mod options;
-pub mod plan;
-pub mod tensors;
+mod plan;

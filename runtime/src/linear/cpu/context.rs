@@ -1,7 +1,7 @@
 //! What the workers of a call share.
 
 use super::plan::CpuPlan;
-use crate::linear::tensors::HostTensors;
+use crate::tensors::HostTensors;
 use elsa_core::dtype::DType;
 use elsa_core::linear::plan::{Choice, Layout};
 use elsa_core::linear::{Operand, Operands, Problem, Sequence};
@@ -104,7 +104,7 @@ impl<'a> Context<'a> {
         let tensors = Operands::from_fn(|operand| Tensor {
             view: problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
             dtype: problem.dtype_of(operand),
-            data: tensors[operand],
+            data: tensors.at(operand as usize),
         });
         let CpuPlan { kernel, choice, layout } = plan;
         Context { kernel, problem, choice, layout, tensors, base }

@@ -120,12 +120,7 @@ pub(super) struct Heads {
 ///
 /// # Safety
 /// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, and `part` is the worker's region.
-pub(super) unsafe fn queries(
-    c: &Context<'_>,
-    s: &Stretch<'_>,
-    range: &Range<usize>,
-    part: *mut f32,
-) -> Rows {
+pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
     let (problem, choice) = (c.problem, c.choice);
     let (first, readers) = problem.readers(s.state);
     if !choice.staged.rows {

@@ -61,9 +61,9 @@ pub(super) unsafe fn attend(
     let strips = c.choice.group(group);
     let data = part.wrapping_add(c.layout.worker.state.start);
     let (outputs, keep) = (c.has_output(), c.tensor(Operand::PresentState).is_present());
-    let of = |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
-    let target =
-        Target { data, columns: c.choice.columns, strips: (strips.start, strips.end), values: true };
+    let of =
+        |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
+    let target = Target { data, columns: c.choice.columns, strips: (strips.start, strips.end), values: true };
     // SAFETY: the region holds the strips of a group (layout), and is this worker's (clause).
     unsafe {
         match c.choice.direction {
@@ -161,7 +161,8 @@ unsafe fn chunk(
 ) {
     let (choice, at) = (c.choice, &c.layout.worker);
     // SAFETY: the clauses of this function.
-    let (heads, values) = unsafe { (stage::heads(c, s, range, part, aim.outputs), stage::values(c, s, range, part)) };
+    let (heads, values) =
+        unsafe { (stage::heads(c, s, range, part, aim.outputs), stage::values(c, s, range, part)) };
     let outputs = if aim.outputs { stage::outputs(c, s, range, part) } else { Rows::NONE };
     let room = part.wrapping_add(at.strip.start);
     let mut segment = Segment::EMPTY;
