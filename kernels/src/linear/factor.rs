@@ -58,12 +58,9 @@ pub unsafe fn multiply<L: Lanes>(isa: L::Isa, factors: &Factors, state: *mut f32
     }
 }
 
-/// `x · factor`, or zero where it would be subnormal on an instruction set that stalls there. `limit` is the smallest normal
-/// number divided by the factor's magnitude.
+/// `x · factor`, or zero where that would be smaller than the smallest normal number. `limit` is that number divided by the
+/// factor's magnitude.
 #[inline(always)]
 pub(super) fn flushed<L: Lanes>(isa: L::Isa, x: L, factor: L, limit: L) -> L {
-    if L::RAISE == 1.0 {
-        return x.times(factor);
-    }
     limit.if_greater(x.abs(), L::splat(isa, 0.0), x).times(factor)
 }

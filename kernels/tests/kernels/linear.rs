@@ -508,7 +508,7 @@ fn linear_kernels_declare_what_they_are() {
 
 /// A state that decays while nothing is written: no row of keys meets a value.
 fn fading(per: Gates, delta: bool, tokens: usize, gate: f32) -> Case {
-    let mut case = Case::new([32, 32], tokens, 1, per, delta);
+    let mut case = Case::new([64, 64], tokens, 1, per, delta);
     case.gates.fill(gate);
     case.values.fill(0.0);
     case
@@ -536,11 +536,11 @@ fn a_state_that_decays_ends_at_zero() {
     }
 }
 
-/// Arithmetic does not stall where a state vanishes.
+/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself.
 #[test]
 #[cfg_attr(any(miri, elsa_sanitized), ignore = "times nothing")]
 fn a_state_that_decays_costs_no_more_than_another() {
-    for kernel in present() {
+    for kernel in present().into_iter().filter(|k| k.spec.fused) {
         for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
             let least = |past: f32| {
                 let mut case = fading(per, delta, 512, -0.03);
@@ -555,7 +555,7 @@ fn a_state_that_decays_costs_no_more_than_another() {
             // The first stays normal; the second is subnormal soon.
             let ratio = || least(1e-34) / least(1.0);
             let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 1.3).collect();
-            println!("{} {per:?} delta {delta}: {seen:?}", kernel.spec.name);
+            println!("{} {per:?} delta {delta}: {:.2}", kernel.spec.name, ratio());
             assert!(seen.len() < 5, "{} {per:?} delta {delta}: {seen:?}", kernel.spec.name);
         }
     }
