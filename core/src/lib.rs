@@ -9,10 +9,12 @@
 //!
 //! | step | module |
 //! |---|---|
-//! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`argument`] |
+//! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
+//! | linear attention: recurrences and their scans | [`linear`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | attention divided into tasks that share nothing | [`quorum`] |
+//! | the room of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
 //! | what attention costs, whole and in tasks | [`model`] |
 //! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
@@ -27,13 +29,18 @@ pub mod attention;
 pub mod double;
 pub mod drift;
 pub mod dtype;
+mod lengths;
+pub mod linear;
+pub mod memory;
 pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;
+pub mod room;
 pub mod scan;
 pub mod state;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;
 pub mod ulp;
 pub mod view;
+mod workers;
