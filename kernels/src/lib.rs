@@ -7,6 +7,7 @@
 //! | [`product`], [`exp2`], [`memory`] | what operators share: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
 //! | [`attention`] | the attention micro-kernels, written once |
+//! | [`linear`] | those of linear attention and of recurrences |
 //! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
@@ -29,6 +30,7 @@ pub mod product;
 
 pub mod attention;
 pub mod cuda;
+pub mod linear;
 pub mod registry;
 
 #[cfg(target_arch = "x86_64")]

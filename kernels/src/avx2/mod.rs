@@ -8,6 +8,7 @@ pub(crate) use vector::bits;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::series::instance::series;
 
 instance!(isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"]);
 
@@ -22,4 +23,9 @@ attention!(
 backward!(
     isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "backward_f32_q48k6__avx2_exp2_nearest_p5",
     tile_keys: 6, vectors: 2, panels: 3, strip: 2, exp2_relative: 1.7e-7,
+);
+
+series!(
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "series_f32_c16__avx2",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

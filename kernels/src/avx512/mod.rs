@@ -7,6 +7,7 @@ pub use vector::Sixteen;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::series::instance::series;
 
 instance!(isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"]);
 
@@ -21,4 +22,9 @@ attention!(
 backward!(
     isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "backward_f32_q48k8__avx512_exp2_floor_p5",
     tile_keys: 8, vectors: 3, panels: 1, strip: 2, exp2_relative: 1.6e-7,
+);
+
+series!(
+    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "series_f32_c32__avx512",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

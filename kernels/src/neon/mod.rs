@@ -7,6 +7,7 @@ pub use vector::Four;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::series::instance::series;
 
 instance!(isa: Neon, lanes: Four, features: ["neon"]);
 
@@ -21,4 +22,9 @@ attention!(
 backward!(
     isa: Neon, lanes: Four, features: ["neon"], name: "backward_f32_q48k4__neon_exp2_monic_p5",
     tile_keys: 4, vectors: 4, panels: 3, strip: 4, exp2_relative: 2.1e-7,
+);
+
+series!(
+    isa: Neon, lanes: Four, features: ["neon"], name: "series_f32_c8__neon",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );

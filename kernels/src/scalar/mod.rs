@@ -7,6 +7,7 @@ pub use vector::One;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::series::instance::series;
 
 instance!(isa: Scalar, lanes: One, features: []);
 
@@ -21,4 +22,9 @@ attention!(
 backward!(
     isa: Scalar, lanes: One, features: [], name: "backward_f32_q16k4__scalar_exp2_nearest_p5",
     tile_keys: 4, vectors: 4, panels: 4, strip: 4, exp2_relative: 1.9e-7,
+);
+
+series!(
+    isa: Scalar, lanes: One, features: [], name: "series_f32_c2__scalar",
+    exp: 1.8e-7, softplus: 3e-7, silu: 3e-7,
 );
