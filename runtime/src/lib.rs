@@ -38,6 +38,7 @@ mod cpu;
 mod cuda;
 mod engine;
 mod error;
+mod linear;
 mod presence;
 mod stream;
 mod tuned;
@@ -77,6 +78,12 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
+pub use linear::cpu::series::plan::{
+    ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
+};
+pub use linear::cpu::series::{
+    Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
+};
 pub use presence::{Present, backends};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};

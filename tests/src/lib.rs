@@ -27,5 +27,6 @@ pub mod gradients;
 pub mod longest;
 pub mod naive;
 pub mod random;
+pub mod series;
 pub mod standin;
 mod states;

@@ -55,7 +55,7 @@ impl Judged {
 /// What a step may lose because states and factors below the smallest normal number count as zero, with states of at most
 /// `largest`.
 pub(super) fn tiny(largest: f64) -> f64 {
-    2.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
+    4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
 
 /// The bound of a value after it has been rounded to `dtype`.

@@ -36,6 +36,7 @@ pub mod convolution;
 mod data;
 pub mod functions;
 mod operands;
+pub mod plan;
 mod problem;
 pub mod recurrence;
 mod rule;

@@ -4,7 +4,7 @@
 //! values `H_t = |a_t| H_{t−1} + |b_t|`, the error of `h_t` is to first order at most
 //!
 //! ```text
-//! E_t = |a_t| E_{t−1} + (ε + 4 u) |a_t| H_{t−1} + u H_t + 2^-125 (1 + max H)
+//! E_t = |a_t| E_{t−1} + (ε + 4 u) |a_t| H_{t−1} + u H_t + 2^-124 (1 + max H)
 //! ```
 //!
 //! A step rounds a product and a sum. In two levels the factor of a part is a product of as many factors, one rounding each,
@@ -14,6 +14,7 @@
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
 use crate::linear::bound::{Judged, Precision, in_range, rounded, tiny};
+use crate::linear::functions::gate_f64;
 use crate::linear::series::{TINY, token_of};
 
 /// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
@@ -42,10 +43,12 @@ pub fn states(
         let b = f64::from(inputs.b.get(s.b.at(batch, token, channel)));
         let (a, exp) = match s.gate {
             Gate::Factor => (gate, 0.0),
-            Gate::Log => (libm::exp(gate), precision.exp),
+            Gate::Log => (gate_f64(gate), precision.exp),
         };
         if a.abs() < f64::from(TINY) {
-            let lost = if a == 0.0 || !largest.is_finite() { 0.0 } else { tiny(largest) };
+            // Zero itself loses nothing.
+            let exact = a == 0.0 && (s.gate == Gate::Factor || gate == f64::NEG_INFINITY);
+            let lost = if exact || !largest.is_finite() { 0.0 } else { tiny(largest) };
             (h, absolute, error, largest) = (b, b.abs(), lost, b.abs());
         } else {
             h = a * h + b;

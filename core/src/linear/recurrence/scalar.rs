@@ -4,6 +4,7 @@ use super::map::Map;
 use super::problem::{Gate, Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::linear::bound::Precision;
+use crate::linear::functions::gate;
 use crate::linear::series::token_of;
 
 /// How accurate the functions of this module are.
@@ -30,7 +31,7 @@ pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) ->
                 let a = inputs.a.get(s.a.at(batch, token, channel));
                 let a = match s.gate {
                     Gate::Factor => a,
-                    Gate::Log => libm::expf(a),
+                    Gate::Log => gate(a),
                 };
                 h = Map { a, b: inputs.b.get(s.b.at(batch, token, channel)) }.of(h);
                 if let Some(out) = &mut outputs.out {

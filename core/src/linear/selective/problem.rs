@@ -148,6 +148,16 @@ impl Problem {
         }
     }
 
+    /// Number of neighbouring channels that share all coefficients of each token: the largest that divides the groups of both.
+    #[must_use]
+    pub const fn tile_group(&self) -> usize {
+        let (mut a, mut b) = (self.group(&self.spec.b), self.group(&self.spec.c));
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    }
+
     /// Index of a coefficient in its tensor.
     #[must_use]
     pub const fn coefficient(

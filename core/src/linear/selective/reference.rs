@@ -6,7 +6,7 @@
 //! ```text
 //! δ      e_δ = s u |delta + bias| + σ δ                          s the slope of softplus; u |delta + bias| without it
 //! a      e_a = a (exp(|A| e_δ + u |δ A| + ε) − 1)
-//! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-125 (1 + max X)
+//! x      e_x = a e_x + e_a (|x| + e_x) + |B u| e_δ + 2 u |δ B u| + 2 u X + 2^-124 (1 + max X)
 //! y      e_y = Σ |C| e_x + (N + 2) u (Σ |C| X + |D u|)
 //! out    silu(z) e_y + (ζ + u) |silu(z)| (|y| + e_y) + 2^-126 |z| (|y| + e_y)
 //! ```
@@ -17,7 +17,7 @@
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
 use crate::linear::bound::{Judged, Precision, in_range, rounded, tiny};
-use crate::linear::functions::{sigmoid_f64, softplus_f64};
+use crate::linear::functions::{gate_f64, sigmoid_f64, softplus_f64};
 use crate::linear::series::{TINY, token_of};
 
 /// A number of a state, its error, the recurrence of absolute values, and the largest of those.
@@ -40,11 +40,11 @@ impl State {
     /// Takes in a token with the rate `a` and the coefficient `b`.
     fn step(&mut self, step: &Step, a: f64, b: f64, precision: &Precision) {
         let (u, delta) = (DType::F32.unit_roundoff(), step.delta);
-        let factor = libm::exp(delta * a);
+        let factor = gate_f64(delta * a);
         let added = delta * b * step.u;
         let mut error = libm::fabs(b * step.u) * step.error + 2.0 * u * libm::fabs(added);
         if factor < f64::from(TINY) {
-            if factor != 0.0 && self.largest.is_finite() {
+            if delta * a != f64::NEG_INFINITY && self.largest.is_finite() {
                 error += tiny(self.largest);
             }
             *self = State { x: added, error, absolute: libm::fabs(added), largest: libm::fabs(added) };

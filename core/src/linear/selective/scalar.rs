@@ -3,7 +3,7 @@
 use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::linear::bound::Precision;
-use crate::linear::functions::{silu, softplus};
+use crate::linear::functions::{gate, silu, softplus};
 use crate::linear::series::{kept, token_of};
 
 /// How accurate the functions of this module are.
@@ -36,7 +36,7 @@ pub fn run(problem: &Problem, inputs: &Inputs<'_>, outputs: &mut Outputs<'_>) ->
                 let delta = if s.softplus { softplus(delta) } else { delta };
                 let mut y = 0.0;
                 for (n, x) in x.iter_mut().enumerate() {
-                    let a = libm::expf(delta * inputs.a[channel * problem.states() + n]);
+                    let a = gate(delta * inputs.a[channel * problem.states() + n]);
                     let b = inputs.b.get(problem.coefficient(&s.b, at, n));
                     let c = inputs.c.get(problem.coefficient(&s.c, at, n));
                     let next = a * kept(a, *x) + delta * u * b;

@@ -11,13 +11,12 @@
 //! is rounded. `e^s` and the series in `z²` are polynomials near the minimax ones for the relative error, with constant terms
 //! of one, so that `e^0 = 1` exactly. `2 e^s 2^(n−1)` reaches the largest number without an infinite power on the way.
 //!
-//! Below [`LEAST`] an exponential is zero, and above [`MOST`] infinite. Errors beyond those of the polynomials, `1.1e-8` and
+//! Below [`LEAST_LOG`] an exponential is zero, and above [`MOST`] infinite. Errors beyond those of the polynomials, `1.1e-8` and
 //! `1e-9`, are roundings; a test finds the largest that are made, over all exponents, below what each kernel declares.
 
 use crate::lanes::Lanes;
+use elsa_core::linear::functions::LEAST_LOG;
 
-/// Arguments of the exponential below which it is zero: `e^x` is there less than `2^-125`.
-pub const LEAST: f32 = -86.9;
 /// An argument above that of the largest number.
 const MOST: f32 = 89.0;
 /// `log2 e`.
@@ -42,7 +41,7 @@ pub fn kept<L: Lanes>(isa: L::Isa, by: L, x: L) -> L {
 #[inline(always)]
 #[must_use]
 pub fn exp<L: Lanes>(isa: L::Isa, x: L) -> L {
-    let (least, most) = (L::splat(isa, LEAST), L::splat(isa, MOST));
+    let (least, most) = (L::splat(isa, LEAST_LOG), L::splat(isa, MOST));
     let within = x.if_greater(most, most, x).at_least(least);
     let n = within.times(L::splat(isa, LOG2_E)).nearest();
     let s = n.mul_add(L::splat(isa, -LN_2_HIGH), within);

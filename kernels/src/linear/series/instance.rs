@@ -10,15 +10,16 @@ macro_rules! series {
         pub mod series {
             use super::{PRIMITIVES, $isa, $lanes};
             use elsa_core::linear::bound::Precision;
+            use elsa_core::linear::plan::SeriesKernelSpec;
             use $crate::lanes::Lanes;
             use $crate::linear::series::{
-                ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, SeriesSpec, VECTORS,
-                convolution as direct, functions as elementary, recurrence as first_order, selective as scan,
+                ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, VECTORS, convolution as direct,
+                functions as elementary, recurrence as first_order, selective as scan,
             };
 
             /// The kernels.
             pub static KERNEL: SeriesKernel = SeriesKernel {
-                spec: SeriesSpec {
+                spec: SeriesKernelSpec {
                     name: $name,
                     set: PRIMITIVES.set,
                     lanes: $lanes::N,

@@ -1,8 +1,7 @@
 //! What the kernels of series work on. Strides and offsets count f32 values.
 
 use crate::primitives::Primitives;
-use elsa_core::linear::bound::Precision;
-use elsa_core::profile::InstructionSet;
+use elsa_core::linear::plan::SeriesKernelSpec;
 
 /// Vectors of channels in a tile.
 pub const VECTORS: usize = 2;
@@ -37,7 +36,7 @@ impl<T> Columns<*mut T> {
 
 /// A tile of a recurrence.
 ///
-/// Contract, with `W` for the `width` of the kernel's [`SeriesSpec`]:
+/// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
 /// - `W` values are readable in each of the `tokens` rows of `a` and `b`, and writable in those of `out`, unless its pointer
 ///   is null.
 /// - `state` is readable and writable for `W` values.
@@ -69,7 +68,7 @@ pub enum Coefficients {
 
 /// A tile of a selective scan.
 ///
-/// Contract, with `W` for the `width` of the kernel's [`SeriesSpec`] and `N` for `states`:
+/// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`] and `N` for `states`:
 /// - `W` values are readable in each of the `tokens` rows of `u`, `delta`, and `z` unless it is null, and writable in those of
 ///   `out` unless it is null.
 /// - `a` is readable for `N · W` values, `[state][W]`; so are the coefficients, each in its form.
@@ -108,7 +107,7 @@ pub struct SelectiveTile {
 
 /// A tile of a convolution.
 ///
-/// Contract, with `W` for the `width` of the kernel's [`SeriesSpec`]:
+/// Contract, with `W` for the `width` of the kernel's [`SeriesKernelSpec`]:
 /// - `taps` is at least one. `W` values are readable in each of the `tokens` rows of `u`, and in as many rows before the
 ///   first as there are taps but one; and writable in those of `out`.
 /// - `filter` is readable for `taps · W` values, `[tap][W]`, the token's own first; `bias` for `W`, unless it is null.
@@ -131,28 +130,13 @@ pub struct ConvolutionTile {
     pub silu: bool,
 }
 
-/// The kernels of series of an instruction set, as planners and error bounds see them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SeriesSpec {
-    /// Name of the kernels: `series_f32_c<channels of a tile>__<instruction set>`.
-    pub name: &'static str,
-    /// The instruction set that they require.
-    pub set: InstructionSet,
-    /// Lanes of a vector.
-    pub lanes: usize,
-    /// Channels of a tile.
-    pub width: usize,
-    /// How accurate their functions are.
-    pub precision: Precision,
-}
-
 /// The kernels of series of one instruction set.
 ///
 /// Each function is unsafe with the contract of its tile, and one clause more: the instruction set is present.
 #[derive(Debug)]
 pub struct SeriesKernel {
     /// Names and sizes.
-    pub spec: SeriesSpec,
+    pub spec: SeriesKernelSpec,
     /// Moves and conversions of the instruction set.
     pub primitives: &'static Primitives,
     /// [`super::recurrence::run`].

@@ -34,5 +34,5 @@ pub mod recurrence;
 pub mod selective;
 
 pub use kernel::{
-    Coefficients, Columns, ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, SeriesSpec, VECTORS,
+    Coefficients, Columns, ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, VECTORS,
 };

@@ -1,0 +1,3 @@
+//! On the CPU.
+
+pub mod series;

@@ -1,0 +1,3 @@
+//! Linear attention and the operators beside it.
+
+pub mod cpu;
