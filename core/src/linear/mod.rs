@@ -29,6 +29,7 @@
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
 //! | the affine law of tokens and runs of them | [`law`] |
+//! | the plan of a run on a CPU | [`plan`] |
 //! | a fallback in every form | [`scalar`] |
 //! | the f64 oracle, and how far a run may be off from it | [`mod@reference`], [`bound`] |
 
@@ -36,6 +37,7 @@ pub mod bound;
 mod data;
 pub mod law;
 mod operands;
+pub mod plan;
 mod problem;
 pub mod reference;
 mod rule;
