@@ -5,6 +5,7 @@
 
 pub mod attention;
 mod kernel;
+pub mod linear;
 #[cfg(feature = "cuda")]
 mod module;
 pub mod registers;
