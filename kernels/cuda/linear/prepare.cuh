@@ -205,7 +205,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
       float p = 0.f;
       if (j <= i) {
         p = load_shared_f(of_keys + CHUNK * CHUNK * 4) * gates;
-        good = good && gates <= MOST_GATE && p - p == 0.f;
+        good = good && gates <= MOST_GATE && is_finite(p);
         p *= call.scale;
       }
       write_f32(record + (RECORD_P + i * CHUNK + j) * 4, p);
@@ -213,7 +213,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
         float a = 0.f;
         if (j < i) {
           a = load_shared_f(of_keys) * gates;
-          good = good && a - a == 0.f;
+          good = good && is_finite(a);
           a *= rate;
         }
         store_shared_f(of_keys, a);
@@ -233,7 +233,7 @@ template <bool PER_DIM, bool DELTA> struct Prepare {
       }
       UNROLL for (int i = 0; i < CHUNK; i++) {
         const float t = x[i] * beta;
-        good = good && t - t == 0.f;
+        good = good && is_finite(t);
         if (lane < CHUNK) write_f32(record + (RECORD_T + i * CHUNK + lane) * 4, t);
       }
     }

@@ -3,14 +3,14 @@
 
 #include "../common/elements.cuh"
 #include "call.cuh"
+#include "exp.cuh"
 
 INLINE void add_product(f4& sum, float x, const f4& y) {
   UNROLL for (int c = 0; c < 4; c++) sum[c] = __builtin_fmaf(x, y[c], sum[c]);
 }
 
 INLINE bool is_finite(const f4& x) {
-  const float all = (x[0] - x[0]) + (x[1] - x[1]) + ((x[2] - x[2]) + (x[3] - x[3]));
-  return all == 0.f;
+  return is_finite(x[0]) && is_finite(x[1]) && is_finite(x[2]) && is_finite(x[3]);
 }
 
 // The sum over the slices of a warp, in every lane.

@@ -20,29 +20,35 @@ template <int DIMS, int THREADS> struct Tile {
     EACH = CHUNK * ROW_QUADS / THREADS,        // quads of a thread
     ACROSS = ROW_QUADS < 32 ? ROW_QUADS : 32,  // lanes that bring a row
     OF_ROW = ROW_QUADS / ACROSS,               // quads of a row that a lane brings
+    APART = THREADS / ACROSS,                  // rows from one of a thread to the next
   };
   f4 quad[EACH];
 
   // The row and the quad in it of this thread's piece i.
-  static INLINE int row_of(int i) { return i / OF_ROW * (THREADS / ACROSS) + opaque(thread_index()) / ACROSS; }
+  static INLINE int row_of(int i) { return i / OF_ROW * APART + opaque(thread_index()) / ACROSS; }
   static INLINE int quad_of(int i) { return i % OF_ROW * ACROSS + opaque(thread_index()) % ACROSS; }
 
+  // The pieces of a whole chunk, of which the first lies at `at`, and the rows of a piece `across` bytes further on.
+  INLINE void load_whole(Address at, int across, bool wide) {
+    if (wide) {
+      UNROLL for (int i = 0; i < EACH; i++) quad[i] = load_f4(at + i / OF_ROW * across + i % OF_ROW * ACROSS * 16);
+    } else {
+      UNROLL for (int i = 0; i < EACH; i++) {
+        const u2 words = load_u2(at + i / OF_ROW * across + i % OF_ROW * ACROSS * 8);
+        quad[i] = f4{float_of_bits(words[0]), float_of_bits(words[1]), 0.f, 0.f};
+      }
+    }
+  }
+
+  // The pieces of any chunk.
   INLINE void load(const Source& source, int chunk) {
     const Address first = source.rows.zero + chunk * source.chunk;
     const int rows = source.end - chunk * CHUNK;
-    if (source.rows.vec4) {
-      UNROLL for (int i = 0; i < EACH; i++) {
-        const int r = row_of(i), x = quad_of(i) * 4;
-        quad[i] = zero4();
-        if (r < rows && x < source.rows.dim) quad[i] = load_quad(source.rows, first + r * source.rows.step, x);
-      }
-    } else {
-      NO_UNROLL for (int i = 0; i < EACH; i++) {  // the next piece becomes the last
-        const int r = row_of(i), x = quad_of(i) * 4;
-        UNROLL for (int o = 1; o < EACH; o++) quad[o - 1] = quad[o];
-        quad[EACH - 1] = zero4();
-        if (r < rows) quad[EACH - 1] = load_elements(source.rows, first + r * source.rows.step, x);
-      }
+    NO_UNROLL for (int i = 0; i < EACH; i++) {  // the next piece becomes the last
+      const int r = row_of(i), x = quad_of(i) * 4;
+      UNROLL for (int o = 1; o < EACH; o++) quad[o - 1] = quad[o];
+      quad[EACH - 1] = zero4();
+      if (r < rows) quad[EACH - 1] = load_row4(source.rows, first + r * source.rows.step, x);
     }
   }
 

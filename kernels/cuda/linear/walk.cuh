@@ -37,7 +37,7 @@ INLINE States either(bool first, const States& a, const States& b) {
                 first ? a.part : b.part, first ? a.row : b.row};
 }
 
-template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
+template <int DIMS, bool PER_DIM> struct Walk {
   enum {
     WARPS = 4,
     AHEAD = DIMS <= 128,      // what the next chunk takes has registers of its own
@@ -55,26 +55,33 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
   static_assert(2 * MATRIX_QUADS <= THREADS, "a thread brings a quad of T and P");
 
   typedef Columns<DIMS> State;
+  typedef Tile<DIMS, THREADS> Piece;
 
   // A block's work.
   const Linear& call;
   const SharedBytes sm, left;  // left: what the lanes of this warp leave, rows u and rows for the change of the state
   const int lane, slice;
+  const bool delta;
   int column, head, number, state_head;
   Sequence sequence;
-  Rows values, answers, partials;
   long long record0;
   bool writes;  // answers
   State state;
 
+  // Of the next chunk: where this thread's piece of each tile, the lane's value, its answer and the record lie; bytes from
+  // the rows of a piece to those of the next, and from one chunk to the next.
+  Address tile_at[TILES], value_at, answer_at, record_at;
+  int across[TILES], value_onward, answer_onward;
+  bool wide, whole_rows, whole_values, whole_answers;  // f32; rows need no checks
+
   // What a chunk takes, on its way.
-  Tile<DIMS, THREADS> tiles[AHEAD ? TILES : 1];
+  Piece tiles[AHEAD ? TILES : 1];
   f4 value, matrix;
   float before, after, end, marked;
 
   INLINE Walk(SharedBytes sm, const Linear& call)
       : call(call), sm(sm), left(sm + WARPS_AT + (thread_index() >> 5) * WARP_BYTES), lane(thread_index() & 31),
-        slice(lane >> 1) {}
+        slice(lane >> 1), delta(call.beta.data != 0) {}
 
   INLINE bool has(int flag) const { return (call.flags & flag) != 0; }
 
@@ -121,9 +128,13 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
     }
   }
 
+  // Computed where they are used: kept, they would cost registers.
   INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
-    return rows_of(t, sequence, h, dim, dtype, has(flag), has(REVERSE));
+    return rows_of(t, sequence, opaque(h), dim, opaque(dtype), has(flag), has(REVERSE));
   }
+
+  INLINE Rows values() const { return rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4); }
+  INLINE Rows answers() const { return rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4); }
 
   // Where the rows of a tile come from.
   INLINE Source source(int tile) const {
@@ -140,10 +151,38 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
   }
   INLINE bool takes(int tile) const { return tile == 1 ? writes : !has(READ); }
 
+  // Before the chunk `first`.
+  INLINE void set_out(int first) {
+    const bool own = PER_DIM && !has(STEPS | READ);
+    wide = own || call.dtype == TYPE_F32;
+    whole_rows = own || (has(KEY_VEC4) && has(QUERY_VEC4) && call.key_dim == DIMS &&
+                         (!PER_DIM || (has(DECAY_VEC4) && call.gate_dtype == call.dtype)));
+    const Rows from = values(), to = answers();
+    whole_values = from.vec4 && from.dtype == TYPE_F32 && !has(IDENTITY);
+    whole_answers = writes && to.vec4 && to.dtype == TYPE_F32 && call.partial.data == 0 && column < call.value_dim;
+    UNROLL for (int t = 0; t < TILES; t++) {
+      const Source rows = source(t);
+      across[t] = (int)rows.rows.step * Piece::APART;
+      tile_at[t] = rows.rows.zero + first * rows.chunk + Piece::row_of(0) * rows.rows.step +
+                   Piece::quad_of(0) * (wide ? 16 : 8);
+    }
+    const int position = first * CHUNK + slice;
+    value_onward = (int)from.step * CHUNK;
+    answer_onward = (int)to.step * CHUNK;
+    // Lanes past the last column have another's values.
+    value_at = row_at(from, position) + (column < call.value_dim ? column * 4 : 0);
+    answer_at = row_at(to, position) + column * 4;
+    record_at = call.records + (record0 + first) * (RECORD * 4);
+  }
+
+  INLINE bool is_whole(int chunk) const { return (chunk + 1) * CHUNK <= sequence.tokens; }
+
   INLINE void bring_tile(int t, int chunk) {
-    Tile<DIMS, THREADS>& tile = tiles[AHEAD ? t : 0];
-    if (takes(t)) tile.load(source(t), chunk);
-    else tile.clear();
+    Piece& tile = tiles[AHEAD ? t : 0];
+    if (!takes(t)) tile.clear();
+    else if (whole_rows && is_whole(chunk)) tile.load_whole(tile_at[t], across[t], wide);
+    else tile.load(source(t), chunk);
+    tile_at[t] += PER_DIM && !has(STEPS | READ) ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
   }
 
   INLINE void bring(int chunk) {
@@ -155,32 +194,34 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
     before = after = 1.f;
     end = marked = 0.f;
     if (has(READ)) return;
-    if (inside && !has(IDENTITY)) value = load_row4(values, row_at(values, position), column);
+    if (whole_values && is_whole(chunk)) value = load_f4(value_at);
+    else if (inside && !has(IDENTITY)) value = load_row4(values(), row_at(values(), position), column);
+    value_at += value_onward;
     if (has(STEPS)) {
       before = after = 0.f;
       if (!PER_DIM && inside && call.decay.data != 0) {
         const Rows gates = rows(call.decay, state_head, 1, call.gate_dtype, 0);
         before = element(row_at(gates, position), 0, gates.dtype);
       }
-      if (DELTA && inside) {
+      if (delta && inside) {
         const Rows betas = rows(call.beta, state_head, 1, call.gate_dtype, 0);
         after = element(row_at(betas, position), 0, betas.dtype);
       }
       return;
     }
-    const Address record = call.records + (record0 + chunk) * (RECORD * 4);
-    if (thread_index() < 2 * MATRIX_QUADS) matrix = load_f4(record + thread_index() * 16);
-    before = load_f32(record + (RECORD_BEFORE + slice) * 4);
-    after = load_f32(record + (RECORD_AFTER + slice) * 4);
-    end = load_f32(record + RECORD_END * 4);
-    marked = load_f32(record + RECORD_MARKED * 4);
+    if (thread_index() < 2 * MATRIX_QUADS) matrix = load_f4(record_at + thread_index() * 16);
+    before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
+    after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
+    end = load_f32(record_at + RECORD_END * 4);
+    marked = load_f32(record_at + RECORD_MARKED * 4);
+    record_at += RECORD * 4;
   }
 
   // The tiles and matrices of the chunk to shared memory.
   INLINE void store(int chunk) {
     UNROLL for (int t = 0; t < TILES; t++) {
       if (!AHEAD) bring_tile(t, chunk);
-      Tile<DIMS, THREADS>& tile = tiles[AHEAD ? t : 0];
+      Piece& tile = tiles[AHEAD ? t : 0];
       if (!PER_DIM || has(STEPS | READ)) {
         tile.unpack(has(t == 0 ? KEY_VEC4 : t == 1 ? QUERY_VEC4 : DECAY_VEC4), t < 2 ? call.dtype : call.gate_dtype);
         if (t < 2 && has(NORMALIZE)) tile.normalize(call.epsilon);
@@ -196,8 +237,10 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
 
   INLINE void write_answer(int position, f4 x) const {
     if (position >= sequence.tokens || column >= call.value_dim) return;
+    const Rows answers = this->answers();
     const Address row = row_at(answers, position);
     if (call.partial.data != 0) {
+      const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
       const Address from = row_at(partials, position) + column * 4;
       if (partials.vec4) {
         x = x + read_f4(from);
@@ -224,7 +267,7 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
   INLINE f4 products(int chunk, f4 v, float before, float after, float end) {
     f4 u = v, answer = zero4();
     const bool reads = has(READ);
-    if (DELTA && !reads) {
+    if (delta && !reads) {
       const f4 held = state.times_tile(sm, slice);
       UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[c] : __builtin_fmaf(-before, held[c], v[c]);
       leave(0, u);
@@ -265,12 +308,12 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
         UNROLL for (int e = 0; e < 4; e++) {
           f4& row = state.row[i * 4 + e];
           UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
-          if (DELTA) add_product(held, k[i][e], row);
+          if (delta) add_product(held, k[i][e], row);
         }
       }
-      if (DELTA) held = over_slices(held);
+      if (delta) held = over_slices(held);
       UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
-      if (DELTA) {
+      if (delta) {
         const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
         UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
       }
@@ -303,13 +346,11 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
     if (!first_reader && !writes) return;
     sequence = sequence_of(call, number);
     record0 = (long long)head * call.chunks + sequence.chunk0;
-    values = rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4);
-    answers = rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4);
-    partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
     const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
     const int first = part * call.part_chunks, stop = min_of(first + call.part_chunks, chunks);
     read_state(part);
     const int every = first_reader && call.boundaries.data != 0 ? call.boundary_chunks : 0;
+    set_out(first);
     if (AHEAD && first < stop) bring(first);
     NO_UNROLL for (int chunk = first;; chunk++) {
       const bool over = chunk >= stop;
@@ -321,7 +362,7 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
       sync_block();
       if (!AHEAD) bring(chunk);
       store(chunk);
-      const f4 v = unpacked(values, value);
+      const f4 v = has(VALUE_VEC4) && call.dtype != TYPE_F32 ? to_f32(u2{bits_of(value[0]), bits_of(value[1])}, call.dtype) : value;
       const bool by_steps = has(STEPS) || marked != 0.f;
       const float of_state = has(STEPS) ? gate_of(before) : before, of_change = after, kept = end;
       sync_block();
@@ -329,14 +370,16 @@ template <int DIMS, bool PER_DIM, bool DELTA> struct Walk {
       f4 answer;
       if (RARELY(by_steps)) answer = steps(min_of(sequence.tokens - chunk * CHUNK, CHUNK), v, of_state, of_change);
       else answer = products(chunk, v, of_state, of_change, kept);
-      if (writes) write_answer(chunk * CHUNK + slice, answer);
+      if (whole_answers && is_whole(chunk)) write_f4(answer_at, answer);
+      else if (writes) write_answer(chunk * CHUNK + slice, answer);
+      answer_at += answer_onward;
     }
   }
 };
 
-// name, dims, gates for each dim, delta, blocks of an SM
-#define LINEAR_WALK(name, DIMS, PER_DIM, DELTA, BLOCKS)                                            \
-  KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM, DELTA>::THREADS), BLOCKS) void name(const Linear call) { \
-    SHARED(memory, (Walk<DIMS, PER_DIM, DELTA>::SHARED_BYTES));                                    \
-    Walk<DIMS, PER_DIM, DELTA>(memory, call).run();                                                \
+// name, dims, gates for each dim, blocks of an SM
+#define LINEAR_WALK(name, DIMS, PER_DIM, BLOCKS)                                                   \
+  KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {      \
+    SHARED(memory, (Walk<DIMS, PER_DIM>::SHARED_BYTES));                                           \
+    Walk<DIMS, PER_DIM>(memory, call).run();                                                       \
   }

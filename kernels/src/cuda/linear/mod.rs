@@ -18,8 +18,12 @@
 //! [`LinearArgs::partial`].
 
 mod args;
+#[cfg(feature = "cuda")]
+mod table;
 
 pub use args::*;
+#[cfg(feature = "cuda")]
+pub(super) use table::KERNELS;
 
 /// What a kernel that walks is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +32,6 @@ pub struct LinearWalk {
     pub dims: usize,
     /// Whether it has a gate for each dim; else it has one per head, or none.
     pub per_dim: bool,
-    /// Whether its rule is a delta rule.
-    pub delta: bool,
     /// Columns of a state that a block carries.
     pub columns: usize,
 }

@@ -1,3 +1,0 @@
-#include "walk.cuh"
-
-LINEAR_WALK(linear_walk_dim_plain_d128__sm53, 128, true, false, 1)
