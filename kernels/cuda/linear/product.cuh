@@ -32,27 +32,33 @@ template <int DIMS> struct Columns {
     return tile + (token * ROW_BYTES + slice * 16);
   }
 
-  // S' x of the rows x of a tile: that of token `slice`.
-  INLINE f4 times_tile(SharedBytes tile, int slice) const {
-    f4 first = zero4(), second = zero4();
+  // S' x of the rows x of TILES tiles, one behind the other: those of token `slice`.
+  template <int TILES> INLINE void times_tiles(SharedBytes tile, int slice, f4 (&result)[TILES]) const {
+    f4 second[TILES];
+    UNROLL for (int t = 0; t < TILES; t++) second[t] = zero4();
     NO_UNROLL for (int half = 0; half < CHUNK; half += 8) {
-      f4 sum[8];
+      f4 sum[TILES][8];
       UNROLL for (int j = 0; j < 8; j++) {
-        sum[j] = zero4();
         const SharedBytes own = own_quads(tile, (slice ^ half) ^ j, slice);
-        UNROLL for (int i = 0; i < QUADS; i++) {
-          const f4 x = load_shared(own + i * 256);
-          UNROLL for (int e = 0; e < 4; e++) add_product(sum[j], x[e], row[i * 4 + e]);
+        UNROLL for (int t = 0; t < TILES; t++) {
+          sum[t][j] = zero4();
+          UNROLL for (int i = 0; i < QUADS; i++) {
+            const f4 x = load_shared(own + (t * CHUNK * ROW_BYTES + i * 256));
+            UNROLL for (int e = 0; e < 4; e++) add_product(sum[t][j], x[e], row[i * 4 + e]);
+          }
         }
       }
       UNROLL for (int bit = 1; bit < 8; bit *= 2)
         UNROLL for (int j = 0; j < 8; j += 2 * bit)
-          UNROLL for (int c = 0; c < 4; c++) sum[j][c] += shuffle_xor(sum[j + bit][c], 2 * bit);
-      first = second;
-      second = sum[0];
+          UNROLL for (int t = 0; t < TILES; t++)
+            UNROLL for (int c = 0; c < 4; c++) sum[t][j][c] += shuffle_xor(sum[t][j + bit][c], 2 * bit);
+      UNROLL for (int t = 0; t < TILES; t++) {
+        result[t] = second[t];
+        second[t] = sum[t][0];
+      }
     }
-    UNROLL for (int c = 0; c < 4; c++) first[c] += shuffle_xor(second[c], 16);
-    return first;
+    UNROLL for (int t = 0; t < TILES; t++)
+      UNROLL for (int c = 0; c < 4; c++) result[t][c] += shuffle_xor(second[t][c], 16);
   }
 
   // Each row becomes `kept` times itself plus the sum over tokens of their element of the tile times their row of four
@@ -90,20 +96,17 @@ INLINE int matrix_quad(int row, int quad) { return row * 4 + (quad ^ ((row >> 1)
 // Row `slice` of a matrix times the tokens' rows of four columns. Unless all of these are `finite`, tokens after `slice`,
 // which weigh zero, are left out.
 INLINE f4 times_matrix(SharedBytes matrix, SharedBytes tokens, int slice, bool finite) {
-  f4 sum = zero4();
-  NO_UNROLL for (int j = 0; j < CHUNK; j += 4) {
-    const f4 weights = load_shared(matrix + matrix_quad(slice, j >> 2) * 16);
-    f4 next = sum;
-    if (finite) {
-      UNROLL for (int e = 0; e < 4; e++) add_product(next, weights[e], load_shared(tokens + (j + e) * 32));
-    } else {
-      UNROLL for (int e = 0; e < 4; e++) {
-        f4 with = next;
-        add_product(with, weights[e], load_shared(tokens + (j + e) * 32));
-        UNROLL for (int c = 0; c < 4; c++) next[c] = j + e <= slice ? with[c] : next[c];
-      }
+  f4 sum[2] = {zero4(), zero4()};
+  if (RARELY(!finite)) {
+    NO_UNROLL for (int j = 0; j <= slice; j++) {
+      const float weight = load_shared_f(matrix + matrix_quad(slice, j >> 2) * 16 + (j & 3) * 4);
+      add_product(sum[0], weight, load_shared(tokens + j * 32));
     }
-    sum = next;
+    return sum[0];
   }
-  return sum;
+  UNROLL for (int j = 0; j < CHUNK; j += 4) {
+    const f4 weights = load_shared(matrix + matrix_quad(slice, j >> 2) * 16);
+    UNROLL for (int e = 0; e < 4; e++) add_product(sum[e & 1], weights[e], load_shared(tokens + (j + e) * 32));
+  }
+  return sum[0] + sum[1];
 }

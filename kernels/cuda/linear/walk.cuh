@@ -40,10 +40,11 @@ INLINE States either(bool first, const States& a, const States& b) {
 template <int DIMS, bool PER_DIM> struct Walk {
   enum {
     WARPS = 4,
-    AHEAD = DIMS <= 128,      // what the next chunk takes has registers of its own
+    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // what the next chunk takes has registers of its own
     THREADS = WARPS * 32,
     ROWS = DIMS / 16,
     QUADS = ROWS / 4,
+    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough to multiply keys and queries together
     TILES = PER_DIM ? 3 : 2,  // keys, queries, and with gates for each dim: keys for the change of the state, or gates
     MATRIX_QUADS = CHUNK * CHUNK / 4,
     TILE_BYTES = CHUNK * DIMS * 4,
@@ -265,11 +266,22 @@ template <int DIMS, bool PER_DIM> struct Walk {
 
   // The chunk by products: the answer of token `slice`.
   INLINE f4 products(int chunk, f4 v, float before, float after, float end) {
-    f4 u = v, answer = zero4();
-    const bool reads = has(READ);
+    const bool reads = has(READ), both = delta && writes && !reads;
+    // What the state holds for the keys, and for the queries.
+    f4 held[2] = {zero4(), zero4()};
+    if (BOTH && both) {
+      state.times_tiles(sm, slice, held);
+    } else {
+      NO_UNROLL for (int t = delta && !reads ? 0 : 1; t < (writes ? 2 : 1); t++) {
+        f4 one[1];
+        state.times_tiles(sm + t * TILE_BYTES, slice, one);
+        held[0] = t == 0 ? one[0] : held[0];
+        held[1] = one[0];
+      }
+    }
+    f4 u = v, answer = held[1];
     if (delta && !reads) {
-      const f4 held = state.times_tile(sm, slice);
-      UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[c] : __builtin_fmaf(-before, held[c], v[c]);
+      UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[0][c] : __builtin_fmaf(-before, held[0][c], v[c]);
       leave(0, u);
       const bool finite = !any_of_warp(!is_finite(u));
       sync_warp();
@@ -279,7 +291,6 @@ template <int DIMS, bool PER_DIM> struct Walk {
     leave(0, u);
     leave(1, PER_DIM ? u : u * after);
     const bool finite = !any_of_warp(!is_finite(u));
-    if (writes) answer = state.times_tile(sm + TILE_BYTES, slice);
     sync_warp();
     if (reads) return answer * call.scale;
     if (writes) {
