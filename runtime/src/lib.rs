@@ -87,6 +87,7 @@ pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
 pub use linear::operator::{Linear, LinearBound, LinearPlan, LinearWorkspace};
 pub use linear::options::LinearPlanOptions;
+pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
 pub use series::plan::{
