@@ -22,10 +22,13 @@
 //! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
 //!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number enters, and the
 //!    error grows as the model lets it grow: not at all while `β |k|² ≤ 2`, and by the gain beyond ([`Judged::gain`]).
-//! 3. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
+//! 3. **Errors have directions.** A delta rule shortens what a state is off along each key, and no norm sees that. So the
+//!    errors of all columns are held in an ellipsoid, too, which the tokens turn and shorten, and the lesser bound counts.
+//! 4. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
 //!    combines the maps.
 
 mod parts;
+mod shape;
 mod track;
 
 use super::data::Inputs;
@@ -33,6 +36,7 @@ use super::problem::Problem;
 use super::rule::{Direction, Form};
 use super::token::Head;
 use crate::dtype::DType;
+use shape::Shape;
 use track::{Rates, Track};
 
 /// How the rows of a chunk of the delta rules are solved.
@@ -102,7 +106,10 @@ const OUTWARD: f64 = 1.0 + 1e-6;
 pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     let (rows, columns) = (problem.key_dim(), problem.value_dim());
     let track = Track::len(rows, columns)?;
-    let whole = track.checked_add(rows.checked_mul(3)?)?.checked_add(columns.checked_mul(2)?)?;
+    let mut whole = track.checked_add(rows.checked_mul(3)?)?.checked_add(columns.checked_mul(2)?)?;
+    if problem.rule().is_delta() {
+        whole = whole.checked_add(Shape::len(rows)?)?.checked_add(columns)?;
+    }
     match (executed.form, problem.rule().is_delta()) {
         (Form::Scan, true) => {
             let parts = problem.tokens().div_ceil(executed.part.max(1));
@@ -202,6 +209,8 @@ impl Pass<'_> {
         let scan = self.executed.form == Form::Scan;
         let (token, query) = vectors.split_at_mut(2 * rows + 2 * columns);
         let (track, scratch) = scratch.split_at_mut(Track::len(rows, columns).unwrap_or(0));
+        let (shape, scratch) = scratch.split_at_mut(if delta { Shape::len(rows).unwrap_or(0) } else { 0 });
+        let (scales, scratch) = scratch.split_at_mut(if delta { columns } else { 0 });
         let tokens = self.head.tokens;
         let part = if scan { self.executed.part.max(1) } else { tokens.max(1) };
         let chunk = self.chunk();
@@ -219,6 +228,10 @@ impl Pass<'_> {
         self.head.past(to.present);
         terms.start(to.present);
         let mut track = Track::new(track, rows, columns, delta);
+        if delta {
+            self.scales(to.present, &mut token[..columns], scales);
+            track.follow(Shape::new(shape, rows), scales);
+        }
         let causal = self.problem.spec().direction != Direction::NonCausal;
         let mut gain = Gain::default();
         for i in 0..tokens {
@@ -252,6 +265,15 @@ impl Pass<'_> {
         track.spread(to.present_error);
         to.present_error.iter_mut().for_each(|e| *e *= OUTWARD);
         gain.most
+    }
+
+    /// The scale of each column: its largest value, or the norm of its past, if that is larger.
+    fn scales(&self, past: &[f64], value: &mut [f64], scales: &mut [f64]) {
+        parts::norms(scales, past);
+        for token in 0..self.head.tokens {
+            self.head.value(token, value);
+            scales.iter_mut().zip(&*value).for_each(|(scale, v)| *scale = scale.max(libm::fabs(*v)));
+        }
     }
 
     /// Adds the answers of the heads that read the state at a token, and their bounds.

@@ -210,7 +210,7 @@ pub(super) fn fold(
 }
 
 /// The norms of the columns of a state.
-fn norms(to: &mut [f64], state: &[f64]) {
+pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.fill(0.0);
     for row in state.chunks_exact(to.len()) {
         to.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * s);
@@ -286,4 +286,5 @@ pub(super) fn start(pass: &Pass<'_>, p: usize, elements: &[f64], track: &mut Tra
         let s = if cleared { 0.0 } else { *s };
         *e = element[1] * s + off + pass.rates.product * (frobenius * s + b + off) + pass.rates.floor;
     }
+    track.restart();
 }
