@@ -1,7 +1,7 @@
 //! A state and what it may be off, token by token.
 
+use super::executed::{Executed, Solve};
 use super::shape::Shape;
-use super::{Executed, Solve};
 use crate::dtype::DType;
 use crate::linear::problem::Problem;
 use crate::linear::token::{Gate, Head};
@@ -72,6 +72,27 @@ impl Rates {
             lost: 2.0 * tiny,
             factors,
         }
+    }
+}
+
+/// The tokens of one state in one direction, and what a run executed.
+pub(super) struct Run<'a> {
+    pub problem: &'a Problem,
+    pub head: &'a Head<'a>,
+    pub executed: &'a Executed,
+    pub rates: &'a Rates,
+    pub reverse: bool,
+}
+
+impl Run<'_> {
+    /// Tokens of a chunk.
+    pub fn chunk(&self) -> usize {
+        self.executed.chunk.max(1)
+    }
+
+    /// The token that passes as number `i`.
+    pub fn token(&self, i: usize) -> usize {
+        if self.reverse { self.head.tokens - 1 - i } else { i }
     }
 }
 
