@@ -12,12 +12,13 @@ macro_rules! linear {
         pub mod linear {
             use super::{$isa, $lanes, PRIMITIVES};
             use $crate::lanes::Lanes;
-            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Spec, Strip};
+            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip};
+            use elsa_core::linear::plan::KernelSpec;
             use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
 
             /// The kernel.
             pub static KERNEL: Kernel = Kernel {
-                spec: Spec {
+                spec: KernelSpec {
                     name: $name,
                     set: PRIMITIVES.set,
                     lanes: $lanes::N,

@@ -9,7 +9,7 @@
 
 use crate::primitives::Primitives;
 use elsa_core::linear::Gates;
-use elsa_core::profile::InstructionSet;
+use elsa_core::linear::plan::KernelSpec;
 
 /// The tokens of one head as they are in memory, from the first that no segment has taken.
 ///
@@ -142,7 +142,7 @@ impl Segment {
 /// A strip of value columns of one state, and the memory that it is worked on in.
 ///
 /// Contract, for a segment of `dim` rows and passes of `pass` tokens:
-/// - `width` is [`Spec::columns`] or [`Spec::lanes`].
+/// - `width` is [`KernelSpec::columns`] or [`KernelSpec::lanes`].
 /// - `state` is readable and writable for `dim · width` values, `[dim][width]`. Rows past the keys' own size are zero.
 /// - `room` is writable for [`strip_room`] values.
 /// - Neither overlaps the other, or what the segment and the columns point to.
@@ -211,25 +211,6 @@ pub struct Reading {
     pub add: bool,
 }
 
-/// What a kernel of linear attention is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spec {
-    /// Name of the kernel: the tile of tokens and columns, the instruction set.
-    pub name: &'static str,
-    /// The instruction set that it requires.
-    pub set: InstructionSet,
-    /// Values of a vector.
-    pub lanes: usize,
-    /// Columns of its widest strip.
-    pub columns: usize,
-    /// Tokens that pass the state together in the recurrence.
-    pub tokens: usize,
-    /// Largest relative error of `up` and `down`, the exponentials of sums of gates.
-    pub exp_relative: f64,
-    /// Whether a multiply-add rounds once (fused).
-    pub fused: bool,
-}
-
 /// A micro-kernel of linear attention.
 ///
 /// Each function is unsafe with the clauses of what it names and of its arguments, and one more: the kernel's instruction
@@ -237,7 +218,7 @@ pub struct Spec {
 #[derive(Debug)]
 pub struct Kernel {
     /// Name, strip, error constants.
-    pub spec: Spec,
+    pub spec: KernelSpec,
     /// Presence, moves and conversions of its instruction set.
     pub primitives: &'static Primitives,
     /// [`super::prepare::prepare`].

@@ -17,7 +17,7 @@ pub mod prepare;
 pub mod read;
 pub mod recur;
 
-pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Spec, Strip, head_room, strip_room};
+pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
 
 /// Largest relative error of the exponentials of sums of gates inside a segment.
 pub const EXP_RELATIVE: f64 = exponential::RELATIVE;
