@@ -7,7 +7,7 @@
 //! | `exponential` | exponentials of sums of gates |
 //! | [`recur`] | tokens pass a strip of the state |
 //! | [`factor`] | the state times factors |
-//! | [`read`] | products with a state |
+//! | [`read`], `tile` | products with a state |
 
 mod exponential;
 pub mod factor;
@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod prepare;
 pub mod read;
 pub mod recur;
+mod tile;
 
 pub use kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
 
