@@ -9,8 +9,9 @@
 //!
 //! | step | module |
 //! |---|---|
-//! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`argument`] |
+//! | tensors as strided views, and errors that name the argument | [`dtype`], [`view`], [`memory`], [`argument`] |
 //! | a checked problem, its plan and its schedule | [`attention`] |
+//! | linear attention: recurrences and their scans | [`linear`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | attention divided into tasks that share nothing | [`quorum`] |
 //! | the description of a device | [`profile`] |
@@ -27,6 +28,9 @@ pub mod attention;
 pub mod double;
 pub mod drift;
 pub mod dtype;
+mod lengths;
+pub mod linear;
+pub mod memory;
 pub mod model;
 pub mod monoid;
 pub mod profile;

@@ -2,8 +2,8 @@
 
 /// A set with an associative operation and an identity element.
 ///
-/// Every scan in [`crate::scan`] is written over this trait alone, so that a scan that is right for any
-/// monoid is right for the softmax states. The operation need not commute: `combine` takes the earlier
+/// Every scan in [`crate::scan`] takes slices of any monoid, so that a scan that is right for one of them is right for the
+/// softmax states. Elements whose size is known at run time are [`Slots`](crate::scan::Slots) instead. The operation need not commute: `combine` takes the earlier
 /// element first.
 pub trait Monoid: Clone {
     /// The element `e` with `e ⊕ x = x ⊕ e = x`.

@@ -2,12 +2,13 @@
 
 use super::bias::BiasView;
 use super::mask::MaskElements;
-use super::memory::Memory;
 use super::operands::Operand;
 use super::problem::Problem;
 use super::sequence::{Chunk, Lengths};
 use crate::argument::ArgumentError;
 use crate::dtype::{DType, Elements, ElementsMut};
+use crate::lengths::cumulative;
+use crate::memory::Memory;
 
 /// The input tensors of a call. Their shapes and strides are those of the [`Problem`].
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +172,7 @@ impl Lengths<'_> {
         ];
         for (argument, list, total) in bounds {
             match (s.packed, list) {
-                (Some(n), Some(list)) => bounds_hold(argument, list, n, total as i64)?,
+                (Some(n), Some(list)) => cumulative(argument, list, n, total as i64)?,
                 (None, None) => {}
                 (Some(_), None) => return Err(E::Needs { argument, other: "its data" }),
                 (None, Some(_)) => return Err(E::Needs { argument, other: "its mention in the problem" }),
@@ -216,33 +217,6 @@ impl Chunk {
         }
         Ok(())
     }
-}
-
-/// Checks cumulative lengths: `sequences + 1` entries that start at zero, never decrease, and end at `total`.
-fn bounds_hold(
-    argument: &'static str,
-    list: &[i64],
-    sequences: usize,
-    total: i64,
-) -> Result<(), ArgumentError> {
-    use ArgumentError as E;
-    if list.len().checked_sub(1) != Some(sequences) {
-        let (of, allowed) = ("one more than the sequences", sequences.saturating_add(1));
-        return Err(E::Mismatch { argument, axis: "entries", found: list.len(), allowed, of });
-    }
-    let mut before = 0;
-    for (index, &found) in list.iter().enumerate() {
-        let (min, max) = match index {
-            0 => (0, 0),
-            i if i == sequences => (total, total),
-            _ => (before, total),
-        };
-        if found < min || found > max {
-            return Err(E::Length { argument, index, found, min, max });
-        }
-        before = found;
-    }
-    Ok(())
 }
 
 /// Checks the type and the number of elements found for an operand, or that nothing was supplied for an operand

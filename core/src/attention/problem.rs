@@ -2,12 +2,12 @@
 
 use super::bias::{BiasView, TableView};
 use super::mask::MaskView;
-use super::memory::Memory;
 use super::operands::Operand;
 use super::sequence::{Alignment, Chunk, Lengths, Sequence, Window};
 use super::windows::Windows;
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
+use crate::memory::Memory;
 use crate::view::View;
 use core::f64::consts::LOG2_E;
 

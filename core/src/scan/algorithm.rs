@@ -1,6 +1,7 @@
 //! Every scan, by name.
 
 use super::form::{Form, ScanError};
+use super::slots::{Scratched, Slots};
 use super::{blelloch, hillis_steele, kogge_stone, sequential, tree, two_level};
 use crate::monoid::Monoid;
 
@@ -115,19 +116,59 @@ impl Scan {
         }
     }
 
+    /// The place that holds the total of the elements of `slots`, which are used up on the way; `None` if there are no
+    /// elements, whose total is the identity.
+    ///
+    /// # Errors
+    /// A scratch shorter than [`Scan::scratch_len`].
+    pub fn reduce_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<Option<usize>, ScanError> {
+        match self {
+            Scan::Sequential => Ok(sequential::reduce(slots)),
+            Scan::Tree => Ok(tree::reduce(slots)),
+            Scan::HillisSteele => hillis_steele::reduce(slots),
+            Scan::KoggeStone => Ok(kogge_stone::reduce(slots)),
+            Scan::Blelloch => Ok(blelloch::reduce(slots)),
+            Scan::TwoLevel(b) => two_level::reduce(slots, b.size()),
+        }
+    }
+
+    /// Replaces every element of `slots` by the prefix that ends with it.
+    ///
+    /// # Errors
+    /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
+    pub fn inclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
+        match self {
+            Scan::Sequential => sequential::inclusive(slots),
+            Scan::Tree => return Err(ScanError::Form { scan: self.name(), form: Form::Inclusive }),
+            Scan::HillisSteele => hillis_steele::inclusive(slots)?,
+            Scan::KoggeStone => kogge_stone::inclusive(slots),
+            Scan::Blelloch => blelloch::inclusive(slots),
+            Scan::TwoLevel(b) => two_level::inclusive(slots, b.size())?,
+        }
+        Ok(())
+    }
+
+    /// Replaces every element of `slots` by the prefix that ends before it, the first by the identity. No scratch is used.
+    ///
+    /// # Errors
+    /// An algorithm without this form.
+    pub fn exclusive_slots<S: Slots + ?Sized>(self, slots: &mut S) -> Result<(), ScanError> {
+        match self {
+            Scan::Sequential => sequential::exclusive(slots),
+            Scan::Blelloch => blelloch::exclusive(slots),
+            _ => return Err(ScanError::Form { scan: self.name(), form: Form::Exclusive }),
+        }
+        Ok(())
+    }
+
     /// The total of `items`, which are used up on the way; the identity when there is none.
     ///
     /// # Errors
     /// A scratch shorter than [`Scan::scratch_len`].
     pub fn reduce<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
-        match self {
-            Scan::Sequential => Ok(sequential::reduce(items)),
-            Scan::Tree => Ok(tree::reduce(items)),
-            Scan::HillisSteele => hillis_steele::reduce(items, scratch),
-            Scan::KoggeStone => Ok(kogge_stone::reduce(items)),
-            Scan::Blelloch => Ok(blelloch::reduce(items)),
-            Scan::TwoLevel(b) => two_level::reduce(items, b.size(), scratch),
-        }
+        let mut slots = Scratched::new(items, scratch);
+        let total = self.reduce_slots(&mut slots)?.and_then(|at| slots.get(at));
+        Ok(total.map_or_else(M::identity, M::clone))
     }
 
     /// Replaces every element by the prefix that ends with it.
@@ -135,15 +176,7 @@ impl Scan {
     /// # Errors
     /// A scratch shorter than [`Scan::scratch_len`], and an algorithm without this form.
     pub fn inclusive<M: Monoid>(self, items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
-        match self {
-            Scan::Sequential => sequential::inclusive(items),
-            Scan::Tree => return Err(ScanError::Form { scan: self.name(), form: Form::Inclusive }),
-            Scan::HillisSteele => hillis_steele::inclusive(items, scratch)?,
-            Scan::KoggeStone => kogge_stone::inclusive(items),
-            Scan::Blelloch => blelloch::inclusive(items),
-            Scan::TwoLevel(b) => two_level::inclusive(items, b.size(), scratch)?,
-        }
-        Ok(())
+        self.inclusive_slots(&mut Scratched::new(items, scratch))
     }
 
     /// Replaces every element by the prefix that ends before it, the first by the identity.
@@ -151,11 +184,6 @@ impl Scan {
     /// # Errors
     /// An algorithm without this form.
     pub fn exclusive<M: Monoid>(self, items: &mut [M]) -> Result<(), ScanError> {
-        match self {
-            Scan::Sequential => sequential::exclusive(items),
-            Scan::Blelloch => blelloch::exclusive(items),
-            _ => return Err(ScanError::Form { scan: self.name(), form: Form::Exclusive }),
-        }
-        Ok(())
+        self.exclusive_slots(items)
     }
 }

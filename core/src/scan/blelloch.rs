@@ -20,7 +20,7 @@
 //! known by the names of Brent and Kung.
 
 use super::depth::ceil_log2;
-use crate::monoid::Monoid;
+use super::slots::Slots;
 
 /// Steps of either sweep over `n` elements: `ceil(log2 n)`.
 #[must_use]
@@ -54,50 +54,51 @@ fn nodes(n: usize, step: usize) -> impl Iterator<Item = Node> {
 }
 
 /// Brings the total of every subtree to its last element, and so that of all to the last one.
-pub fn up_sweep<M: Monoid>(items: &mut [M]) {
-    let n = items.len();
+pub fn up_sweep<S: Slots + ?Sized>(slots: &mut S) {
+    let n = slots.len();
     for step in 0..steps(n) {
         for Node { mid, last, .. } in nodes(n, step) {
-            items[last] = items[mid].combine(&items[last]);
+            slots.combine(mid, last);
         }
     }
 }
 
 /// From totals of subtrees, with the last element replaced by what comes before all: every prefix that ends
 /// before its element.
-pub fn down_sweep<M: Monoid>(items: &mut [M]) {
-    let n = items.len();
+pub fn down_sweep<S: Slots + ?Sized>(slots: &mut S) {
+    let n = slots.len();
     for step in (0..steps(n)).rev() {
         for Node { mid, last, .. } in nodes(n, step) {
-            let right = items[last].combine(&items[mid]);
-            items[mid] = core::mem::replace(&mut items[last], right);
+            slots.combine(last, mid);
+            slots.swap(mid, last);
         }
     }
 }
 
-/// The total; the identity of no elements. The elements hold totals of subtrees afterwards.
-pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
-    up_sweep(items);
-    items.last().cloned().unwrap_or_else(M::identity)
+/// The place of the total, which is the last; `None` if there are no elements. The others hold totals of subtrees
+/// afterwards.
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
+    up_sweep(slots);
+    slots.len().checked_sub(1)
 }
 
 /// Replaces every element by the prefix that ends before it, the first by the identity.
-pub fn exclusive<M: Monoid>(items: &mut [M]) {
-    up_sweep(items);
-    if let Some(last) = items.last_mut() {
-        *last = M::identity();
+pub fn exclusive<S: Slots + ?Sized>(slots: &mut S) {
+    up_sweep(slots);
+    if let Some(last) = slots.len().checked_sub(1) {
+        slots.identity(last);
     }
-    down_sweep(items);
+    down_sweep(slots);
 }
 
 /// Replaces every element by the prefix that ends with it.
-pub fn inclusive<M: Monoid>(items: &mut [M]) {
-    up_sweep(items);
-    let n = items.len();
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
+    up_sweep(slots);
+    let n = slots.len();
     for step in (0..steps(n)).rev() {
         for Node { start, mid, .. } in nodes(n, step) {
-            if start > 0 {
-                items[mid] = items[start - 1].combine(&items[mid]);
+            if let Some(before) = start.checked_sub(1) {
+                slots.combine(before, mid);
             }
         }
     }

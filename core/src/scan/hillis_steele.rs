@@ -7,7 +7,7 @@
 
 use super::depth::ceil_log2;
 use super::form::ScanError;
-use crate::monoid::Monoid;
+use super::slots::{Slots, check_scratch};
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
@@ -32,36 +32,39 @@ pub const fn scratch_len(n: usize) -> usize {
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].
-pub fn inclusive<M: Monoid>(items: &mut [M], scratch: &mut [M]) -> Result<(), ScanError> {
-    let n = items.len();
-    let found = scratch.len();
-    let Some(scratch) = scratch.get_mut(..n) else {
-        return Err(ScanError::Scratch { found, needed: n });
-    };
-    let (mut now, mut next) = (items, scratch);
-    for step in 0..steps(n) {
-        for i in 0..n {
-            next[i] = match source(step, i) {
-                Some(before) => now[before].combine(&now[i]),
-                None => now[i].clone(),
-            };
-        }
-        core::mem::swap(&mut now, &mut next);
-    }
-    if steps(n) % 2 == 1 {
-        // The result lies in the scratch.
-        next.clone_from_slice(now);
-    }
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) -> Result<(), ScanError> {
+    let n = slots.len();
+    check_scratch(slots, scratch_len(n))?;
+    between(slots, 0, n, n);
     Ok(())
 }
 
-/// The total, as the last prefix; the identity of no elements. All prefixes are computed.
+/// [`inclusive`] over the `n` places from `items` on, with as many from `scratch` on.
+pub(super) fn between<S: Slots + ?Sized>(slots: &mut S, items: usize, n: usize, scratch: usize) {
+    let (mut now, mut next) = (items, scratch);
+    for step in 0..steps(n) {
+        for i in 0..n {
+            slots.copy(now + i, next + i);
+            if let Some(before) = source(step, i) {
+                slots.combine(now + before, next + i);
+            }
+        }
+        core::mem::swap(&mut now, &mut next);
+    }
+    if now != items {
+        for i in 0..n {
+            slots.copy(now + i, items + i);
+        }
+    }
+}
+
+/// The place of the total, which is the last; `None` if there are no elements. All prefixes are computed.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].
-pub fn reduce<M: Monoid>(items: &mut [M], scratch: &mut [M]) -> Result<M, ScanError> {
-    inclusive(items, scratch)?;
-    Ok(items.last().cloned().unwrap_or_else(M::identity))
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Result<Option<usize>, ScanError> {
+    inclusive(slots)?;
+    Ok(slots.len().checked_sub(1))
 }
 
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.

@@ -9,7 +9,7 @@
 //! barrier between reading and writing, and then the two buffers of Hillis and Steele cost less.
 
 use super::depth::ceil_log2;
-use crate::monoid::Monoid;
+use super::slots::Slots;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
@@ -26,19 +26,19 @@ pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
 }
 
 /// Replaces every element by the prefix that ends with it.
-pub fn inclusive<M: Monoid>(items: &mut [M]) {
-    let n = items.len();
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
+    let n = slots.len();
     for step in 0..steps(n) {
         for (before, at) in (0..n).map_while(|m| merge(n, step, m)) {
-            items[at] = items[before].combine(&items[at]);
+            slots.combine(before, at);
         }
     }
 }
 
-/// The total, as the last prefix; the identity of no elements. All prefixes are computed.
-pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
-    inclusive(items);
-    items.last().cloned().unwrap_or_else(M::identity)
+/// The place of the total, which is the last; `None` if there are no elements. All prefixes are computed.
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
+    inclusive(slots);
+    slots.len().checked_sub(1)
 }
 
 /// Depth of [`inclusive`] and [`reduce`]: `ceil(log2 n)`.

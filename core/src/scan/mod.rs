@@ -6,12 +6,12 @@
 //!
 //! | module | reduction | inclusive | exclusive | works on |
 //! |---|---|---|---|---|
-//! | [`sequential`] | yes | yes | yes | the slice itself |
-//! | [`tree`] | yes | | | the slice itself |
+//! | [`sequential`] | yes | yes | yes | the elements themselves |
+//! | [`tree`] | yes | | | the elements themselves |
 //! | [`hillis_steele`] | yes | yes | | two buffers |
-//! | [`kogge_stone`] | yes | yes | | the slice itself |
-//! | [`blelloch`] | yes | yes | yes | the slice itself |
-//! | [`two_level`] | yes | yes | | the slice, one block and one element per block |
+//! | [`kogge_stone`] | yes | yes | | the elements themselves |
+//! | [`blelloch`] | yes | yes | yes | the elements themselves |
+//! | [`two_level`] | yes | yes | | the elements, one block and one element per block |
 //! | [`stack`] | yes | | | slots of the caller; the tree that runs execute |
 //!
 //! Every parallel algorithm is a number of steps and a pure function from a step and an index to the
@@ -19,8 +19,10 @@
 //! are done. The loops here execute steps one element after the other, and any machine that keeps the order
 //! of steps gets the same bits.
 //!
-//! **Depth** is the greatest number of executions of [`Monoid::combine`](crate::monoid::Monoid::combine) on any path from an input to an
-//! output. The functions that return it are exact. A merge with the identity is executed and so it counts;
+//! Every algorithm is written over [`Slots`], numbered places that hold the elements: a slice of a
+//! [`Monoid`](crate::monoid::Monoid), or a workspace whose elements have sizes that are known at run time.
+//!
+//! **Depth** is the greatest number of executions of [`Slots::combine`] on any path from an input to an output. The functions that return it are exact. A merge with the identity is executed and so it counts;
 //! since it rounds nothing, [`Scan::identity_merges`] returns how many of them a longest path holds.
 //!
 //! **The published depth** of the two-level scan, [`elsa_depth`], is at least three more than what
@@ -33,6 +35,7 @@ mod form;
 pub mod hillis_steele;
 pub mod kogge_stone;
 pub mod sequential;
+mod slots;
 pub mod stack;
 pub mod tree;
 pub mod two_level;
@@ -40,3 +43,4 @@ pub mod two_level;
 pub use algorithm::{Block, Scan};
 pub use depth::{ceil_log2, elsa_depth};
 pub use form::{Form, ScanError};
+pub use slots::{Scratched, Slots};

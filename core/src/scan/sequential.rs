@@ -1,29 +1,30 @@
 //! One element after the other.
 //!
 //! Fewest merges of all (`n − 1`), greatest depth. The exclusive form starts from the identity and merges
-//! the first element with it.
+//! the first element with it. The last element meets nothing there, so its place holds the prefix on the way.
 
-use crate::monoid::Monoid;
+use super::slots::Slots;
 
-/// The total; the identity of no elements.
-pub fn reduce<M: Monoid>(items: &[M]) -> M {
-    let Some((first, rest)) = items.split_first() else { return M::identity() };
-    rest.iter().fold(first.clone(), |before, x| before.combine(x))
+/// The place of the total; `None` if there are no elements. All prefixes are computed.
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
+    inclusive(slots);
+    slots.len().checked_sub(1)
 }
 
 /// Replaces every element by the prefix that ends with it.
-pub fn inclusive<M: Monoid>(items: &mut [M]) {
-    for i in 1..items.len() {
-        items[i] = items[i - 1].combine(&items[i]);
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S) {
+    for i in 1..slots.len() {
+        slots.combine(i - 1, i);
     }
 }
 
 /// Replaces every element by the prefix that ends before it, the first by the identity.
-pub fn exclusive<M: Monoid>(items: &mut [M]) {
-    let mut before = M::identity();
-    for x in items {
-        let next = before.combine(x);
-        *x = core::mem::replace(&mut before, next);
+pub fn exclusive<S: Slots + ?Sized>(slots: &mut S) {
+    let Some(last) = slots.len().checked_sub(1) else { return };
+    slots.identity(last);
+    for i in 0..last {
+        slots.combine(last, i);
+        slots.swap(last, i);
     }
 }
 

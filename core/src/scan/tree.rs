@@ -5,7 +5,7 @@
 //! merge with the identity.
 
 use super::depth::ceil_log2;
-use crate::monoid::Monoid;
+use super::slots::Slots;
 
 /// Steps over `n` elements: `ceil(log2 n)`.
 #[must_use]
@@ -22,16 +22,16 @@ pub fn merge(n: usize, step: usize, m: usize) -> Option<(usize, usize)> {
     (right < n).then_some((left, right))
 }
 
-/// The total, which is left in the first element; the identity when there is none. The other elements hold
-/// totals of runs afterwards.
-pub fn reduce<M: Monoid>(items: &mut [M]) -> M {
-    let n = items.len();
+/// The place of the total, which is the first; `None` if there are no elements. The other elements are used up.
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S) -> Option<usize> {
+    let n = slots.len();
     for step in 0..steps(n) {
         for (left, right) in (0..).map_while(|m| merge(n, step, m)) {
-            items[left] = items[left].combine(&items[right]);
+            slots.combine(left, right);
+            slots.swap(left, right);
         }
     }
-    items.first().cloned().unwrap_or_else(M::identity)
+    (n > 0).then_some(0)
 }
 
 /// Depth of [`reduce`]: `ceil(log2 n)`, the least possible.

@@ -11,8 +11,8 @@
 
 use super::depth::ceil_log2;
 use super::form::ScanError;
+use super::slots::{Slots, Stretch, check_scratch};
 use super::{blelloch, hillis_steele};
-use crate::monoid::Monoid;
 
 /// Blocks of `n` elements, the last of which may be shorter. A block size of zero counts as one.
 #[must_use]
@@ -30,45 +30,41 @@ pub const fn scratch_len(n: usize, block: usize) -> usize {
     blocks(n, block) + if n < at_least_one(block) { n } else { at_least_one(block) }
 }
 
-/// Scans every block on its own and brings their totals to the start of the scratch. Returns the totals.
-fn scan_blocks<'a, M: Monoid>(
-    items: &mut [M],
-    block: usize,
-    scratch: &'a mut [M],
-) -> Result<&'a mut [M], ScanError> {
-    let needed = scratch_len(items.len(), block);
-    if scratch.len() < needed {
-        return Err(ScanError::Scratch { found: scratch.len(), needed });
+/// Scans every block on its own and brings their totals to the start of the scratch, as many as there are blocks.
+fn scan_blocks<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Stretch<'_, S>, ScanError> {
+    let n = slots.len();
+    check_scratch(slots, scratch_len(n, block))?;
+    let (count, size) = (blocks(n, block), at_least_one(block));
+    for index in 0..count {
+        let start = index * size;
+        let len = size.min(n - start);
+        hillis_steele::between(slots, start, len, n + count);
+        slots.copy(start + len - 1, n + index);
     }
-    let (totals, buffer) = scratch.split_at_mut(blocks(items.len(), block));
-    for (part, total) in items.chunks_mut(at_least_one(block)).zip(totals.iter_mut()) {
-        *total = hillis_steele::reduce(part, buffer)?;
-    }
-    Ok(totals)
+    Ok(Stretch { slots, start: n, len: count })
 }
 
 /// Replaces every element by the prefix that ends with it.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].
-pub fn inclusive<M: Monoid>(items: &mut [M], block: usize, scratch: &mut [M]) -> Result<(), ScanError> {
-    let prefixes = scan_blocks(items, block, scratch)?;
-    blelloch::exclusive(prefixes);
+pub fn inclusive<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<(), ScanError> {
+    blelloch::exclusive(&mut scan_blocks(slots, block)?);
+    let n = slots.len();
     // Nothing comes before the first block.
-    for (part, before) in items.chunks_mut(at_least_one(block)).zip(prefixes).skip(1) {
-        for x in part {
-            *x = before.combine(x);
-        }
+    for at in at_least_one(block)..n {
+        slots.combine(n + at / at_least_one(block), at);
     }
     Ok(())
 }
 
-/// The total; the identity of no elements.
+/// The place of the total, which lies in the scratch; `None` if there are no elements.
 ///
 /// # Errors
 /// A scratch shorter than [`scratch_len`].
-pub fn reduce<M: Monoid>(items: &mut [M], block: usize, scratch: &mut [M]) -> Result<M, ScanError> {
-    scan_blocks(items, block, scratch).map(blelloch::reduce)
+pub fn reduce<S: Slots + ?Sized>(slots: &mut S, block: usize) -> Result<Option<usize>, ScanError> {
+    let mut totals = scan_blocks(slots, block)?;
+    Ok(blelloch::reduce(&mut totals).map(|at| totals.start + at))
 }
 
 /// Depth of [`reduce`]: `ceil(log2 B) + ceil(log2 blocks)`, and `ceil(log2 n)` within one block.

@@ -6,7 +6,7 @@
 
 use elsa_core::monoid::Monoid;
 use elsa_core::scan::{
-    Block, Form, Scan, ScanError, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
+    Block, Form, Scan, ScanError, Scratched, Slots, blelloch, ceil_log2, elsa_depth, kogge_stone, two_level,
 };
 use elsa_core::state::State;
 use elsa_tests::random::Random;
@@ -174,10 +174,11 @@ fn other_block_sizes_and_short_scratch() {
             let items = matrices(n);
             let mut got = items.clone();
             let mut scratch = vec![Matrix::identity(); two_level::scratch_len(n, block)];
-            two_level::inclusive(&mut got, block, &mut scratch).unwrap();
+            two_level::inclusive(&mut Scratched::new(&mut got, &mut scratch), block).unwrap();
             assert_eq!(got, wanted(Form::Inclusive, &items));
             let mut paths = vec![Path::INPUT; n];
-            two_level::inclusive(&mut paths, block, &mut vec![Path::INPUT; scratch.len()]).unwrap();
+            let mut scratch = vec![Path::INPUT; scratch.len()];
+            two_level::inclusive(&mut Scratched::new(&mut paths, &mut scratch), block).unwrap();
             let merges = paths.iter().map(|p| p.merges).max().unwrap_or(0);
             assert_eq!(merges, two_level::inclusive_depth(n, block), "{n} in blocks of {block}");
             assert!(merges <= elsa_depth(n, block));
@@ -193,6 +194,103 @@ fn other_block_sizes_and_short_scratch() {
             assert_eq!(scan.inclusive(&mut same, &mut short), error);
             assert_eq!(scan.reduce(&mut same, &mut short).map(|_| ()), error);
             assert_eq!(same, items, "nothing is changed when refused");
+        }
+    }
+}
+
+/// Square matrices modulo a prime side by side, of a size that is known at run time, with a mark on the scratch.
+struct Workspace {
+    numbers: Vec<u64>,
+    side: usize,
+    elements: usize,
+    /// Number of calls of `combine`.
+    merges: usize,
+}
+
+impl Workspace {
+    fn new(side: usize, elements: usize, scratch: usize) -> Workspace {
+        let mut random = Random::new(elements as u64);
+        let size = side * side;
+        let mut numbers = vec![u64::MAX; (elements + scratch) * size];
+        numbers[..elements * size].fill_with(|| random.bits() % PRIME);
+        Workspace { numbers, side, elements, merges: 0 }
+    }
+
+    fn at(&self, at: usize) -> &[u64] {
+        &self.numbers[at * self.side * self.side..(at + 1) * self.side * self.side]
+    }
+
+    fn set(&mut self, at: usize, numbers: &[u64]) {
+        let size = numbers.len();
+        self.numbers[at * size..(at + 1) * size].copy_from_slice(numbers);
+    }
+
+    fn product(&self, a: &[u64], b: &[u64]) -> Vec<u64> {
+        let n = self.side;
+        let element = |i: usize| (0..n).map(|k| a[i / n * n + k] * b[k * n + i % n] % PRIME).sum::<u64>();
+        (0..n * n).map(|i| element(i) % PRIME).collect()
+    }
+}
+
+impl Slots for Workspace {
+    fn len(&self) -> usize {
+        self.elements
+    }
+    fn scratch(&self) -> usize {
+        self.numbers.len() / (self.side * self.side) - self.elements
+    }
+    fn identity(&mut self, at: usize) {
+        let n = self.side;
+        let one: Vec<u64> = (0..n * n).map(|i| u64::from(i / n == i % n)).collect();
+        self.set(at, &one);
+    }
+    fn combine(&mut self, before: usize, at: usize) {
+        assert_ne!(before, at);
+        self.merges += 1;
+        let product = self.product(self.at(before), self.at(at));
+        self.set(at, &product);
+    }
+    fn copy(&mut self, from: usize, to: usize) {
+        let element = self.at(from).to_vec();
+        self.set(to, &element);
+    }
+    fn swap(&mut self, a: usize, b: usize) {
+        let (one, other) = (self.at(a).to_vec(), self.at(b).to_vec());
+        self.set(a, &other);
+        self.set(b, &one);
+    }
+}
+
+/// Elements of a size known at run time, in one workspace with exactly the scratch that is asked for.
+#[test]
+fn every_scan_over_slots_is_the_fold() {
+    for (side, n) in (1..4).flat_map(|side| [0, 1, 2, 3, 63, 64, 65, 200, 257].map(|n| (side, n))) {
+        let items = Workspace::new(side, n, 0);
+        let mut one = Workspace::new(side, 0, 1);
+        one.identity(0);
+        let mut prefixes = vec![one.at(0).to_vec()];
+        for i in 0..n {
+            prefixes.push(items.product(&prefixes[i], items.at(i)));
+        }
+        for scan in Scan::ALL {
+            let of = |form| Workspace::new(side, n, scan.scratch_len(form, n));
+            let name = format!("{} over {n} of {side}", scan.name());
+            let mut slots = of(Form::Reduction);
+            let total = scan.reduce_slots(&mut slots).unwrap();
+            assert_eq!(total.is_some(), n > 0, "{name}");
+            assert_eq!(total.map_or(&prefixes[0][..], |at| slots.at(at)), prefixes[n], "{name}");
+            assert!(slots.merges + 1 >= n, "{name}");
+            for (form, first) in [(Form::Inclusive, 1), (Form::Exclusive, 0)] {
+                let mut slots = of(form);
+                let result = match form {
+                    Form::Inclusive => scan.inclusive_slots(&mut slots),
+                    _ => scan.exclusive_slots(&mut slots),
+                };
+                assert_eq!(result.is_ok(), scan.depth(form, n).is_some(), "{name}");
+                if result.is_ok() {
+                    assert!((0..n).all(|i| slots.at(i) == prefixes[first + i]), "{} {name}", form.name());
+                }
+            }
         }
     }
 }

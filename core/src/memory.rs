@@ -9,7 +9,7 @@ pub struct Memory {
     pub elements: usize,
     /// Size of an element in bytes.
     pub element_size: usize,
-    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states, which are dense.
+    /// Its view; `None` for the mask, the bias and its index, the log-sum-exp and the states of a softmax, which are dense.
     pub view: Option<View>,
 }
 

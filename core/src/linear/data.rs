@@ -1,0 +1,128 @@
+//! The data of a call: the tensors that it reads and writes.
+
+use super::operands::Operand;
+use super::problem::Problem;
+use crate::argument::ArgumentError;
+use crate::dtype::{DType, Elements, ElementsMut};
+use crate::lengths::cumulative;
+
+/// The input tensors of a call. Their shapes and strides are those of the [`Problem`].
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Elements of the query view.
+    pub query: Elements<'a>,
+    /// Elements of the key view.
+    pub key: Elements<'a>,
+    /// Elements of the value view.
+    pub value: Elements<'a>,
+    /// Elements of the decay view.
+    pub decay: Option<Elements<'a>>,
+    /// Elements of the beta view.
+    pub beta: Option<Elements<'a>>,
+    /// Elements of the past states; `None` if they lie in the present ([`Spec::in_place`](super::Spec::in_place)).
+    pub past_state: Option<&'a [f32]>,
+    /// Bounds of packed sequences: `sequences + 1` token numbers, from zero to the number of tokens.
+    pub cu_seqlens: Option<&'a [i64]>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Inputs with a query, a key and a value, and no optional tensor.
+    #[must_use]
+    pub fn new(query: Elements<'a>, key: Elements<'a>, value: Elements<'a>) -> Inputs<'a> {
+        Inputs { query, key, value, decay: None, beta: None, past_state: None, cu_seqlens: None }
+    }
+
+    /// The elements of an input; `None` for an output, and where the call has none.
+    #[must_use]
+    pub fn elements(&self, operand: Operand) -> Option<Elements<'a>> {
+        match operand {
+            Operand::Query => Some(self.query),
+            Operand::Key => Some(self.key),
+            Operand::Value => Some(self.value),
+            Operand::Decay => self.decay,
+            Operand::Beta => self.beta,
+            Operand::PastState => self.past_state.map(Elements::F32),
+            Operand::Output | Operand::PresentState => None,
+        }
+    }
+
+    /// Checks the inputs against `problem`: element types, buffer lengths, and the bounds of packed sequences.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        if self.past_state.is_some() && problem.spec().in_place {
+            return Err(E::Conflict { argument: "past_state", other: "in_place" });
+        }
+        for operand in Operand::ALL.into_iter().filter(|operand| !operand.is_written()) {
+            let found = self.elements(operand).map(|data| (data.dtype(), data.len()));
+            covers(problem, operand, found, "its data")?;
+        }
+        let argument = "cu_seqlens";
+        match (problem.spec().packed, self.cu_seqlens) {
+            (Some(n), Some(list)) => cumulative(argument, list, n, problem.tokens() as i64),
+            (None, None) => Ok(()),
+            (Some(_), None) => Err(E::Needs { argument, other: "its data" }),
+            (None, Some(_)) => Err(E::Needs { argument, other: "its mention in the problem" }),
+        }
+    }
+}
+
+/// The output tensors of a call. Their shapes and strides are those of the [`Problem`]. A call writes the output, the
+/// present states, or both.
+#[derive(Debug, Default)]
+pub struct Outputs<'a> {
+    /// Elements of the output view.
+    pub output: Option<ElementsMut<'a>>,
+    /// Elements of the present states. Where the problem is in place, they hold the past states when the call begins.
+    pub present_state: Option<&'a mut [f32]>,
+}
+
+impl<'a> Outputs<'a> {
+    /// Outputs with the output tensor alone.
+    #[must_use]
+    pub fn new(output: ElementsMut<'a>) -> Outputs<'a> {
+        Outputs { output: Some(output), present_state: None }
+    }
+
+    /// Checks the buffers against `problem`: element types and lengths.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check(&self, problem: &Problem) -> Result<(), ArgumentError> {
+        let output = self.output.as_ref().map(|data| (data.dtype(), data.len()));
+        if output.is_some() {
+            covers(problem, Operand::Output, output, "its buffer")?;
+        } else if self.present_state.is_none() {
+            return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
+        }
+        let state = self.present_state.as_ref().map(|data| (DType::F32, data.len()));
+        covers(problem, Operand::PresentState, state, "its buffer")
+    }
+}
+
+/// Checks the type and the number of elements found for an operand, or that nothing was supplied for an operand that the
+/// problem does not have. `missing` names what an error reports as missing.
+fn covers(
+    problem: &Problem,
+    operand: Operand,
+    found: Option<(DType, usize)>,
+    missing: &'static str,
+) -> Result<(), ArgumentError> {
+    use ArgumentError as E;
+    let argument = operand.argument();
+    match (problem.memory(operand), found) {
+        (Some(memory), Some((dtype, found))) => {
+            let allowed = problem.dtype_of(operand);
+            if dtype != allowed {
+                return Err(E::Type { argument, found: dtype.name(), allowed: allowed.name() });
+            }
+            let needed = memory.elements;
+            if found < needed { Err(E::Short { argument, found, needed }) } else { Ok(()) }
+        }
+        (None, None) => Ok(()),
+        (Some(_), None) => Err(E::Needs { argument, other: missing }),
+        (None, Some(_)) => Err(E::Needs { argument, other: "its shape in the problem" }),
+    }
+}

@@ -1,0 +1,43 @@
+//! Linear attention: attention whose memory is a state of fixed size, updated by a rule as tokens pass.
+//!
+//! # The definition
+//!
+//! Each head of values has a state `S`, f32 `[d_k, d_v]`. Token `t` updates it with its key `k`, value `v`, gate
+//! `a = exp(decay)` and rate `β`, and reads it with its query `q`:
+//!
+//! ```text
+//! linear        S ← S + k vᵀ
+//! gated         S ← a ⊙ S + k vᵀ                         a scales rows of S
+//! delta         S ← S + β k (v − Sᵀ k)ᵀ
+//! gated-delta   S ← a ⊙ S,  then as delta
+//! output        o_t = scale · Sᵀ q                        of the state after the update
+//! ```
+//!
+//! Semantics and names are those of `LinearAttention` in ONNX opset 27. Besides: past and present states may be one memory,
+//! sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
+//!
+//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A finite gate whose exponential is no positive
+//! f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is below the
+//! smallest normal number may be taken as zero.
+//!
+//! # Modules
+//!
+//! | step | items |
+//! |---|---|
+//! | rules, directions, forms | [`Rule`], [`Gates`], [`Direction`], [`Form`] |
+//! | the list of tensors | [`Operand`], [`Operands`] |
+//! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
+//! | the tensors of a call | [`Inputs`], [`Outputs`] |
+//! | the f64 oracle | [`mod@reference`] |
+
+mod data;
+mod operands;
+mod problem;
+pub mod reference;
+mod rule;
+mod token;
+
+pub use data::{Inputs, Outputs};
+pub use operands::{Operand, Operands};
+pub use problem::{Problem, Sequence, Spec};
+pub use rule::{Direction, Form, Gates, Rule};

@@ -1,0 +1,407 @@
+//! The problem: shapes, rule and options of a call of linear attention, checked once, as plain data.
+
+use super::operands::Operand;
+use super::rule::{Direction, Gates, Rule};
+use crate::argument::ArgumentError;
+use crate::dtype::DType;
+use crate::memory::Memory;
+use crate::view::View;
+
+/// The unchecked description of a problem. Create it with [`Spec::new`], set the fields that differ from the plain rule,
+/// and call [`Spec::check`] to obtain a [`Problem`].
+///
+/// Heads of values have a state each. The heads of keys divide them: state `s` takes key head `s / (state_heads /
+/// key_heads)`. The heads of queries are a multiple of them (query head `i` reads state `i / (heads / state_heads)`) or
+/// divide them (state `s` is read by query head `s / (state_heads / heads)`). The output has as many heads as the larger
+/// of the two.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Element type of query, key, value and output.
+    pub dtype: DType,
+    /// `[batch, heads, tokens, d_k]`.
+    pub query: View,
+    /// `[batch, key_heads, tokens, d_k]`.
+    pub key: View,
+    /// `[batch, state_heads, tokens, d_v]`.
+    pub value: View,
+    /// `[batch, output_heads, tokens, d_v]`.
+    pub output: View,
+    /// How a token updates its state.
+    pub rule: Rule,
+    /// Element type of decay and beta.
+    pub gate_dtype: DType,
+    /// Natural logarithms of the gates, `[batch, state_heads, tokens, 1]` for one gate per head, or
+    /// `[batch, state_heads, tokens, d_k]` for one per dim. `−∞` clears what it multiplies, whatever that holds.
+    pub decay: Option<View>,
+    /// Rates of the delta rules, `[batch, state_heads, tokens, 1]`, or with one head for all.
+    pub beta: Option<View>,
+    /// States before the first token, f32 `[sequences, state_heads, d_k, d_v]`; zeros if absent.
+    pub past_state: Option<View>,
+    /// Where states after the last token are written, f32 `[sequences, state_heads, d_k, d_v]`.
+    pub present_state: Option<View>,
+    /// Whether past and present states are the same memory. Both must be given, with the same strides; the data of a call
+    /// hold the present alone.
+    pub in_place: bool,
+    /// Scale of the answers; `None` means `1 / sqrt(d_k)`.
+    pub scale: Option<f32>,
+    /// Makes queries and keys unit vectors before their use: `x / sqrt(Σ x² + ε)` with this `ε`.
+    pub normalize: Option<f32>,
+    /// The order in which tokens pass the state.
+    pub direction: Direction,
+    /// Number of sequences packed along the tokens, whose batch is then 1. Their bounds are supplied with the data
+    /// ([`Inputs::cu_seqlens`](super::Inputs::cu_seqlens)).
+    pub packed: Option<usize>,
+}
+
+impl Spec {
+    /// The rule [`Rule::Linear`] over `query`, `key` and `value`, written to `output`.
+    #[must_use]
+    pub fn new(dtype: DType, query: View, key: View, value: View, output: View) -> Spec {
+        Spec {
+            dtype,
+            query,
+            key,
+            value,
+            output,
+            rule: Rule::Linear,
+            gate_dtype: DType::F32,
+            decay: None,
+            beta: None,
+            past_state: None,
+            present_state: None,
+            in_place: false,
+            scale: None,
+            normalize: None,
+            direction: Direction::Forward,
+            packed: None,
+        }
+    }
+
+    /// Checks every field and returns the problem.
+    ///
+    /// # Errors
+    /// Returns an error if sizes disagree, an axis other than the tokens is empty, heads do not divide, decay or beta is
+    /// missing or forbidden by the rule, a number is not finite, two arguments exclude each other, or rows of an output
+    /// overlap.
+    pub fn check(self) -> Result<Problem, ArgumentError> {
+        use ArgumentError as E;
+        let Spec { query, key, value, output, .. } = self;
+        for (view, argument) in [(&query, "q"), (&key, "k"), (&value, "v")] {
+            for (n, axis) in [(view.batch(), "batch"), (view.heads(), "heads"), (view.dim(), "head size")] {
+                if n == 0 {
+                    return Err(E::Zero { argument, axis });
+                }
+            }
+        }
+        same("k", "batch", key.batch(), query.batch(), "q")?;
+        same("k", "head size", key.dim(), query.dim(), "q")?;
+        same("k", "tokens", key.tokens(), query.tokens(), "q")?;
+        same("v", "batch", value.batch(), query.batch(), "q")?;
+        same("v", "tokens", value.tokens(), query.tokens(), "q")?;
+        let states = value.heads();
+        if !states.is_multiple_of(key.heads()) {
+            return Err(E::Multiple {
+                argument: "v",
+                axis: "heads",
+                found: states,
+                allowed: key.heads(),
+                of: "k",
+            });
+        }
+        if !states.is_multiple_of(query.heads()) && !query.heads().is_multiple_of(states) {
+            return Err(E::Multiple {
+                argument: "q",
+                axis: "heads",
+                found: query.heads(),
+                allowed: states,
+                of: "v",
+            });
+        }
+        let heads = query.heads().max(states);
+        let shape = [query.batch(), heads, query.tokens(), value.dim()];
+        for (a, axis) in ["batch", "heads", "tokens", "head size"].into_iter().enumerate() {
+            same("out", axis, output.shape()[a], shape[a], "q with v")?;
+        }
+        if output.may_overlap() {
+            return Err(E::Overlap { argument: "out" });
+        }
+        self.check_gates()?;
+        if let Some(sequences) = self.packed {
+            if sequences == 0 {
+                return Err(E::Zero { argument: "cu_seqlens", axis: "sequences" });
+            }
+            same("q", "batch", query.batch(), 1, "a packed tensor")?;
+        }
+        self.check_states()?;
+        for (argument, number) in [("scale", self.scale), ("normalize", self.normalize)] {
+            if let Some(found) = number
+                && !(found.is_finite() && (argument == "scale" || found >= 0.0))
+            {
+                let allowed =
+                    if argument == "scale" { "a finite number" } else { "a finite number of at least 0" };
+                return Err(E::Number { argument, found, allowed });
+            }
+        }
+        let scale = match self.scale {
+            Some(scale) => scale,
+            // Computed in f64 and rounded once to f32.
+            None => (1.0 / libm::sqrt(query.dim() as f64)) as f32,
+        };
+        Ok(Problem { spec: Spec { scale: Some(scale), ..self }, scale })
+    }
+
+    /// Checks decay and beta against the rule.
+    fn check_gates(&self) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let (states, query) = (self.value.heads(), &self.query);
+        let rule = self.rule.name();
+        match (&self.decay, self.rule.is_gated()) {
+            (Some(decay), true) => {
+                same("decay", "batch", decay.batch(), query.batch(), "q")?;
+                same("decay", "heads", decay.heads(), states, "v")?;
+                same("decay", "tokens", decay.tokens(), query.tokens(), "q")?;
+                if decay.dim() != 1 {
+                    same("decay", "head size", decay.dim(), query.dim(), "q")?;
+                }
+            }
+            (None, true) => return Err(E::Needs { argument: rule, other: "decay" }),
+            (Some(_), false) => return Err(E::Conflict { argument: "decay", other: rule }),
+            (None, false) => {}
+        }
+        match (&self.beta, self.rule.is_delta()) {
+            (Some(beta), true) => {
+                same("beta", "batch", beta.batch(), query.batch(), "q")?;
+                if beta.heads() != 1 {
+                    same("beta", "heads", beta.heads(), states, "v")?;
+                }
+                same("beta", "tokens", beta.tokens(), query.tokens(), "q")?;
+                same("beta", "head size", beta.dim(), 1, "a rate")
+            }
+            (None, true) => Err(E::Needs { argument: rule, other: "beta" }),
+            (Some(_), false) => Err(E::Conflict { argument: "beta", other: rule }),
+            (None, false) => Ok(()),
+        }
+    }
+
+    /// Checks the states.
+    fn check_states(&self) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
+        let shape = [
+            (self.packed.unwrap_or(self.query.batch()), "batch", "the sequences"),
+            (self.value.heads(), "heads", "v"),
+            (self.query.dim(), "d_k", "q"),
+            (self.value.dim(), "d_v", "v"),
+        ];
+        let given = [(&self.past_state, "past_state"), (&self.present_state, "present_state")];
+        for (state, argument) in given {
+            let Some(state) = state else { continue };
+            for (found, (allowed, axis, of)) in state.shape().into_iter().zip(shape) {
+                same(argument, axis, found, allowed, of)?;
+            }
+            if self.direction == Direction::Bidirectional {
+                return Err(E::Conflict { argument, other: "bidirectional" });
+            }
+        }
+        if let Some(present) = &self.present_state
+            && present.may_overlap()
+        {
+            return Err(E::Overlap { argument: "present_state" });
+        }
+        if self.in_place {
+            let (argument, needs) = ("in_place", |other| E::Needs { argument: "in_place", other });
+            let past = self.past_state.ok_or(needs("past_state"))?;
+            let present = self.present_state.ok_or(needs("present_state"))?;
+            for (a, axis) in ["batch stride", "head stride", "d_k stride"].into_iter().enumerate() {
+                if past.shape()[a] > 1 {
+                    same(argument, axis, past.strides()[a], present.strides()[a], "present_state")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a size that differs from what another argument determines.
+fn same(
+    argument: &'static str,
+    axis: &'static str,
+    found: usize,
+    allowed: usize,
+    of: &'static str,
+) -> Result<(), ArgumentError> {
+    if found == allowed {
+        Ok(())
+    } else {
+        Err(ArgumentError::Mismatch { argument, axis, found, allowed, of })
+    }
+}
+
+/// The tokens of a sequence of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Number of the sequence: the batch of its states.
+    pub index: usize,
+    /// Batch of its tokens.
+    pub batch: usize,
+    /// Its first token.
+    pub start: usize,
+    /// Number of its tokens.
+    pub tokens: usize,
+}
+
+/// A checked problem of linear attention. Created by [`Spec::check`].
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    spec: Spec,
+    scale: f32,
+}
+
+impl Problem {
+    /// The specification of the problem, with the scale filled in.
+    #[must_use]
+    pub const fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// How a token updates its state.
+    #[must_use]
+    pub const fn rule(&self) -> Rule {
+        self.spec.rule
+    }
+
+    /// The scale of the answers.
+    #[must_use]
+    pub const fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// What gates multiply.
+    #[must_use]
+    pub fn gates(&self) -> Gates {
+        match &self.spec.decay {
+            None => Gates::None,
+            // One dim has one gate in either sense.
+            Some(decay) if decay.dim() == 1 => Gates::PerHead,
+            Some(_) => Gates::PerDim,
+        }
+    }
+
+    /// Number of query heads.
+    #[must_use]
+    pub const fn heads(&self) -> usize {
+        self.spec.query.heads()
+    }
+
+    /// Number of states of a sequence: the heads of values.
+    #[must_use]
+    pub const fn state_heads(&self) -> usize {
+        self.spec.value.heads()
+    }
+
+    /// Number of heads of the output.
+    #[must_use]
+    pub const fn output_heads(&self) -> usize {
+        self.spec.output.heads()
+    }
+
+    /// The key head of state `state`.
+    #[must_use]
+    pub const fn key_head(&self, state: usize) -> usize {
+        state / (self.state_heads() / self.spec.key.heads())
+    }
+
+    /// The output heads that read state `state`, as the first and how many.
+    #[must_use]
+    pub const fn readers(&self, state: usize) -> (usize, usize) {
+        let each = self.output_heads() / self.state_heads();
+        (state * each, each)
+    }
+
+    /// The query head of output head `head`.
+    #[must_use]
+    pub const fn query_head(&self, head: usize) -> usize {
+        head / (self.output_heads() / self.heads())
+    }
+
+    /// The head of beta of state `state`.
+    #[must_use]
+    pub fn beta_head(&self, state: usize) -> usize {
+        if self.spec.beta.is_some_and(|beta| beta.heads() > 1) { state } else { 0 }
+    }
+
+    /// Head size of queries and keys: rows of a state.
+    #[must_use]
+    pub const fn key_dim(&self) -> usize {
+        self.spec.query.dim()
+    }
+
+    /// Head size of values and output: columns of a state.
+    #[must_use]
+    pub const fn value_dim(&self) -> usize {
+        self.spec.value.dim()
+    }
+
+    /// Number of tokens of each sequence; of packed ones, of all together.
+    #[must_use]
+    pub const fn tokens(&self) -> usize {
+        self.spec.query.tokens()
+    }
+
+    /// Number of sequences: the batch size, or the number of packed sequences.
+    #[must_use]
+    pub const fn sequences(&self) -> usize {
+        match self.spec.packed {
+            Some(n) => n,
+            None => self.spec.query.batch(),
+        }
+    }
+
+    /// Sequence `index`. `cu_seqlens` must be those of checked [`Inputs`](super::Inputs).
+    #[must_use]
+    pub fn sequence(&self, cu_seqlens: Option<&[i64]>, index: usize) -> Sequence {
+        match (self.spec.packed, cu_seqlens) {
+            (Some(_), Some(list)) => {
+                let at = |i: usize| list.get(i).map_or(0, |x| *x as usize);
+                let (start, end) = (at(index), at(index + 1));
+                Sequence { index, batch: 0, start, tokens: end.saturating_sub(start) }
+            }
+            _ => Sequence { index, batch: index, start: 0, tokens: self.tokens() },
+        }
+    }
+
+    /// The operand from which a run reads its past states: itself, or the present if both are one memory.
+    #[must_use]
+    pub const fn past_source(&self) -> Operand {
+        if self.spec.in_place { Operand::PresentState } else { Operand::PastState }
+    }
+
+    /// The memory of `operand`, or `None` if the problem does not have that operand, or if it lies in the memory of
+    /// another, as the past state of a problem in place does.
+    #[must_use]
+    pub fn memory(&self, operand: Operand) -> Option<Memory> {
+        let s = &self.spec;
+        let view = match operand {
+            Operand::Query => Some(s.query),
+            Operand::Key => Some(s.key),
+            Operand::Value => Some(s.value),
+            Operand::Decay => s.decay,
+            Operand::Beta => s.beta,
+            Operand::PastState if s.in_place => None,
+            Operand::PastState => s.past_state,
+            Operand::Output => Some(s.output),
+            Operand::PresentState => s.present_state,
+        };
+        let element_size = self.dtype_of(operand).size();
+        view.map(|view| Memory { elements: view.extent(), element_size, view: Some(view) })
+    }
+
+    /// The element type of `operand`.
+    #[must_use]
+    pub const fn dtype_of(&self, operand: Operand) -> DType {
+        match operand {
+            Operand::Query | Operand::Key | Operand::Value | Operand::Output => self.spec.dtype,
+            Operand::Decay | Operand::Beta => self.spec.gate_dtype,
+            Operand::PastState | Operand::PresentState => DType::F32,
+        }
+    }
+}

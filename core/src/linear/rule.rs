@@ -1,0 +1,119 @@
+//! The rules by which a state is updated, and the forms in which a run computes them.
+
+/// How a token updates the state `S`, `[d_k, d_v]`, with its key `k`, value `v`, gate `a = exp(decay)` and rate `β`. The
+/// rules and their names are those of `LinearAttention` in ONNX opset 27.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// `S ← S + k vᵀ`.
+    Linear,
+    /// `S ← a ⊙ S + k vᵀ`. With a decay per head: Simple GLA, `RetNet`, Mamba-2. With one per dim: GLA.
+    Gated,
+    /// `S ← S + β k (v − Sᵀ k)ᵀ`: `DeltaNet`.
+    Delta,
+    /// `S ← a ⊙ S`, then as [`Rule::Delta`]. With a decay per head: Gated `DeltaNet`. With one per dim: KDA.
+    GatedDelta,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Rule; 4] = [Rule::Linear, Rule::Gated, Rule::Delta, Rule::GatedDelta];
+
+    /// `linear`, `gated`, `delta` or `gated-delta`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Rule::Linear => "linear",
+            Rule::Gated => "gated",
+            Rule::Delta => "delta",
+            Rule::GatedDelta => "gated-delta",
+        }
+    }
+
+    /// Whether the rule multiplies the state by a gate.
+    #[must_use]
+    pub const fn is_gated(self) -> bool {
+        matches!(self, Rule::Gated | Rule::GatedDelta)
+    }
+
+    /// Whether the rule subtracts what the state holds for the key.
+    #[must_use]
+    pub const fn is_delta(self) -> bool {
+        matches!(self, Rule::Delta | Rule::GatedDelta)
+    }
+}
+
+/// What a gate multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gates {
+    /// There are no gates.
+    None,
+    /// One gate multiplies the whole state of a head.
+    PerHead,
+    /// Each row of the state has a gate of its own, one for each dim of the key.
+    PerDim,
+}
+
+/// The order in which tokens pass the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the first token to the last. A token reads the state after its own update.
+    #[default]
+    Forward,
+    /// From the last token to the first. The past state comes before the last token.
+    Reverse,
+    /// The sum of the answers of [`Direction::Forward`] and [`Direction::Reverse`]; both contain the token itself.
+    Bidirectional,
+    /// From the first token to the last; then every token reads the last state.
+    NonCausal,
+}
+
+impl Direction {
+    /// All directions.
+    pub const ALL: [Direction; 4] =
+        [Direction::Forward, Direction::Reverse, Direction::Bidirectional, Direction::NonCausal];
+
+    /// `forward`, `reverse`, `bidirectional` or `non-causal`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Direction::Forward => "forward",
+            Direction::Reverse => "reverse",
+            Direction::Bidirectional => "bidirectional",
+            Direction::NonCausal => "non-causal",
+        }
+    }
+}
+
+/// The order of operations of a run. All forms are exact algebra and differ in rounding alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// One token after the other.
+    Recurrent,
+    /// Two passes over chunks of tokens: the states at the ends of chunks, then the answers of each chunk from its first
+    /// state.
+    Chunk,
+    /// One pass over chunks, which computes the answers of a chunk and its last state together.
+    FusedChunk,
+    /// Every token against every earlier one, `(Q Kᵀ ∘ D) V`, in time that is quadratic in the tokens.
+    Parallel,
+    /// Two levels: parts of the sequence fold to affine maps `(A, b)`, a scan over them gives the state before each part, and
+    /// each part is computed from it.
+    Scan,
+}
+
+impl Form {
+    /// All forms.
+    pub const ALL: [Form; 5] = [Form::Recurrent, Form::Chunk, Form::FusedChunk, Form::Parallel, Form::Scan];
+
+    /// `recurrent`, `chunk`, `fused-chunk`, `parallel` or `scan`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Recurrent => "recurrent",
+            Form::Chunk => "chunk",
+            Form::FusedChunk => "fused-chunk",
+            Form::Parallel => "parallel",
+            Form::Scan => "scan",
+        }
+    }
+}

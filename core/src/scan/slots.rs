@@ -1,0 +1,164 @@
+//! Slots: numbered places that hold the elements of a scan.
+//!
+//! A [`Monoid`] is combined by value, so its size is known at compile time. The state of a linear recurrence is a matrix
+//! whose size a problem decides; its elements lie in a workspace of the caller's. What a scan needs of either is the
+//! same: an element is combined into a place, copied, exchanged, or set to the identity. [`Slots`] is these four, and
+//! every scan is written over it. A slice of a monoid is one instance.
+//!
+//! A scan combines into the place of its *later* element alone, [`Slots::combine`]. Where a total belongs into the place of
+//! the earlier one, the two places are exchanged afterwards; what they held has been used up by then.
+
+use super::form::ScanError;
+use crate::monoid::Monoid;
+
+/// The elements of a scan in numbered places, followed by places of scratch.
+///
+/// Elements have the numbers `0 … len() − 1`; the scratch has those from [`Slots::len`] on, [`Slots::scratch`] in number,
+/// with contents of any kind. The operation is associative and has an identity; it need not commute.
+#[expect(clippy::len_without_is_empty, reason = "no scan asks whether there are elements")]
+pub trait Slots {
+    /// Number of elements.
+    fn len(&self) -> usize;
+
+    /// Number of places behind the elements.
+    fn scratch(&self) -> usize {
+        0
+    }
+
+    /// Sets a place to the identity.
+    fn identity(&mut self, at: usize);
+
+    /// `at ← before ⊕ at`, where `before` holds the earlier element and is another place. It keeps its contents.
+    fn combine(&mut self, before: usize, at: usize);
+
+    /// `to ← from`.
+    fn copy(&mut self, from: usize, to: usize);
+
+    /// Exchanges the contents of two places.
+    fn swap(&mut self, a: usize, b: usize);
+}
+
+impl<M: Monoid> Slots for [M] {
+    fn len(&self) -> usize {
+        self.len()
+    }
+
+    fn identity(&mut self, at: usize) {
+        self[at] = M::identity();
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        self[at] = self[before].combine(&self[at]);
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        self[to] = self[from].clone();
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.swap(a, b);
+    }
+}
+
+/// A slice of elements and one of scratch.
+#[derive(Debug)]
+pub struct Scratched<'a, M> {
+    items: &'a mut [M],
+    scratch: &'a mut [M],
+}
+
+impl<'a, M: Monoid> Scratched<'a, M> {
+    /// The elements of `items` and the places of `scratch`.
+    #[must_use]
+    pub fn new(items: &'a mut [M], scratch: &'a mut [M]) -> Scratched<'a, M> {
+        Scratched { items, scratch }
+    }
+
+    /// The element in a place, if there is that place.
+    #[must_use]
+    pub fn get(&self, at: usize) -> Option<&M> {
+        self.items.get(at).or_else(|| self.scratch.get(at.checked_sub(self.items.len())?))
+    }
+
+    fn at(&mut self, at: usize) -> &mut M {
+        match at.checked_sub(self.items.len()) {
+            Some(at) => &mut self.scratch[at],
+            None => &mut self.items[at],
+        }
+    }
+
+    fn read(&self, at: usize) -> &M {
+        match at.checked_sub(self.items.len()) {
+            Some(at) => &self.scratch[at],
+            None => &self.items[at],
+        }
+    }
+}
+
+impl<M: Monoid> Slots for Scratched<'_, M> {
+    fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    fn scratch(&self) -> usize {
+        self.scratch.len()
+    }
+
+    fn identity(&mut self, at: usize) {
+        *self.at(at) = M::identity();
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        *self.at(at) = self.read(before).combine(self.read(at));
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        *self.at(to) = self.read(from).clone();
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        let n = self.items.len();
+        match (a.checked_sub(n), b.checked_sub(n)) {
+            (None, None) => self.items.swap(a, b),
+            (Some(a), Some(b)) => self.scratch.swap(a, b),
+            (None, Some(b)) => core::mem::swap(&mut self.items[a], &mut self.scratch[b]),
+            (Some(a), None) => core::mem::swap(&mut self.scratch[a], &mut self.items[b]),
+        }
+    }
+}
+
+/// Some places of others, as elements without scratch.
+#[derive(Debug)]
+pub(super) struct Stretch<'a, S: ?Sized> {
+    pub slots: &'a mut S,
+    pub start: usize,
+    pub len: usize,
+}
+
+impl<S: Slots + ?Sized> Slots for Stretch<'_, S> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn identity(&mut self, at: usize) {
+        self.slots.identity(self.start + at);
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        self.slots.combine(self.start + before, self.start + at);
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        self.slots.copy(self.start + from, self.start + to);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.slots.swap(self.start + a, self.start + b);
+    }
+}
+
+/// Checks that there are `needed` places of scratch.
+pub(super) fn check_scratch<S: Slots + ?Sized>(slots: &S, needed: usize) -> Result<(), ScanError> {
+    let found = slots.scratch();
+    if found < needed { Err(ScanError::Scratch { found, needed }) } else { Ok(()) }
+}
