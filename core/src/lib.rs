@@ -14,6 +14,7 @@
 //! | linear attention: recurrences and their scans | [`linear`] |
 //! | states and their merge law | [`monoid`], [`state`], [`scan`] |
 //! | attention divided into tasks that share nothing | [`quorum`] |
+//! | the room of a workspace | [`room`] |
 //! | the description of a device | [`profile`] |
 //! | what attention costs, whole and in tasks | [`model`] |
 //! | measures of error, and numbers to measure the measure with | [`drift`], [`ulp`], [`double`] |
@@ -35,9 +36,11 @@ pub mod model;
 pub mod monoid;
 pub mod profile;
 pub mod quorum;
+pub mod room;
 pub mod scan;
 pub mod state;
 #[cfg(feature = "telemetry")]
 pub mod telemetry;
 pub mod ulp;
 pub mod view;
+mod workers;

@@ -6,7 +6,7 @@
 //! | [`isa`] | tokens that prove an instruction set present |
 //! | [`product`], [`exp2`], [`memory`] | what operators share: the product, the exponential, moves and conversions |
 //! | [`primitives`] | moves and conversions of an instruction set, as a table of functions |
-//! | [`attention`] | the attention micro-kernels, written once |
+//! | [`attention`], [`linear`] | the micro-kernels of each operator, written once |
 //! | `scalar`, `neon`, `avx2`, `avx512` | a vector and an instance each, nothing else |
 //! | [`registry`] | the tables of CPU kernels |
 //! | [`cuda`] | the GPU kernels as data |
@@ -29,6 +29,7 @@ pub mod product;
 
 pub mod attention;
 pub mod cuda;
+pub mod linear;
 pub mod registry;
 
 #[cfg(target_arch = "x86_64")]

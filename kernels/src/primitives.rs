@@ -45,6 +45,37 @@ impl Primitives {
         }
     }
 
+    /// Copies `count` rows of `dim` elements of type `dtype`, `stride` elements apart, to rows of f32 values, `to_stride`
+    /// apart. The conversion is exact.
+    ///
+    /// # Safety
+    /// - The instruction set is present.
+    /// - `count` rows of `dim` elements, `stride` apart, are readable at `src`.
+    /// - `count` rows of `dim` f32 values, `to_stride` apart, are writable at `dst`, and overlap none of those.
+    pub unsafe fn rows_to_f32(
+        &self,
+        dtype: DType,
+        src: *const u8,
+        stride: usize,
+        count: usize,
+        dim: usize,
+        dst: *mut f32,
+        to_stride: usize,
+    ) {
+        // SAFETY: `count` rows on both sides, and the instruction set is present (clauses).
+        unsafe {
+            match self.widen(dtype) {
+                Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
+                None => {
+                    for i in 0..count {
+                        let from = src.cast::<f32>().add(i * stride);
+                        dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
+                    }
+                }
+            }
+        }
+    }
+
     /// The conversion to a 16-bit type; none to f32.
     #[must_use]
     pub fn narrow(&self, dtype: DType) -> Option<Narrow> {

@@ -2,6 +2,7 @@
 
 use crate::attention::Kernel;
 use crate::attention::backward::BackwardKernel;
+use crate::linear;
 use elsa_core::profile::InstructionSet;
 
 /// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries
@@ -50,4 +51,22 @@ pub static BACKWARD: &[&BackwardKernel] = &[
 #[must_use]
 pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
     BACKWARD.iter().copied().find(|k| k.spec.set == set)
+}
+
+/// Every kernel of linear attention of this architecture, fastest first. Those that this machine can execute are
+/// [`linear::Kernel::is_present`].
+pub static LINEAR: &[&linear::Kernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx512::linear::KERNEL,
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx2::linear::KERNEL,
+    #[cfg(target_arch = "aarch64")]
+    &crate::neon::linear::KERNEL,
+    &crate::scalar::linear::KERNEL,
+];
+
+/// The kernel of linear attention of an instruction set; none on another architecture.
+#[must_use]
+pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
+    LINEAR.iter().copied().find(|k| k.spec.set == set)
 }

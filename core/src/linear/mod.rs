@@ -29,9 +29,11 @@
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
 //! | the f64 oracle | [`mod@reference`] |
+//! | the plan of a run on a CPU | [`plan`] |
 
 mod data;
 mod operands;
+pub mod plan;
 mod problem;
 pub mod reference;
 mod rule;

@@ -30,6 +30,7 @@ mod fallback;
 mod hostile;
 mod laws;
 mod layout;
+mod linear;
 mod masks;
 mod quorums;
 mod reference_oracle;

@@ -2,10 +2,12 @@
 
 use super::bound::Structure;
 use super::problem::BackwardProblem;
-use crate::attention::plan::{ChooseError, Cursor, LINE, Span, WORK_PER_LANE, worthwhile};
+use crate::attention::plan::ChooseError;
 use crate::attention::schedule::BLOCKS_PER_SEGMENT;
 use crate::attention::sequence::Sequence;
 use crate::profile::InstructionSet;
+use crate::room::{Cursor, LINE, Span};
+use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 use core::ops::Range;
 

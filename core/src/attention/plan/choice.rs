@@ -5,6 +5,7 @@ use crate::attention::certificate::{Executed, Order};
 use crate::attention::schedule::Tiling;
 use crate::scan::ceil_log2;
 use crate::scan::stack::{self, MergeStack};
+use crate::workers::worthwhile;
 use core::fmt;
 
 /// The method that computes the output.
@@ -160,11 +161,6 @@ impl LongestPath {
     pub fn additions(&self) -> usize {
         self.into_s.max(self.into_w)
     }
-}
-
-/// The workers that `work` is worth, from one to `most`, where each takes at least `per_worker` of it.
-pub(in crate::attention) fn worthwhile(work: f64, per_worker: f64, most: usize) -> usize {
-    if per_worker > 0.0 { ((work / per_worker) as usize).clamp(1, most.max(1)) } else { most.max(1) }
 }
 
 /// Additions on the longest path through `keys` terms that are summed in chains of `chain`, one result after the

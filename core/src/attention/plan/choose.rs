@@ -32,9 +32,7 @@
 //! 7. *Speed never changes a bit.* Tile width, group, workers and copies only determine who computes a row, and when.
 //!    Of everything here, only the kernel, the method and the block size can change the answer.
 
-use super::choice::{
-    BLOCK_SIZES, ChooseError, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder, worthwhile,
-};
+use super::choice::{BLOCK_SIZES, ChooseError, CpuChoice, Keeps, MAX_TILES, Method, Options, TaskOrder};
 use super::kernel::{KernelSpec, KeyLayout};
 use super::layout::WorkspaceLayout;
 use super::share::share;
@@ -44,9 +42,7 @@ use crate::attention::schedule::{BLOCKS_PER_SEGMENT, Tiling};
 use crate::attention::windows::Windows;
 use crate::dtype::DType;
 use crate::profile::DeviceProfile;
-
-/// Multiply-adds per lane that make a worker worth waking.
-pub(in crate::attention) const WORK_PER_LANE: f64 = 32_768.0;
+use crate::workers::{WORK_PER_LANE, worthwhile};
 
 /// Chooses the kernel, tiles, workers and workspace for `problem` on `device`. `kernels` must all be executable on
 /// the device and are in order of preference; the first that takes the number of queries is used.

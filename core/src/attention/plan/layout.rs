@@ -18,6 +18,7 @@ use super::choice::{CpuChoice, Method};
 use super::kernel::KeyLayout;
 use crate::attention::measured::MEASURED;
 use crate::attention::sequence::Sequence;
+use crate::room::{Cursor, LINE, Span};
 use core::mem::size_of;
 
 /// The purpose of a region of the workspace.
@@ -58,15 +59,6 @@ pub enum Region {
     Scores,
     /// States of all tiles, for method math.
     AllStates,
-}
-
-/// A range of the workspace, in f32 values from its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span {
-    /// Index of the first value.
-    pub start: usize,
-    /// Number of values.
-    pub len: usize,
 }
 
 /// The regions of a tile, relative to the start of the tile.
@@ -131,50 +123,6 @@ pub struct WorkspaceLayout {
     pub tables: usize,
 }
 
-/// Number of f32 values in a 64-byte line.
-pub(in crate::attention) const LINE: usize = 16;
-
-/// Allocates spans one after the other, each on a line.
-#[derive(Default)]
-pub(in crate::attention) struct Cursor {
-    at: usize,
-    overflow: bool,
-}
-
-impl Cursor {
-    /// The end of what was allocated.
-    pub(in crate::attention) const fn end(&self) -> usize {
-        self.at
-    }
-
-    /// A cursor that begins anew and remembers the overflow of this one.
-    pub(in crate::attention) const fn after(&self) -> Cursor {
-        Cursor { at: 0, overflow: self.overflow }
-    }
-
-    /// Whether something did not fit into the address space.
-    pub(in crate::attention) const fn has_overflowed(&self) -> bool {
-        self.overflow
-    }
-
-    /// Allocates the product of `dims`.
-    pub(in crate::attention) fn take(&mut self, dims: &[usize]) -> Span {
-        let len = dims.iter().try_fold(1usize, |a, d| a.checked_mul(*d));
-        let end = len.and_then(|len| self.at.checked_add(len)).and_then(|e| e.checked_next_multiple_of(LINE));
-        match (len, end) {
-            (Some(len), Some(end)) if end <= isize::MAX as usize / 8 => {
-                let span = Span { start: self.at, len };
-                self.at = end;
-                span
-            }
-            _ => {
-                self.overflow = true;
-                Span::default()
-            }
-        }
-    }
-}
-
 impl WorkspaceLayout {
     /// Lays out the workspace of a choice. Returns `None` if its size overflows.
     #[must_use]
@@ -185,7 +133,7 @@ impl WorkspaceLayout {
         let mut tile = Cursor::default();
         let query = tile.take(&[c.head_dim, w]);
         let state = tile.take(&[2 + c.value_dim, w]);
-        tile.at = state.start;
+        tile.back_to(state);
         tile.take(&[c.levels(), state.len.next_multiple_of(LINE)]);
         let progress = tile.take(&[optional(c.resident > 0, LINE)]);
         let mut worker = tile.after();
@@ -214,20 +162,20 @@ impl WorkspaceLayout {
             entries: worker.take(&[c.entries + c.lines + optional(c.lines > 0, w.max(4))]),
             sides: worker.take(&[optional(c.divided > 0, c.divided + w)]),
             measured: worker.take(&[optional(c.certify, MEASURED + c.value_dim)]),
-            tiles: worker.take(&[optional(c.resident == 0, tiles), tile.at]),
+            tiles: worker.take(&[optional(c.resident == 0, tiles), tile.end()]),
             tile: TileSpans {
                 query,
                 state: Span { len: state.len.next_multiple_of(LINE), ..state },
                 progress,
             },
-            tile_stride: tile.at,
+            tile_stride: tile.end(),
             ..WorkspaceLayout::default()
         };
-        layout.worker_stride = worker.at;
+        layout.worker_stride = worker.end();
         let mut all = worker.after();
-        all.take(&[c.workers, worker.at]);
+        all.take(&[c.workers, worker.end()]);
         if c.resident > 0 {
-            layout.tiles = all.take(&[c.resident, tile.at]);
+            layout.tiles = all.take(&[c.resident, tile.end()]);
         }
         if c.method == Method::Math {
             let [queries, keys, heads] = c.extent;
@@ -235,11 +183,11 @@ impl WorkspaceLayout {
             layout.scores = all.take(&[tiles, (keys + 8).next_multiple_of(LINE), w]);
             layout.all_tiles = all.take(&[tiles, layout.tile.state.len]);
         }
-        layout.total = all.at;
+        layout.total = all.end();
         let entry = size_of::<Sequence>() + size_of::<usize>();
         layout.tables = c.sequences.checked_mul(entry)?.checked_add(size_of::<usize>())?;
         let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(layout.tables)?;
-        (!all.overflow && bytes <= isize::MAX as usize).then_some(layout)
+        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
     }
 
     /// The labelled regions of the workspace, in order. [`Region::Weights`] to [`Region::States`] are those of the

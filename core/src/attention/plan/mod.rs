@@ -13,12 +13,11 @@ mod race;
 mod share;
 mod tuned;
 
+pub use crate::room::Span;
 pub use budget::{Account, Limits, Part, StreamChoice, StreamOptions, UnitSizes, Written, choose_stream};
-pub(in crate::attention) use choice::worthwhile;
 pub use choice::{
     BLOCK_SIZES, ChooseError, CpuChoice, Division, Keeps, LongestPath, MAX_TILES, Method, Options, TaskOrder,
 };
-pub(in crate::attention) use choose::WORK_PER_LANE;
 pub use choose::choose;
 pub use gpu::choose_gpu;
 pub use gpu_choice::{
@@ -27,8 +26,7 @@ pub use gpu_choice::{
 };
 pub use gpu_math::choose_gpu_math;
 pub use kernel::{KernelSpec, KeyLayout};
-pub(in crate::attention) use layout::{Cursor, LINE};
-pub use layout::{Region, Span, TileSpans, WorkspaceLayout};
+pub use layout::{Region, TileSpans, WorkspaceLayout};
 pub use predict::{GpuCall, GpuCost, GpuLaunch, GpuMachine, GpuMerge, GpuPart, GpuPrediction, predict};
 pub use race::Pace;
 pub use tuned::{Changes, ShapeClass, alternatives};

@@ -37,15 +37,7 @@ impl Tensor<'_> {
         let (src, stride, dim) = (self.row(batch, head, token), self.view.strides()[2], self.view.dim());
         // SAFETY: `count` rows on both sides (*inputs*, clause); *kernel*.
         unsafe {
-            match c.kernel.primitives.widen(self.data.dtype()) {
-                Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
-                None => {
-                    for i in 0..count {
-                        let from = src.cast::<f32>().add(i * stride);
-                        dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
-                    }
-                }
-            }
+            c.kernel.primitives.rows_to_f32(self.data.dtype(), src, stride, count, dim, dst, to_stride);
         }
     }
 }

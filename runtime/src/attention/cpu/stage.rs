@@ -16,35 +16,6 @@ pub(super) struct Rows {
     pub stride: usize,
 }
 
-/// Copies `count` rows of `dim` elements, `stride` apart, to rows of f32 values, `to_stride` apart.
-///
-/// # Safety
-/// - The kernel's instruction set is present.
-/// - `count` rows of `dim` elements of the context's type are readable at `src`.
-/// - `count` rows of `dim` f32 values are writable at `dst`.
-unsafe fn to_f32(
-    c: &Context<'_>,
-    src: *const u8,
-    stride: usize,
-    count: usize,
-    dim: usize,
-    dst: *mut f32,
-    to_stride: usize,
-) {
-    // SAFETY: `count` rows on both sides (clauses).
-    unsafe {
-        match c.kernel.primitives.widen(c.dtype) {
-            Some(widen) => widen(src.cast(), stride, count, dim, dst, to_stride),
-            None => {
-                for i in 0..count {
-                    let from = src.cast::<f32>().add(i * stride);
-                    dst.add(i * to_stride).copy_from_nonoverlapping(from, dim);
-                }
-            }
-        }
-    }
-}
-
 /// Transposes query rows into a tile and scales them.
 ///
 /// # Safety
@@ -59,7 +30,7 @@ pub(super) unsafe fn load_query(c: &Context<'_>, tile: &TileRows<'_>, scratch: *
     // SAFETY: the rows are readable (*inputs*); scratch and tile are large enough (clauses); *kernel*.
     unsafe {
         let (src, stride) = if c.choice.convert {
-            to_f32(c, src, query.stride(), count, dim, scratch, padded);
+            c.kernel.primitives.rows_to_f32(c.dtype, src, query.stride(), count, dim, scratch, padded);
             (scratch.cast_const(), padded)
         } else {
             (src.cast(), query.stride())
@@ -109,7 +80,10 @@ unsafe fn gather(
         let from = tensor.row(sequence.batch, kv_head, token, c.dtype);
         // SAFETY: the `count` rows are readable (*inputs*), and rows `row..row + count` of the block are writable
         // (clause); *kernel*.
-        unsafe { to_f32(c, from, tensor.stride(), count, dim, dst.add(row * padded), padded) }
+        unsafe {
+            let to = dst.add(row * padded);
+            c.kernel.primitives.rows_to_f32(c.dtype, from, tensor.stride(), count, dim, to, padded);
+        }
     });
     if padded > dim {
         for i in 0..keys.len() {
