@@ -28,15 +28,22 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//! | the f64 oracle | [`mod@reference`] |
+//! | the affine law of tokens and runs of them | [`law`] |
 //! | the plan of a run on a CPU | [`plan`] |
+//! | a fallback in every form | [`scalar`] |
+//! | the f64 oracle, and how far a run may be off from it | [`mod@reference`], [`bound`] |
 
+pub mod bound;
 mod data;
+pub mod law;
 mod operands;
 pub mod plan;
 mod problem;
 pub mod reference;
 mod rule;
+pub mod scalar;
+#[cfg(test)]
+mod tests;
 mod token;
 
 pub use data::{Inputs, Outputs};

@@ -3,45 +3,64 @@
 use super::kernel::Factors;
 use crate::lanes::Lanes;
 
+/// The factor of a row in every lane, and the smallest magnitude that it leaves a normal number.
+#[derive(Clone, Copy)]
+pub(super) struct Factor<L> {
+    high: L,
+    rest: L,
+    limit: L,
+}
+
+impl<L: Lanes> Factor<L> {
+    /// The factor of row `r`, which is not zero.
+    ///
+    /// # Safety
+    /// - The factors are readable: one, or as many that `r` is among them.
+    #[inline(always)]
+    pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
+        let n = if factors.per_dim { r } else { 0 };
+        // SAFETY: factor `n` (clause).
+        let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
+        let limit = L::splat(isa, f32::MIN_POSITIVE / high);
+        Factor { high: L::splat(isa, high), rest: L::splat(isa, rest), limit }
+    }
+
+    /// `s` times the factor. What would be smaller than the smallest normal number becomes zero before it is multiplied, so
+    /// that no product is subnormal.
+    #[inline(always)]
+    pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
+        let y = self.limit.if_greater(s.abs(), L::splat(isa, 0.0), s).times(self.high);
+        y.mul_add(self.rest, y)
+    }
+}
+
 /// Multiplies the `dim` rows of `width` values at `state` by their factors. A factor of zero clears its row by selection,
-/// whatever the row holds. A number that would be smaller than the smallest normal one becomes zero, before it is
-/// multiplied, so that no product is subnormal.
+/// whatever the row holds. A number that would be smaller than the smallest normal one becomes zero.
 ///
 /// # Safety
 /// - The factors are readable: one, or `dim` of them.
 /// - `dim · width` values are readable and writable at `state`; `width` is a multiple of the lanes.
 #[inline(always)]
 pub unsafe fn multiply<L: Lanes>(isa: L::Isa, factors: &Factors, state: *mut f32, dim: usize, width: usize) {
-    let zero = L::splat(isa, 0.0);
     for r in 0..dim {
-        let n = if factors.per_dim { r } else { 0 };
-        // SAFETY: factor `n`, and vectors of row `r` (clauses).
+        // SAFETY: the factor of row `r`, and its vectors (clauses).
         unsafe {
-            let (high, rest) = (factors.high.add(n).read(), factors.rest.add(n).read());
             let row = state.add(r * width);
-            if high == 0.0 {
-                for x in (0..width).step_by(L::N) {
-                    zero.store(row.add(x));
-                }
+            if factors.high.add(if factors.per_dim { r } else { 0 }).read() == 0.0 {
+                row.write_bytes(0, width);
                 continue;
             }
-            let limit = L::splat(isa, f32::MIN_POSITIVE / high);
-            let (high, rest) = (L::splat(isa, high), L::splat(isa, rest));
+            let factor = Factor::of(isa, factors, r);
             for x in (0..width).step_by(L::N) {
-                let s = L::load(isa, row.add(x));
-                let y = limit.if_greater(s.abs(), zero, s).times(high);
-                y.mul_add(rest, y).store(row.add(x));
+                factor.times(isa, L::load(isa, row.add(x))).store(row.add(x));
             }
         }
     }
 }
 
-/// `x · factor`, or zero where it would be subnormal on an instruction set that stalls there. `limit` is the smallest normal
-/// number divided by the factor's magnitude.
+/// `x · factor`, or zero where that would be smaller than the smallest normal number. `limit` is that number divided by the
+/// factor's magnitude.
 #[inline(always)]
 pub(super) fn flushed<L: Lanes>(isa: L::Isa, x: L, factor: L, limit: L) -> L {
-    if L::RAISE == 1.0 {
-        return x.times(factor);
-    }
     limit.if_greater(x.abs(), L::splat(isa, 0.0), x).times(factor)
 }

@@ -220,7 +220,7 @@ unsafe fn per_dim(head: &Head, rows: &Rows, made: &mut Segment) {
                 // What is beyond multiplies the state as the segment begins.
                 for x in 0..dim {
                     let gate = nexts.add(x).read_unaligned();
-                    let beyond = !(gate.abs() <= LARGEST_SUM);
+                    let beyond = gate.is_nan() || gate.abs() > LARGEST_SUM;
                     let (high, rest) = if beyond { split(gate) } else { NEUTRAL };
                     rows.ends.add(x).write(high);
                     rows.ends.add(dim + x).write(rest);

@@ -1,13 +1,19 @@
 //! The tokens of a segment pass a strip of the state.
 
-use super::factor::{flushed, multiply};
-use super::kernel::{Columns, MOST_TOGETHER, Segment, Strip, meets};
+use super::factor::{Factor, flushed, multiply};
+use super::kernel::{Columns, Factors, MOST_TOGETHER, Segment, Strip, meets};
 use crate::lanes::Lanes;
 use crate::product::for_quad;
 
 /// What sums begin with that would stall if they were subnormal: far below the rounding of every sum that is not tiny itself.
 /// It is taken away afterwards.
 pub(super) const BIAS: f32 = f32::MIN_POSITIVE * 64.0;
+
+/// A sum of `sums` sums, without what they began with.
+#[inline(always)]
+fn without_bias<L: Lanes>(isa: L::Isa, sum: L, sums: usize) -> L {
+    sum.minus(L::splat(isa, BIAS * sums as f32))
+}
 
 /// Lets the tokens of a segment pass a strip: the state is updated, and outputs are written if there are any.
 ///
@@ -31,11 +37,6 @@ pub unsafe fn recur<L: Lanes, const B: usize, const R: usize, const V: usize>(
             passes::<L, B, R, 1>(isa, strip, segment, columns);
         } else {
             passes::<L, B, R, V>(isa, strip, segment, columns);
-        }
-        if columns.keep
-            && let Some(exit) = &segment.exit
-        {
-            multiply::<L>(isa, exit, strip.state, segment.dim, strip.width);
         }
     }
 }
@@ -64,21 +65,26 @@ unsafe fn passes<L: Lanes, const B: usize, const R: usize, const V: usize>(
             }
             return;
         }
-        while t + B <= segment.tokens {
-            if out {
-                through::<L, B, V, true>(isa, strip, segment, columns, t);
-            } else {
-                through::<L, B, V, false>(isa, strip, segment, columns, t);
-            }
-            t += B;
-        }
+        // The last tokens multiply what they store.
+        let exit = if columns.keep { segment.exit.as_ref() } else { None };
         while t < segment.tokens {
-            if out {
-                through::<L, 1, V, true>(isa, strip, segment, columns, t);
-            } else {
-                through::<L, 1, V, false>(isa, strip, segment, columns, t);
+            let many = t + B <= segment.tokens;
+            let exit = if t + if many { B } else { 1 } == segment.tokens { exit } else { None };
+            match (many, out, exit) {
+                (true, true, None) => through::<L, B, V, true, false>(isa, strip, segment, columns, t, exit),
+                (true, true, _) => through::<L, B, V, true, true>(isa, strip, segment, columns, t, exit),
+                (true, false, None) => {
+                    through::<L, B, V, false, false>(isa, strip, segment, columns, t, exit)
+                }
+                (true, false, _) => through::<L, B, V, false, true>(isa, strip, segment, columns, t, exit),
+                (false, true, None) => through::<L, 1, V, true, false>(isa, strip, segment, columns, t, exit),
+                (false, true, _) => through::<L, 1, V, true, true>(isa, strip, segment, columns, t, exit),
+                (false, false, None) => {
+                    through::<L, 1, V, false, false>(isa, strip, segment, columns, t, exit)
+                }
+                (false, false, _) => through::<L, 1, V, false, true>(isa, strip, segment, columns, t, exit),
             }
-            t += 1;
+            t += if many { B } else { 1 };
         }
     }
 }
@@ -138,17 +144,18 @@ unsafe fn output<L: Lanes, const V: usize>(
 }
 
 /// `B` tokens from `t` on pass a strip: each row of it is loaded once, takes what every token writes, one after the other,
-/// gives each query its share, and is stored once.
+/// gives each query its share, and is stored once. With `EXIT`, in which case there are factors, it is multiplied before.
 ///
 /// # Safety
 /// - As for [`recur`]; `B` tokens from `t` on are in the segment, and have a query row each if `OUT`.
 #[inline(always)]
-unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool>(
+unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool, const EXIT: bool>(
     isa: L::Isa,
     strip: &Strip,
     segment: &Segment,
     columns: &Columns,
     t: usize,
+    exit: Option<&Factors>,
 ) {
     let bias = L::splat(isa, BIAS);
     // SAFETY: rows of `B` tokens, and rows of the strip (clauses).
@@ -164,7 +171,8 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool>(
                 q[b] = segment.queries.offset(token * segment.query_stride);
             }
         }
-        let mut y = [[bias; V]; B];
+        // A single token has four sums, which do not wait for each other.
+        let mut y = [[[bias; V]; B]; 4];
         let mut row = strip.state;
         for r in (0..segment.dim).step_by(4) {
             let kq: [L::Quad; B] = core::array::from_fn(|b| L::quad(isa, k[b].add(r)));
@@ -178,8 +186,15 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool>(
                     for x in 0..V {
                         s[x] = s[x].mul_add_quad::<J>(v[b][x], kq[b]);
                         if OUT {
-                            y[b][x] = y[b][x].mul_add_quad::<J>(s[x], qq[b]);
+                            let y = &mut y[if B == 1 { J as usize } else { 0 }][b][x];
+                            *y = y.mul_add_quad::<J>(s[x], qq[b]);
                         }
+                    }
+                }
+                if EXIT && let Some(exit) = exit {
+                    let factor = Factor::of(isa, exit, r + J as usize);
+                    for x in 0..V {
+                        s[x] = factor.times(isa, s[x]);
                     }
                 }
                 for x in 0..V {
@@ -190,10 +205,14 @@ unsafe fn through<L: Lanes, const B: usize, const V: usize, const OUT: bool>(
         }
         if OUT {
             for b in 0..B {
+                let mut sum = y[0][b];
                 for x in 0..V {
-                    y[b][x] = y[b][x].minus(bias);
+                    if B == 1 {
+                        sum[x] = sum[x].plus(y[1][b][x]).plus(y[2][b][x].plus(y[3][b][x]));
+                    }
+                    sum[x] = without_bias(isa, sum[x], if B == 1 { 4 } else { 1 });
                 }
-                output(isa, segment, columns, t + b, 0, y[b]);
+                output(isa, segment, columns, t + b, 0, sum);
             }
         }
     }
@@ -211,8 +230,8 @@ pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
     stride: isize,
     mut state: *const f32,
 ) -> [[L; V]; R] {
-    let bias = L::splat(isa, BIAS);
-    let mut sums = [[bias; V]; R];
+    // A single row has four sums, which do not wait for each other.
+    let mut sums = [[[L::splat(isa, BIAS); V]; R]; 4];
     // SAFETY: rows of `x` and of the state (clauses).
     unsafe {
         for d in (0..dim).step_by(4) {
@@ -222,19 +241,24 @@ pub(super) unsafe fn reads<L: Lanes, const R: usize, const V: usize>(
                 for v in 0..V {
                     let s = L::load(isa, state.add(v * L::N));
                     for r in 0..R {
-                        sums[r][v] = sums[r][v].mul_add_quad::<J>(s, quads[r]);
+                        let sum = &mut sums[if R == 1 { J as usize } else { 0 }][r][v];
+                        *sum = sum.mul_add_quad::<J>(s, quads[r]);
                     }
                 }
                 state = state.add(V * L::N);
             });
         }
     }
+    let [mut whole, second, third, fourth] = sums;
     for r in 0..R {
         for v in 0..V {
-            sums[r][v] = sums[r][v].minus(bias);
+            if R == 1 {
+                whole[r][v] = whole[r][v].plus(second[r][v]).plus(third[r][v].plus(fourth[r][v]));
+            }
+            whole[r][v] = without_bias(isa, whole[r][v], if R == 1 { 4 } else { 1 });
         }
     }
-    sums
+    whole
 }
 
 /// `count` tokens from `first` on pass a strip together: all read the state as it is before them, and meet each other in the
@@ -275,8 +299,10 @@ unsafe fn together<L: Lanes, const R: usize, const V: usize>(
                 }
             }
         }
-        if columns.keep || first + count < segment.tokens {
-            update::<L, V>(isa, strip, segment, first, count);
+        let last = first + count == segment.tokens;
+        if columns.keep || !last {
+            let exit = if last { segment.exit.as_ref() } else { None };
+            update::<L, V>(isa, strip, segment, first, count, exit);
         }
     }
 }
@@ -393,7 +419,7 @@ unsafe fn answers<L: Lanes, const R: usize, const V: usize>(
 }
 
 /// Adds what the tokens of a pass write to the state: four rows of it at a time. What a long pass writes is summed up by
-/// itself, so that the state rounds once for all of it.
+/// itself, so that the state rounds once for all of it. Then the rows are multiplied if there are factors.
 ///
 /// # Safety
 /// - As for [`together`], with what the tokens write in the room.
@@ -404,6 +430,7 @@ unsafe fn update<L: Lanes, const V: usize>(
     segment: &Segment,
     first: usize,
     count: usize,
+    exit: Option<&Factors>,
 ) {
     let width = V * L::N;
     let long = count > MOST_TOGETHER;
@@ -432,8 +459,13 @@ unsafe fn update<L: Lanes, const V: usize>(
             for j in 0..4 {
                 for x in 0..V {
                     let at = rows.add(j * width + x * L::N);
-                    let sum = if long { s[j][x].plus(L::load(isa, at)) } else { s[j][x] };
-                    sum.store(at);
+                    if long {
+                        s[j][x] = s[j][x].plus(L::load(isa, at));
+                    }
+                    if let Some(exit) = exit {
+                        s[j][x] = Factor::of(isa, exit, d + j).times(isa, s[j][x]);
+                    }
+                    s[j][x].store(at);
                 }
             }
         }

@@ -505,3 +505,58 @@ fn linear_kernels_declare_what_they_are() {
         assert_eq!(spec.name, name);
     }
 }
+
+/// A state that decays while nothing is written: no row of keys meets a value.
+fn fading(per: Gates, delta: bool, tokens: usize, gate: f32) -> Case {
+    let mut case = Case::new([64, 64], tokens, 1, per, delta);
+    case.gates.fill(gate);
+    case.values.fill(0.0);
+    case
+}
+
+#[test]
+fn a_state_that_decays_ends_at_zero() {
+    let tokens = if cfg!(miri) { 12 } else { 300 };
+    let gate = if cfg!(miri) { -12.0 } else { -0.5 };
+    for kernel in present() {
+        for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
+            for pass in [4, 16] {
+                let mut case = fading(per, delta, tokens, gate);
+                let (out, last) = case.run(kernel, pass, 64, false);
+                assert!(last.iter().all(|s| *s == 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
+                assert!(out.iter().all(|y| y.is_finite()), "{}", kernel.spec.name);
+                // What is next to nothing is still there.
+                case.past.fill(3.0 * f32::MIN_POSITIVE);
+                (case.tokens, case.betas) = (1, vec![0.0; tokens]);
+                case.gates.fill(-0.5);
+                let (_, last) = case.run(kernel, pass, 64, false);
+                assert!(last.iter().all(|s| *s > 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself.
+#[test]
+#[cfg_attr(any(miri, elsa_sanitized), ignore = "times nothing")]
+fn a_state_that_decays_costs_no_more_than_another() {
+    for kernel in present().into_iter().filter(|k| k.spec.fused) {
+        for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
+            let least = |past: f32| {
+                let mut case = fading(per, delta, 512, -0.03);
+                case.past.iter_mut().for_each(|s| *s *= past);
+                let time = |_| {
+                    let begin = std::time::Instant::now();
+                    std::hint::black_box(case.run(kernel, 4, 64, false));
+                    begin.elapsed().as_secs_f64()
+                };
+                (0..9).map(time).fold(f64::INFINITY, f64::min)
+            };
+            // The first stays normal; the second is subnormal soon.
+            let ratio = || least(1e-34) / least(1.0);
+            let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 1.3).collect();
+            println!("{} {per:?} delta {delta}: {:.2}", kernel.spec.name, ratio());
+            assert!(seen.len() < 5, "{} {per:?} delta {delta}: {seen:?}", kernel.spec.name);
+        }
+    }
+}

@@ -2,9 +2,14 @@
 
 use super::kernel::KernelSpec;
 use super::strips::Strips;
+use crate::dtype::DType;
+use crate::linear::bound::{Executed, Solve};
 use crate::linear::{Direction, Form, Gates, Problem, Rule};
 use crate::workers::worthwhile;
 use core::ops::Range;
+
+/// Base-2 logarithm of the largest product of gates by which a kernel holds a state divided.
+const SEGMENT: f64 = 40.0;
 
 /// Which tensors the kernel cannot read or write where they are, and are copied block by block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,9 +126,36 @@ impl Choice {
         reads * rows * columns + if self.pass > self.kernel.tokens { meets } else { 0.0 }
     }
 
+    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    ///
+    /// The state is multiplied by its gates at the ends of chunks, or oftener; in between it is held divided by their product.
+    /// So a chunk is what meets a state at once, however few tokens pass together, and two exponentials stand between a
+    /// value and an answer.
+    #[must_use]
+    pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
+        let unit = DType::F32.unit_roundoff();
+        // A unit vector is rounded once; what its factor lacks is f64's.
+        let key = if problem.spec().normalize.is_some() { unit * (1.0 + 1e-6) } else { 0.0 };
+        let round = if self.kernel.fused { 0 } else { 1 };
+        Executed {
+            form: self.form,
+            chunk: self.chunk,
+            part: self.part(tokens),
+            exp_relative: self.kernel.exp_relative,
+            // The scale is in the factor of an answer.
+            query_relative: key + 2.0 * unit,
+            key_relative: key,
+            // One chain over the dims, from a tiny number that is taken away again.
+            dims: self.rows + round + 1,
+            // A value times its factor, one chain over the tokens, the state times the factor of a chunk.
+            tokens: self.chunk + round + 3,
+            solve: Solve::Rows,
+            factored: SEGMENT,
+        }
+    }
+
     /// What is copied block by block for a problem.
     pub(super) fn staged_of(problem: &Problem, lanes: usize) -> Staged {
-        use crate::dtype::DType;
         let spec = problem.spec();
         let (dtype, gate_dtype) = (spec.dtype != DType::F32, spec.gate_dtype != DType::F32);
         let padded = !problem.key_dim().is_multiple_of(4);
