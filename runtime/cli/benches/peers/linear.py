@@ -73,10 +73,15 @@ def by_onnxruntime(problem, threads):
     options.log_severity_level = 4
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding, value = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
+    binding = session.io_binding()
+    # In memory of its own: it computes states where they are written, and takes 1.6 times as long over those that are not
+    # aligned to its vectors, as arrays of numpy are not.
+    own = lambda shape: onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, "cpu", 0)
     for name, x in feed.items():
-        binding.bind_ortvalue_input(name, value(np.ascontiguousarray(x)))
-    out = {name: value(np.zeros(shape, np.float32)) for name, shape in shapes.items()}
+        value = own(x.shape)
+        value.update_inplace(np.ascontiguousarray(x))
+        binding.bind_ortvalue_input(name, value)
+    out = {name: own(shape) for name, shape in shapes.items()}
     for name, x in out.items():
         binding.bind_ortvalue_output(name, x)
     call = lambda: session.run_with_iobinding(binding)
