@@ -6,6 +6,7 @@
 //! caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors are
 //! used in place, and such a run only enqueues ([`device`]).
 
+pub mod copies;
 pub mod device;
 pub mod driver;
 pub mod gpu;

@@ -31,6 +31,7 @@ mod hostile;
 mod laws;
 mod layout;
 mod linear;
+mod linear_recurrence;
 mod masks;
 mod quorums;
 mod reference_oracle;

@@ -30,7 +30,7 @@ mod track;
 
 use super::data::Inputs;
 use super::problem::Problem;
-use super::rule::{Direction, Form, Gates};
+use super::rule::{Direction, Form};
 use super::token::Head;
 use crate::dtype::DType;
 use track::{Rates, Track};
@@ -67,7 +67,8 @@ pub struct Executed {
     pub tokens: usize,
     /// How the delta rules solve a chunk.
     pub solve: Solve,
-    /// Base-2 logarithm of the largest factor into which gates per dim are split.
+    /// Base-2 logarithm of the largest factor by which keys, queries or the state are scaled while they are held, because
+    /// gates are split into factors; zero if they never are.
     pub factored: f64,
 }
 
@@ -288,13 +289,9 @@ struct Gain {
 impl Gain {
     fn pass(&mut self, growth: f64) {
         self.running = growth * if self.running > 1.0 { self.running } else { 1.0 };
-        if !(self.running <= self.most) {
+        // NaN stays.
+        if self.running > self.most || self.running.is_nan() {
             self.most = self.running;
         }
     }
-}
-
-/// Whether gates are split into factors: per dim, and more than one token at once.
-fn splits(problem: &Problem, executed: &Executed) -> bool {
-    problem.gates() == Gates::PerDim && executed.chunk > 1
 }

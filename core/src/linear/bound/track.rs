@@ -1,6 +1,6 @@
 //! A state and what it may be off, token by token.
 
-use super::{Executed, Solve, splits};
+use super::{Executed, Solve};
 use crate::dtype::DType;
 use crate::linear::problem::Problem;
 use crate::linear::token::{Gate, Head};
@@ -26,15 +26,18 @@ pub(super) struct Rates {
     pub solve: f64,
     /// Of a term in the state behind a chunk.
     pub state: f64,
-    /// Roundings, in units of `u`, of a term of a recurrence over one token.
+    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of one that it writes.
     pub step: f64,
+    pub write: f64,
     /// Of an element of `b` behind a dense product with `A`.
     pub product: f64,
     /// Of an exponential, in units of `u`.
     pub exp: f64,
     /// What a sum may lose because terms are too small for f32.
     pub floor: f64,
-    /// How rows are solved.
+    /// What an element of the state may lose because it is too small, or because a gate is.
+    pub lost: f64,
+    /// Whether rows are solved by [`Solve::Factors`].
     pub factors: bool,
 }
 
@@ -54,16 +57,18 @@ impl Rates {
         } else {
             one(dims + tokens + 8, 2, 2, 0.0)
         };
-        let split = if splits(problem, executed) { libm::exp2(executed.factored) } else { 1.0 };
+        let tiny = TINY * libm::exp2(executed.factored);
         Rates {
-            answer: one(dims + tokens + 8, 2, 2, executed.query_relative),
-            read: one(dims + 2, 0, 0, executed.query_relative),
+            answer: one(dims + tokens + 5, 2, 2, executed.query_relative),
+            read: one(dims, 0, 0, executed.query_relative),
             solve,
-            state: one(tokens + 6, 1, 1, 0.0),
-            step: 4.0 + (executed.exp_relative + executed.key_relative) / UNIT,
+            state: one(tokens + 2, 1, 1, 0.0),
+            step: 1.0 + if problem.rule().is_gated() { 1.0 + executed.exp_relative / UNIT } else { 0.0 },
+            write: 1.0 + executed.key_relative / UNIT,
             product: one(problem.key_dim() + 3, 0, 0, 0.0),
             exp: executed.exp_relative / UNIT,
-            floor: TINY * (dims + tokens + 4) as f64 * split,
+            floor: tiny * (dims + tokens + 4) as f64,
+            lost: 2.0 * tiny,
             factors,
         }
     }
@@ -186,6 +191,13 @@ impl<'a> Track<'a> {
         let turn = if turn <= 1.0 { 1.0 } else { turn };
         let step = Step { gate: most, key: libm::sqrt(squares), beta: libm::fabs(beta), growth: most * turn };
         self.decay *= most;
+        if most == 0.0 {
+            // The whole state was cleared by selection, and what it was off with it.
+            for what in [&mut *self.small, self.before, self.norms, self.error] {
+                what.fill(0.0);
+            }
+            self.decay = 0.0;
+        }
 
         self.read.fill(0.0);
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
@@ -226,7 +238,7 @@ impl<'a> Track<'a> {
             self.small[c] = growing * self.small[c] + wide * magnitude;
         }
         // What is flushed in the state, and a gate that is: of each element, or of the whole column.
-        let lost = 2.0 * TINY;
+        let lost = rates.lost;
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
             let k = libm::fabs(key[x]);
             for (c, m) in row.iter_mut().enumerate() {
