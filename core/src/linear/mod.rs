@@ -28,23 +28,15 @@
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
 //!
-//! Beside it stand operators that treat every channel of a [`Series`] by itself: [`recurrence`], [`selective`] (Mamba's scan)
-//! and [`convolution`] (relative decay).
+//! Beside it stand operators that treat every channel by itself: recurrence, Mamba's scan, convolution ([`series`]).
 
-pub mod bound;
-pub mod convolution;
 mod data;
-pub mod functions;
 mod operands;
-pub mod plan;
 mod problem;
-pub mod recurrence;
 mod rule;
-pub mod selective;
-mod series;
+pub mod series;
 
 pub use data::{Inputs, Outputs};
 pub use operands::{Operand, Operands};
 pub use problem::{Problem, Sequence, Spec};
 pub use rule::{Direction, Form, Gates, Rule};
-pub use series::{Series, TINY, token_of};

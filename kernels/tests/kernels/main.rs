@@ -8,5 +8,6 @@ mod gpu;
 mod mask;
 mod measure;
 mod registry;
+mod series;
 mod subnormal;
 mod tangent;

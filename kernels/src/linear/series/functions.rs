@@ -15,7 +15,7 @@
 //! `1e-9`, are roundings; a test finds the largest that are made, over all exponents, below what each kernel declares.
 
 use crate::lanes::Lanes;
-use elsa_core::linear::functions::LEAST_LOG;
+use elsa_core::linear::series::functions::LEAST_LOG;
 
 /// An argument above that of the largest number.
 const MOST: f32 = 89.0;

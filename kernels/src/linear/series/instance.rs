@@ -9,8 +9,8 @@ macro_rules! series {
         /// The kernels of series of this instruction set.
         pub mod series {
             use super::{PRIMITIVES, $isa, $lanes};
-            use elsa_core::linear::bound::Precision;
-            use elsa_core::linear::plan::SeriesKernelSpec;
+            use elsa_core::linear::series::bound::Precision;
+            use elsa_core::linear::series::plan::SeriesKernelSpec;
             use $crate::lanes::Lanes;
             use $crate::linear::series::{
                 ConvolutionTile, RecurrenceTile, SelectiveTile, SeriesKernel, VECTORS, convolution as direct,

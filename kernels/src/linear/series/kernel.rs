@@ -1,7 +1,7 @@
 //! What the kernels of series work on. Strides and offsets count f32 values.
 
 use crate::primitives::Primitives;
-use elsa_core::linear::plan::SeriesKernelSpec;
+use elsa_core::linear::series::plan::SeriesKernelSpec;
 
 /// Vectors of channels in a tile.
 pub const VECTORS: usize = 2;

@@ -1,8 +1,8 @@
 //! The micro-kernels of the operators that treat every channel by itself, written once over
 //! [`Lanes`](crate::lanes::Lanes): recurrence, selective scan, short convolution.
 //!
-//! **The formulas** are those of [`elsa_core::linear::recurrence`], [`selective`](elsa_core::linear::selective) and
-//! [`convolution`](elsa_core::linear::convolution).
+//! **The formulas** are those of [`elsa_core::linear::series::recurrence`], [`selective`](elsa_core::linear::series::selective) and
+//! [`convolution`](elsa_core::linear::series::convolution).
 //!
 //! ```text
 //! naive:  for each channel:  for each token:  h = a h + b        (N of them in a selective scan)

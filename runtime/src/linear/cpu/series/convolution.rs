@@ -6,8 +6,8 @@ use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::linear::convolution::{Inputs, Method, Outputs, Problem};
-use elsa_core::linear::token_of;
+use elsa_core::linear::series::convolution::{Inputs, Method, Outputs, Problem};
+use elsa_core::linear::series::token_of;
 use elsa_kernels::linear::series::{Columns, ConvolutionTile};
 use std::ptr::null;
 
@@ -19,7 +19,7 @@ pub struct ConvolutionOptions {
     /// Whether all threads take part, however small the problem. This changes no bit.
     pub all_workers: bool,
     /// How it is computed; `None` takes what needs less time by count
-    /// ([`method`](elsa_core::linear::plan::method())).
+    /// ([`method`](elsa_core::linear::series::plan::method())).
     pub method: Option<Method>,
 }
 

@@ -3,7 +3,7 @@
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::linear::plan::{SeriesChoice, SeriesLayout};
+use elsa_core::linear::series::plan::{SeriesChoice, SeriesLayout};
 use elsa_kernels::linear::series::SeriesKernel;
 use std::fmt::Debug;
 

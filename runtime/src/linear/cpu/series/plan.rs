@@ -10,11 +10,11 @@ use crate::cpu::memory::Memory;
 use crate::engine::{Engine, Fallback};
 use crate::error::{BindError, PlanError, RunError};
 use elsa_core::attention::plan::ChooseError;
-use elsa_core::linear::convolution::Method;
-use elsa_core::linear::plan::{
+use elsa_core::linear::series::convolution::Method;
+use elsa_core::linear::series::plan::{
     Options, SeriesChoice, SeriesLayout, choose_convolution, choose_recurrence, choose_selective, method,
 };
-use elsa_core::linear::{convolution, recurrence, selective};
+use elsa_core::linear::series::{convolution, recurrence, selective};
 use elsa_kernels::linear::series::SeriesKernel;
 use elsa_kernels::registry;
 
@@ -52,7 +52,7 @@ impl Engine {
     ///
     /// ```
     /// use elsa_core::dtype::{Elements, ElementsMut};
-    /// use elsa_core::linear::{Series, recurrence::{Inputs, Outputs, Spec}};
+    /// use elsa_core::linear::series::{Series, recurrence::{Inputs, Outputs, Spec}};
     /// use elsa_runtime::{Engine, EngineOptions, RecurrenceOptions};
     ///
     /// // One sequence, four tokens, one channel.

@@ -5,8 +5,8 @@ use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
-use elsa_core::linear::plan::part_tokens;
-use elsa_core::linear::recurrence::{Gate, Inputs, Outputs, Problem};
+use elsa_core::linear::series::plan::part_tokens;
+use elsa_core::linear::series::recurrence::{Gate, Inputs, Outputs, Problem};
 use elsa_kernels::linear::series::{Columns, RecurrenceTile};
 use std::ops::Range;
 

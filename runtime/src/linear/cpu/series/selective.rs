@@ -6,7 +6,7 @@ use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::dtype::Elements;
-use elsa_core::linear::selective::{Coefficient, Inputs, Outputs, Problem};
+use elsa_core::linear::series::selective::{Coefficient, Inputs, Outputs, Problem};
 use elsa_kernels::linear::series::{Coefficients, Columns, SelectiveTile};
 use std::ptr::{null, null_mut};
 

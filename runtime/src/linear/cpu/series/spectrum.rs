@@ -1,7 +1,7 @@
 //! The convolution of one channel by products of spectra, in f64.
 
-use elsa_core::linear::convolution::Problem;
-use elsa_core::linear::plan::SeriesLayout;
+use elsa_core::linear::series::convolution::Problem;
+use elsa_core::linear::series::plan::SeriesLayout;
 use realfft::num_complex::Complex;
 use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use std::sync::Arc;

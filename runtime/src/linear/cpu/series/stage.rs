@@ -1,7 +1,7 @@
 //! Moves blocks of tokens between series and the rows of a tile's channels.
 
 use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::linear::Series;
+use elsa_core::linear::series::Series;
 use elsa_kernels::linear::series::Columns;
 use elsa_kernels::primitives::Primitives;
 use half::{bf16, f16};

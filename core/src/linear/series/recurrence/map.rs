@@ -1,6 +1,6 @@
 //! The affine map of a token, and of a run of tokens.
 
-use crate::linear::series::kept;
+use crate::linear::series::axes::kept;
 use crate::monoid::Monoid;
 
 /// The map `h ↦ a h + b`. Composition is [`Monoid::combine`], the earlier map first.

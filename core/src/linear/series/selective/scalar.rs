@@ -2,9 +2,9 @@
 
 use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
 use crate::argument::ArgumentError;
-use crate::linear::bound::Precision;
-use crate::linear::functions::{gate, silu, softplus};
-use crate::linear::series::{kept, token_of};
+use crate::linear::series::axes::{kept, token_of};
+use crate::linear::series::bound::Precision;
+use crate::linear::series::functions::{gate, silu, softplus};
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;

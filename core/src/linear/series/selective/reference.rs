@@ -16,9 +16,9 @@
 
 use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
-use crate::linear::bound::{Judged, Precision, in_range, rounded, tiny};
-use crate::linear::functions::{gate_f64, sigmoid_f64, softplus_f64};
-use crate::linear::series::{TINY, token_of};
+use crate::linear::series::axes::{TINY, token_of};
+use crate::linear::series::bound::{Judged, Precision, in_range, rounded, tiny};
+use crate::linear::series::functions::{gate_f64, sigmoid_f64, softplus_f64};
 
 /// A number of a state, its error, the recurrence of absolute values, and the largest of those.
 #[derive(Clone, Copy, Default)]

@@ -3,9 +3,9 @@
 use super::map::Map;
 use super::problem::{Gate, Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
-use crate::linear::bound::Precision;
-use crate::linear::functions::gate;
-use crate::linear::series::token_of;
+use crate::linear::series::axes::token_of;
+use crate::linear::series::bound::Precision;
+use crate::linear::series::functions::gate;
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;

@@ -2,9 +2,9 @@
 
 use super::problem::{Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
-use crate::linear::bound::Precision;
-use crate::linear::functions::silu;
-use crate::linear::series::token_of;
+use crate::linear::series::axes::token_of;
+use crate::linear::series::bound::Precision;
+use crate::linear::series::functions::silu;
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;

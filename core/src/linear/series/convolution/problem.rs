@@ -2,7 +2,7 @@
 
 use crate::argument::ArgumentError;
 use crate::dtype::{Elements, ElementsMut};
-use crate::linear::series::{Series, check_states, countable, covers};
+use crate::linear::series::axes::{Series, check_states, countable, covers};
 
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -13,9 +13,9 @@
 //! logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
 
 use crate::attention::plan::ChooseError;
-use crate::linear::bound::Precision;
-use crate::linear::convolution::{self, Method, fft_length};
-use crate::linear::{recurrence, selective};
+use crate::linear::series::bound::Precision;
+use crate::linear::series::convolution::{self, Method, fft_length};
+use crate::linear::series::{recurrence, selective};
 use crate::profile::InstructionSet;
 use crate::room::{Cursor, Span};
 use crate::workers::{WORK_PER_LANE, worthwhile};

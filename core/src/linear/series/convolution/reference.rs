@@ -15,9 +15,9 @@
 
 use super::problem::{Inputs, Method, Problem, fft_length};
 use crate::dtype::DType;
-use crate::linear::bound::{Judged, Precision, in_range, rounded};
-use crate::linear::functions::sigmoid_f64;
-use crate::linear::series::{TINY, token_of};
+use crate::linear::series::axes::{TINY, token_of};
+use crate::linear::series::bound::{Judged, Precision, in_range, rounded};
+use crate::linear::series::functions::sigmoid_f64;
 
 /// The exact output of a channel at each token, in the order of the pass: calls `visit` with the token and the output. The
 /// inputs must have passed [`Problem::check_data`]; `past` holds the `K − 1` inputs of the channel before the first token of
