@@ -33,6 +33,7 @@ mod layout;
 mod linear_convolution;
 mod linear_recurrence;
 mod linear_selective;
+mod linear_vim;
 mod masks;
 mod quorums;
 mod reference_oracle;

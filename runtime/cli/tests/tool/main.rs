@@ -6,6 +6,7 @@ mod cli_bad_input;
 mod cli_bench;
 mod cli_files;
 mod cli_groups;
+mod cli_linear_series;
 mod cli_listen;
 mod cli_memory;
 mod cli_onnx;
