@@ -2,7 +2,7 @@
 
 use crate::attention::Kernel;
 use crate::attention::backward::BackwardKernel;
-use crate::linear::series::SeriesKernel;
+use crate::series::SeriesKernel;
 use elsa_core::profile::InstructionSet;
 
 /// Every attention kernel of this architecture: instruction sets fastest first, and within one those for fewer queries

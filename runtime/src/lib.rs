@@ -78,10 +78,10 @@ pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
-pub use linear::cpu::series::plan::{
+pub use series::plan::{
     ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
 };
-pub use linear::cpu::series::{
+pub use series::{
     Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
 };
 pub use presence::{Present, backends};

@@ -3,8 +3,8 @@
 use crate::present;
 use crate::random::Random;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::linear::series::Series;
-use elsa_core::linear::series::bound::Judged;
+use elsa_core::series::Series;
+use elsa_core::series::bound::Judged;
 use elsa_core::view::View;
 use elsa_runtime::{Backend, Engine, EngineOptions};
 use half::{bf16, f16};

@@ -8,7 +8,7 @@ pub(crate) use vector::bits;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
-use crate::linear::series::instance::series;
+use crate::series::instance::series;
 
 instance!(isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"]);
 

@@ -7,7 +7,7 @@ pub use vector::Sixteen;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
-use crate::linear::series::instance::series;
+use crate::series::instance::series;
 
 instance!(isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"]);
 

@@ -7,7 +7,7 @@ pub use vector::Four;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
-use crate::linear::series::instance::series;
+use crate::series::instance::series;
 
 instance!(isa: Neon, lanes: Four, features: ["neon"]);
 

@@ -7,7 +7,7 @@ pub use vector::One;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
-use crate::linear::series::instance::series;
+use crate::series::instance::series;
 
 instance!(isa: Scalar, lanes: One, features: []);
 

@@ -1,6 +1,6 @@
 //! The functions of the kernels of series, over all exponents, against f64.
 
-use elsa_core::linear::series::functions::{LEAST_LOG, gate_f64, sigmoid_f64, softplus_f64};
+use elsa_core::series::functions::{LEAST_LOG, gate_f64, sigmoid_f64, softplus_f64};
 use elsa_kernels::registry::SERIES;
 
 /// Values that are passed at once.

@@ -5,12 +5,12 @@
 
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::linear::series::Series;
-use elsa_core::linear::series::bound::Precision;
-use elsa_core::linear::series::convolution::{
+use elsa_core::series::Series;
+use elsa_core::series::bound::Precision;
+use elsa_core::series::convolution::{
     Inputs, Method, Outputs, Problem, Spec, Taps, fft_length, reference, scalar,
 };
-use elsa_core::linear::series::plan::method;
+use elsa_core::series::plan::method;
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, ConvolutionOptions, Engine};
 use elsa_tests::SLOW;

@@ -6,11 +6,11 @@
 
 use elsa_core::argument::ArgumentError as E;
 use elsa_core::dtype::{DType, Elements, ElementsMut};
-use elsa_core::linear::series::bound::{Judged, Precision};
-use elsa_core::linear::series::selective::{
+use elsa_core::series::bound::{Judged, Precision};
+use elsa_core::series::selective::{
     Coefficient, Inputs, MAX_STATES, Outputs, Problem, Spec, reference, scalar,
 };
-use elsa_core::linear::series::{Series, token_of};
+use elsa_core::series::{Series, token_of};
 use elsa_kernels::registry::series_of;
 use elsa_runtime::{Backend, BindError, Engine, SelectiveOptions};
 use elsa_tests::SLOW;

@@ -8,9 +8,9 @@
 #![allow(clippy::unwrap_used)]
 
 use elsa_core::dtype::{Elements, ElementsMut};
-use elsa_core::linear::series::Series;
-use elsa_core::linear::series::convolution::{self, Taps};
-use elsa_core::linear::series::selective::{self, Coefficient};
+use elsa_core::series::Series;
+use elsa_core::series::convolution::{self, Taps};
+use elsa_core::series::selective::{self, Coefficient};
 use elsa_core::view::View;
 use elsa_runtime::{ConvolutionOptions, Engine, SelectiveOptions};
 use elsa_tests::SLOW;

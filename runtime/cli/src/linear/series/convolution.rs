@@ -8,7 +8,7 @@ use crate::args::values::one_of;
 use crate::error::Error;
 use crate::tensor::Source;
 use clap::Args;
-use elsa_core::linear::series::convolution::{self, Inputs, Method, Spec, Taps};
+use elsa_core::series::convolution::{self, Inputs, Method, Spec, Taps};
 use elsa_runtime::ConvolutionOptions;
 
 /// The text below the flags.

@@ -7,8 +7,8 @@ use crate::args::FILE;
 use crate::error::Error;
 use crate::tensor::Source;
 use clap::Args;
-use elsa_core::linear::series::plan::SeriesChoice;
-use elsa_core::linear::series::recurrence::{self, Gate, Inputs, Spec};
+use elsa_core::series::plan::SeriesChoice;
+use elsa_core::series::recurrence::{self, Gate, Inputs, Spec};
 use elsa_runtime::RecurrenceOptions;
 
 /// The text below the flags.

@@ -7,8 +7,8 @@ use crate::args::FILE;
 use crate::error::Error;
 use crate::tensor::Source;
 use clap::Args;
-use elsa_core::linear::series::Series;
-use elsa_core::linear::series::selective::{self, Coefficient, Inputs, Spec};
+use elsa_core::series::Series;
+use elsa_core::series::selective::{self, Coefficient, Inputs, Spec};
 use elsa_runtime::SelectiveOptions;
 
 /// The text below the flags.

@@ -1,3 +1,0 @@
-//! The micro-kernels of linear attention and of the operators beside it.
-
-pub mod series;

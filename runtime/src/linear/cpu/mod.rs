@@ -1,3 +1,0 @@
-//! On the CPU.
-
-pub mod series;

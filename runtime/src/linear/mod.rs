@@ -1,3 +1,0 @@
-//! Linear attention and the operators beside it.
-
-pub mod cpu;
