@@ -1,5 +1,7 @@
 //! The description of a device, as plain data for the chooser.
 
+use crate::linear::{Gates, Rule};
+
 /// A device: its processor, its caches and, where present, its GPU. Sizes are in bytes and clocks in MHz; zero
 /// means unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,6 +18,59 @@ pub struct DeviceProfile {
     pub cpu_mhz: u32,
     /// The GPU, where present.
     pub gpu: Option<GpuProfile>,
+    /// Where forms of linear attention change over on the processor.
+    pub linear: LinearCrossovers,
+}
+
+/// From which head size on a processor takes chunks instead of the recurrence, and how many tokens of a chunk pass the
+/// state together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunksFrom {
+    /// The least head size of keys; `usize::MAX` where the recurrence is always faster.
+    pub head_size: usize,
+    /// Tokens that pass together.
+    pub pass: usize,
+}
+
+/// Where forms of linear attention change over on a processor. On one core neither the tokens nor the heads move a
+/// crossover: every form but the quadratic one has costs per token that do not depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearCrossovers {
+    /// Of the rules without rates.
+    pub plain: ChunksFrom,
+    /// Of the rules without rates, with a gate for each dim.
+    pub plain_per_dim: ChunksFrom,
+    /// Of the delta rules.
+    pub delta: ChunksFrom,
+    /// Of the delta rules, with a gate for each dim.
+    pub delta_per_dim: ChunksFrom,
+}
+
+impl LinearCrossovers {
+    /// Measured on a core with AVX-512.
+    pub const MEASURED: LinearCrossovers = LinearCrossovers {
+        plain: ChunksFrom { head_size: 128, pass: 16 },
+        plain_per_dim: ChunksFrom { head_size: 128, pass: 16 },
+        delta: ChunksFrom { head_size: 64, pass: 16 },
+        delta_per_dim: ChunksFrom { head_size: 64, pass: 16 },
+    };
+
+    /// Those of a rule.
+    #[must_use]
+    pub const fn chunks(&self, rule: Rule, gates: Gates) -> ChunksFrom {
+        match (rule.is_delta(), gates) {
+            (false, Gates::PerDim) => self.plain_per_dim,
+            (false, _) => self.plain,
+            (true, Gates::PerDim) => self.delta_per_dim,
+            (true, _) => self.delta,
+        }
+    }
+}
+
+impl Default for LinearCrossovers {
+    fn default() -> LinearCrossovers {
+        LinearCrossovers::MEASURED
+    }
 }
 
 /// A CUDA device. Sizes are in bytes and the clock in MHz; zero means unknown.
@@ -44,7 +99,15 @@ impl DeviceProfile {
     /// cache.
     #[must_use]
     pub const fn modest() -> DeviceProfile {
-        DeviceProfile { cores: 1, l1d: 32 << 10, l2: 256 << 10, l3: 0, cpu_mhz: 0, gpu: None }
+        DeviceProfile {
+            cores: 1,
+            l1d: 32 << 10,
+            l2: 256 << 10,
+            l3: 0,
+            cpu_mhz: 0,
+            gpu: None,
+            linear: LinearCrossovers::MEASURED,
+        }
     }
 }
 

@@ -65,6 +65,8 @@ macro_rules! for_quad {
     }};
 }
 
+pub(crate) use for_quad;
+
 /// Runs a body for each group of four steps of an iteration but the first, with its number as a constant.
 macro_rules! for_later_groups {
     ($lanes:ident, |$j:ident| $body:expr) => {{

@@ -2,6 +2,7 @@
 
 use crate::attention::Kernel;
 use crate::attention::backward::BackwardKernel;
+use crate::linear;
 use crate::series::SeriesKernel;
 use elsa_core::profile::InstructionSet;
 
@@ -51,6 +52,24 @@ pub static BACKWARD: &[&BackwardKernel] = &[
 #[must_use]
 pub fn backward_of(set: InstructionSet) -> Option<&'static BackwardKernel> {
     BACKWARD.iter().copied().find(|k| k.spec.set == set)
+}
+
+/// Every kernel of linear attention of this architecture, fastest first. Those that this machine can execute are
+/// [`linear::Kernel::is_present`].
+pub static LINEAR: &[&linear::Kernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx512::linear::KERNEL,
+    #[cfg(target_arch = "x86_64")]
+    &crate::avx2::linear::KERNEL,
+    #[cfg(target_arch = "aarch64")]
+    &crate::neon::linear::KERNEL,
+    &crate::scalar::linear::KERNEL,
+];
+
+/// The kernel of linear attention of an instruction set; none on another architecture.
+#[must_use]
+pub fn linear_of(set: InstructionSet) -> Option<&'static linear::Kernel> {
+    LINEAR.iter().copied().find(|k| k.spec.set == set)
 }
 
 /// The kernels of recurrences, selective scans and convolutions of this architecture, fastest first. Those that this machine

@@ -3,6 +3,7 @@
 use crate::backend::{Backend, UnknownBackend};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError;
+use elsa_core::linear;
 use std::sync::Arc;
 
 /// Why a GPU cannot be used, or how it failed.
@@ -119,6 +120,12 @@ pub enum PlanError {
     /// The problem or the options are not supported, or memory is not available.
     #[error(transparent)]
     Refused(#[from] ChooseError),
+    /// The problem or the options of a plan of linear attention are not supported, or memory is not available.
+    #[error(transparent)]
+    Linear(#[from] linear::plan::ChooseError),
+    /// The engine's GPU computes, and it has no linear attention.
+    #[error("backend: cuda has no linear attention; allowed: a back end of the CPU, or the fallback cpu")]
+    NoLinear,
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),

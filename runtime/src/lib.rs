@@ -34,21 +34,27 @@
 
 mod attention;
 mod backend;
+mod bound;
 mod cpu;
 mod cuda;
 mod engine;
 mod error;
 mod linear;
+mod operator;
+mod plan;
 mod presence;
+mod problem;
+mod report;
+mod series;
 mod stream;
+mod tensors;
 mod tuned;
+mod workspace;
 
 pub use attention::backward::{
     BackwardBound, BackwardPlan, BackwardPlanOptions, BackwardReport, BackwardWorkspace,
 };
-pub use attention::bound::{Bound, DeviceBound, Reason, Report};
 pub use attention::cuda::device::{DeviceInputs, DeviceOutputs};
-pub use attention::cuda::host::CallTimes;
 pub use attention::cuda::predict::{Forecast, ForecastError, forecast};
 pub use attention::cuda::stream::{
     DeviceKeys, FillAdded, FillKeys, FillRows, Fitted, GpuStream, GpuStreamError, GpuStreamOptions, KeysFrom,
@@ -56,8 +62,8 @@ pub use attention::cuda::stream::{
     StreamWants, TakeRows,
 };
 pub use attention::guard::StreamFit;
+pub use attention::operator::{Attention, Bound, DeviceBound, Plan, Workspace};
 pub use attention::options::PlanOptions;
-pub use attention::plan::{Plan, Workspace};
 pub use attention::stream::certificate::StreamCertificate;
 pub use attention::stream::error::StreamError;
 pub use attention::stream::fit::FittedStream;
@@ -75,16 +81,20 @@ pub use cpu::limits::{AvailableMemory, MemoryLimit, available_memory};
 pub use cpu::spin::Spin;
 pub use cuda::driver::RawStream;
 pub use cuda::gpu::{CudaContext, CudaOptions, DeviceInfo, LoadedKernel};
+pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
+pub use linear::operator::{Linear, LinearBound, LinearPlan, LinearWorkspace};
+pub use linear::options::LinearPlanOptions;
+pub use presence::{Present, backends};
+pub use report::{Reason, Report};
 pub use series::plan::{
     ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
 };
 pub use series::{
     Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
 };
-pub use presence::{Present, backends};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 

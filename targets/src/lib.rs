@@ -355,6 +355,7 @@ impl Board {
                 mhz: self.gpu.mhz.unwrap_or(0),
                 integrated: true,
             }),
+            ..DeviceProfile::default()
         }
     }
 }

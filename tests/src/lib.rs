@@ -24,6 +24,7 @@ pub fn present() -> Vec<elsa_runtime::Present> {
 pub mod bounds;
 pub mod cases;
 pub mod gradients;
+pub mod linear;
 pub mod longest;
 pub mod naive;
 pub mod random;

@@ -16,8 +16,9 @@
 //! Semantics and names are those of `LinearAttention` in ONNX opset 27. Besides: past and present states may be one memory,
 //! sequences may be packed, queries and keys may be normalised, and tokens may pass in other orders ([`Direction`]).
 //!
-//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A NaN poisons the state from its token on. An
-//! element of a state whose magnitude is below the smallest normal number may be taken as zero.
+//! A gate of `−∞` clears what it multiplies by selection, whatever that holds. A finite gate whose exponential is no positive
+//! f32 number may do the same. A NaN poisons the state from its token on. An element of a state whose magnitude is below the
+//! smallest normal number may be taken as zero.
 //!
 //! # Modules
 //!
@@ -27,14 +28,23 @@
 //! | the list of tensors | [`Operand`], [`Operands`] |
 //! | a checked problem | [`Spec`], [`Problem`], [`Sequence`] |
 //! | the tensors of a call | [`Inputs`], [`Outputs`] |
-//!
-//! Beside it stand operators that treat every channel by itself: recurrence, Mamba's scan, convolution ([`series`]).
+//! | the affine law of tokens and runs of them | [`law`] |
+//! | the plan of a run on a CPU | [`plan`] |
+//! | a fallback in every form | [`scalar`] |
+//! | the f64 oracle, and how far a run may be off from it | [`mod@reference`], [`bound`] |
 
+pub mod bound;
 mod data;
+pub mod law;
 mod operands;
+pub mod plan;
 mod problem;
+pub mod reference;
 mod rule;
-pub mod series;
+pub mod scalar;
+#[cfg(test)]
+mod tests;
+mod token;
 
 pub use data::{Inputs, Outputs};
 pub use operands::{Operand, Operands};

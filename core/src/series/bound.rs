@@ -61,10 +61,13 @@ pub(super) fn tiny(largest: f64) -> f64 {
 /// The bound of a value after it has been rounded to `dtype`.
 pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
-    let unit = if dtype == DType::F32 { 0.0 } else { dtype.unit_roundoff() };
     // Zero times an infinite error is no error known. Else a small margin for the terms of second order.
     let bound = if bound.is_nan() { f64::INFINITY } else { 1.001 * bound };
-    Judged { value, bound: bound + unit * (libm::fabs(value) + bound) + dtype.subnormal_roundoff() }
+    let rounding = match dtype {
+        DType::F32 => 0.0,
+        _ => dtype.unit_roundoff() * (libm::fabs(value) + bound),
+    };
+    Judged { value, bound: bound + rounding + dtype.subnormal_roundoff() }
 }
 
 /// `error`, or infinity where a value of at most `magnitude` may be beyond the range of f32.

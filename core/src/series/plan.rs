@@ -13,11 +13,11 @@
 //! logarithm of the length, in f64 and without the vectors of the kernel. [`method`] compares the two.
 
 use crate::attention::plan::ChooseError;
+use crate::profile::InstructionSet;
+use crate::room::{Cursor, Span};
 use crate::series::bound::Precision;
 use crate::series::convolution::{self, Method, fft_length};
 use crate::series::{recurrence, selective};
-use crate::profile::InstructionSet;
-use crate::room::{Cursor, Span};
 use crate::workers::{WORK_PER_LANE, worthwhile};
 use core::mem::size_of;
 
@@ -158,7 +158,7 @@ fn lay(
     if all.has_overflowed() {
         return Err(ChooseError::Memory { needed: usize::MAX });
     }
-    let worker_stride = if workers == 0 { 0 } else { region.len / workers };
+    let worker_stride = region.len.checked_div(workers).unwrap_or(0);
     Ok(SeriesLayout { worker_stride, maps, total: all.end(), ..layout })
 }
 

@@ -8,6 +8,7 @@ pub(crate) use vector::bits;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::instance::linear;
 use crate::series::instance::series;
 
 instance!(isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"]);
@@ -23,6 +24,11 @@ attention!(
 backward!(
     isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "backward_f32_q48k6__avx2_exp2_nearest_p5",
     tile_keys: 6, vectors: 2, panels: 3, strip: 2, exp2_relative: 1.7e-7,
+);
+
+linear!(
+    isa: Avx2, lanes: Eight, features: ["avx2,fma,f16c"], name: "linear_f32_t2c16__avx2",
+    tokens: 2, rows: 4, vectors: 2, fused: true,
 );
 
 series!(

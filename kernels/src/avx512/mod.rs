@@ -7,6 +7,7 @@ pub use vector::Sixteen;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::instance::linear;
 use crate::series::instance::series;
 
 instance!(isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"]);
@@ -22,6 +23,11 @@ attention!(
 backward!(
     isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "backward_f32_q48k8__avx512_exp2_floor_p5",
     tile_keys: 8, vectors: 3, panels: 1, strip: 2, exp2_relative: 1.6e-7,
+);
+
+linear!(
+    isa: Avx512, lanes: Sixteen, features: ["avx512f,avx512dq,avx2,fma,f16c"], name: "linear_f32_t4c32__avx512",
+    tokens: 4, rows: 4, vectors: 2, fused: true,
 );
 
 series!(

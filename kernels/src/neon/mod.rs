@@ -7,6 +7,7 @@ pub use vector::Four;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::instance::linear;
 use crate::series::instance::series;
 
 instance!(isa: Neon, lanes: Four, features: ["neon"]);
@@ -22,6 +23,11 @@ attention!(
 backward!(
     isa: Neon, lanes: Four, features: ["neon"], name: "backward_f32_q48k4__neon_exp2_monic_p5",
     tile_keys: 4, vectors: 4, panels: 3, strip: 4, exp2_relative: 2.1e-7,
+);
+
+linear!(
+    isa: Neon, lanes: Four, features: ["neon"], name: "linear_f32_t4c8__neon",
+    tokens: 4, rows: 4, vectors: 2, fused: true,
 );
 
 series!(

@@ -7,6 +7,7 @@ pub use vector::One;
 use crate::attention::backward::instance::backward;
 use crate::attention::instance::attention;
 use crate::instance::instance;
+use crate::linear::instance::linear;
 use crate::series::instance::series;
 
 instance!(isa: Scalar, lanes: One, features: []);
@@ -22,6 +23,11 @@ attention!(
 backward!(
     isa: Scalar, lanes: One, features: [], name: "backward_f32_q16k4__scalar_exp2_nearest_p5",
     tile_keys: 4, vectors: 4, panels: 4, strip: 4, exp2_relative: 1.9e-7,
+);
+
+linear!(
+    isa: Scalar, lanes: One, features: [], name: "linear_f32_t2c4__scalar",
+    tokens: 2, rows: 2, vectors: 4, fused: false,
 );
 
 series!(

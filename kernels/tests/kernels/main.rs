@@ -5,6 +5,7 @@ mod exponential;
 // Miri looks for faults of unsafe code. Here is none, and inflating the modules takes Miri longer than all the rest.
 #[cfg(not(miri))]
 mod gpu;
+mod linear;
 mod mask;
 mod measure;
 mod registry;

@@ -1,17 +1,17 @@
 //! Certificates of runs: what a workspace remembers of its last run, and what that run measured.
 
 use super::cpu::plan::CpuWorkspace;
-use super::cuda::workspace::GpuWorkspace;
-use crate::error::CertifyError;
+use crate::cuda::workspace::GpuWorkspace;
+use crate::error::{CertifyError, DeviceError};
 use elsa_core::attention::Problem;
 use elsa_core::attention::certificate::Certificate;
 use elsa_core::attention::certified::Certified;
-use elsa_core::attention::measured::{Flags, MEASURED, Measured};
+use elsa_core::attention::measured::{Flags, MEASURED, Measured, larger};
 use elsa_core::attention::plan::Span;
 
 /// Where the records of a run are.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Records {
+pub enum Records {
     /// One, in the memory of the CPU's workspace.
     Cpu(Span),
     /// In the memory of the GPU's workspace: offset in bytes, how many, and f32 values from one to the next.
@@ -20,7 +20,7 @@ pub(super) enum Records {
 
 /// The last run in a workspace, if its plan certifies.
 #[derive(Clone, Debug)]
-pub(super) struct Ran {
+pub struct Ran {
     problem: Problem,
     certificate: Certificate,
     records: Records,
@@ -28,7 +28,7 @@ pub(super) struct Ran {
 }
 
 /// The memory that a run worked in.
-pub(super) enum Worked<'w> {
+pub enum Worked<'w> {
     Cpu(&'w mut CpuWorkspace),
     Gpu(&'w mut GpuWorkspace),
 }
@@ -57,7 +57,7 @@ impl Ran {
         let record = match (self.records, worked) {
             (Records::Cpu(span), Worked::Cpu(workspace)) => workspace.record(span),
             (Records::Gpu { at, count, stride }, Worked::Gpu(workspace)) => {
-                Some(workspace.fetch_records(at, count, stride)?)
+                Some(joined(workspace, at, count, stride)?)
             }
             _ => None,
         };
@@ -65,6 +65,21 @@ impl Ran {
             record.and_then(|record| certified(&self.problem, self.certificate, record, self.fallback));
         certified.ok_or(CertifyError::NoRun)
     }
+}
+
+/// The record of a call, joined of the `count` records of `stride` numbers that a run has left at offset `at`.
+fn joined(
+    workspace: &mut GpuWorkspace,
+    at: usize,
+    count: usize,
+    stride: usize,
+) -> Result<&[f32], DeviceError> {
+    let records = workspace.fetch(at, count.saturating_mul(stride))?;
+    let (first, rest) = records.split_at_mut(stride.min(records.len()));
+    for record in rest.chunks_exact(stride) {
+        first.iter_mut().zip(record).for_each(|(a, b)| *a = larger(*a, *b));
+    }
+    Ok(first)
 }
 
 /// The certificate of a run that left `record`; `None` if that is none.

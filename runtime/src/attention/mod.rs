@@ -1,13 +1,14 @@
 //! Exact softmax attention on an engine: plans, bound calls and their runs.
 
 pub mod backward;
-pub mod bound;
 mod certify;
 pub mod cpu;
 pub mod cuda;
 pub mod guard;
+mod last;
+pub mod operator;
 pub mod options;
-pub mod plan;
+mod plan;
 pub mod stream;
 pub mod task;
 mod tensors;

@@ -1,9 +1,12 @@
 //! Warming up: runs over tensors of zeros, so that everything that happens once has happened.
 
-use super::bound::Report;
-use super::plan::{Execution, Memory, Plan, Workspace};
+use super::operator::{Plan, Workspace};
 use crate::cuda::memory::HostBuffer;
 use crate::error::{BindError, DeviceError, WarmError};
+use crate::plan::Execution;
+use crate::report::Report;
+use crate::tensors::Given;
+use crate::workspace::Memory;
 use elsa_core::attention::{Inputs, Lengths, MaskElements, MaskKind, Operand, Outputs, Problem, StateOut};
 use elsa_core::dtype::{DType, Elements, ElementsMut};
 use half::{bf16, f16};
@@ -214,7 +217,8 @@ impl Plan {
     fn takes_states(&self, workspace: &Workspace) -> bool {
         match (&self.execution, &workspace.memory) {
             (Execution::Gpu { gpu: plan, .. }, Memory::Gpu { gpu: Ok(memory), .. }) => {
-                plan.check_partials(true).is_ok() && memory.check(plan, &self.problem, true).is_ok()
+                let states = Given::of(|at| at == Operand::StateReference as usize);
+                plan.check_partials(true).is_ok() && self.check_memory(plan, states, memory).is_ok()
             }
             _ => true,
         }

@@ -6,6 +6,7 @@ pub mod host;
 pub mod limits;
 pub mod memory;
 pub mod place;
+pub mod plan;
 pub mod pool;
 pub mod process;
 pub mod spin;

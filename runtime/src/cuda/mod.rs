@@ -1,7 +1,18 @@
-//! NVIDIA GPUs: the driver, a device with its context, and host memory that it can use. Operators launch their
-//! kernels through these.
+//! NVIDIA GPUs: the driver, a device with its context, host memory that it can use, and calls of any operator: the memory in
+//! which they work, the copies of host tensors, and the launches of a run.
+//!
+//! An operator fills a list of launches ([`launch`]) when tensors are bound, and chooses how large a workspace is
+//! ([`workspace`]). Host tensors are copied to the device before and back after the kernels, and the run waits, because the
+//! caller reads them next ([`host`]). An integrated GPU uses page-locked memory in place ([`staging`]). Device tensors are
+//! used in place, and such a run only enqueues ([`device`]).
 
+pub mod device;
 pub mod driver;
 pub mod gpu;
+pub mod host;
+pub mod launch;
 pub mod memory;
+pub mod plan;
 mod ptx;
+pub mod staging;
+pub mod workspace;

@@ -4,7 +4,7 @@ use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::series::plan::{SeriesChoice, SeriesLayout};
-use elsa_kernels::linear::series::SeriesKernel;
+use elsa_kernels::series::SeriesKernel;
 use std::fmt::Debug;
 
 /// An operator that treats every channel of its series by itself, with every decision of a plan.

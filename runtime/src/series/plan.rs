@@ -15,8 +15,8 @@ use elsa_core::series::plan::{
     Options, SeriesChoice, SeriesLayout, choose_convolution, choose_recurrence, choose_selective, method,
 };
 use elsa_core::series::{convolution, recurrence, selective};
-use elsa_kernels::linear::series::SeriesKernel;
 use elsa_kernels::registry;
+use elsa_kernels::series::SeriesKernel;
 
 /// A problem of an operator that treats every channel by itself, with every decision that does not depend on pointers.
 /// Created by [`Engine::recurrence_plan`], [`Engine::selective_plan`] and [`Engine::convolution_plan`].

@@ -30,6 +30,7 @@ mod fallback;
 mod hostile;
 mod laws;
 mod layout;
+mod linear;
 mod linear_convolution;
 mod linear_recurrence;
 mod linear_selective;

@@ -165,7 +165,7 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     while length < least {
         length *= 2;
     }
-    if length / 4 * 3 >= least { length / 4 * 3 } else { length }
+    if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
 /// The input tensors of a call. Parameters are dense f32.

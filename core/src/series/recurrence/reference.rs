@@ -13,9 +13,9 @@
 
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
-use crate::series::tensor::{TINY, token_of};
 use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
 use crate::series::functions::gate_f64;
+use crate::series::tensor::{TINY, token_of};
 
 /// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
 /// inputs must have passed [`Problem::check_data`]; `past` is the state before the first token of the pass. `dtype` is the

@@ -66,8 +66,8 @@ fn the_other_order_of_axes_gives_the_same() {
     let (want, inputs) = (turned("h.npy", 6), [("u", 6), ("delta", 6), ("z", 6), ("b", 4), ("c", 4)]);
     for (name, width) in inputs {
         let data = turned(&format!("{name}.npy"), width);
-        let grouped = [2, 1, width, 70];
-        desk.f32(&format!("{name}.npy"), if name == "c" { &grouped[..] } else { &[2, width, 70] }, &data);
+        let (plain, grouped) = ([2, width, 70], [2, 1, width, 70]);
+        desk.f32(&format!("{name}.npy"), if name == "c" { &grouped[..] } else { &plain }, &data);
     }
     desk.ok(&format!("{SELECTIVE} --layout bct --verify"));
     assert_eq!(desk.read("h.npy").1, want);

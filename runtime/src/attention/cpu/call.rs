@@ -4,11 +4,12 @@ use super::context::{Context, Shared, tiles_per_task};
 use super::kept::Kept;
 use super::plan::{CpuPlan, CpuWorkspace};
 use super::{math, measure, stage, walk};
-use crate::attention::tensors::HostTensors;
+use crate::cpu::plan;
 use crate::cpu::pool::Pool;
-use crate::error::{BindError, RunError};
+use crate::error::{BindError, PlanError, RunError};
+use crate::tensors::HostTensors;
 use elsa_core::attention::plan::Method;
-use elsa_core::attention::{Inputs, Operand, Problem};
+use elsa_core::attention::{Lengths, Operand, Problem};
 use std::marker::PhantomData;
 
 /// A checked call on the CPU.
@@ -31,15 +32,11 @@ impl std::fmt::Debug for CpuCall<'_> {
 }
 
 impl<'a> CpuCall<'a> {
-    /// Checks the workspace against the plan and computes the table of tasks. Inputs and outputs must have been
-    /// checked against the problem. The instruction set of the plan's kernel is present, which the engine ensures.
-    ///
-    /// # Errors
-    /// Returns an error if the workspace is too small.
-    pub fn new(
+    /// Checks the workspace against the plan and computes the table of tasks, as [`plan::CpuPlan::call`] says.
+    fn new(
         plan: &'a CpuPlan,
         problem: &'a Problem,
-        inputs: Inputs<'a>,
+        lengths: Lengths<'a>,
         tensors: &HostTensors<'a>,
         workspace: &'a mut CpuWorkspace,
     ) -> Result<CpuCall<'a>, BindError> {
@@ -57,7 +54,7 @@ impl<'a> CpuCall<'a> {
         workspace.tasks.clear();
         let (mut first, mut pairs) = (0, 0.0);
         for index in 0..problem.sequences() {
-            let sequence = problem.sequence(&inputs.lengths, index);
+            let sequence = problem.sequence(&lengths, index);
             workspace.tasks.push(first);
             let tiles = plan.choice.tiling(sequence.queries).count();
             first += problem.heads() * tiles.div_ceil(tiles_per_task(&plan.choice));
@@ -69,22 +66,20 @@ impl<'a> CpuCall<'a> {
         Ok(CpuCall { context, workspace, workers, tensors: PhantomData })
     }
 
-    /// Number of workers that share the work, if the pool has that many.
-    pub fn workers(&self) -> usize {
-        if self.has_present() { self.context.choice.workers } else { self.workers }
-    }
-
     /// Whether the call copies keys or values to a present tensor.
     fn has_present(&self) -> bool {
         let presents = [Operand::PresentKey, Operand::PresentValue];
         presents.into_iter().any(|present| self.context.tensor(present).is_present())
     }
 
-    /// Computes the outputs and waits for them.
-    ///
-    /// # Errors
-    /// Returns an error if a worker panicked.
-    pub fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+    /// The memory in which the call works.
+    pub fn workspace(&mut self) -> &mut CpuWorkspace {
+        self.workspace
+    }
+}
+
+impl plan::CpuCall for CpuCall<'_> {
+    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
         let context = &self.context;
         let shared = Shared { context, sequences: &self.workspace.sequences, tasks: &self.workspace.tasks };
         // A present holds every key, whatever the lengths.
@@ -135,8 +130,47 @@ impl<'a> CpuCall<'a> {
         Ok(())
     }
 
-    /// The memory in which the call works.
-    pub fn workspace(&mut self) -> &mut CpuWorkspace {
-        self.workspace
+    fn workers(&self) -> usize {
+        if self.has_present() { self.context.choice.workers } else { self.workers }
+    }
+}
+
+impl plan::CpuPlan for CpuPlan {
+    type Problem = Problem;
+    type Workspace = CpuWorkspace;
+    type Call<'a> = CpuCall<'a>;
+
+    fn bytes(&self) -> usize {
+        self.layout.bytes()
+    }
+
+    fn kernel(&self) -> &'static str {
+        self.choice.kernel.name
+    }
+
+    fn workspace<'a>(
+        plans: impl Iterator<Item = (&'a CpuPlan, &'a Problem)> + Clone,
+    ) -> Result<Option<CpuWorkspace>, PlanError> {
+        Ok(CpuWorkspace::of(plans)?)
+    }
+
+    unsafe fn workspace_in(
+        &self,
+        problem: &Problem,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<CpuWorkspace, PlanError> {
+        // SAFETY: *lent*.
+        Ok(unsafe { self.workspace_in(problem, memory, bytes)? })
+    }
+
+    fn call<'a>(
+        &'a self,
+        problem: &'a Problem,
+        lengths: Lengths<'a>,
+        tensors: &HostTensors<'a>,
+        workspace: &'a mut CpuWorkspace,
+    ) -> Result<CpuCall<'a>, BindError> {
+        CpuCall::new(self, problem, lengths, tensors, workspace)
     }
 }

@@ -1,7 +1,7 @@
 //! What the workers of a call share, and the tasks among which it is divided.
 
 use super::plan::CpuPlan;
-use crate::attention::tensors::HostTensors;
+use crate::tensors::HostTensors;
 use elsa_core::attention::plan::{CpuChoice, Method, TaskOrder, WorkspaceLayout};
 use elsa_core::attention::{BiasView, MaskView, Operand, Operands, Problem, Sequence};
 use elsa_core::dtype::DType;
@@ -111,8 +111,8 @@ impl<'a> Context<'a> {
         base: *mut f32,
     ) -> Context<'a> {
         let tensor = |operand| {
-            let view = view_of(problem, operand);
-            Tensor { view, data: tensors[operand], present: !tensors[operand].is_null() }
+            let (view, data) = (view_of(problem, operand), tensors.at(operand as usize));
+            Tensor { view, data, present: !data.is_null() }
         };
         Context::of(plan, problem, Operands::from_fn(tensor), base)
     }

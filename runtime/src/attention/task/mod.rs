@@ -38,11 +38,11 @@ pub use gradients::{GradientMerge, GradientSizes, TaskGradients};
 pub use merge::TaskMerge;
 pub use states::RowStates;
 
+use super::operator::{Plan, Workspace};
 use super::options::PlanOptions;
-use super::plan::{Plan, Workspace};
-use crate::attention::bound::Reason;
 use crate::backend::Backend;
 use crate::engine::Engine;
+use crate::report::Reason;
 use calls::{Calls, push};
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{Inputs, Outputs, Problem, StateOut};

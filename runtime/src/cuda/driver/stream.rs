@@ -103,7 +103,7 @@ impl RawStream {
     /// Enqueues a kernel with `blocks` blocks of `threads` threads.
     ///
     /// # Safety
-    /// The function's only parameter is a `P`; *room* and *alive* for every address in it.
+    /// `parameter` points to the function's only parameter; *room* and *alive* for every address in that.
     ///
     /// # Errors
     /// Returns the error that the driver reports.
@@ -113,9 +113,9 @@ impl RawStream {
         function: &Function,
         blocks: u32,
         threads: u32,
-        parameter: &P,
+        parameter: *const P,
     ) -> Result<(), DeviceError> {
-        let mut parameters = [ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
+        let mut parameters = [parameter.cast_mut().cast::<c_void>()];
         // SAFETY: the clauses of this function; *handle*, *current*. The driver copies the parameter.
         let code = unsafe {
             (entered.context.api().cuLaunchKernel)(

@@ -8,7 +8,7 @@ use super::plan::KeysFrom;
 use super::run::{Run, io_error, milliseconds};
 use super::steps::Step;
 use crate::attention::cuda::marshal;
-use crate::attention::cuda::place::for_runs;
+use crate::cuda::staging::for_runs;
 use crate::error::DeviceError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::{BiasView, Operand, Problem};

@@ -1,76 +1,46 @@
 //! The bound plan: a plan with the tensors of a call, ready to run.
 
-use super::certify::{Ran, Worked};
-use super::cpu::call::CpuCall;
-use super::cpu::plan::{CpuPlan, CpuWorkspace};
-use super::cuda::device::{DeviceCall, DeviceInputs, DeviceOutputs};
-use super::cuda::host::{CallTimes, HostCall};
-use super::cuda::plan::GpuPlan;
-use super::cuda::workspace::GpuWorkspace;
-use super::plan::{Execution, Memory, Plan, Workspace};
-use super::tensors::HostTensors;
 use crate::backend::Backend;
+use crate::cpu::plan::{CpuCall, CpuPlan};
+use crate::cuda::device::DeviceCall;
 use crate::cuda::driver::RawStream;
-use crate::error::{BindError, CertifyError, DeviceError, PlanError, RunError};
-use elsa_core::attention::certified::Certified;
-use elsa_core::attention::{Inputs, Lengths, Outputs};
-use std::fmt;
+use crate::cuda::host::{CallTimes, HostCall};
+use crate::cuda::plan::GpuPlan;
+use crate::cuda::workspace::GpuWorkspace;
+use crate::error::{BindError, DeviceError, RunError};
+use crate::operator::Operator;
+use crate::plan::{Execution, Plan};
+use crate::problem::Problem;
+use crate::report::{Reason, Report};
+use crate::tensors::{Given, HostTensors};
+use crate::workspace::{Memory, Workspace};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The numbers of a call of an operator.
+type Lengths<'a, O> = <<O as Operator>::Problem as Problem>::Lengths<'a>;
+/// The CPU's memory of an operator.
+type CpuMemory<O> = <<O as Operator>::Cpu as CpuPlan>::Workspace;
+/// The CPU's call of an operator.
+type OnCpu<'a, O> = <<O as Operator>::Cpu as CpuPlan>::Call<'a>;
+
 /// A plan with the host tensors of a call, created by [`Plan::bind`]. It may run any number of times.
 #[derive(Debug)]
-pub struct Bound<'a> {
-    calls: Calls<'a>,
+pub struct Bound<'a, O: Operator> {
+    pub(crate) calls: Calls<'a, O>,
     /// Why the CPU computes instead of the GPU.
     reason: Option<Reason>,
-    plan: &'a Plan,
+    plan: &'a Plan<O>,
     /// Where the workspace remembers the run.
-    ran: &'a mut Option<Ran>,
+    pub(crate) ran: &'a mut Option<O::Ran>,
 }
 
 /// The device that computes the call, and the one that stands by.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "binding must not allocate")]
-enum Calls<'a> {
-    Cpu(CpuCall<'a>),
-    Gpu { gpu: HostCall<'a>, standby: Option<CpuCall<'a>> },
-}
-
-/// Why the CPU computed instead of the GPU.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The GPU cannot be used, or does not support the problem.
-    Plan(Arc<PlanError>),
-    /// The GPU does not support the tensors of the call.
-    Bind(Arc<BindError>),
-    /// The GPU failed.
-    Device(Arc<DeviceError>),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Plan(e) => e.fmt(f),
-            Reason::Bind(e) => e.fmt(f),
-            Reason::Device(e) => write!(f, "backend: cuda: {e}"),
-        }
-    }
-}
-
-/// What a run did.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    /// The back end that computed.
-    pub backend: Backend,
-    /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
-    pub workers: usize,
-    /// Number of bytes of tensors that were copied between host and GPU. Zero if all tensors were used where they
-    /// lie, and on the CPU.
-    pub copied: usize,
-    /// Why the CPU computed instead of a GPU; `None` if there was no fallback.
-    pub fallback: Option<Reason>,
+pub(crate) enum Calls<'a, O: Operator> {
+    Cpu(OnCpu<'a, O>),
+    Gpu { gpu: HostCall<'a, O::Gpu>, standby: Option<OnCpu<'a, O>> },
 }
 
 /// Why the GPU does not compute a call.
@@ -81,7 +51,7 @@ enum Refused {
     Frame(BindError),
 }
 
-impl Plan {
+impl<O: Operator> Plan<O> {
     /// Binds the host tensors of a call. Checks them against the problem and writes nothing. Allocates nothing,
     /// except device memory that the first call of its kind needs.
     ///
@@ -90,18 +60,17 @@ impl Plan {
     /// [`Fallback::Fail`](crate::Fallback::Fail) also if the device fails.
     pub fn bind<'a>(
         &'a self,
-        inputs: Inputs<'a>,
-        outputs: Outputs<'a>,
-        workspace: &'a mut Workspace,
-    ) -> Result<Bound<'a>, BindError> {
-        inputs.check(&self.problem)?;
-        outputs.check(&self.problem)?;
-        let tensors = HostTensors::new(&inputs, outputs);
+        inputs: O::Inputs<'a>,
+        outputs: O::Outputs<'a>,
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Bound<'a, O>, BindError> {
+        let tensors = O::host_tensors(&self.problem, &inputs, outputs)?;
+        let lengths = O::lengths(&self.problem, &inputs);
         // Frames of their own: what a GPU's call takes of the stack, calls on the CPU do without.
         match &self.execution {
-            Execution::Cpu(plan) => self.bind_to_cpu(plan, inputs, tensors, workspace),
+            Execution::Cpu(plan) => self.bind_to_cpu(plan, lengths, tensors, workspace),
             Execution::Gpu { gpu, standby } => {
-                self.bind_to_gpu(gpu, standby.as_ref(), inputs, tensors, workspace)
+                self.bind_to_gpu(gpu, standby.as_ref(), lengths, tensors, workspace)
             }
         }
     }
@@ -109,16 +78,16 @@ impl Plan {
     #[inline(never)]
     fn bind_to_cpu<'a>(
         &'a self,
-        plan: &'a CpuPlan,
-        inputs: Inputs<'a>,
+        plan: &'a O::Cpu,
+        lengths: Lengths<'a, O>,
         tensors: HostTensors<'a>,
-        workspace: &'a mut Workspace,
-    ) -> Result<Bound<'a>, BindError> {
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Bound<'a, O>, BindError> {
         let memory = match &mut workspace.memory {
             Memory::Cpu(cpu) => Some(cpu),
             Memory::Gpu { standby, .. } => standby.as_mut(),
         };
-        let calls = Calls::Cpu(self.bind_cpu(plan, inputs, &tensors, memory)?);
+        let calls = Calls::Cpu(self.bind_cpu(plan, lengths, &tensors, memory)?);
         let reason = self.refusal.clone().map(Reason::Plan);
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
@@ -126,45 +95,56 @@ impl Plan {
     #[inline(never)]
     fn bind_to_gpu<'a>(
         &'a self,
-        gpu: &'a GpuPlan,
-        standby: Option<&'a CpuPlan>,
-        inputs: Inputs<'a>,
+        gpu: &'a O::Gpu,
+        standby: Option<&'a O::Cpu>,
+        lengths: Lengths<'a, O>,
         tensors: HostTensors<'a>,
-        workspace: &'a mut Workspace,
-    ) -> Result<Bound<'a>, BindError> {
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<Bound<'a, O>, BindError> {
         let (gpu_memory, cpu_memory) = match &mut workspace.memory {
             Memory::Cpu(cpu) => (None, Some(cpu)),
             Memory::Gpu { gpu, standby } => (Some(gpu), standby.as_mut()),
         };
         let standby = match standby {
-            Some(plan) => Some(self.bind_cpu(plan, inputs, &tensors, cpu_memory)?),
+            Some(plan) => Some(self.bind_cpu(plan, lengths, &tensors, cpu_memory)?),
             None => None,
         };
-        let (calls, reason) = match (self.bind_gpu(gpu, inputs.lengths, tensors, gpu_memory)?, standby) {
-            (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
-            (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
-            (Err(Refused::Frame(e)), Some(cpu)) => {
-                gpu.gpu.warn(&e);
-                (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
-            }
-            (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
-            (Err(Refused::Frame(e)), None) => return Err(e),
-        };
+        let (calls, reason) =
+            match (self.bind_gpu(gpu, lengths, tensors, standby.is_some(), gpu_memory)?, standby) {
+                (Ok(gpu), standby) => (Calls::Gpu { gpu, standby }, None),
+                (Err(Refused::Memory(e)), Some(cpu)) => (Calls::Cpu(cpu), Some(Reason::Device(e))),
+                (Err(Refused::Frame(e)), Some(cpu)) => {
+                    gpu.gpu().warn(&e);
+                    (Calls::Cpu(cpu), Some(Reason::Bind(Arc::new(e))))
+                }
+                (Err(Refused::Memory(e)), None) => return Err(BindError::Device(DeviceError::clone(&e))),
+                (Err(Refused::Frame(e)), None) => return Err(e),
+            };
         Ok(Bound { calls, reason, plan: self, ran: &mut workspace.ran })
     }
 
     fn bind_cpu<'a>(
         &'a self,
-        plan: &'a CpuPlan,
-        inputs: Inputs<'a>,
+        plan: &'a O::Cpu,
+        lengths: Lengths<'a, O>,
         tensors: &HostTensors<'a>,
-        memory: Option<&'a mut CpuWorkspace>,
-    ) -> Result<CpuCall<'a>, BindError> {
+        memory: Option<&'a mut CpuMemory<O>>,
+    ) -> Result<OnCpu<'a, O>, BindError> {
         let Some(memory) = memory else {
-            let (needed, sequences) = (plan.layout.bytes(), self.problem.sequences());
+            let (needed, sequences) = (plan.bytes(), self.problem.sequences());
             return Err(BindError::Workspace { found: 0, needed, found_sequences: 0, sequences });
         };
-        CpuCall::new(plan, &self.problem, inputs, tensors, memory)
+        plan.call(&self.problem, lengths, tensors, memory)
+    }
+
+    /// Checks that a workspace serves a call with these tensors on the GPU.
+    pub(crate) fn check_memory(
+        &self,
+        plan: &O::Gpu,
+        given: Given,
+        memory: &GpuWorkspace,
+    ) -> Result<(), BindError> {
+        memory.check(plan.gpu(), &plan.needs(), self.problem.sequences(), plan.room(given))
     }
 
     /// Returns the GPU's call, or why the CPU computes instead.
@@ -174,19 +154,20 @@ impl Plan {
     #[inline(never)]
     fn bind_gpu<'a>(
         &'a self,
-        plan: &'a GpuPlan,
-        lengths: Lengths<'a>,
+        plan: &'a O::Gpu,
+        lengths: Lengths<'a, O>,
         tensors: HostTensors<'a>,
+        guarded: bool,
         memory: Option<&'a mut Result<Box<GpuWorkspace>, Arc<DeviceError>>>,
-    ) -> Result<Result<HostCall<'a>, Refused>, BindError> {
+    ) -> Result<Result<HostCall<'a, O::Gpu>, Refused>, BindError> {
         let memory = match memory.ok_or(BindError::Foreign)? {
             Ok(memory) => memory,
             Err(e) => return Ok(Err(Refused::Memory(e.clone()))),
         };
-        let partial = tensors.has_states() || !tensors.has_output();
-        memory.check(plan, &self.problem, partial)?;
-        let call = plan.check_partials(partial).and_then(|()| {
-            let call = HostCall::new(plan, &self.problem, lengths, tensors, memory);
+        let given = tensors.given();
+        self.check_memory(plan, given, memory)?;
+        let call = plan.allows(given).and_then(|()| {
+            let call = HostCall::new(plan, &self.problem, lengths, tensors, guarded, memory);
             call.map_err(BindError::Device)
         });
         Ok(call.map_err(Refused::Frame))
@@ -219,11 +200,11 @@ impl Plan {
     /// - No output shares memory with another tensor of the call.
     pub unsafe fn bind_device<'a>(
         &'a self,
-        inputs: &DeviceInputs<'a>,
-        outputs: &DeviceOutputs,
+        inputs: &O::DeviceInputs<'a>,
+        outputs: &O::DeviceOutputs,
         stream: Option<RawStream>,
-        workspace: &'a mut Workspace,
-    ) -> Result<DeviceBound<'a>, BindError> {
+        workspace: &'a mut Workspace<O>,
+    ) -> Result<DeviceBound<'a, O>, BindError> {
         let Execution::Gpu { gpu: plan, .. } = &self.execution else {
             return Err(BindError::NotOnDevice { found: Backend::Cpu(self.engine.cpu()) });
         };
@@ -232,15 +213,17 @@ impl Plan {
             Memory::Gpu { gpu: Err(e), .. } => return Err(BindError::Device(DeviceError::clone(e))),
             Memory::Cpu(_) => return Err(BindError::Foreign),
         };
-        let partial = outputs.state.is_some() || outputs.output.is_none();
-        memory.check(plan, &self.problem, partial)?;
-        plan.check_partials(partial)?;
-        let call = DeviceCall::new(plan, &self.problem, inputs, outputs, stream, memory)?;
+        let addresses = O::device_tensors(&self.problem, inputs, outputs)?;
+        let given = Given::of(|at| addresses[at].is_some());
+        self.check_memory(plan, given, memory)?;
+        plan.allows(given)?;
+        let lengths = O::device_lengths(&self.problem, inputs);
+        let call = DeviceCall::new(plan, &self.problem, lengths, &addresses, stream, memory)?;
         Ok(DeviceBound { call, plan: self, ran: &mut workspace.ran })
     }
 }
 
-impl Bound<'_> {
+impl<O: Operator> Bound<'_, O> {
     /// Computes the outputs and waits for them. Allocates nothing. The bits do not depend on the number of
     /// threads, the batch or the repetition.
     ///
@@ -288,16 +271,16 @@ impl Bound<'_> {
     /// Computes by `run` on the GPU, or on the CPU.
     fn compute<T>(
         &mut self,
-        run: impl FnOnce(&mut HostCall<'_>) -> Result<T, DeviceError>,
+        run: impl FnOnce(&mut HostCall<'_, O::Gpu>) -> Result<T, DeviceError>,
     ) -> Result<(Report, Option<T>), RunError> {
         *self.ran = None;
-        let engine = &self.plan.engine;
+        let Plan { engine, problem, execution, .. } = self.plan;
         let (cpu, fallback) = match &mut self.calls {
             Calls::Cpu(cpu) => (cpu, self.reason.clone()),
             Calls::Gpu { gpu, standby } => {
                 let e = match run(gpu) {
                     Ok(done) => {
-                        *self.ran = self.plan.ran(Backend::Cuda, false);
+                        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
                         let (workers, copied) = (gpu.blocks(), gpu.copied());
                         let report = Report { backend: Backend::Cuda, workers, copied, fallback: None };
                         return Ok((report, Some(done)));
@@ -314,34 +297,20 @@ impl Bound<'_> {
         cpu.run(engine.pool())?;
         let workers = cpu.workers().min(engine.threads());
         let backend = Backend::Cpu(engine.cpu());
-        *self.ran = self.plan.ran(backend, fallback.is_some());
+        *self.ran = execution.cpu().and_then(|cpu| O::ran_on_cpu(cpu, problem, fallback.is_some()));
         Ok((Report { backend, workers, copied: 0, fallback }, None))
-    }
-
-    /// The certificate of the last run; see [`Workspace::certified`].
-    ///
-    /// # Errors
-    /// The same as [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        let worked = match &mut self.calls {
-            Calls::Gpu { gpu, .. } if ran.on_gpu() => Worked::Gpu(gpu.workspace()),
-            Calls::Cpu(cpu) | Calls::Gpu { standby: Some(cpu), .. } => Worked::Cpu(cpu.workspace()),
-            Calls::Gpu { standby: None, .. } => return Err(CertifyError::NoRun),
-        };
-        ran.certified(worked)
     }
 }
 
 /// A plan with tensors in device memory, created by [`Plan::bind_device`].
 #[derive(Debug)]
-pub struct DeviceBound<'a> {
-    call: DeviceCall<'a>,
-    plan: &'a Plan,
-    ran: &'a mut Option<Ran>,
+pub struct DeviceBound<'a, O: Operator> {
+    pub(crate) call: DeviceCall<'a>,
+    plan: &'a Plan<O>,
+    pub(crate) ran: &'a mut Option<O::Ran>,
 }
 
-impl<'a> DeviceBound<'a> {
+impl<O: Operator> DeviceBound<'_, O> {
     /// Enqueues the computation and returns without waiting for it. Allocates nothing.
     ///
     /// # Safety
@@ -353,7 +322,8 @@ impl<'a> DeviceBound<'a> {
         *self.ran = None;
         // SAFETY: the clause of this function.
         unsafe { self.call.run() }.map_err(|e| RunError::Device(Arc::new(e)))?;
-        *self.ran = self.plan.ran(Backend::Cuda, false);
+        let Plan { execution, problem, .. } = self.plan;
+        *self.ran = execution.gpu().and_then(|gpu| O::ran_on_gpu(gpu, problem));
         Ok(Report { backend: Backend::Cuda, workers: self.call.blocks(), copied: 0, fallback: None })
     }
 
@@ -363,14 +333,5 @@ impl<'a> DeviceBound<'a> {
     /// Returns the error that the device reports, including errors of earlier runs.
     pub fn wait(&self) -> Result<(), RunError> {
         self.call.wait().map_err(|e| RunError::Device(Arc::new(e)))
-    }
-
-    /// The certificate of the last run, which it waits for; see [`Workspace::certified`].
-    ///
-    /// # Errors
-    /// The same as [`Workspace::certified`].
-    pub fn certified(&mut self) -> Result<Certified<'_>, CertifyError> {
-        let ran = self.ran.as_ref().ok_or(CertifyError::NoRun)?;
-        ran.certified(Worked::Gpu(self.call.workspace()))
     }
 }

@@ -1,13 +1,13 @@
 //! Runs on host tensors, which are copied to the device and back, or used in place.
 
-use super::launch::Launch;
-use super::place::{Placed, for_runs, place};
+use super::driver::{Entered, Event, Graph, RawStream};
+use super::launch::Launches;
 use super::plan::GpuPlan;
+use super::staging::{Placed, for_runs, place};
 use super::workspace::GpuWorkspace;
-use crate::attention::tensors::HostTensors;
-use crate::cuda::driver::{Entered, Event, Graph, RawStream};
 use crate::error::DeviceError;
-use elsa_core::attention::{Lengths, Operands, Problem};
+use crate::problem::Problem;
+use crate::tensors::{HostTensors, PerTensor, per_tensor};
 use std::time::{Duration, Instant};
 
 /// Where the time of a call on a GPU goes.
@@ -25,15 +25,17 @@ pub struct CallTimes {
 ///
 /// Invariant *placed*: data and bytes of every placed tensor are those of a slice that lives for `'a`. Nobody else
 /// uses the outputs during that time.
-pub struct HostCall<'a> {
-    plan: &'a GpuPlan,
-    problem: &'a Problem,
-    lengths: Lengths<'a>,
+pub struct HostCall<'a, P: GpuPlan> {
+    plan: &'a P,
+    problem: &'a P::Problem,
+    lengths: <P::Problem as Problem>::Lengths<'a>,
     tensors: HostTensors<'a>,
+    /// Whether the CPU computes the call again if the GPU fails.
+    guarded: bool,
     workspace: &'a mut GpuWorkspace,
-    placed: Operands<Placed>,
-    launch: Launch,
-    /// Whether `placed` and `launch` are those of the workspace's context.
+    placed: PerTensor<Placed>,
+    launches: Launches,
+    /// Whether `placed` and `launches` are those of the workspace's context.
     prepared: bool,
     /// Whether the staging holds the inputs.
     staged: bool,
@@ -46,36 +48,39 @@ pub struct HostCall<'a> {
 }
 
 // SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
-unsafe impl Send for HostCall<'_> {}
+unsafe impl<P: GpuPlan> Send for HostCall<'_, P> {}
 
-impl std::fmt::Debug for HostCall<'_> {
+impl<P: GpuPlan> std::fmt::Debug for HostCall<'_, P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HostCall").field("launch", &self.launch).finish_non_exhaustive()
+        f.debug_struct("HostCall").field("launches", &self.launches).finish_non_exhaustive()
     }
 }
 
-impl<'a> HostCall<'a> {
-    /// Places the tensors, which must have been checked against the problem, and prepares the launch.
+impl<'a, P: GpuPlan> HostCall<'a, P> {
+    /// Places the tensors, which must have been checked against the problem, and prepares the launches. `guarded` says
+    /// whether the CPU computes the call again if the GPU fails.
     ///
     /// # Errors
     /// Returns an error if memory is not available, or if the device fails.
     pub fn new(
-        plan: &'a GpuPlan,
-        problem: &'a Problem,
-        lengths: Lengths<'a>,
+        plan: &'a P,
+        problem: &'a P::Problem,
+        lengths: <P::Problem as Problem>::Lengths<'a>,
         tensors: HostTensors<'a>,
+        guarded: bool,
         workspace: &'a mut GpuWorkspace,
-    ) -> Result<HostCall<'a>, DeviceError> {
+    ) -> Result<HostCall<'a, P>, DeviceError> {
         workspace.revive()?;
-        let (placed, launch) = prepare(plan, problem, &lengths, &tensors, workspace)?;
+        let (placed, launches) = prepare(plan, problem, lengths, &tensors, guarded, workspace)?;
         Ok(HostCall {
             plan,
             problem,
             lengths,
             tensors,
+            guarded,
             workspace,
             placed,
-            launch,
+            launches,
             prepared: true,
             staged: false,
             copied: 0,
@@ -94,9 +99,9 @@ impl<'a> HostCall<'a> {
         self.copied
     }
 
-    /// Number of blocks of threads of the attention kernel.
+    /// Number of blocks of threads that share the work.
     pub fn blocks(&self) -> usize {
-        self.launch.attention_blocks()
+        self.launches.blocks()
     }
 
     /// Computes the outputs and waits for them, and for what earlier runs in the workspace have left pending. With
@@ -119,7 +124,7 @@ impl<'a> HostCall<'a> {
     }
 
     /// The time on the device of `calls` calls that are enqueued one behind the other: as a graph, which keeps the host's
-    /// part out of it, if the driver has graphs and no table of sequences is copied. Inputs are reused as by a resident
+    /// part out of it, if the driver has graphs and the launches are plain. Inputs are reused as by a resident
     /// run. The first time of so many calls allocates.
     ///
     /// # Errors
@@ -139,9 +144,9 @@ impl<'a> HostCall<'a> {
         self.staged = false;
         if self.replay.as_ref().is_none_or(|(_, recorded)| *recorded != calls) {
             self.replay = None;
-            if self.launch.entries() == 0 && self.workspace.beside.is_none() {
+            if self.launches.is_plain() {
                 // SAFETY: *room*, *alive*: as in `enqueue`; the graph is dropped before the memory.
-                let enqueue = || unsafe { self.launch.enqueue(&entered, stream, self.workspace, true) };
+                let enqueue = || unsafe { self.launches.enqueue(&entered, stream, self.workspace, true) };
                 let graph = stream.graph_of(&entered, &context, || (0..calls).try_for_each(|_| enqueue()))?;
                 self.replay = graph.map(|graph| (graph, calls));
             }
@@ -151,14 +156,14 @@ impl<'a> HostCall<'a> {
             Some((graph, _)) => unsafe { graph.launch(&entered, stream) },
             // SAFETY: as above.
             None => (0..calls)
-                .try_for_each(|_| unsafe { self.launch.enqueue(&entered, stream, self.workspace, false) }),
+                .try_for_each(|_| unsafe { self.launches.enqueue(&entered, stream, self.workspace, false) }),
         };
         let begun = before.record(&entered, stream);
         let launched = begun.and_then(|()| launch());
         let ended = behind.record(&entered, stream);
         let waited = stream.synchronize(&entered);
         launched.and(ended).and(waited)?;
-        self.workspace.graph.took(self.launch.entries(), None);
+        self.workspace.graph.took(self.launches.table_bytes(), None);
         self.staged = true;
         let ms = f64::from(behind.since(&entered, &before)?);
         self.clock = Some([before, behind]);
@@ -173,8 +178,9 @@ impl<'a> HostCall<'a> {
             self.replay = None;
         }
         if !self.prepared {
-            (self.placed, self.launch) =
-                prepare(self.plan, self.problem, &self.lengths, &self.tensors, self.workspace)?;
+            let (plan, problem, guarded) = (self.plan, self.problem, self.guarded);
+            (self.placed, self.launches) =
+                prepare(plan, problem, self.lengths, &self.tensors, guarded, self.workspace)?;
             self.prepared = true;
         }
         let context = self.workspace.context.clone();
@@ -197,10 +203,10 @@ impl<'a> HostCall<'a> {
         self.copied = done?;
         waited?;
         ended?;
-        self.workspace.graph.took(self.launch.entries(), None);
+        self.workspace.graph.took(self.launches.table_bytes(), None);
         self.staged = true;
         if !resident {
-            self.fill_gaps(&entered, stream)?;
+            self.copy_rows(&entered, stream)?;
         }
         let (Some([before, behind]), Some(start), Some(enqueued), Some(over)) =
             (self.clock.as_ref().filter(|_| timed), start, enqueued, over)
@@ -214,7 +220,7 @@ impl<'a> HostCall<'a> {
     }
 
     /// Enqueues a run. `reused` inputs are not copied to the device, and `resident` outputs are not copied back. Returns
-    /// the number of bytes that are copied, those of outputs with gaps included.
+    /// the number of bytes that are copied, those of outputs that go back row by row included.
     fn enqueue(
         &self,
         entered: &Entered<'_>,
@@ -224,15 +230,15 @@ impl<'a> HostCall<'a> {
     ) -> Result<usize, DeviceError> {
         self.workspace.pending.precede(entered, stream, None)?;
         let mut bytes = 0;
-        let copied = || self.placed.iter().filter(|(_, tensor)| !tensor.mapped);
-        for (_, tensor) in copied().filter(|(operand, _)| !reused && !operand.is_written()) {
+        let copied = || self.placed.iter().filter(|tensor| !tensor.mapped);
+        for tensor in copied().filter(|tensor| !reused && tensor.read) {
             bytes += tensor.bytes;
             // SAFETY: *room*: both the slice and its place in the staging have that many bytes. *alive*: slices
             // and staging outlive `run`, which waits.
             unsafe { stream.copy_in(entered, tensor.device, tensor.data, tensor.bytes)? };
         }
-        let size = self.problem.spec().dtype.size();
-        for (tensor, (view, kept)) in copied().filter_map(|(_, tensor)| Some((tensor, tensor.append?))) {
+        for (tensor, (view, kept)) in copied().filter_map(|tensor| Some((tensor, tensor.append?))) {
+            let size = tensor.size;
             if !reused {
                 for_runs(&view, 0..kept, |run| {
                     bytes += run.len() * size;
@@ -244,9 +250,9 @@ impl<'a> HostCall<'a> {
         }
         // SAFETY: *room*: every address belongs to the workspace, or to a tensor with the bytes of its view,
         // staged or mapped. *alive*: as above.
-        unsafe { self.launch.enqueue(entered, stream, self.workspace, false)? };
-        let written = copied().filter(|(operand, _)| !resident && operand.is_written());
-        for (_, tensor) in written {
+        unsafe { self.launches.enqueue(entered, stream, self.workspace, false)? };
+        for tensor in copied().filter(|tensor| !resident && tensor.written) {
+            let size = tensor.size;
             match tensor.append {
                 Some((view, kept)) => for_runs(&view, kept..view.tokens(), |run| {
                     bytes += run.len() * size;
@@ -256,7 +262,7 @@ impl<'a> HostCall<'a> {
                 })?,
                 None => {
                     bytes += tensor.bytes;
-                    if tensor.gaps.is_none() {
+                    if tensor.rows.is_none() {
                         // SAFETY: as for the inputs; nobody else uses the outputs.
                         unsafe { stream.copy_out(entered, tensor.data, tensor.device, tensor.bytes)? };
                     }
@@ -266,12 +272,11 @@ impl<'a> HostCall<'a> {
         Ok(bytes)
     }
 
-    /// Copies outputs that have gaps back row by row, so that the gaps are not written.
-    fn fill_gaps(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
-        let size = self.problem.spec().dtype.size();
-        let written = self.placed.iter().filter(|(operand, _)| operand.is_written());
-        for (_, tensor) in written.filter(|(_, tensor)| !tensor.mapped && tensor.bytes > 0) {
-            let Some(view) = tensor.gaps else { continue };
+    /// Copies outputs back that go row by row, so that gaps are not written, and what a run reads only now.
+    fn copy_rows(&mut self, entered: &Entered<'_>, stream: RawStream) -> Result<(), DeviceError> {
+        let written = self.placed.iter().filter(|tensor| tensor.written);
+        for tensor in written.filter(|tensor| !tensor.mapped && tensor.bytes > 0) {
+            let (Some(view), size) = (tensor.rows, tensor.size) else { continue };
             let bounce = &mut self.workspace.bounce;
             let bytes = tensor.bytes.min(bounce.len());
             // SAFETY: *room*: `bytes` on both sides; `place` has allocated the whole tensor. *alive*: the stream
@@ -296,16 +301,17 @@ impl<'a> HostCall<'a> {
     }
 }
 
-/// Places the tensors and prepares the launch.
-fn prepare(
-    plan: &GpuPlan,
-    problem: &Problem,
-    lengths: &Lengths<'_>,
+/// Places the tensors and lists the launches.
+fn prepare<P: GpuPlan>(
+    plan: &P,
+    problem: &P::Problem,
+    lengths: <P::Problem as Problem>::Lengths<'_>,
     tensors: &HostTensors<'_>,
+    guarded: bool,
     workspace: &mut GpuWorkspace,
-) -> Result<(Operands<Placed>, Launch), DeviceError> {
-    let placed = place(plan, problem, tensors, workspace)?;
-    let at = Operands::from_fn(|operand| placed[operand].device);
-    let launch = Launch::prepare(plan, problem, lengths, &at, workspace)?;
-    Ok((placed, launch))
+) -> Result<(PerTensor<Placed>, Launches), DeviceError> {
+    let placed = place(plan.gpu(), &problem.tensors(), tensors, guarded, workspace)?;
+    let at = per_tensor(|at| placed[at].device);
+    let launches = plan.launches(problem, lengths, &at, workspace)?;
+    Ok((placed, launches))
 }

@@ -1,0 +1,297 @@
+//! How far an answer of linear attention may be off: a bound for every answer, by one f64 pass over the inputs.
+//!
+//! The derivation stands in `core/BOUNDS.md`; here is what is computed. `u = 2^-24`, `γ_n = n u / (1 − n u)`, and `‖·‖` is the
+//! Euclidean norm of a column. A chunk is what meets the state at once: of the recurrence, one token.
+//!
+//! ```text
+//! S        the exact state, carried along
+//! e        what the computed state may be off: for each element (linear, gated), for each column in norm (delta rules)
+//! M        |S| + e at the start of a chunk, then M ← a ⊙ M + |k| |û|ᵀ
+//! token    e ← a ⊙ e                              or   e ← max a · max(1, |1 − β |k|²|) · e + |k| ε
+//!          ε = |β| ρ (|v| + |k|ᵀ (a ⊙ M))         what a solved row u = β (v − …) may be off by itself
+//!          |û| = |u| + |β| |k| max a · e + ε
+//! answer   scale · (|q|ᵀ e + ρ |q|ᵀ M)
+//! chunk    e ← e + ρ M
+//! ```
+//!
+//! `ρ` is `γ_n` for the roundings of a term on its path, with the errors of its exponentials and of normalised vectors. What
+//! is flushed, or underflows, is a floor beside these terms.
+//!
+//! 1. **The bound runs along with the state.** It is relative to what the state holds, not to what it once held, and a gate
+//!    that forgets a token forgets its error.
+//! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
+//!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number enters, and the
+//!    error grows as the model lets it grow: not at all while `β |k|² ≤ 2`, and by the gain beyond ([`Judged::gain`]).
+//! 3. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
+//!    combines the maps.
+
+mod parts;
+mod track;
+
+use super::data::Inputs;
+use super::problem::Problem;
+use super::rule::{Direction, Form};
+use super::token::Head;
+use crate::dtype::DType;
+use track::{Rates, Track};
+
+/// How the rows of a chunk of the delta rules are solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Solve {
+    /// Row by row, each with the state before the chunk and the rows before it.
+    Rows,
+    /// From `W` and `U`, which do not know the state: `û = U − W S`. Both by substitution, or by an inverse `T` that is.
+    Factors,
+}
+
+/// What a run executed, as far as its error bound depends on it. A function of the plan and of the kernel's entry in the
+/// table of kernels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Executed {
+    /// The order of operations.
+    pub form: Form,
+    /// Tokens that meet a state at once: 1 of the recurrence, the chunk of a chunked form, all of them of [`Form::Parallel`].
+    /// Of a scan, those within its parts.
+    pub chunk: usize,
+    /// Tokens of a part of [`Form::Scan`], of which the last may have fewer. Parts begin at its multiples.
+    pub part: usize,
+    /// Largest relative error of `exp` of a gate, or of a sum of gates, rounded to f32: that of the sum in f64 included.
+    pub exp_relative: f64,
+    /// Largest relative error of an element of a query with its scale, normalised where the problem asks for it.
+    pub query_relative: f64,
+    /// Largest relative error of an element of a key: zero unless the problem normalises.
+    pub key_relative: f64,
+    /// Largest number of roundings of a product in a sum over the dims of a key, its own included.
+    pub dims: usize,
+    /// Largest number of roundings of a product in a sum over the tokens of a chunk, its own included.
+    pub tokens: usize,
+    /// How the delta rules solve a chunk.
+    pub solve: Solve,
+    /// Base-2 logarithm of the largest factor by which keys, queries or the state are scaled while they are held, because
+    /// gates are split into factors; zero if they never are.
+    pub factored: f64,
+}
+
+/// What a state's bound says beside the bounds of its answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judged {
+    /// By how much the tokens may have magnified an error of the state before them: `Π max a · max(1, |1 − β |k|²|)`, at
+    /// its largest over the tokens. At most one for gates and rates that contract.
+    pub gain: f64,
+}
+
+/// Buffers of one state: its exact answers and last state, and their bounds.
+#[derive(Debug)]
+pub struct Judgement<'a> {
+    /// Exact answers, `[readers, tokens, d_v]`, as [`super::reference::head`] has them.
+    pub output: &'a mut [f64],
+    /// Bounds of the errors of the answers, `[readers, tokens, d_v]`.
+    pub output_error: &'a mut [f64],
+    /// The exact last state, `[d_k, d_v]`.
+    pub present: &'a mut [f64],
+    /// Bounds of the errors of its elements, `[d_k, d_v]`.
+    pub present_error: &'a mut [f64],
+}
+
+/// The bounds round outwards by this factor: it outweighs the roundings of their own f64 arithmetic and of the exact
+/// answers', which are `2^-29` of what f32 is charged.
+const OUTWARD: f64 = 1.0 + 1e-6;
+
+/// Number of f64 values of scratch that [`head`] needs. Returns `None` if the number overflows.
+#[must_use]
+pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
+    let (rows, columns) = (problem.key_dim(), problem.value_dim());
+    let track = Track::len(rows, columns)?;
+    let whole = track.checked_add(rows.checked_mul(3)?)?.checked_add(columns.checked_mul(2)?)?;
+    match (executed.form, problem.rule().is_delta()) {
+        (Form::Scan, true) => {
+            let parts = problem.tokens().div_ceil(executed.part.max(1));
+            let second = track.checked_add(rows.checked_mul(columns)?)?;
+            whole.checked_add(second)?.checked_add(parts::len(columns, parts)?)
+        }
+        (Form::Scan, false) => whole.checked_add(rows.checked_mul(columns)?.checked_mul(2)?),
+        _ => Some(whole),
+    }
+}
+
+/// Computes all that one state of a sequence gives, exactly, and how far a run that executed `executed` may be off.
+///
+/// Arguments are those of [`super::reference::head`]. A bound is infinite where it can claim nothing, and NaN where the exact
+/// answer is.
+///
+/// # Panics
+/// Panics if a buffer does not have these many elements, if `scratch` is shorter than [`scratch_len`], or if `sequence`
+/// or `state` is out of bounds.
+pub fn head(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    executed: &Executed,
+    sequence: usize,
+    state: usize,
+    to: &mut Judgement<'_>,
+    scratch: &mut [f64],
+) -> Judged {
+    let head = Head::new(problem, inputs, sequence, state);
+    let (rows, columns) = (problem.key_dim(), problem.value_dim());
+    let readers = problem.readers(state).1;
+    assert_eq!(to.output.len(), readers * head.tokens * columns, "output of the bound");
+    assert_eq!(to.output.len(), to.output_error.len(), "errors of the output");
+    assert_eq!([to.present.len(), to.present_error.len()], [rows * columns; 2], "states of the bound");
+    to.output.fill(0.0);
+    to.output_error.fill(0.0);
+    let rates = Rates::of(problem, executed);
+    let direction = problem.spec().direction;
+    let passes: &[bool] = match direction {
+        Direction::Forward | Direction::NonCausal => &[false],
+        Direction::Reverse => &[true],
+        Direction::Bidirectional => &[false, true],
+    };
+    let (vectors, scratch) = scratch.split_at_mut(3 * rows + 2 * columns);
+    let mut gain = 0.0f64;
+    for reverse in passes {
+        let mut pass = Pass { problem, head: &head, executed, rates: &rates, reverse: *reverse, state };
+        gain = gain.max(pass.run(to, vectors, scratch));
+    }
+    // What leaves: the sum of two passes, and the output's type.
+    let dtype = problem.spec().dtype;
+    for (error, exact) in to.output_error.iter_mut().zip(&*to.output) {
+        let magnitude = libm::fabs(*exact) + *error;
+        if direction == Direction::Bidirectional {
+            *error += DType::F32.unit_roundoff() * magnitude;
+        }
+        if dtype != DType::F32 {
+            *error += dtype.unit_roundoff() * magnitude + dtype.subnormal_roundoff();
+        }
+        *error *= OUTWARD;
+        // Beyond the range of the type, the answer is infinite.
+        if magnitude * (1.0 + dtype.unit_roundoff()) >= largest(dtype) {
+            *error = f64::INFINITY;
+        }
+    }
+    Judged { gain }
+}
+
+/// The largest number of a type.
+fn largest(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f64::from(f32::MAX),
+        DType::F16 => half::f16::MAX.to_f64(),
+        DType::Bf16 => half::bf16::MAX.to_f64(),
+    }
+}
+
+/// One direction over the tokens of a state.
+struct Pass<'a> {
+    problem: &'a Problem,
+    head: &'a Head<'a>,
+    executed: &'a Executed,
+    rates: &'a Rates,
+    reverse: bool,
+    state: usize,
+}
+
+impl Pass<'_> {
+    fn chunk(&self) -> usize {
+        self.executed.chunk.max(1)
+    }
+
+    /// Adds the answers and bounds of the pass, leaves the last state, and returns the gain.
+    fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
+        let (rows, columns) = (self.problem.key_dim(), self.problem.value_dim());
+        let delta = self.problem.rule().is_delta();
+        let scan = self.executed.form == Form::Scan;
+        let (token, query) = vectors.split_at_mut(2 * rows + 2 * columns);
+        let (track, scratch) = scratch.split_at_mut(Track::len(rows, columns).unwrap_or(0));
+        let tokens = self.head.tokens;
+        let part = if scan { self.executed.part.max(1) } else { tokens.max(1) };
+        let chunk = self.chunk();
+        // Of a scan: the maps of parts in norm, or the roundings of every term.
+        let mut scratch = scratch;
+        if scan && delta {
+            let (second, rest) = core::mem::take(&mut scratch).split_at_mut(track.len() + rows * columns);
+            parts::fold(self, part, token, second, rest);
+            scratch = rest;
+        }
+        let terms = if scan && !delta { 2 * rows * columns } else { 0 };
+        let (terms, elements) = scratch.split_at_mut(terms);
+        let mut terms = parts::Terms::new(terms, self.rates);
+
+        self.head.past(to.present);
+        terms.start(to.present);
+        let mut track = Track::new(track, rows, columns, delta);
+        let causal = self.problem.spec().direction != Direction::NonCausal;
+        let mut gain = Gain::default();
+        for i in 0..tokens {
+            if scan && i > 0 && i.is_multiple_of(part) {
+                if delta {
+                    parts::start(self, i / part, elements, &mut track);
+                } else {
+                    terms.end_part(tokens.div_ceil(part), &mut track);
+                }
+            }
+            if (i % part).is_multiple_of(chunk) {
+                track.begin(to.present);
+            }
+            let at = if self.reverse { tokens - 1 - i } else { i };
+            let step = track.token(self.head, self.rates, at, to.present, token);
+            gain.pass(step.growth);
+            terms.token(&token[..rows], &token[rows..2 * rows], &token[2 * rows..2 * rows + columns]);
+            if causal {
+                self.answers(at, to, &track, query, false);
+            }
+            if (i % part + 1).is_multiple_of(chunk) || (i + 1) % part == 0 || i + 1 == tokens {
+                track.end(self.rates);
+            }
+        }
+        if !causal {
+            track.begin(to.present);
+            for at in 0..tokens {
+                self.answers(at, to, &track, query, true);
+            }
+        }
+        track.spread(to.present_error);
+        to.present_error.iter_mut().for_each(|e| *e *= OUTWARD);
+        gain.most
+    }
+
+    /// Adds the answers of the heads that read the state at a token, and their bounds.
+    fn answers(
+        &self,
+        token: usize,
+        to: &mut Judgement<'_>,
+        track: &Track<'_>,
+        query: &mut [f64],
+        last: bool,
+    ) {
+        let columns = self.problem.value_dim();
+        let (first, readers) = self.problem.readers(self.state);
+        let scale = f64::from(self.problem.scale());
+        for reader in 0..readers {
+            self.head.query(first + reader, token, query);
+            query.iter_mut().for_each(|q| *q *= scale);
+            let at = (reader * self.head.tokens + token) * columns;
+            let output = &mut to.output[at..at + columns];
+            for (q, row) in query.iter().zip(to.present.chunks_exact(columns)) {
+                output.iter_mut().zip(row).for_each(|(o, s)| *o += q * s);
+            }
+            track.answer(self.rates, query, &mut to.output_error[at..at + columns], last);
+        }
+    }
+}
+
+/// The largest magnification of any run of tokens up to the end.
+#[derive(Default)]
+struct Gain {
+    running: f64,
+    most: f64,
+}
+
+impl Gain {
+    fn pass(&mut self, growth: f64) {
+        self.running = growth * if self.running > 1.0 { self.running } else { 1.0 };
+        // NaN stays.
+        if self.running > self.most || self.running.is_nan() {
+            self.most = self.running;
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! What the first level of a scan may be off: the maps `(A, b)` of parts, and the states that their scan gives.
+//!
+//! **Diagonal rules.** Every term of a state is a product of gates, a key and a value, and whatever the schedule, it has at
+//! most so many roundings: those of the recurrence within its part, and for each part that it passes one exponential, two
+//! products and the additions of the schedule. [`Terms`] carries the sum of the absolute terms, and the same sum with every
+//! term times its roundings.
+//!
+//! **Delta rules.** A map is known by norms: of `A` and of what it is off, and of each column of `b` and of what it is off.
+//! Two maps follow one another by
+//!
+//! ```text
+//! ‖A‖    = ‖A_2‖ ‖A_1‖          δA = δA_2 ‖A_1‖ + ‖A_2‖ δA_1 + δA_2 δA_1 + γ F_2 F_1
+//! ‖b‖    = ‖A_2‖ ‖b_1‖ + ‖b_2‖  δb = δA_2 (‖b_1‖ + δb_1) + ‖A_2‖ δb_1 + δb_2 + γ (F_2 (‖b_1‖ + δb_1) + ‖b_2‖ + δb_2)
+//! ```
+//!
+//! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes needs. The scan that a run executes is executed
+//! over these.
+
+use super::Pass;
+use super::track::{Rates, Step, Track, UNIT};
+use crate::scan::{Slots, blelloch};
+
+/// Sums over the terms of a state, of diagonal rules.
+pub(super) struct Terms<'a> {
+    /// `[d_k, d_v]` each, or empty.
+    magnitude: &'a mut [f64],
+    roundings: &'a mut [f64],
+    step: f64,
+    write: f64,
+    exp: f64,
+    lost: f64,
+    /// Largest number of roundings of a term so far.
+    most: f64,
+}
+
+impl<'a> Terms<'a> {
+    pub fn new(scratch: &'a mut [f64], rates: &Rates) -> Terms<'a> {
+        scratch.fill(0.0);
+        let (magnitude, roundings) = scratch.split_at_mut(scratch.len() / 2);
+        Terms {
+            magnitude,
+            roundings,
+            step: rates.step,
+            write: rates.write,
+            exp: rates.exp,
+            lost: rates.lost,
+            most: rates.write,
+        }
+    }
+
+    /// Begins with the past state.
+    pub fn start(&mut self, past: &[f64]) {
+        self.magnitude.iter_mut().zip(past).for_each(|(m, s)| *m = libm::fabs(*s));
+    }
+
+    /// Passes a token with gates, key and value.
+    pub fn token(&mut self, gates: &[f64], key: &[f64], value: &[f64]) {
+        self.most += self.step;
+        let columns = value.len();
+        let rows = self.magnitude.chunks_exact_mut(columns).zip(self.roundings.chunks_exact_mut(columns));
+        for ((magnitude, roundings), (a, k)) in rows.zip(gates.iter().zip(key)) {
+            for ((m, r), v) in magnitude.iter_mut().zip(roundings).zip(value) {
+                let term = libm::fabs(k * v);
+                let kept = |x: f64| if *a == 0.0 { 0.0 } else { x * a };
+                *m = kept(*m) + term;
+                let lost = self.lost * (1.0 + *m + libm::fabs(*v)) / UNIT;
+                *r = kept(*r) + self.step * *m + self.write * term + lost;
+            }
+        }
+    }
+
+    /// Ends a part of `parts`: the next begins with the state that the scan gave.
+    pub fn end_part(&mut self, parts: usize, track: &mut Track<'_>) {
+        let passing = 2.0 * (blelloch::exclusive_depth(parts) + 2) as f64 + self.exp + 3.0;
+        self.most += passing;
+        let second = 1.0 - self.most * UNIT;
+        let unit = if second > 0.0 { UNIT / second } else { f64::INFINITY };
+        for ((e, r), m) in track.errors().iter_mut().zip(&mut *self.roundings).zip(&*self.magnitude) {
+            *r += passing * m;
+            *e = unit * *r;
+        }
+    }
+}
+
+/// f64 values of an element: `‖A‖`, `δA`, whether it is the identity, `‖b‖` and `δb` for each column.
+fn element_len(columns: usize) -> Option<usize> {
+    columns.checked_mul(2)?.checked_add(3)
+}
+
+/// Elements as slots.
+struct Norms<'a> {
+    values: &'a mut [f64],
+    columns: usize,
+    root: f64,
+    product: f64,
+}
+
+impl Norms<'_> {
+    fn element(&mut self, at: usize) -> &mut [f64] {
+        let len = 3 + 2 * self.columns;
+        &mut self.values[at * len..(at + 1) * len]
+    }
+}
+
+impl Slots for Norms<'_> {
+    fn len(&self) -> usize {
+        self.values.len() / (3 + 2 * self.columns)
+    }
+
+    fn identity(&mut self, at: usize) {
+        let element = self.element(at);
+        element.fill(0.0);
+        (element[0], element[2]) = (1.0, 1.0);
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        let (len, columns, root, product) = (3 + 2 * self.columns, self.columns, self.root, self.product);
+        let (low, high) = self.values.split_at_mut(before.max(at) * len);
+        let (low, high) = (&mut low[before.min(at) * len..(before.min(at) + 1) * len], &mut high[..len]);
+        let (one, two) = if before < at { (low, high) } else { (high, low) };
+        if one[2] == 1.0 {
+            return;
+        }
+        if two[2] == 1.0 {
+            two.copy_from_slice(one);
+            return;
+        }
+        let [a1, d1, a2, d2] = [one[0], one[1], two[0], two[1]];
+        // Nothing is left of what came before, be it NaN.
+        if a2 == 0.0 && d2 == 0.0 {
+            return;
+        }
+        let frobenius = root * a2 + d2;
+        for c in 0..columns {
+            let (b1, e1) = (one[3 + c], one[3 + columns + c]);
+            let (b2, e2) = (two[3 + c], two[3 + columns + c]);
+            two[3 + c] = a2 * b1 + b2;
+            two[3 + columns + c] =
+                d2 * (b1 + e1) + a2 * e1 + e2 + product * (frobenius * (b1 + e1) + b2 + e2);
+        }
+        two[0] = a2 * a1;
+        two[1] = d2 * a1 + a2 * d1 + d2 * d1 + product * frobenius * (root * a1 + d1);
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        let len = 3 + 2 * self.columns;
+        self.values.copy_within(from * len..(from + 1) * len, to * len);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        let len = 3 + 2 * self.columns;
+        for x in 0..len {
+            self.values.swap(a * len + x, b * len + x);
+        }
+    }
+}
+
+/// Number of f64 values of the elements of `parts` parts, and of the norms of the past state's columns before them.
+pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
+    element_len(columns)?.checked_mul(parts)?.checked_add(columns)
+}
+
+/// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state, `elements` has
+/// [`len`] values.
+pub(super) fn fold(
+    pass: &Pass<'_>,
+    part: usize,
+    vectors: &mut [f64],
+    scratch: &mut [f64],
+    elements: &mut [f64],
+) {
+    let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
+    let (scratch, state) = scratch.split_at_mut(scratch.len() - rows * columns);
+    let tokens = pass.head.tokens;
+    let parts = tokens.div_ceil(part);
+    let len = 3 + 2 * columns;
+    let root = libm::sqrt(rows as f64);
+    let (past, elements) = elements.split_at_mut(columns);
+    pass.head.past(state);
+    norms(past, state);
+    // No prefix holds the last part.
+    for (p, element) in elements.chunks_exact_mut(len).take(parts.saturating_sub(1)).enumerate() {
+        let run = p * part..(p + 1) * part;
+        state.fill(0.0);
+        let mut track = Track::new(&mut *scratch, rows, columns, true);
+        let mut matrix = Matrix::default();
+        for i in run.clone() {
+            let first = (i - run.start).is_multiple_of(pass.chunk());
+            if first {
+                track.begin(state);
+            }
+            let at = if pass.reverse { tokens - 1 - i } else { i };
+            let step = track.token(pass.head, pass.rates, at, state, vectors);
+            matrix.token(pass.rates, &step, first);
+            if (i - run.start + 1).is_multiple_of(pass.chunk()) || i + 1 == run.end {
+                track.end(pass.rates);
+                matrix.end(pass.rates);
+            }
+        }
+        (element[0], element[1], element[2]) = (matrix.norm, matrix.off * root, 0.0);
+        norms(&mut element[3..3 + columns], state);
+        element[3 + columns..].copy_from_slice(track.errors());
+    }
+    let values = &mut elements[..parts * len];
+    let mut slots = Norms { values, columns, root, product: pass.rates.product };
+    if let Some(last) = parts.checked_sub(1) {
+        slots.identity(last);
+    }
+    blelloch::exclusive(&mut slots);
+}
+
+/// The norms of the columns of a state.
+fn norms(to: &mut [f64], state: &[f64]) {
+    to.fill(0.0);
+    for row in state.chunks_exact(to.len()) {
+        to.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * s);
+    }
+    to.iter_mut().for_each(|sum| *sum = libm::sqrt(*sum));
+}
+
+/// `A` of a part, in norm: what a track has of a state, for a column without values that begins as a unit vector.
+struct Matrix {
+    /// `‖A‖`, and what a column may be off.
+    norm: f64,
+    off: f64,
+    /// The majorant of a column in its chunk.
+    terms: f64,
+    /// Of solved factors: gates since the chunk began, the column before it, and the majorant of its rows.
+    decay: f64,
+    before: f64,
+    rows: f64,
+    /// Whether a gate cleared all of it. It is zero then, exactly and for good.
+    cleared: bool,
+}
+
+impl Default for Matrix {
+    fn default() -> Matrix {
+        Matrix { norm: 1.0, off: 0.0, terms: 1.0, decay: 1.0, before: 1.0, rows: 0.0, cleared: false }
+    }
+}
+
+impl Matrix {
+    fn token(&mut self, rates: &Rates, step: &Step, first: bool) {
+        if step.gate == 0.0 || self.cleared {
+            (self.norm, self.off, self.cleared) = (0.0, 0.0, true);
+            return;
+        }
+        let column = self.norm + self.off;
+        if first {
+            (self.terms, self.decay, self.before, self.rows) = (column, 1.0, column, 0.0);
+        }
+        self.terms *= step.gate;
+        self.decay *= step.gate;
+        let write = step.beta * step.key;
+        let mut row = 0.0;
+        if rates.factors {
+            let source = write * self.decay * self.before;
+            row = 1.125 * (source + write * step.gate * self.rows);
+            self.rows = step.growth * self.rows + step.key * source;
+        }
+        let own =
+            rates.solve * (write * self.terms + row) + rates.floor * (1.0 + step.beta) * (2.0 + self.terms);
+        let written = (write * step.gate * column).max(row) + own;
+        self.off = step.growth * self.off + step.key * own;
+        self.norm *= step.growth;
+        self.terms += step.key * written;
+    }
+
+    fn end(&mut self, rates: &Rates) {
+        if !self.cleared {
+            self.off += rates.state * self.terms + rates.floor;
+        }
+    }
+}
+
+/// What the state before part `p` may be off, by the scanned elements.
+pub(super) fn start(pass: &Pass<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
+    let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
+    let len = 3 + 2 * columns;
+    let (past, elements) = elements.split_at(columns);
+    let element = &elements[p * len..(p + 1) * len];
+    let frobenius = libm::sqrt(rows as f64) * element[0] + element[1];
+    let (b, off) = element[3..].split_at(columns);
+    let cleared = frobenius == 0.0;
+    for (((e, s), b), off) in track.errors().iter_mut().zip(past).zip(b).zip(off) {
+        let s = if cleared { 0.0 } else { *s };
+        *e = element[1] * s + off + pass.rates.product * (frobenius * s + b + off) + pass.rates.floor;
+    }
+}

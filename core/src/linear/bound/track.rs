@@ -1,0 +1,298 @@
+//! A state and what it may be off, token by token.
+
+use super::{Executed, Solve};
+use crate::dtype::DType;
+use crate::linear::problem::Problem;
+use crate::linear::token::{Gate, Head};
+
+/// `u`.
+pub(super) const UNIT: f64 = DType::F32.unit_roundoff();
+
+/// The smallest normal number of f32. What is smaller may be lost.
+const TINY: f64 = f32::MIN_POSITIVE as f64;
+
+/// `γ_n`, infinite where it claims nothing.
+pub(super) fn gamma(n: usize) -> f64 {
+    let nu = n as f64 * UNIT;
+    if nu < 1.0 { nu / (1.0 - nu) } else { f64::INFINITY }
+}
+
+/// Relative errors of the terms of a run.
+pub(super) struct Rates {
+    /// Of a term in an answer, and in one that reads a state which is complete.
+    pub answer: f64,
+    pub read: f64,
+    /// Of a term in a solved row.
+    pub solve: f64,
+    /// Of a term in the state behind a chunk.
+    pub state: f64,
+    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of one that it writes.
+    pub step: f64,
+    pub write: f64,
+    /// Of an element of `b` behind a dense product with `A`.
+    pub product: f64,
+    /// Of an exponential, in units of `u`.
+    pub exp: f64,
+    /// What a sum may lose because terms are too small for f32.
+    pub floor: f64,
+    /// What an element of the state may lose because it is too small, or because a gate is.
+    pub lost: f64,
+    /// Whether rows are solved by [`Solve::Factors`].
+    pub factors: bool,
+}
+
+impl Rates {
+    pub fn of(problem: &Problem, executed: &Executed) -> Rates {
+        let Executed { dims, tokens, .. } = *executed;
+        let one = |n: usize, exps: i32, keys: i32, query: f64| {
+            (1.0 + gamma(n))
+                * libm::pow(1.0 + executed.exp_relative, f64::from(exps))
+                * libm::pow(1.0 + executed.key_relative, f64::from(keys))
+                * (1.0 + query)
+                - 1.0
+        };
+        let factors = executed.solve == Solve::Factors && executed.chunk > 1;
+        let solve = if factors {
+            one(2 * (dims + tokens) + 16, 4, 4, 0.0)
+        } else {
+            one(dims + tokens + 8, 2, 2, 0.0)
+        };
+        let tiny = TINY * libm::exp2(executed.factored);
+        Rates {
+            answer: one(dims + tokens + 5, 2, 2, executed.query_relative),
+            read: one(dims, 0, 0, executed.query_relative),
+            solve,
+            state: one(tokens + 2, 1, 1, 0.0),
+            step: 1.0 + if problem.rule().is_gated() { 1.0 + executed.exp_relative / UNIT } else { 0.0 },
+            write: 1.0 + executed.key_relative / UNIT,
+            product: one(problem.key_dim() + 3, 0, 0, 0.0),
+            exp: executed.exp_relative / UNIT,
+            floor: tiny * (dims + tokens + 4) as f64,
+            lost: 2.0 * tiny,
+            factors,
+        }
+    }
+}
+
+/// What a token did.
+pub(super) struct Step {
+    /// `max a`, `|k|`, `|β|` and the norm of `(I − β k kᵀ) diag(a)`, at most.
+    pub gate: f64,
+    pub key: f64,
+    pub beta: f64,
+    pub growth: f64,
+}
+
+/// The error of a state beside the majorant of its chunk. The exact state is the caller's.
+pub(super) struct Track<'a> {
+    columns: usize,
+    delta: bool,
+    /// `M`, `[d_k, d_v]`.
+    majorant: &'a mut [f64],
+    /// `e`: `[d_k, d_v]`, of the delta rules `[d_v]`.
+    error: &'a mut [f64],
+    /// Magnitudes that stand before terms which underflow, `[d_v]`.
+    small: &'a mut [f64],
+    /// `|k|ᵀ (a ⊙ M)`, `[d_v]`.
+    read: &'a mut [f64],
+    /// Of solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
+    before: &'a mut [f64],
+    norms: &'a mut [f64],
+    /// Gates since the chunk began, at most.
+    decay: f64,
+}
+
+impl<'a> Track<'a> {
+    /// f64 values of a track.
+    pub fn len(rows: usize, columns: usize) -> Option<usize> {
+        rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(4)?)
+    }
+
+    /// A track without error.
+    pub fn new(scratch: &'a mut [f64], rows: usize, columns: usize, delta: bool) -> Track<'a> {
+        scratch.fill(0.0);
+        let (majorant, rest) = scratch.split_at_mut(rows * columns);
+        let (error, rest) = rest.split_at_mut(rows * columns);
+        let (small, rest) = rest.split_at_mut(columns);
+        let (read, rest) = rest.split_at_mut(columns);
+        let (before, norms) = rest.split_at_mut(columns);
+        let error = if delta { &mut error[..columns] } else { error };
+        Track {
+            columns,
+            delta,
+            majorant,
+            error,
+            small,
+            read,
+            before,
+            norms: &mut norms[..columns],
+            decay: 1.0,
+        }
+    }
+
+    /// The errors: of elements, or of columns in norm.
+    pub fn errors(&mut self) -> &mut [f64] {
+        self.error
+    }
+
+    /// Begins a chunk with the exact state `state`.
+    pub fn begin(&mut self, state: &[f64]) {
+        self.small.fill(0.0);
+        self.before.fill(0.0);
+        self.decay = 1.0;
+        for (x, (row, majorant)) in
+            state.chunks_exact(self.columns).zip(self.majorant.chunks_exact_mut(self.columns)).enumerate()
+        {
+            let from = if self.delta { 0 } else { x * self.columns };
+            let error = &self.error[from..from + self.columns];
+            for c in 0..self.columns {
+                majorant[c] = libm::fabs(row[c]) + error[c];
+                self.small[c] += majorant[c];
+                self.before[c] += majorant[c] * majorant[c];
+            }
+        }
+        self.before.iter_mut().for_each(|s| *s = libm::sqrt(*s));
+        self.norms.fill(0.0);
+    }
+
+    /// Passes a token: advances `state`, which is exact, and what it may be off. `vectors` receives `a`, `k`, `u` and is
+    /// `2 d_k + 2 d_v` long.
+    pub fn token(
+        &mut self,
+        head: &Head<'_>,
+        rates: &Rates,
+        token: usize,
+        state: &mut [f64],
+        vectors: &mut [f64],
+    ) -> Step {
+        let columns = self.columns;
+        let rows = state.len() / columns;
+        let (gates, rest) = vectors.split_at_mut(rows);
+        let (key, rest) = rest.split_at_mut(rows);
+        let (written, value) = rest.split_at_mut(columns);
+        let gate = head.gate(token);
+        for (x, a) in gates.iter_mut().enumerate() {
+            *a = match gate {
+                Gate::None => 1.0,
+                Gate::Head(_) if x > 0 => f64::NAN,
+                _ => libm::exp(head.logarithm(&gate, x)),
+            };
+        }
+        if let Gate::Head(_) = gate {
+            let first = gates[0];
+            gates.fill(first);
+        }
+        head.step(token, state, key, written);
+        // NaN stays the largest.
+        let most = gates.iter().fold(0.0, |most, a| if *a <= most { most } else { *a });
+        let squares: f64 = key.iter().map(|k| k * k).sum();
+        let beta = head.beta(token);
+        let turn = if self.delta { libm::fabs(1.0 - beta * squares) } else { 0.0 };
+        let turn = if turn <= 1.0 { 1.0 } else { turn };
+        let step = Step { gate: most, key: libm::sqrt(squares), beta: libm::fabs(beta), growth: most * turn };
+        self.decay *= most;
+        if most == 0.0 {
+            // The whole state was cleared by selection, and what it was off with it.
+            for what in [&mut *self.small, self.before, self.norms, self.error] {
+                what.fill(0.0);
+            }
+            self.decay = 0.0;
+        }
+
+        self.read.fill(0.0);
+        for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
+            // Cleared by selection.
+            if gates[x] == 0.0 {
+                row.fill(0.0);
+            }
+            let k = libm::fabs(key[x]);
+            for (m, read) in row.iter_mut().zip(&mut *self.read) {
+                *m *= gates[x];
+                *read += k * *m;
+            }
+        }
+        let growing = if most > 1.0 { most } else { 1.0 };
+        let wide = 1.0 + step.key;
+        if self.delta {
+            head.value(token, value);
+        }
+        for c in 0..columns {
+            let mut magnitude = libm::fabs(written[c]);
+            if self.delta {
+                let v = libm::fabs(value[c]);
+                let mut terms = step.beta * (v + self.read[c]);
+                if rates.factors {
+                    let source = step.beta * (v + step.key * self.decay * self.before[c]);
+                    let row = source + step.beta * step.key * most * self.norms[c];
+                    self.norms[c] = step.growth * self.norms[c] + step.key * source;
+                    // The computed inverse for the exact one: an eighth.
+                    terms += 1.125 * row;
+                    magnitude = magnitude.max(1.125 * row);
+                }
+                let floor = rates.floor * (1.0 + step.beta) * (2.0 + wide * growing * self.small[c]);
+                let own = rates.solve * terms + floor;
+                magnitude += step.beta * step.key * most * self.error[c] + own;
+                self.error[c] = step.growth * self.error[c] + step.key * own;
+            }
+            self.read[c] = magnitude;
+            self.small[c] = growing * self.small[c] + wide * magnitude;
+        }
+        // What is flushed in the state, and a gate that is: of each element, or of the whole column.
+        let lost = rates.lost;
+        for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
+            let k = libm::fabs(key[x]);
+            for (c, m) in row.iter_mut().enumerate() {
+                *m += k * self.read[c];
+                if !self.delta {
+                    let error = &mut self.error[x * columns + c];
+                    let kept = if gates[x] == 0.0 { 0.0 } else { *error * gates[x] };
+                    *error = kept + lost * (1.0 + *m + self.read[c]);
+                }
+            }
+        }
+        if self.delta {
+            let lost = lost * libm::sqrt(rows as f64);
+            self.error.iter_mut().zip(&*self.small).for_each(|(e, small)| *e += lost * (1.0 + small));
+        }
+        step
+    }
+
+    /// Ends a chunk: its terms are rounded into the state.
+    pub fn end(&mut self, rates: &Rates) {
+        if !self.delta {
+            self.error.iter_mut().zip(&*self.majorant).for_each(|(e, m)| *e += rates.state * m);
+            return;
+        }
+        self.read.fill(0.0);
+        for row in self.majorant.chunks_exact(self.columns) {
+            self.read.iter_mut().zip(row).for_each(|(sum, m)| *sum += m * m);
+        }
+        self.error.iter_mut().zip(&*self.read).for_each(|(e, sum)| *e += rates.state * libm::sqrt(*sum));
+    }
+
+    /// Adds the bounds of an answer whose query, with its scale, is `query`. `last` if the state is complete.
+    pub fn answer(&self, rates: &Rates, query: &[f64], to: &mut [f64], last: bool) {
+        let rate = if last { rates.read } else { rates.answer };
+        let norm = libm::sqrt(query.iter().map(|q| q * q).sum());
+        for (x, (q, row)) in query.iter().zip(self.majorant.chunks_exact(self.columns)).enumerate() {
+            let q = libm::fabs(*q);
+            for (c, (to, m)) in to.iter_mut().zip(row).enumerate() {
+                let error = if self.delta { 0.0 } else { self.error[x * self.columns + c] };
+                *to += q * (error + rate * m);
+            }
+        }
+        for (c, to) in to.iter_mut().enumerate() {
+            if self.delta {
+                *to += norm * self.error[c];
+            }
+            *to += rates.floor * (2.0 + (1.0 + norm) * self.small[c]);
+        }
+    }
+
+    /// The bound of every element of the state.
+    pub fn spread(&self, to: &mut [f64]) {
+        for row in to.chunks_exact_mut(self.error.len()) {
+            row.copy_from_slice(self.error);
+        }
+    }
+}

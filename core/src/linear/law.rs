@@ -1,0 +1,403 @@
+//! The affine law: what a token, or a run of tokens, does to a state, and how two runs follow one another.
+//!
+//! Every rule is `S_t = A_t S_{t−1} + b_t` with `S` and `b` of `[d_k, d_v]`, and the maps of adjacent runs compose to one of
+//! the same kind, the earlier first:
+//!
+//! ```text
+//! (A_1, b_1) ⊕ (A_2, b_2) = (A_2 A_1, A_2 b_1 + b_2)          identity (I, 0)
+//! ```
+//!
+//! That is associative and does not commute, so any scan of [`crate::scan`] gives the states of all tokens. An element is a
+//! stretch of f32 values in a workspace: first `A`, in one of the shapes of [`Transition`], then the rows of `b`.
+//!
+//! 1. **A zero that was a gate selects.** Where a gate cleared rows, a scalar or an element of a diagonal is zero, or a
+//!    column of a dense `A` is zero from top to bottom. What such a zero would multiply is left out, so that a NaN does not
+//!    outlive the gate that clears it.
+//! 2. **Ranks add.** `(I − W_2ᵀ K_2)(I − W_1ᵀ K_1) = I − W_1ᵀ K_1 − W_2ᵀ (K_2 − K_2 W_1ᵀ K_1)`: the rows of both, of which
+//!    the later keys are corrected. Once the rows of `W` and `K` together would outnumber those of the matrix, the product is
+//!    dense.
+//! 3. **States vanish before they are subnormal.** An element of `b` below the smallest normal number is zero.
+
+use super::problem::Problem;
+use super::rule::Gates;
+use crate::scan::Slots;
+
+/// The shape of the matrix `A`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transition {
+    /// One number that multiplies the whole state.
+    Scalar,
+    /// One number for each row of the state.
+    Diagonal,
+    /// `[d_k, d_k]`.
+    Dense,
+    /// The identity minus `Wᵀ K`, `[rank, d_k]` each, up to half of `d_k` rows; dense beyond.
+    LowRank,
+}
+
+/// The shape of elements: of their `A`, and of the states that they map, `[rows, columns]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affine {
+    /// Shape of `A`.
+    pub transition: Transition,
+    /// Rows of a state, `d_k`.
+    pub rows: usize,
+    /// Columns of a state, `d_v`.
+    pub columns: usize,
+}
+
+/// What a low rank has in the place of its rank once it is dense.
+const DENSE: f32 = -1.0;
+
+/// `x`, or zero below the smallest normal number. NaN stays.
+#[inline(always)]
+pub(super) fn settled(x: f32) -> f32 {
+    if x.abs() < f32::MIN_POSITIVE { 0.0 } else { x }
+}
+
+impl Affine {
+    /// The elements to which runs of tokens of `problem` fold: scalar or diagonal where gates alone multiply the state,
+    /// dense for the delta rules.
+    #[must_use]
+    pub fn of(problem: &Problem) -> Affine {
+        let transition = match (problem.rule().is_delta(), problem.gates()) {
+            (true, _) => Transition::Dense,
+            (false, Gates::PerDim) => Transition::Diagonal,
+            (false, Gates::None | Gates::PerHead) => Transition::Scalar,
+        };
+        Affine { transition, rows: problem.key_dim(), columns: problem.value_dim() }
+    }
+
+    /// Number of values of `A`. Saturates.
+    #[must_use]
+    pub const fn transition_len(&self) -> usize {
+        match self.transition {
+            Transition::Scalar => 1,
+            Transition::Diagonal => self.rows,
+            Transition::Dense => self.rows.saturating_mul(self.rows),
+            Transition::LowRank => self.rows.saturating_mul(self.rows).saturating_add(1),
+        }
+    }
+
+    /// Number of values of an element. Saturates.
+    #[must_use]
+    pub const fn element_len(&self) -> usize {
+        self.transition_len().saturating_add(self.rows.saturating_mul(self.columns))
+    }
+
+    /// Number of spare values that [`Affine::combine`] needs. Saturates.
+    #[must_use]
+    pub const fn spare_len(&self) -> usize {
+        let row = if self.rows > self.columns { self.rows } else { self.columns };
+        match self.transition {
+            Transition::Scalar | Transition::Diagonal => 0,
+            Transition::Dense => row.saturating_add(self.rows),
+            Transition::LowRank => {
+                row.saturating_add(self.rows).saturating_add(self.rows.saturating_mul(self.rows))
+            }
+        }
+    }
+
+    /// Rows of `W` up to which an element keeps its low rank.
+    const fn most_rank(&self) -> usize {
+        self.rows / 2
+    }
+
+    /// Makes `element` the identity `(I, 0)`.
+    pub fn identity(&self, element: &mut [f32]) {
+        let (a, b) = element.split_at_mut(self.transition_len());
+        b.fill(0.0);
+        match self.transition {
+            Transition::Scalar | Transition::Diagonal => a.fill(1.0),
+            Transition::LowRank => a.fill(0.0),
+            Transition::Dense => {
+                a.fill(0.0);
+                a.iter_mut().step_by(self.rows + 1).for_each(|a| *a = 1.0);
+            }
+        }
+    }
+
+    /// Makes `element` that of one token. `gates` holds one factor, or one for each row, or none; a low rank takes none.
+    /// Without `beta` it is `(diag(a), k vᵀ)`; with it, `((I − β k kᵀ) diag(a), β k vᵀ)`, which a scalar or a diagonal cannot
+    /// hold.
+    pub fn token(&self, element: &mut [f32], gates: &[f32], beta: Option<f32>, key: &[f32], value: &[f32]) {
+        let (a, b) = element.split_at_mut(self.transition_len());
+        let gate = |x: usize| match gates {
+            [] => 1.0,
+            [one] => *one,
+            each => each[x],
+        };
+        let rate = beta.unwrap_or(1.0);
+        for (row, k) in b.chunks_exact_mut(self.columns).zip(key) {
+            let k = rate * k;
+            row.iter_mut().zip(value).for_each(|(b, v)| *b = settled(k * v));
+        }
+        match self.transition {
+            Transition::Scalar => a[0] = gate(0),
+            Transition::Diagonal => a.iter_mut().enumerate().for_each(|(x, a)| *a = gate(x)),
+            Transition::Dense => {
+                let rate = beta.unwrap_or(0.0);
+                for (y, row) in a.chunks_exact_mut(self.rows).enumerate() {
+                    let k = rate * key[y];
+                    for (x, a) in row.iter_mut().enumerate() {
+                        let one = f32::from(u8::from(x == y));
+                        let gate = gate(x);
+                        *a = if gate == 0.0 { 0.0 } else { (one - k * key[x]) * gate };
+                    }
+                }
+            }
+            Transition::LowRank => {
+                let rate = beta.unwrap_or(0.0);
+                let (w, k) = a[1..].split_at_mut(self.most_rank() * self.rows);
+                if w.is_empty() {
+                    // A state of one row, whose matrix is one number.
+                    (a[0], a[1]) = (DENSE, 1.0 - rate * key[0] * key[0]);
+                    return;
+                }
+                k[..self.rows].copy_from_slice(key);
+                w.iter_mut().zip(key).for_each(|(w, k)| *w = rate * k);
+                a[0] = 1.0;
+            }
+        }
+    }
+
+    /// `at ← before ⊕ at`. `spare` has [`Affine::spare_len`] values.
+    pub fn combine(&self, before: &[f32], at: &mut [f32], spare: &mut [f32]) {
+        let (a1, b1) = before.split_at(self.transition_len());
+        let (a2, b2) = at.split_at_mut(self.transition_len());
+        self.map(a2, b1, b2, spare);
+        match self.transition {
+            Transition::Scalar | Transition::Diagonal => {
+                for (a2, a1) in a2.iter_mut().zip(a1) {
+                    *a2 = if *a2 == 0.0 { 0.0 } else { *a2 * a1 };
+                }
+            }
+            Transition::Dense => product(self.rows, a1, a2, spare),
+            Transition::LowRank => self.join(a1, a2, spare),
+        }
+    }
+
+    /// `b ← A state + b`, where `element` is `(A, b)`: its `b` becomes the state behind it.
+    pub fn apply(&self, element: &mut [f32], state: &[f32], spare: &mut [f32]) {
+        let (a, b) = element.split_at_mut(self.transition_len());
+        self.map(a, state, b, spare);
+    }
+
+    /// `b2 ← A b1 + b2`.
+    fn map(&self, a: &[f32], b1: &[f32], b2: &mut [f32], spare: &mut [f32]) {
+        let columns = self.columns;
+        match self.transition {
+            Transition::Scalar | Transition::Diagonal => {
+                for (x, (b2, b1)) in b2.chunks_exact_mut(columns).zip(b1.chunks_exact(columns)).enumerate() {
+                    let a = if a.len() == 1 { a[0] } else { a[x] };
+                    if a != 0.0 {
+                        b2.iter_mut().zip(b1).for_each(|(b2, b1)| *b2 = settled(a * b1 + *b2));
+                    }
+                }
+            }
+            Transition::Dense => dense_map(self.rows, columns, a, b1, b2, spare),
+            Transition::LowRank if a[0] == DENSE => dense_map(self.rows, columns, &a[1..], b1, b2, spare),
+            Transition::LowRank => {
+                let (w, k) = self.factors(a);
+                for (b2, b1) in b2.iter_mut().zip(b1) {
+                    *b2 += b1;
+                }
+                let sum = &mut spare[..columns];
+                for (w, k) in w.chunks_exact(self.rows).zip(k.chunks_exact(self.rows)) {
+                    sum.fill(0.0);
+                    for (k, b1) in k.iter().zip(b1.chunks_exact(columns)) {
+                        sum.iter_mut().zip(b1).for_each(|(sum, b1)| *sum += k * b1);
+                    }
+                    for (w, b2) in w.iter().zip(b2.chunks_exact_mut(columns)) {
+                        b2.iter_mut().zip(&*sum).for_each(|(b2, sum)| *b2 -= w * sum);
+                    }
+                }
+                b2.iter_mut().for_each(|b2| *b2 = settled(*b2));
+            }
+        }
+    }
+
+    /// `W` and `K` of an element of low rank.
+    fn factors<'a>(&self, a: &'a [f32]) -> (&'a [f32], &'a [f32]) {
+        let values = a[0] as usize * self.rows;
+        let (w, k) = a[1..].split_at(self.most_rank() * self.rows);
+        (&w[..values], &k[..values])
+    }
+
+    /// `a2 ← A_2 A_1` of elements of low rank.
+    fn join(&self, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
+        let (d, most) = (self.rows, self.most_rank());
+        let earlier = (a1[0] != DENSE).then(|| self.factors(a1));
+        let ranks = earlier.map(|(w, _)| [w.len() / d, a2[0] as usize]);
+        if let (Some([r1, r2]), Some((w1, k1))) = (ranks, earlier)
+            && a2[0] != DENSE
+            && r1 + r2 <= most
+        {
+            a2[0] = (r1 + r2) as f32;
+            let (w2, k2) = a2[1..].split_at_mut(most * d);
+            for k in k2[..r2 * d].chunks_exact_mut(d) {
+                subtract_projection(k, w1, k1, spare);
+            }
+            w2[r2 * d..(r1 + r2) * d].copy_from_slice(w1);
+            k2[r2 * d..(r1 + r2) * d].copy_from_slice(k1);
+            return;
+        }
+        let (matrix, spare) = spare.split_at_mut(d * d);
+        if a2[0] != DENSE {
+            let (w, k) = self.factors(a2);
+            matrix.fill(0.0);
+            matrix.iter_mut().step_by(d + 1).for_each(|a| *a = 1.0);
+            for (w, k) in w.chunks_exact(d).zip(k.chunks_exact(d)) {
+                for (row, w) in matrix.chunks_exact_mut(d).zip(w) {
+                    row.iter_mut().zip(k).for_each(|(a, k)| *a -= w * k);
+                }
+            }
+            a2[0] = DENSE;
+            a2[1..].copy_from_slice(matrix);
+        }
+        match earlier {
+            Some((w1, k1)) => {
+                for row in a2[1..].chunks_exact_mut(d) {
+                    subtract_projection(row, w1, k1, spare);
+                }
+            }
+            None => product(d, &a1[1..], &mut a2[1..], spare),
+        }
+    }
+}
+
+/// `x ← x − (x Wᵀ) K`.
+fn subtract_projection(x: &mut [f32], w: &[f32], k: &[f32], spare: &mut [f32]) {
+    let d = x.len();
+    for (dot, w) in spare.iter_mut().zip(w.chunks_exact(d)) {
+        *dot = x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w);
+    }
+    for (dot, k) in spare.iter().zip(k.chunks_exact(d)) {
+        x.iter_mut().zip(k).for_each(|(x, k)| *x -= dot * k);
+    }
+}
+
+/// Notes which columns of a matrix are zero from top to bottom, as ones among zeros, and returns the notes and what is left
+/// of `spare`.
+fn cleared<'a>(d: usize, a: &[f32], spare: &'a mut [f32]) -> (&'a [f32], &'a mut [f32]) {
+    let (zeros, rest) = spare.split_at_mut(d);
+    zeros.fill(1.0);
+    for row in a.chunks_exact(d) {
+        zeros.iter_mut().zip(row).filter(|(_, a)| **a != 0.0).for_each(|(zero, _)| *zero = 0.0);
+    }
+    (zeros, rest)
+}
+
+/// `sum ← Σ_x a_x m_x` over the rows `m_x` of a matrix, without those that are cleared.
+fn combined(sum: &mut [f32], a: &[f32], zeros: &[f32], matrix: &[f32]) {
+    sum.fill(0.0);
+    for ((a, zero), row) in a.iter().zip(zeros).zip(matrix.chunks_exact(sum.len())) {
+        if *zero == 0.0 {
+            sum.iter_mut().zip(row).for_each(|(sum, m)| *sum += a * m);
+        }
+    }
+}
+
+/// `a2 ← A_2 A_1`, row by row.
+fn product(d: usize, a1: &[f32], a2: &mut [f32], spare: &mut [f32]) {
+    let (zeros, spare) = cleared(d, a2, spare);
+    let sum = &mut spare[..d];
+    for row in a2.chunks_exact_mut(d) {
+        combined(sum, row, zeros, a1);
+        row.copy_from_slice(sum);
+    }
+}
+
+/// `b2 ← A b1 + b2` with a dense `A`.
+fn dense_map(d: usize, columns: usize, a: &[f32], b1: &[f32], b2: &mut [f32], spare: &mut [f32]) {
+    let (zeros, spare) = cleared(d, a, spare);
+    let sum = &mut spare[..columns];
+    for (row, b2) in a.chunks_exact(d).zip(b2.chunks_exact_mut(columns)) {
+        combined(sum, row, zeros, b1);
+        b2.iter_mut().zip(&*sum).for_each(|(b2, sum)| *b2 = settled(*sum + *b2));
+    }
+}
+
+/// Elements of the affine law in a workspace, as the slots of a scan.
+#[derive(Debug)]
+pub struct AffineSlots<'a> {
+    law: Affine,
+    elements: usize,
+    places: &'a mut [f32],
+    spare: &'a mut [f32],
+}
+
+impl<'a> AffineSlots<'a> {
+    /// Number of values that `elements` elements and `scratch` further places need. Saturates.
+    #[must_use]
+    pub const fn workspace_len(law: &Affine, elements: usize, scratch: usize) -> usize {
+        law.element_len().saturating_mul(elements.saturating_add(scratch)).saturating_add(law.spare_len())
+    }
+
+    /// Slots for `elements` elements. What `workspace` holds beyond them and the spare values is scratch. `None` if it is
+    /// shorter than they are together.
+    #[must_use]
+    pub fn new(law: Affine, elements: usize, workspace: &'a mut [f32]) -> Option<AffineSlots<'a>> {
+        let (spare, places) = workspace.split_at_mut_checked(law.spare_len())?;
+        (places.len() / law.element_len() >= elements).then_some(AffineSlots { law, elements, places, spare })
+    }
+
+    /// The element in a place.
+    ///
+    /// # Panics
+    /// Panics if there is no such place.
+    pub fn element(&mut self, at: usize) -> &mut [f32] {
+        let len = self.law.element_len();
+        &mut self.places[at * len..(at + 1) * len]
+    }
+
+    /// The `b` of the element in a place becomes the state behind it, `A state + b`.
+    ///
+    /// # Panics
+    /// Panics if there is no such place, or if `state` has other than `rows · columns` values.
+    pub fn apply(&mut self, at: usize, state: &[f32]) {
+        let len = self.law.element_len();
+        self.law.apply(&mut self.places[at * len..(at + 1) * len], state, self.spare);
+    }
+
+    /// Two different places, in this order.
+    fn two(&mut self, a: usize, b: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
+        let len = self.law.element_len();
+        let (low, high) = self.places.split_at_mut(a.max(b) * len);
+        let (low, high) = (&mut low[a.min(b) * len..(a.min(b) + 1) * len], &mut high[..len]);
+        if a < b { (low, high, self.spare) } else { (high, low, self.spare) }
+    }
+}
+
+impl Slots for AffineSlots<'_> {
+    fn len(&self) -> usize {
+        self.elements
+    }
+
+    fn scratch(&self) -> usize {
+        self.places.len() / self.law.element_len() - self.elements
+    }
+
+    fn identity(&mut self, at: usize) {
+        let law = self.law;
+        law.identity(self.element(at));
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        let law = self.law;
+        let (before, at, spare) = self.two(before, at);
+        law.combine(before, at, spare);
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        let len = self.law.element_len();
+        self.places.copy_within(from * len..(from + 1) * len, to * len);
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        if a != b {
+            let (a, b, _) = self.two(a, b);
+            a.swap_with_slice(b);
+        }
+    }
+}

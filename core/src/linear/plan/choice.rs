@@ -1,0 +1,169 @@
+//! The result of the CPU chooser.
+
+use super::kernel::KernelSpec;
+use super::strips::Strips;
+use crate::dtype::DType;
+use crate::linear::bound::{Executed, Solve};
+use crate::linear::{Direction, Form, Gates, Problem, Rule};
+use crate::workers::worthwhile;
+use core::ops::Range;
+
+/// Base-2 logarithm of the largest product of gates by which a kernel holds a state divided.
+const SEGMENT: f64 = 40.0;
+
+/// Which tensors the kernel cannot read or write where they are, and are copied block by block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Staged {
+    /// Queries and keys: converted, padded or made unit vectors.
+    pub rows: bool,
+    /// Values and outputs: converted, or padded to whole vectors.
+    pub columns: bool,
+    /// Decays.
+    pub decay: bool,
+    /// Rates.
+    pub beta: bool,
+}
+
+/// Everything that is decided before pointers are known.
+///
+/// Of all this, `kernel`, `form`, `chunk`, `pass` and `parts` can change a bit of the answer. They depend on the rule, the
+/// sizes of a head, the tokens and the options, never on the batch, the number of heads or workers. A stream that is cut at
+/// multiples of `chunk` tokens, counted from the start of each sequence, keeps its bits, but in [`Form::Scan`] and
+/// [`Form::Parallel`], whose parts are cut by the length.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The kernel.
+    pub kernel: KernelSpec,
+    /// The rule.
+    pub rule: Rule,
+    /// What gates multiply.
+    pub gates: Gates,
+    /// The order in which tokens pass the state.
+    pub direction: Direction,
+    /// The order of operations.
+    pub form: Form,
+    /// Tokens of a chunk, by which each sequence is cut: the state is complete at its end.
+    pub chunk: usize,
+    /// Tokens that pass the state together: they meet each other in products of queries and keys, and in those of keys.
+    pub pass: usize,
+    /// Most parts into which a sequence is divided; 1 but for [`Form::Scan`].
+    pub parts: usize,
+    /// Strips of columns of a state.
+    pub strips: Strips,
+    /// Groups into which the strips of a state are divided, each a task of its own.
+    pub groups: usize,
+    /// Chunks whose states exist at once in [`Form::Chunk`]; zero in the others.
+    pub boundaries: usize,
+    /// Heads whose parts exist at once in [`Form::Scan`]; zero in the others.
+    pub resident: usize,
+    /// Number of workers.
+    pub workers: usize,
+    /// Multiply-adds that make a worker worth waking; zero if all workers take part whatever the work.
+    pub work_per_worker: f64,
+    /// Head size of queries and keys, rounded up to a multiple of four: the rows of a state.
+    pub rows: usize,
+    /// Head size of values: the columns of a state.
+    pub columns: usize,
+    /// Output heads that read a state.
+    pub readers: usize,
+    /// What is copied block by block.
+    pub staged: Staged,
+    /// Whether outputs are summed up in f32 numbers of the workspace before they are rounded: those of both passes of a
+    /// bidirectional problem whose outputs are staged.
+    pub sums: bool,
+    /// Number of sequences, of states of a sequence, of tokens of the longest sequence, and rows of the outputs.
+    pub extent: [usize; 4],
+}
+
+impl Choice {
+    /// Number of strips of a state.
+    #[must_use]
+    pub const fn strip_count(&self) -> usize {
+        self.strips.count(self.columns)
+    }
+
+    /// The strips of a group.
+    #[must_use]
+    pub const fn group(&self, index: usize) -> Range<usize> {
+        let (count, groups) = (self.strip_count(), if self.groups == 0 { 1 } else { self.groups });
+        index * count / groups..(index + 1) * count / groups
+    }
+
+    /// Columns of the widest group, with padding.
+    #[must_use]
+    pub fn group_columns(&self) -> usize {
+        (0..self.groups).map(|g| self.strips.columns(self.columns, &self.group(g)).len()).max().unwrap_or(0)
+    }
+
+    /// Tokens of a part of a sequence of `tokens` tokens: whole chunks.
+    #[must_use]
+    pub const fn part(&self, tokens: usize) -> usize {
+        let parts = if self.parts == 0 { 1 } else { self.parts };
+        let part = tokens.div_ceil(parts).next_multiple_of(self.chunk);
+        if part == 0 { self.chunk } else { part }
+    }
+
+    /// Number of parts of a sequence of `tokens` tokens, at least one.
+    #[must_use]
+    pub const fn parts_of(&self, tokens: usize) -> usize {
+        let parts = tokens.div_ceil(self.part(tokens));
+        if parts == 0 { 1 } else { parts }
+    }
+
+    /// Number of workers for a call with `tokens` tokens, counted once for each state: at most those of the plan. No bit of
+    /// the answer depends on it.
+    #[must_use]
+    pub fn workers_for(&self, tokens: f64) -> usize {
+        worthwhile(tokens * self.work_of_token(), self.work_per_worker, self.workers)
+    }
+
+    /// Multiply-adds of a token and state, about.
+    #[must_use]
+    pub fn work_of_token(&self) -> f64 {
+        let (rows, columns) = (self.rows as f64, self.columns as f64);
+        let reads = self.readers as f64 + if self.rule.is_delta() { 2.0 } else { 1.0 };
+        let meets = self.pass as f64 / 2.0 * (rows + columns) * (reads - 1.0);
+        reads * rows * columns + if self.pass > self.kernel.tokens { meets } else { 0.0 }
+    }
+
+    /// What a run executes of a sequence of `tokens` tokens, for its error bound.
+    ///
+    /// The state is multiplied by its gates at the ends of chunks, or oftener; in between it is held divided by their product.
+    /// So a chunk is what meets a state at once, however few tokens pass together, and two exponentials stand between a
+    /// value and an answer.
+    #[must_use]
+    pub fn executed(&self, problem: &Problem, tokens: usize) -> Executed {
+        let unit = DType::F32.unit_roundoff();
+        // A unit vector is rounded once; what its factor lacks is f64's.
+        let key = if problem.spec().normalize.is_some() { unit * (1.0 + 1e-6) } else { 0.0 };
+        let round = if self.kernel.fused { 0 } else { 1 };
+        Executed {
+            form: self.form,
+            chunk: self.chunk,
+            part: self.part(tokens),
+            exp_relative: self.kernel.exp_relative,
+            // The scale is in the factor of an answer.
+            query_relative: key + 2.0 * unit,
+            key_relative: key,
+            // One chain over the dims, from a tiny number that is taken away again.
+            dims: self.rows + round + 1,
+            // A value times its factor, one chain over the tokens, the state times the factor of a chunk.
+            tokens: self.chunk + round + 3,
+            solve: Solve::Rows,
+            factored: SEGMENT,
+        }
+    }
+
+    /// What is copied block by block for a problem.
+    pub(super) fn staged_of(problem: &Problem, lanes: usize) -> Staged {
+        let spec = problem.spec();
+        let (dtype, gate_dtype) = (spec.dtype != DType::F32, spec.gate_dtype != DType::F32);
+        let padded = !problem.key_dim().is_multiple_of(4);
+        Staged {
+            rows: dtype || padded || spec.normalize.is_some(),
+            columns: dtype || !problem.value_dim().is_multiple_of(lanes),
+            decay: gate_dtype || (padded && problem.gates() == Gates::PerDim),
+            beta: gate_dtype,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The CPU chooser: from a problem, a device and options to everything that a run does not decide.
+//!
+//! It is a pure function. What it weighs:
+//!
+//! 1. *The form depends on the head, never on the batch or the workers.* Forms add in different orders, so the form decides
+//!    bits. On a CPU the costs of a token do not grow with the tokens, but in [`Form::Parallel`]: the recurrence has the
+//!    fewest operations and moves the state once for every [`KernelSpec::tokens`] tokens; chunks of more tokens move it less
+//!    often and pay for the products of tokens with one another. Which is faster depends on the size of the state, as
+//!    [`LinearCrossovers`](crate::profile::LinearCrossovers) of the device say.
+//! 2. *Columns are what workers share.* The columns of a state do not know of each other in any rule, so strips of them are
+//!    tasks wherever heads and sequences are fewer than a few for each worker, and no bit changes. [`Form::Scan`] divides the
+//!    tokens too, but computes half as much again, or twice as much for a delta rule, and its bits depend on the parts. So
+//!    it is chosen on request alone.
+//! 3. *Tensors are copied only where the kernel cannot read them in place*: rows of 16-bit types, of head sizes that are no
+//!    multiple of four (queries, keys) or of a vector (values, outputs), and those that become unit vectors.
+//! 4. *A budget is a hard limit.* Fewer heads have their parts at once, fewer chunks their states, then workers are removed
+//!    one by one. None of this changes a bit. If nothing is left to give up, the error reports the bytes of the smallest
+//!    workspace.
+
+use super::choice::Choice;
+use super::kernel::KernelSpec;
+use super::layout::{Layout, Rooms};
+use super::options::{CHUNK_STEP, ChooseError, MOST_CHUNK, MOST_PARTS, Options};
+use super::strips::Strips;
+use crate::linear::{Direction, Form, Problem};
+use crate::profile::DeviceProfile;
+use crate::workers::{WORK_PER_LANE, worthwhile};
+
+/// Tokens between two cuts, where the tokens that pass together are fewer.
+const CUT: usize = 64;
+
+/// Tokens of a part for each of which a scan is divided once more, up to [`PARTS`] parts.
+const TOKENS_OF_PART: usize = 512;
+
+/// Most parts of a scan that the options leave to the chooser.
+const PARTS: usize = 16;
+
+/// Chunks whose states exist at once.
+const BOUNDARIES: usize = 16;
+
+/// Tasks for each worker, so that the last ones do not leave the others idle for long.
+const TASKS_PER_WORKER: usize = 4;
+
+/// Chooses how `problem` is computed with `kernel` on `device`, and lays out the workspace. `rooms` returns what the
+/// kernel needs for a choice.
+///
+/// # Errors
+/// Returns an error if an option is out of bounds or not the form's, if the size of the workspace overflows, or if even the
+/// smallest one exceeds the budget.
+pub fn choose(
+    problem: &Problem,
+    kernel: &KernelSpec,
+    device: &DeviceProfile,
+    options: &Options,
+    rooms: impl Fn(&Choice) -> Rooms,
+) -> Result<(Choice, Layout), ChooseError> {
+    let (form, chunk, pass) = form_of(problem, kernel, device, options)?;
+    let parts = match (form, options.parts) {
+        (Form::Scan, Some(parts)) => parts,
+        (Form::Scan, None) => (problem.tokens() / TOKENS_OF_PART).clamp(2, PARTS),
+        _ => 1,
+    };
+    let (sequences, states) = (problem.sequences(), problem.state_heads());
+    let heads = sequences.saturating_mul(states).max(1);
+    let staged = Choice::staged_of(problem, kernel.lanes);
+    let direction = problem.spec().direction;
+    let columns = problem.value_dim();
+    let wide = Strips::new(kernel.columns, kernel.lanes);
+    let mut choice = Choice {
+        kernel: *kernel,
+        rule: problem.rule(),
+        gates: problem.gates(),
+        direction,
+        form,
+        chunk,
+        pass,
+        parts,
+        strips: wide,
+        groups: 1,
+        boundaries: if form == Form::Chunk {
+            problem.tokens().div_ceil(chunk).clamp(1, BOUNDARIES)
+        } else {
+            0
+        },
+        resident: if form == Form::Scan { heads } else { 0 },
+        workers: 1,
+        work_per_worker: if options.all_workers { 0.0 } else { WORK_PER_LANE * kernel.lanes as f64 },
+        rows: problem.key_dim().next_multiple_of(4),
+        columns,
+        readers: problem.readers(0).1,
+        staged,
+        sums: direction == Direction::Bidirectional && staged.columns,
+        extent: [sequences, states, problem.tokens(), {
+            let output = &problem.spec().output;
+            output.batch().saturating_mul(output.heads()).saturating_mul(output.tokens())
+        }],
+    };
+    let tokens = match problem.spec().packed {
+        Some(_) => states as f64 * problem.tokens() as f64,
+        None => heads as f64 * problem.tokens() as f64,
+    };
+    let most = heads.saturating_mul(match form {
+        Form::Scan => parts,
+        _ => Strips::new(kernel.lanes, kernel.lanes).count(columns),
+    });
+    let wanted = worthwhile(
+        tokens * choice.work_of_token(),
+        choice.work_per_worker,
+        options.workers.clamp(1, most.max(1)),
+    );
+    choice.workers = wanted;
+    if form != Form::Scan && wanted > 1 {
+        // Narrow strips where wide ones are fewer than the workers.
+        if heads.saturating_mul(wide.count(columns)) < wanted {
+            choice.strips = Strips::new(kernel.lanes, kernel.lanes);
+        }
+        let groups = wanted.saturating_mul(TASKS_PER_WORKER).div_ceil(heads);
+        choice.groups = groups.clamp(1, choice.strip_count().max(1));
+    }
+    loop {
+        let layout = Layout::of(&choice, rooms(&choice)).ok_or(ChooseError::Memory { needed: usize::MAX })?;
+        match options.budget {
+            Some(budget) if layout.bytes() > budget => {
+                if choice.resident > choice.workers {
+                    choice.resident = choice.resident.div_ceil(2).max(choice.workers);
+                } else if choice.boundaries > 1 {
+                    choice.boundaries = choice.boundaries.div_ceil(2);
+                } else if choice.workers > 1 {
+                    choice.workers -= 1;
+                } else if choice.resident > 1 {
+                    choice.resident = 1;
+                } else {
+                    let transitions = layout.element.transition.len.saturating_mul(choice.parts * 4);
+                    return Err(ChooseError::Budget { needed: layout.bytes(), budget, transitions });
+                }
+            }
+            _ => return Ok((choice, layout)),
+        }
+    }
+}
+
+/// The form, the tokens of a chunk, and those that pass the state together.
+fn form_of(
+    problem: &Problem,
+    kernel: &KernelSpec,
+    device: &DeviceProfile,
+    options: &Options,
+) -> Result<(Form, usize, usize), ChooseError> {
+    if let Some(found) = options.chunk
+        && !(found.is_multiple_of(CHUNK_STEP) && (CHUNK_STEP..=MOST_CHUNK).contains(&found))
+    {
+        return Err(ChooseError::Chunk { found });
+    }
+    if let Some(found) = options.parts
+        && !(2..=MOST_PARTS).contains(&found)
+    {
+        return Err(ChooseError::Parts { found });
+    }
+    // The fastest of those whose costs do not grow with the tokens.
+    let from = device.linear.chunks(problem.rule(), problem.gates());
+    let preferred = match problem.key_dim() >= from.head_size {
+        true => (Form::FusedChunk, CUT.next_multiple_of(from.pass), from.pass),
+        false => (Form::Recurrent, CUT, kernel.tokens),
+    };
+    let form = match (options.form, options.parts, options.chunk) {
+        (Some(form), _, _) => form,
+        (None, Some(_), _) => Form::Scan,
+        (None, None, Some(_)) => Form::FusedChunk,
+        (None, None, None) => preferred.0,
+    };
+    let refused = |option, allowed| Err(ChooseError::Option { option, form, allowed });
+    match form {
+        Form::Recurrent | Form::Parallel if options.chunk.is_some() => {
+            return refused("chunk", "chunk, fused-chunk or scan");
+        }
+        Form::Scan => {}
+        _ if options.parts.is_some() => return refused("parts", "scan"),
+        _ => {}
+    }
+    let asked = options.chunk.map(|chunk| (chunk, chunk));
+    let (chunk, pass) = match form {
+        Form::Recurrent => (CUT, kernel.tokens),
+        Form::Chunk | Form::FusedChunk => asked.unwrap_or((CUT.next_multiple_of(from.pass), from.pass)),
+        Form::Scan => asked.unwrap_or((preferred.1, preferred.2)),
+        Form::Parallel => (problem.tokens().max(1), problem.tokens().max(1)),
+    };
+    Ok((form, chunk, pass))
+}

@@ -1,0 +1,22 @@
+//! A CPU micro-kernel as the chooser and the error bound see it.
+
+use crate::profile::InstructionSet;
+
+/// A CPU micro-kernel of linear attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelSpec {
+    /// Name of the kernel: the tile of tokens and columns, the instruction set.
+    pub name: &'static str,
+    /// The instruction set that it requires.
+    pub set: InstructionSet,
+    /// Values of a vector, which are the columns of its narrowest strip.
+    pub lanes: usize,
+    /// Columns of its widest strip.
+    pub columns: usize,
+    /// Tokens that pass the state together in the recurrence.
+    pub tokens: usize,
+    /// Largest relative error of the exponentials of sums of gates.
+    pub exp_relative: f64,
+    /// Whether a multiply-add rounds once (fused).
+    pub fused: bool,
+}

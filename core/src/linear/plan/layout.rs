@@ -1,0 +1,141 @@
+//! The layout of a CPU workspace of linear attention: one function both measures it and places its regions.
+
+use super::choice::Choice;
+use crate::linear::problem::Sequence;
+use crate::linear::{Direction, Form, Gates};
+use crate::room::{Cursor, LINE, Span};
+use core::mem::size_of;
+
+/// f32 values of memory in which a kernel works, for a choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rooms {
+    /// For the tokens of a chunk.
+    pub head: usize,
+    /// For a strip.
+    pub strip: usize,
+}
+
+/// The regions of a worker, relative to its start, in f32 values. Strips of a state lie one after the other,
+/// `[rows][columns of the strip]` each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerSpans {
+    /// Queries of a chunk, `[readers][chunk][rows]`.
+    pub queries: Span,
+    /// Keys of a chunk, `[chunk][rows]`.
+    pub keys: Span,
+    /// Values of a chunk, `[chunk][columns of a group]`.
+    pub values: Span,
+    /// Decays of a chunk, `[chunk]` or `[chunk][rows]`.
+    pub decay: Span,
+    /// Rates of a chunk, `[chunk]`.
+    pub beta: Span,
+    /// Outputs of a chunk, `[readers][chunk][columns of a group]`.
+    pub outputs: Span,
+    /// The state of a group.
+    pub state: Span,
+    /// States of a group before chunks, one after the other.
+    pub boundaries: Span,
+    /// Where the kernel prepares a chunk.
+    pub head: Span,
+    /// Where the kernel works on a strip.
+    pub strip: Span,
+    /// A transition by rows, `[rows][rows]`.
+    pub transition: Span,
+    /// A strip that a transition multiplies.
+    pub before: Span,
+}
+
+/// Where a part of a sequence has its affine map `S ↦ A S + b`, relative to its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Element {
+    /// `b`, in strips of columns.
+    pub state: Span,
+    /// `A`: of a delta rule `[rows, rows]` in strips of columns. Of the other gated rules a strip whose first column is the
+    /// product of gates, and whose second is NaN unless a gate cleared the row. Empty without gates.
+    pub transition: Span,
+    /// Distance from one part to the next.
+    pub stride: usize,
+}
+
+/// The layout of a workspace: a region per worker, then what all share. Offsets are in f32 values. Every region starts on a
+/// 64-byte boundary if the workspace does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// The regions of a worker.
+    pub worker: WorkerSpans,
+    /// Distance from one worker to the next.
+    pub worker_stride: usize,
+    /// Affine maps, `[resident heads][parts]`.
+    pub elements: Span,
+    /// The regions of an affine map.
+    pub element: Element,
+    /// Outputs before they are rounded, `[rows of the outputs][columns of all strips]`.
+    pub sums: Span,
+    /// Number of f32 values in total, without those for alignment.
+    pub total: usize,
+    /// Bytes of the table of sequences.
+    pub tables: usize,
+}
+
+impl Layout {
+    /// Lays out the workspace of a choice. Returns `None` if its size overflows.
+    #[must_use]
+    pub fn of(c: &Choice, rooms: Rooms) -> Option<Layout> {
+        let optional = |needed: bool, n: usize| if needed { n } else { 0 };
+        let (group, whole) = (c.group_columns(), c.strips.padded(c.columns));
+        let reads = c.direction == Direction::NonCausal;
+        let scan = c.form == Form::Scan;
+        let delta = c.rule.is_delta();
+        // Outputs that are summed up in the shared region are not in the worker's.
+        let outputs = optional(c.staged.columns && !c.sums, c.readers);
+        let mut at = Cursor::default();
+        let worker = WorkerSpans {
+            queries: at.take(&[optional(c.staged.rows, c.readers), c.chunk, c.rows]),
+            keys: at.take(&[optional(c.staged.rows, c.chunk), c.rows]),
+            values: at.take(&[optional(c.staged.columns, c.chunk), group]),
+            decay: at.take(&[
+                optional(c.staged.decay, c.chunk),
+                if c.gates == Gates::PerDim { c.rows } else { 1 },
+            ]),
+            beta: at.take(&[optional(c.staged.beta, c.chunk)]),
+            outputs: at.take(&[outputs, c.chunk, group]),
+            state: at.take(&[c.rows, group]),
+            boundaries: at.take(&[optional(!reads, c.boundaries), c.rows, group]),
+            head: at.take(&[rooms.head]),
+            strip: at.take(&[rooms.strip]),
+            transition: at.take(&[optional(scan && delta, c.rows), c.rows]),
+            before: at.take(&[optional(scan && delta, c.rows), c.strips.wide]),
+        };
+        let mut of = at.after();
+        let element = Element {
+            state: of.take(&[optional(scan, c.rows), whole]),
+            transition: of.take(&match (scan, delta, c.gates) {
+                (true, true, _) => [c.rows, c.strips.padded(c.rows)],
+                (true, false, Gates::PerHead | Gates::PerDim) => [c.rows, c.kernel.columns],
+                _ => [0, 0],
+            }),
+            stride: of.end(),
+        };
+        let mut all = of.after();
+        all.take(&[c.workers, at.end()]);
+        let elements = all.take(&[c.resident, optional(scan, c.parts), element.stride]);
+        let sums = all.take(&[optional(c.sums, c.extent[3]), whole]);
+        let tables = c.extent[0].checked_mul(size_of::<Sequence>())?;
+        let layout =
+            Layout { worker, worker_stride: at.end(), elements, element, sums, total: all.end(), tables };
+        let bytes = layout.total.checked_add(LINE - 1)?.checked_mul(4)?.checked_add(tables)?;
+        (!all.has_overflowed() && bytes <= isize::MAX as usize).then_some(layout)
+    }
+
+    /// Number of f32 values of a workspace with arbitrary alignment.
+    #[must_use]
+    pub const fn floats(&self) -> usize {
+        self.total + LINE - 1
+    }
+
+    /// Bytes of the whole workspace, including tables.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.floats() * 4 + self.tables
+    }
+}

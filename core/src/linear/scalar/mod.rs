@@ -1,0 +1,365 @@
+//! The scalar fallback: a whole call of linear attention without threads, vector instructions or an allocator, in every
+//! form.
+//!
+//! States are computed one after the other, and a state's tokens in the order in which they pass. What a chunk computes is
+//! the subject of [`chunk`]. The forms differ in what is at hand when an answer is computed:
+//!
+//! ```text
+//! recurrent     the state after the token
+//! fused-chunk   the state before the chunk, which advances once the chunk is answered
+//! chunk         the same states, all computed before the first answer: the bits of fused-chunk
+//! parallel      the state before the first token: one chunk of all tokens
+//! scan          parts fold to (A, b); Blelloch's scan over them gives the state before each; each part is then recurrent
+//! ```
+//!
+//! Problems that are not causal advance the state in the same way, and every token reads the last one. Of bidirectional
+//! ones the first pass keeps its answers in the scratch.
+//!
+//! [`token_scan`] runs any schedule of [`crate::scan`] over the tokens themselves, for rules whose `A` is a scalar or
+//! diagonal.
+
+mod chunk;
+mod stage;
+
+use super::bound::{Executed, Solve};
+use super::data::{Inputs, Outputs};
+use super::law::{Affine, AffineSlots};
+use super::problem::Problem;
+use super::rule::{Direction, Form, Gates};
+use crate::argument::ArgumentError;
+use crate::dtype::DType;
+use crate::scan::{Form as ScanForm, Scan, blelloch};
+use chunk::Room;
+use stage::{Rows, Sink, Stage};
+
+/// In which form a call runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// The form.
+    pub form: Form,
+    /// Tokens of a chunk, at least one; the last chunk may have fewer. Only [`Form::Chunk`] and [`Form::FusedChunk`] look
+    /// at it.
+    pub chunk: usize,
+    /// Tokens of a part of [`Form::Scan`], at least one; the last part may have fewer. Other forms do not look at it.
+    pub part: usize,
+}
+
+impl Walk {
+    /// The form `form` with chunks of 16 tokens and parts of 256.
+    #[must_use]
+    pub const fn new(form: Form) -> Walk {
+        Walk { form, chunk: 16, part: 256 }
+    }
+
+    /// Tokens of a chunk in a sequence of `tokens`.
+    fn chunk_of(&self, tokens: usize) -> usize {
+        match self.form {
+            Form::Recurrent | Form::Scan => 1,
+            Form::Chunk | Form::FusedChunk => self.chunk.min(tokens),
+            Form::Parallel => tokens,
+        }
+        .max(1)
+    }
+
+    fn check(&self) -> Result<(), ArgumentError> {
+        for (argument, found) in [("chunk", self.chunk), ("part", self.part)] {
+            if found == 0 {
+                return Err(ArgumentError::Count { argument, found, min: 1, max: usize::MAX });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Values that a walk needs, part by part.
+struct Needs {
+    state: usize,
+    room: usize,
+    /// The answers of a first pass.
+    kept: usize,
+    /// States before chunks, or the slots of a scan.
+    states: usize,
+}
+
+impl Needs {
+    fn of(problem: &Problem, walk: &Walk) -> Option<Needs> {
+        let (rows, columns, tokens) = (problem.key_dim(), problem.value_dim(), problem.tokens());
+        let readers = problem.readers(0).1;
+        let chunk = walk.chunk_of(tokens);
+        let state = rows.checked_mul(columns)?;
+        let kept = match problem.spec().direction {
+            Direction::Bidirectional => readers.checked_mul(tokens)?.checked_mul(columns)?,
+            _ => 0,
+        };
+        let states = match walk.form {
+            // A walk of no tokens at a time is refused.
+            Form::Scan if walk.part == 0 => 0,
+            Form::Chunk => state.checked_mul(tokens.div_ceil(chunk))?,
+            Form::Scan => AffineSlots::workspace_len(&Affine::of(problem), tokens.div_ceil(walk.part), 0),
+            _ => 0,
+        };
+        let room = Room::len(rows, columns, stage::gates(problem), chunk, readers)?;
+        Some(Needs { state, room, kept, states })
+    }
+
+    fn sum(&self) -> Option<usize> {
+        self.state.checked_add(self.room)?.checked_add(self.kept)?.checked_add(self.states)
+    }
+}
+
+/// Number of f32 values of scratch that [`run`] needs. Returns `None` if the number overflows.
+#[must_use]
+pub fn scratch_len(problem: &Problem, walk: &Walk) -> Option<usize> {
+    Needs::of(problem, walk)?.sum()
+}
+
+/// The structure and the arithmetic that [`run`] executes, for the bound of its error.
+#[must_use]
+pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
+    let (rows, chunk) = (problem.key_dim(), walk.chunk_of(problem.tokens()));
+    let factors = chunk > 1 && problem.gates() == Gates::PerDim;
+    Executed {
+        form: walk.form,
+        chunk,
+        part: walk.part,
+        // The nearest f32 number to a power of e that f64 has to a unit in the last place.
+        exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
+        query_relative: 1.001 * UNIT,
+        key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },
+        // Where gates do not factor, products with keys are one chain.
+        dims: if factors { chunk::roundings(rows).max(rows + 2) } else { chunk::roundings(rows) },
+        tokens: if chunk == 1 { 1 } else { chunk::roundings(chunk) },
+        solve: Solve::Rows,
+        factored: if factors { chunk::FACTORED } else { 0.0 },
+    }
+}
+
+/// The unit roundoff of f32.
+const UNIT: f64 = DType::F32.unit_roundoff();
+
+/// Computes the whole problem. Everything is checked before anything is written.
+///
+/// # Errors
+/// Returns an error if inputs or outputs do not match the problem, if a number of the walk is zero, or if `scratch` is
+/// shorter than [`scratch_len`].
+pub fn run(
+    problem: &Problem,
+    walk: &Walk,
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    scratch: &mut [f32],
+) -> Result<(), ArgumentError> {
+    inputs.check(problem)?;
+    outputs.check(problem)?;
+    walk.check()?;
+    let needs = Needs::of(problem, walk);
+    let needed = needs.as_ref().and_then(Needs::sum).unwrap_or(usize::MAX);
+    let (Some(needs), true) = (needs, scratch.len() >= needed) else {
+        return Err(ArgumentError::Short { argument: "scratch", found: scratch.len(), needed });
+    };
+    let chunk = walk.chunk_of(problem.tokens());
+    drive(problem, inputs, outputs, &needs, chunk, scratch, |stage, room, state, states, sink| {
+        pass(walk, stage, room, state, states, sink);
+    });
+    Ok(())
+}
+
+/// Number of f32 values of scratch that [`token_scan`] needs. Returns `None` if the number overflows.
+#[must_use]
+pub fn token_scan_scratch_len(problem: &Problem, scan: Scan) -> Option<usize> {
+    token_needs(problem, scan)?.sum()
+}
+
+fn token_needs(problem: &Problem, scan: Scan) -> Option<Needs> {
+    let needs = Needs::of(problem, &Walk::new(Form::Recurrent))?;
+    let tokens = problem.tokens();
+    let scratch = scan.scratch_len(ScanForm::Inclusive, tokens);
+    Some(Needs { states: AffineSlots::workspace_len(&Affine::of(problem), tokens, scratch), ..needs })
+}
+
+/// Computes a whole problem whose rule is diagonal by a scan over its tokens, each of which is an element of the affine law.
+/// It writes a state for every token, so it is a definition to compare with rather than a way to be fast.
+///
+/// # Errors
+/// As [`run`], and for the delta rules and schedules without an inclusive form.
+pub fn token_scan(
+    problem: &Problem,
+    scan: Scan,
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    scratch: &mut [f32],
+) -> Result<(), ArgumentError> {
+    inputs.check(problem)?;
+    outputs.check(problem)?;
+    if problem.rule().is_delta() {
+        return Err(ArgumentError::Conflict { argument: problem.rule().name(), other: "a scan of tokens" });
+    }
+    if scan.depth(ScanForm::Inclusive, 0).is_none() {
+        return Err(ArgumentError::Conflict { argument: scan.name(), other: "a scan of tokens" });
+    }
+    let needs = token_needs(problem, scan);
+    let needed = needs.as_ref().and_then(Needs::sum).unwrap_or(usize::MAX);
+    let (Some(needs), true) = (needs, scratch.len() >= needed) else {
+        return Err(ArgumentError::Short { argument: "scratch", found: scratch.len(), needed });
+    };
+    let law = Affine::of(problem);
+    drive(problem, inputs, outputs, &needs, 1, scratch, |stage, room, state, states, mut sink| {
+        let tokens = stage.sequence.tokens;
+        let Some(mut slots) = AffineSlots::new(law, tokens, states) else { return };
+        for i in 0..tokens {
+            room.token(stage, i, &law, slots.element(i));
+        }
+        // The form and the scratch were checked.
+        if scan.inclusive_slots(&mut slots).is_err() {
+            return;
+        }
+        for i in 0..tokens {
+            slots.apply(i, state);
+            if let Some(sink) = &mut sink {
+                room.answer(stage, i, &slots.element(i)[law.transition_len()..], sink);
+            }
+        }
+        if let Some(last) = tokens.checked_sub(1) {
+            state.copy_from_slice(&slots.element(last)[law.transition_len()..]);
+        }
+    });
+    Ok(())
+}
+
+/// Calls `pass` for every state and each of its directions, with the state before its first token.
+fn drive(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    outputs: &mut Outputs<'_>,
+    needs: &Needs,
+    chunk: usize,
+    scratch: &mut [f32],
+    mut pass: impl FnMut(&Stage<'_>, &mut Room<'_>, &mut [f32], &mut [f32], Option<&mut Sink<'_, '_>>),
+) {
+    let (state, scratch) = scratch.split_at_mut(needs.state);
+    let (room, scratch) = scratch.split_at_mut(needs.room);
+    let (kept, states) = scratch.split_at_mut(needs.kept);
+    let (rows, columns, readers) = (problem.key_dim(), problem.value_dim(), problem.readers(0).1);
+    let mut room = Room::new(room, rows, columns, stage::gates(problem), chunk, readers);
+    let direction = problem.spec().direction;
+    for index in 0..problem.sequences() {
+        for head in 0..problem.state_heads() {
+            let sequence = problem.sequence(inputs.cu_seqlens, index);
+            let mut stage = Stage { problem, inputs, sequence, state: head, reverse: false };
+            stage.past(outputs, state);
+            if let (Direction::Bidirectional, Some(output)) = (direction, &mut outputs.output) {
+                let mut sink = Sink { output, rows: Rows::Keep(kept) };
+                pass(&stage, &mut room, state, states, Some(&mut sink));
+                stage.reverse = true;
+                state.fill(0.0);
+                let mut sink = Sink { output, rows: Rows::Add(kept) };
+                pass(&stage, &mut room, state, states, Some(&mut sink));
+                continue;
+            }
+            stage.reverse = direction == Direction::Reverse;
+            let mut sink = outputs.output.as_mut().map(|output| Sink { output, rows: Rows::Write });
+            if direction == Direction::NonCausal {
+                pass(&stage, &mut room, state, states, None);
+                if let Some(sink) = &mut sink {
+                    for i in 0..sequence.tokens {
+                        room.answer(&stage, i, state, sink);
+                    }
+                }
+            } else {
+                pass(&stage, &mut room, state, states, sink.as_mut());
+            }
+            stage.present(outputs, state);
+        }
+    }
+}
+
+/// Passes all tokens of a stage: advances `state`, and answers into `sink`.
+fn pass(
+    walk: &Walk,
+    stage: &Stage<'_>,
+    room: &mut Room<'_>,
+    state: &mut [f32],
+    states: &mut [f32],
+    mut sink: Option<&mut Sink<'_, '_>>,
+) {
+    let tokens = stage.sequence.tokens;
+    let chunk = walk.chunk_of(stage.problem.tokens());
+    let chunks = (0..tokens).step_by(chunk).map(|first| (first, chunk.min(tokens - first)));
+    match walk.form {
+        Form::Recurrent => recur(stage, room, 0..tokens, state, sink),
+        Form::Scan => scan(walk, stage, room, state, states, sink),
+        Form::FusedChunk | Form::Parallel => {
+            for (first, n) in chunks {
+                room.pass(stage, first, n, state, sink.as_deref_mut(), true);
+            }
+        }
+        Form::Chunk => {
+            for (c, (first, n)) in chunks.clone().enumerate() {
+                states[c * state.len()..(c + 1) * state.len()].copy_from_slice(state);
+                room.pass(stage, first, n, state, None, true);
+            }
+            let Some(sink) = &mut sink else { return };
+            for (before, (first, n)) in states.chunks_exact_mut(state.len()).zip(chunks) {
+                room.pass(stage, first, n, before, Some(sink), false);
+            }
+        }
+    }
+}
+
+/// One token after the other.
+fn recur(
+    stage: &Stage<'_>,
+    room: &mut Room<'_>,
+    tokens: core::ops::Range<usize>,
+    state: &mut [f32],
+    mut sink: Option<&mut Sink<'_, '_>>,
+) {
+    for i in tokens {
+        room.step(stage, i, state, stage.problem.value_dim(), true);
+        if let Some(sink) = &mut sink {
+            room.answer(stage, i, state, sink);
+        }
+    }
+}
+
+/// Two levels.
+fn scan(
+    walk: &Walk,
+    stage: &Stage<'_>,
+    room: &mut Room<'_>,
+    state: &mut [f32],
+    workspace: &mut [f32],
+    mut sink: Option<&mut Sink<'_, '_>>,
+) {
+    let law = Affine::of(stage.problem);
+    let tokens = stage.sequence.tokens;
+    let each = walk.part;
+    let parts = tokens.div_ceil(each);
+    let Some(mut slots) = AffineSlots::new(law, parts, workspace) else { return };
+    for part in 0..parts {
+        let element = slots.element(part);
+        law.identity(element);
+        // No prefix holds the last part.
+        if part + 1 < parts {
+            let run = part * each..(part + 1) * each;
+            let (a, b) = element.split_at_mut(law.transition_len());
+            room.transition(stage, run.clone(), &law, a);
+            recur(stage, room, run, b, None);
+        }
+    }
+    blelloch::exclusive(&mut slots);
+    for part in 0..parts {
+        // What comes before the first part is the past itself.
+        if part > 0 {
+            slots.apply(part, state);
+        } else {
+            slots.element(part)[law.transition_len()..].copy_from_slice(state);
+        }
+        let run = part * each..tokens.min((part + 1) * each);
+        let b = &mut slots.element(part)[law.transition_len()..];
+        recur(stage, room, run, b, sink.as_deref_mut());
+        if part + 1 == parts {
+            state.copy_from_slice(b);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The bound: never exceeded, and not loose beyond reason.
+
+use super::*;
+use crate::linear::bound::Solve;
+
+#[test]
+fn hard_data_stay_within_the_bound() {
+    let mut largest = 0.0f64;
+    for (rule, per_dim) in KINDS {
+        for style in Style::ALL {
+            for (seed, tokens) in [33usize, 64, 100].into_iter().enumerate() {
+                let mut case = Case::new(rule, per_dim, tokens, [6, 4]);
+                case.past = seed == 1;
+                case.direction = Direction::ALL[(seed + style as usize) % 4];
+                case.past &= case.direction != Direction::Bidirectional;
+                case.normalize = (seed == 2).then_some(1e-6);
+                let case = case.fill(style, seed as u64);
+                for form in Form::ALL {
+                    for (chunk, part) in [(5, 7), (16, 32)] {
+                        largest = largest.max(case.check_walk(Walk { form, chunk, part }));
+                    }
+                }
+            }
+        }
+    }
+    // A bound that no error comes near would hold of anything.
+    assert!(largest > 0.05, "{largest}");
+}
+
+/// The median over answers of bound over error, and the error and the bound in the Euclidean norm, relative to the answer.
+fn figures(case: &Case, walk: Walk) -> [f64; 3] {
+    let answer = case.run(walk);
+    let ([exact, _], [errors, _], _) = case.judge(&scalar::executed(&case.problem(), &walk));
+    let mut ratios: Vec<f64> = answer
+        .output
+        .iter()
+        .zip(exact.iter().zip(&errors))
+        .map(|(found, (exact, error))| error / (f64::from(*found) - exact).abs().max(1e-30))
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let norm = |x: &[f64]| libm::sqrt(x.iter().map(|x| x * x).sum::<f64>());
+    [ratios[ratios.len() / 2], relative(&answer.output, &exact), norm(&errors) / norm(&exact)]
+}
+
+#[test]
+fn errors_are_small_and_bounds_not_absurd() {
+    for (rule, per_dim) in KINDS {
+        for walk in Form::ALL.map(|form| Walk { form, chunk: 16, part: 128 }) {
+            let case = Case::new(rule, per_dim, 512, [32, 16]).fill(Style::Plain, 1);
+            let [ratio, error, bound] = figures(&case, walk);
+            std::println!(
+                "{:12} {per_dim:5} {:12} error {error:.2e} bound {bound:.2e} ratio {ratio:.0}",
+                rule.name(),
+                walk.form.name()
+            );
+            assert!(error <= 5e-7, "{} {} {error:e}", rule.name(), walk.form.name());
+        }
+    }
+}
+
+#[test]
+fn the_gain_is_one_while_rates_contract_and_reported_beyond() {
+    for (style, expected) in
+        [(Style::Plain, 1.0), (Style::EqualKeys, 1.0), (Style::Growing, libm::pow(1.2, 40.0))]
+    {
+        let case = Case::new(Rule::Delta, false, 40, [6, 4]).fill(style, 1);
+        let executed = scalar::executed(&case.problem(), &Walk::new(Form::Chunk));
+        let (_, _, gain) = case.judge(&executed);
+        assert!((gain / expected - 1.0).abs() < 1e-3, "{style:?} {gain} {expected}");
+    }
+}
+
+#[test]
+fn a_bound_grows_with_what_is_executed() {
+    for (rule, per_dim) in KINDS {
+        let case = Case::new(rule, per_dim, 64, [6, 4]).fill(Style::Plain, 1);
+        let plain = scalar::executed(&case.problem(), &Walk { form: Form::Chunk, chunk: 16, part: 16 });
+        let sum = |executed: &Executed| case.judge(executed).1[0].iter().sum::<f64>();
+        let base = sum(&plain);
+        for more in [
+            Executed { query_relative: 1e-4, ..plain },
+            Executed { key_relative: 1e-4, ..plain },
+            Executed { dims: 1000, ..plain },
+            Executed { tokens: 1000, ..plain },
+        ] {
+            assert!(sum(&more) > 1.1 * base, "{} {more:?}", rule.name());
+        }
+        if rule.is_gated() {
+            assert!(sum(&Executed { exp_relative: 1e-4, ..plain }) > 1.1 * base);
+        }
+        if rule.is_delta() {
+            assert!(sum(&Executed { solve: Solve::Factors, ..plain }) > 1.1 * base);
+        }
+    }
+}

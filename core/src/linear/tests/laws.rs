@@ -1,0 +1,207 @@
+//! The laws of affine elements.
+
+use super::*;
+use crate::linear::law::{Affine, AffineSlots, Transition};
+use crate::scan::{Form as ScanForm, Scan, Slots};
+
+const ALL: [Transition; 4] =
+    [Transition::Scalar, Transition::Diagonal, Transition::Dense, Transition::LowRank];
+
+/// The elements of `n` random tokens, and their tokens: gates, rate, key, value.
+fn tokens(law: &Affine, n: usize, seed: u64) -> Vec<Vec<f32>> {
+    let mut random = Random(seed);
+    (0..n)
+        .map(|_| {
+            let mut element = vec![f32::NAN; law.element_len()];
+            let key: Vec<f32> = (0..law.rows).map(|_| 0.5 * random.normal()).collect();
+            let value: Vec<f32> = (0..law.columns).map(|_| random.normal()).collect();
+            let gates: Vec<f32> = match law.transition {
+                Transition::LowRank => vec![],
+                Transition::Scalar => vec![random.unit() as f32],
+                _ => (0..law.rows).map(|_| random.unit() as f32).collect(),
+            };
+            let beta = matches!(law.transition, Transition::Dense | Transition::LowRank)
+                .then(|| random.unit() as f32);
+            law.token(&mut element, &gates, beta, &key, &value);
+            element
+        })
+        .collect()
+}
+
+fn combined(law: &Affine, before: &[f32], at: &[f32]) -> Vec<f32> {
+    let (mut at, mut spare) = (at.to_vec(), vec![f32::NAN; law.spare_len()]);
+    law.combine(before, &mut at, &mut spare);
+    at
+}
+
+/// What an element makes of some state.
+fn applied(law: &Affine, element: &[f32]) -> Vec<f32> {
+    let state: Vec<f32> = (0..law.rows * law.columns).map(|i| (i % 7) as f32 - 2.5).collect();
+    let (mut element, mut spare) = (element.to_vec(), vec![f32::NAN; law.spare_len()]);
+    law.apply(&mut element, &state, &mut spare);
+    element.split_off(law.transition_len())
+}
+
+fn near(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5)
+}
+
+#[test]
+fn identity_and_associativity() {
+    for transition in ALL {
+        for rows in [1, 2, 5] {
+            let law = Affine { transition, rows, columns: 3 };
+            let x = tokens(&law, 9, rows as u64);
+            let mut e = vec![f32::NAN; law.element_len()];
+            law.identity(&mut e);
+            for run in x.windows(3) {
+                let [a, b, c] = run else { unreachable!() };
+                for same in [combined(&law, &e, a), combined(&law, a, &e)] {
+                    assert_eq!(applied(&law, &same), applied(&law, a), "{transition:?}");
+                }
+                let left = combined(&law, &combined(&law, a, b), c);
+                let right = combined(&law, a, &combined(&law, b, c));
+                assert!(near(&applied(&law, &left), &applied(&law, &right)), "{transition:?}");
+                // It is composition, the earlier first, and does not commute.
+                let mut after = b.clone();
+                let mut spare = vec![0.0; law.spare_len()];
+                law.apply(&mut after, &applied(&law, a), &mut spare);
+                assert!(near(&after[law.transition_len()..], &applied(&law, &combined(&law, a, b))));
+                assert!(!near(&applied(&law, &combined(&law, b, a)), &applied(&law, &combined(&law, a, b))));
+            }
+        }
+    }
+}
+
+#[test]
+fn low_ranks_are_the_dense_map_and_become_it() {
+    let low = Affine { transition: Transition::LowRank, rows: 8, columns: 3 };
+    let full = Affine { transition: Transition::Dense, ..low };
+    let mut random = Random(8);
+    let (mut a, mut b) = (vec![0.0; low.element_len()], vec![0.0; full.element_len()]);
+    low.identity(&mut a);
+    full.identity(&mut b);
+    for n in 1..=20usize {
+        let key: Vec<f32> = (0..8).map(|_| 0.4 * random.normal()).collect();
+        let value: Vec<f32> = (0..3).map(|_| random.normal()).collect();
+        let (mut next, mut dense) = (a.clone(), b.clone());
+        low.token(&mut next, &[], Some(0.8), &key, &value);
+        full.token(&mut dense, &[], Some(0.8), &key, &value);
+        // Now and then the earlier run is the shorter one.
+        if n.is_multiple_of(3) {
+            (a, b) = (combined(&low, &next, &a), combined(&full, &dense, &b));
+        } else {
+            (a, b) = (combined(&low, &a, &next), combined(&full, &b, &dense));
+        }
+        assert_eq!(a[0], if n <= 4 { n as f32 } else { -1.0 });
+        assert!(near(&applied(&low, &a), &applied(&full, &b)), "{n}");
+    }
+}
+
+#[test]
+fn cleared_rows_select() {
+    for transition in [Transition::Scalar, Transition::Diagonal, Transition::Dense] {
+        let law = Affine { transition, rows: 3, columns: 2 };
+        let mut x = tokens(&law, 4, 4);
+        let beta = (transition == Transition::Dense).then_some(0.5);
+        let gates = if transition == Transition::Scalar { vec![0.0] } else { vec![0.0; 3] };
+        law.token(&mut x[2], &gates, beta, &[0.3, 0.4, 0.5], &[1.0, 2.0]);
+        x[0].fill(f32::NAN);
+        let whole = x.iter().skip(1).fold(x[0].clone(), |run, next| combined(&law, &run, next));
+        let clean = combined(&law, &x[2], &x[3]);
+        let b = law.transition_len();
+        assert!(near(&whole[b..], &clean[b..]), "{transition:?} {whole:?}");
+        // Without the gate, it is NaN.
+        let poisoned = combined(&law, &combined(&law, &x[0], &x[1]), &x[3]);
+        assert!(poisoned[b..].iter().all(|x| x.is_nan()));
+    }
+    // One row of a diagonal alone.
+    let law = Affine { transition: Transition::Diagonal, rows: 2, columns: 1 };
+    let (mut at, before) = (vec![0.0; 4], [1.0, 1.0, f32::NAN, f32::NAN]);
+    law.token(&mut at, &[0.0, 1.0], None, &[1.0, 1.0], &[5.0]);
+    let run = combined(&law, &before, &at);
+    assert!(run[2] == 5.0 && run[3].is_nan());
+}
+
+/// Slots that count the executions of `combine` on the longest path to each place.
+struct Counted<'a> {
+    slots: AffineSlots<'a>,
+    depth: Vec<usize>,
+}
+
+impl Slots for Counted<'_> {
+    fn len(&self) -> usize {
+        self.slots.len()
+    }
+    fn scratch(&self) -> usize {
+        self.slots.scratch()
+    }
+    fn identity(&mut self, at: usize) {
+        self.slots.identity(at);
+        self.depth[at] = 0;
+    }
+    fn combine(&mut self, before: usize, at: usize) {
+        self.slots.combine(before, at);
+        self.depth[at] = 1 + self.depth[before].max(self.depth[at]);
+    }
+    fn copy(&mut self, from: usize, to: usize) {
+        self.slots.copy(from, to);
+        self.depth[to] = self.depth[from];
+    }
+    fn swap(&mut self, a: usize, b: usize) {
+        self.slots.swap(a, b);
+        self.depth.swap(a, b);
+    }
+}
+
+#[test]
+fn every_schedule_scans_elements_at_its_depth() {
+    for transition in ALL {
+        let law = Affine { transition, rows: 4, columns: 2 };
+        for scan in Scan::ALL {
+            for n in [1usize, 2, 5, 8, 13, 70] {
+                let x = tokens(&law, n, 6);
+                let mut before = vec![0.0; law.element_len()];
+                law.identity(&mut before);
+                let prefixes: Vec<Vec<f32>> = x
+                    .iter()
+                    .scan(before, |run, next| {
+                        *run = combined(&law, run, next);
+                        Some(run.clone())
+                    })
+                    .collect();
+                for form in ScanForm::ALL {
+                    let scratch = scan.scratch_len(form, n);
+                    let mut workspace = vec![0.0; AffineSlots::workspace_len(&law, n, scratch)];
+                    let short = workspace.len() - law.element_len() * (1 + scratch);
+                    assert!(AffineSlots::new(law, n, &mut workspace[..short]).is_none());
+                    let mut slots = AffineSlots::new(law, n, &mut workspace).unwrap();
+                    x.iter().enumerate().for_each(|(i, x)| slots.element(i).copy_from_slice(x));
+                    let mut slots = Counted { slots, depth: vec![0; n + scratch] };
+                    let places: Vec<(usize, Option<usize>)> = match form {
+                        ScanForm::Reduction => {
+                            vec![(scan.reduce_slots(&mut slots).unwrap().unwrap(), Some(n - 1))]
+                        }
+                        ScanForm::Inclusive => match scan.inclusive_slots(&mut slots) {
+                            Ok(()) => (0..n).map(|i| (i, Some(i))).collect(),
+                            Err(_) => continue,
+                        },
+                        ScanForm::Exclusive => match scan.exclusive_slots(&mut slots) {
+                            Ok(()) => (0..n).map(|i| (i, i.checked_sub(1))).collect(),
+                            Err(_) => continue,
+                        },
+                    };
+                    let deepest = places.iter().map(|(place, _)| slots.depth[*place]).max();
+                    assert_eq!(deepest, scan.depth(form, n), "{} {}", scan.name(), form.name());
+                    for (place, prefix) in places {
+                        let found = applied(&law, slots.slots.element(place));
+                        let mut e = vec![0.0; law.element_len()];
+                        law.identity(&mut e);
+                        let expected = applied(&law, prefix.map_or(&e, |i| &prefixes[i]));
+                        assert!(near(&found, &expected), "{transition:?} {} {n}", scan.name());
+                    }
+                }
+            }
+        }
+    }
+}

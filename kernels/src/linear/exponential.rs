@@ -1,0 +1,91 @@
+//! Exponentials of sums of gates.
+//!
+//! Sums are f64, so that what is left of a difference of two large sums is exact. `e^x = 2^n · 2^r` with `n` the whole number
+//! nearest to `x log2 e` and `r` what is left, of at most one half, whose power is a Taylor polynomial. Everything is plain
+//! arithmetic over arrays of fixed length, which the compiler makes vectors of.
+
+use core::f64::consts::{LN_2, LOG2_E};
+
+/// Largest magnitude of a sum of gates inside a segment: `2^40`.
+pub(super) const LARGEST_SUM: f64 = 40.0 * LN_2;
+
+/// Sums that are taken at once.
+pub(super) const TOGETHER: usize = 16;
+
+/// Added to an f64 number of magnitude below `2^31` it leaves the nearest whole number in the low bits.
+const MAGIC: f64 = 6_755_399_441_055_744.0;
+
+/// `ln 2^k / k!`.
+const TAYLOR: [f64; 14] = {
+    let mut c = [1.0; 14];
+    let mut k = 1;
+    while k < 14 {
+        c[k] = c[k - 1] * LN_2 / k as f64;
+        k += 1;
+    }
+    c
+};
+
+/// `e^x` and `e^-x` for magnitudes of at most [`LARGEST_SUM`], each off by at most [`RELATIVE`] of itself.
+#[inline(always)]
+pub(super) fn both(x: &[f64; TOGETHER]) -> ([f32; TOGETHER], [f32; TOGETHER]) {
+    const C: [f32; 8] = {
+        let mut c = [1.0; 8];
+        let mut k = 0;
+        while k < 8 {
+            c[k] = TAYLOR[k] as f32;
+            k += 1;
+        }
+        c
+    };
+    let (mut up, mut down) = ([0.0f32; TOGETHER], [0.0f32; TOGETHER]);
+    for i in 0..TOGETHER {
+        let y = x[i] * LOG2_E;
+        let shifted = y + MAGIC;
+        let r = (y - (shifted - MAGIC)) as f32;
+        let n = shifted.to_bits() as i32;
+        let s = r * r;
+        // Even and odd powers apart: the other sign of `r` changes the odd ones alone.
+        let even = ((C[6] * s + C[4]) * s + C[2]) * s;
+        let odd = (((C[7] * s + C[5]) * s + C[3]) * s + C[1]) * r;
+        up[i] = (1.0 + (even + odd)) * f32::from_bits(((n + 127) << 23) as u32);
+        down[i] = (1.0 + (even - odd)) * f32::from_bits(((127 - n) << 23) as u32);
+    }
+    (up, down)
+}
+
+/// Largest relative error of the results of [`both`].
+pub(super) const RELATIVE: f64 = 1.3e-7;
+
+/// The factor one, of [`Factors`](super::kernel::Factors). Its rest changes no number, and keeps an infinite one: zero times
+/// infinity would be NaN.
+pub(super) const NEUTRAL: (f32, f32) = (1.0, 1.0 / (1u64 << 60) as f32);
+
+/// `e^x` as `high` and `rest` of [`Factors`](super::kernel::Factors); for every `x`, NaN included.
+#[inline(always)]
+pub(super) fn split(x: f64) -> (f32, f32) {
+    let power = exp(x);
+    let nearest = power as f32;
+    let high = if f64::from(nearest) > power { f32::from_bits(nearest.to_bits() - 1) } else { nearest };
+    let rest = (power / f64::from(high) - 1.0) as f32;
+    (high, if rest > NEUTRAL.1 && rest < 1.0 { rest } else { NEUTRAL.1 })
+}
+
+/// `e^x` within a few units of the last place.
+#[inline(always)]
+fn exp(x: f64) -> f64 {
+    // Beyond, the result is zero or infinite as an f32 number; the comparisons keep NaN.
+    let x = if x > 100.0 { 100.0 } else { x };
+    if x < -120.0 {
+        return 0.0;
+    }
+    let y = x * LOG2_E;
+    let shifted = y + MAGIC;
+    let r = y - (shifted - MAGIC);
+    let n = i64::from(shifted.to_bits() as i32);
+    let mut p = TAYLOR[13];
+    for k in (0..13).rev() {
+        p = p * r + TAYLOR[k];
+    }
+    p * f64::from_bits(((n + 1023) << 52) as u64)
+}

@@ -1,0 +1,66 @@
+//! The rows of a state times factors, and the numbers that vanish.
+
+use super::kernel::Factors;
+use crate::lanes::Lanes;
+
+/// The factor of a row in every lane, and the smallest magnitude that it leaves a normal number.
+#[derive(Clone, Copy)]
+pub(super) struct Factor<L> {
+    high: L,
+    rest: L,
+    limit: L,
+}
+
+impl<L: Lanes> Factor<L> {
+    /// The factor of row `r`, which is not zero.
+    ///
+    /// # Safety
+    /// - The factors are readable: one, or as many that `r` is among them.
+    #[inline(always)]
+    pub(super) unsafe fn of(isa: L::Isa, factors: &Factors, r: usize) -> Factor<L> {
+        let n = if factors.per_dim { r } else { 0 };
+        // SAFETY: factor `n` (clause).
+        let (high, rest) = unsafe { (factors.high.add(n).read(), factors.rest.add(n).read()) };
+        let limit = L::splat(isa, f32::MIN_POSITIVE / high);
+        Factor { high: L::splat(isa, high), rest: L::splat(isa, rest), limit }
+    }
+
+    /// `s` times the factor. What would be smaller than the smallest normal number becomes zero before it is multiplied, so
+    /// that no product is subnormal.
+    #[inline(always)]
+    pub(super) fn times(&self, isa: L::Isa, s: L) -> L {
+        let y = self.limit.if_greater(s.abs(), L::splat(isa, 0.0), s).times(self.high);
+        y.mul_add(self.rest, y)
+    }
+}
+
+/// Multiplies the `dim` rows of `width` values at `state` by their factors. A factor of zero clears its row by selection,
+/// whatever the row holds. A number that would be smaller than the smallest normal one becomes zero.
+///
+/// # Safety
+/// - The factors are readable: one, or `dim` of them.
+/// - `dim · width` values are readable and writable at `state`; `width` is a multiple of the lanes.
+#[inline(always)]
+pub unsafe fn multiply<L: Lanes>(isa: L::Isa, factors: &Factors, state: *mut f32, dim: usize, width: usize) {
+    for r in 0..dim {
+        // SAFETY: the factor of row `r`, and its vectors (clauses).
+        unsafe {
+            let row = state.add(r * width);
+            if factors.high.add(if factors.per_dim { r } else { 0 }).read() == 0.0 {
+                row.write_bytes(0, width);
+                continue;
+            }
+            let factor = Factor::of(isa, factors, r);
+            for x in (0..width).step_by(L::N) {
+                factor.times(isa, L::load(isa, row.add(x))).store(row.add(x));
+            }
+        }
+    }
+}
+
+/// `x · factor`, or zero where that would be smaller than the smallest normal number. `limit` is that number divided by the
+/// factor's magnitude.
+#[inline(always)]
+pub(super) fn flushed<L: Lanes>(isa: L::Isa, x: L, factor: L, limit: L) -> L {
+    limit.if_greater(x.abs(), L::splat(isa, 0.0), x).times(factor)
+}

@@ -1,0 +1,48 @@
+//! The macro that instantiates the kernel of linear attention for one instruction set.
+
+/// Declares a module `linear` with `KERNEL`. Expects `PRIMITIVES` of the instruction set beside it.
+///
+/// `tokens` pass the state together in registers, `rows` are a register tile of products, and `vectors` the widest strip.
+macro_rules! linear {
+    (
+        isa: $isa:ident, lanes: $lanes:ident, features: $features:tt, name: $name:literal,
+        tokens: $b:literal, rows: $r:literal, vectors: $v:literal, fused: $fused:literal $(,)?
+    ) => {
+        /// The kernel of linear attention of this instruction set.
+        pub mod linear {
+            use super::{$isa, $lanes, PRIMITIVES};
+            use $crate::lanes::Lanes;
+            use $crate::linear::kernel::{Columns, Factors, Head, Kernel, Reading, Segment, Strip};
+            use elsa_core::linear::plan::KernelSpec;
+            use $crate::linear::{EXP_RELATIVE, factor, prepare as prepared, read as reading, recur as recurrence};
+
+            /// The kernel.
+            pub static KERNEL: Kernel = Kernel {
+                spec: KernelSpec {
+                    name: $name,
+                    set: PRIMITIVES.set,
+                    lanes: $lanes::N,
+                    columns: $v * $lanes::N,
+                    tokens: $b,
+                    exp_relative: EXP_RELATIVE,
+                    fused: $fused,
+                },
+                primitives: &PRIMITIVES,
+                prepare,
+                recur,
+                read,
+                multiply,
+            };
+
+            $crate::entry::entry_points! {
+                $features, $isa,
+                fn prepare(head: &Head, room: *mut f32, segment: &mut Segment) = prepared::prepare::<$lanes>;
+                fn recur(strip: &Strip, segment: &Segment, columns: &Columns) = recurrence::recur::<$lanes, $b, $r, $v>;
+                fn read(of: &Reading) = reading::read::<$lanes, $r, $v>;
+                fn multiply(factors: &Factors, state: *mut f32, dim: usize, width: usize) = factor::multiply::<$lanes>;
+            }
+        }
+    };
+}
+
+pub(crate) use linear;

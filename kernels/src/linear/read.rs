@@ -1,0 +1,53 @@
+//! Products with a state that does not change.
+
+use super::factor::flushed;
+use super::kernel::Reading;
+use super::recur::reads;
+use crate::lanes::Lanes;
+
+/// Writes `scale · X S`: what queries read of a state, or the rows of a transition times a state. `R` rows are a register
+/// tile, and `V` vectors the widest strip.
+///
+/// # Safety
+/// - The clauses of [`Reading`].
+#[inline(always)]
+pub unsafe fn read<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading) {
+    // SAFETY: the same clauses; the width is one of two, and tiles end with the rows.
+    unsafe {
+        let mut row = 0;
+        while row < reading.rows {
+            let whole = row + R <= reading.rows;
+            match (whole, reading.width == L::N) {
+                (true, false) => tile::<L, R, V>(isa, reading, row),
+                (true, true) => tile::<L, R, 1>(isa, reading, row),
+                (false, false) => tile::<L, 1, V>(isa, reading, row),
+                (false, true) => tile::<L, 1, 1>(isa, reading, row),
+            }
+            row += if whole { R } else { 1 };
+        }
+    }
+}
+
+/// `R` rows from `row` on.
+///
+/// # Safety
+/// - As for [`read`]; the rows are among the reading's, and its width is `V` vectors.
+#[inline(always)]
+unsafe fn tile<L: Lanes, const R: usize, const V: usize>(isa: L::Isa, reading: &Reading, row: usize) {
+    let limit = L::splat(isa, f32::MIN_POSITIVE / reading.scale.abs());
+    // SAFETY: `R` rows from `row` on (clause).
+    unsafe {
+        let x = reading.x.offset(row as isize * reading.x_stride);
+        let sums = reads::<L, R, V>(isa, reading.dim, x, reading.x_stride, reading.state);
+        for r in 0..R {
+            let to = reading.y.offset((row + r) as isize * reading.y_stride);
+            for v in 0..V {
+                let mut y = flushed(isa, sums[r][v], L::splat(isa, reading.scale), limit);
+                if reading.add {
+                    y = y.plus(L::load(isa, to.add(v * L::N)));
+                }
+                y.store(to.add(v * L::N));
+            }
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! The kernels of linear attention that this machine can execute, by themselves: segments, strips and readings against the
+//! recurrence in f64.
+
+use elsa_core::linear::Gates;
+use elsa_core::profile::InstructionSet;
+use elsa_kernels::linear::{Columns, Factors, Head, Kernel, Reading, Segment, Strip, head_room, strip_room};
+use elsa_kernels::registry::{LINEAR, linear_of};
+
+fn present() -> Vec<&'static Kernel> {
+    let found: Vec<_> = LINEAR.iter().copied().filter(|k| k.is_present()).collect();
+    assert!(found.iter().any(|k| k.spec.set == InstructionSet::Scalar));
+    println!("kernels: {:?}", found.iter().map(|k| k.spec.name).collect::<Vec<_>>());
+    found
+}
+
+/// Numbers from −1 to 1.
+fn noise(count: usize, seed: u64) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A head, whose rows have `dim` and `value_dim` values of their own and lie side by side.
+#[derive(Clone, Debug)]
+struct Case {
+    dim: usize,
+    value_dim: usize,
+    tokens: usize,
+    group: usize,
+    per: Gates,
+    delta: bool,
+    /// `[tokens][group][dim]`.
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    gates: Vec<f32>,
+    betas: Vec<f32>,
+    /// `[dim][value_dim]`.
+    past: Vec<f32>,
+}
+
+const SCALE: f32 = 0.75;
+
+impl Case {
+    /// Keys are unit vectors, gates from 0.8 to 1, rates from 0 to 1.
+    fn new([dim, value_dim]: [usize; 2], tokens: usize, group: usize, per: Gates, delta: bool) -> Case {
+        let mut keys = noise(tokens * dim, 2);
+        for key in keys.chunks_mut(dim) {
+            let norm = key.iter().map(|x| x * x).sum::<f32>().sqrt();
+            key.iter_mut().for_each(|x| *x /= norm);
+        }
+        let gates = tokens * if per == Gates::PerDim { dim } else { 1 };
+        Case {
+            dim,
+            value_dim,
+            tokens,
+            group,
+            per,
+            delta,
+            queries: noise(tokens * group * dim, 1),
+            keys,
+            values: noise(tokens * value_dim, 3),
+            gates: noise(gates, 4).iter().map(|x| (0.9 + 0.1 * x).ln()).collect(),
+            betas: noise(tokens, 5).iter().map(|x| 0.5 + 0.5 * x).collect(),
+            past: noise(dim * value_dim, 6),
+        }
+    }
+
+    /// Outputs `[tokens][group][value_dim]` and the last state by the definition, each with the size of what was added up
+    /// on the way.
+    fn reference(&self) -> (Vec<[f64; 2]>, Vec<[f64; 2]>) {
+        let (d, n) = (self.dim, self.value_dim);
+        let wide = |x: f32| f64::from(x);
+        let mut state: Vec<[f64; 2]> = self.past.iter().map(|x| [wide(*x), wide(*x).abs()]).collect();
+        let mut out = Vec::new();
+        for t in 0..self.tokens {
+            for (r, row) in state.chunks_mut(n).enumerate() {
+                let gate = match self.per {
+                    Gates::None => continue,
+                    Gates::PerHead => wide(self.gates[t]).exp(),
+                    Gates::PerDim => wide(self.gates[t * d + r]).exp(),
+                };
+                for s in row {
+                    // By selection, whatever the state holds.
+                    *s = if gate == 0.0 { [0.0; 2] } else { [s[0] * gate, s[1] * gate] };
+                }
+            }
+            let key = &self.keys[t * d..][..d];
+            for c in 0..n {
+                let mut written = [wide(self.values[t * n + c]); 2];
+                written[1] = written[1].abs();
+                if self.delta {
+                    let beta = wide(self.betas[t]);
+                    let held: f64 = (0..d).map(|r| wide(key[r]) * state[r * n + c][0]).sum();
+                    let size: f64 = (0..d).map(|r| (wide(key[r]) * state[r * n + c][0]).abs()).sum();
+                    written = [beta * (written[0] - held), beta.abs() * (written[1] + size)];
+                }
+                for r in 0..d {
+                    let s = &mut state[r * n + c];
+                    *s = [s[0] + wide(key[r]) * written[0], s[1] + wide(key[r]).abs() * written[1]];
+                }
+            }
+            for g in 0..self.group {
+                let query = &self.queries[(t * self.group + g) * d..][..d];
+                for c in 0..n {
+                    let mut y = [0.0; 2];
+                    for r in 0..d {
+                        y[0] += wide(SCALE) * wide(query[r]) * state[r * n + c][0];
+                        y[1] += wide(SCALE) * wide(query[r]).abs() * state[r * n + c][1];
+                    }
+                    out.push(y);
+                }
+            }
+        }
+        (out, state)
+    }
+
+    /// Outputs and the last state by a kernel, in passes of `pass` and blocks of `block` tokens. Padding of rows and
+    /// strips is added here and taken away again; `reversed` lays the tokens out from the last to the first. Outputs are
+    /// added to ones.
+    fn run(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool) -> (Vec<f32>, Vec<f32>) {
+        let (lanes, wide) = (kernel.spec.lanes, kernel.spec.columns);
+        let (dim, tokens, group) = (self.dim.next_multiple_of(4), self.tokens, self.group);
+        let width = self.value_dim.next_multiple_of(lanes);
+        let lay = |rows: &[f32], each: usize, from: usize, to: usize| {
+            let mut laid = vec![0.0; tokens * each * to];
+            for t in 0..tokens {
+                let place = if reversed { tokens - 1 - t } else { t };
+                for e in 0..each {
+                    laid[(place * each + e) * to..][..from]
+                        .copy_from_slice(&rows[(t * each + e) * from..][..from]);
+                }
+            }
+            laid
+        };
+        let queries = lay(&self.queries, group, self.dim, dim);
+        let keys = lay(&self.keys, 1, self.dim, dim);
+        let values = lay(&self.values, 1, self.value_dim, width);
+        let step = if self.per == Gates::PerDim { dim } else { 1 };
+        let gates = match self.per {
+            Gates::PerDim => lay(&self.gates, 1, self.dim, dim),
+            _ => lay(&self.gates, 1, 1, 1),
+        };
+        let betas = lay(&self.betas, 1, 1, 1);
+        let mut outputs = vec![1.0f32; tokens * group * width];
+        // A state in strips: as many of the widest as there are, then vectors.
+        let mut strips = Vec::new();
+        let mut c = 0;
+        while c < width {
+            let columns = if width - c >= wide { wide } else { lanes };
+            let mut strip = vec![0.0f32; dim * columns];
+            for r in 0..self.dim {
+                for x in (0..columns).filter(|x| c + x < self.value_dim) {
+                    strip[r * columns + x] = self.past[r * self.value_dim + c + x];
+                }
+            }
+            strips.push((c, columns, strip));
+            c += columns;
+        }
+        // Rooms end where they must, so that AddressSanitizer sees what is beyond.
+        let size = head_room(block.min(tokens), dim, group, self.per, self.delta, pass);
+        let mut room = vec![f32::NAN; size];
+        let mut strip_rooms = vec![f32::NAN; strip_room(pass, wide)];
+        let sign = if reversed { -1 } else { 1 };
+        let mut t = 0;
+        while t < tokens {
+            let at = if reversed { tokens - 1 - t } else { t };
+            let head = Head {
+                tokens: (block - t % block).min(tokens - t),
+                dim,
+                queries: if group > 0 { queries[at * group * dim..].as_ptr() } else { std::ptr::null() },
+                query_stride: sign * (group * dim) as isize,
+                group,
+                group_stride: dim as isize,
+                keys: keys[at * dim..].as_ptr(),
+                key_stride: sign * dim as isize,
+                gates: if self.per == Gates::None { std::ptr::null() } else { gates[at * step..].as_ptr() },
+                gate_stride: sign * step as isize,
+                per: self.per,
+                betas: if self.delta { betas[at..].as_ptr() } else { std::ptr::null() },
+                beta_stride: sign,
+                scale: SCALE,
+                pass,
+            };
+            let mut segment = Segment::EMPTY;
+            // SAFETY: the kernel is present; rows of every token, and a room of the size that is asked for.
+            unsafe { (kernel.prepare)(&head, room.as_mut_ptr(), &mut segment) };
+            assert!((1..=head.tokens).contains(&segment.tokens), "{}", segment.tokens);
+            for (c, columns, state) in &mut strips {
+                let strip =
+                    Strip { state: state.as_mut_ptr(), width: *columns, room: strip_rooms.as_mut_ptr() };
+                let outputs = match group {
+                    0 => std::ptr::null_mut(),
+                    _ => outputs[at * group * width + *c..].as_mut_ptr(),
+                };
+                let columns = Columns {
+                    values: values[at * width + *c..].as_ptr(),
+                    value_stride: sign * width as isize,
+                    outputs,
+                    output_stride: sign * (group * width) as isize,
+                    group_stride: width as isize,
+                    add: true,
+                    keep: true,
+                };
+                // SAFETY: the kernel is present; strips are `dim` rows, and columns of every token are there.
+                unsafe { (kernel.recur)(&strip, &segment, &columns) };
+            }
+            t += segment.tokens;
+        }
+        let mut out = Vec::new();
+        for t in 0..tokens {
+            let at = if reversed { tokens - 1 - t } else { t };
+            for g in 0..group {
+                out.extend(outputs[(at * group + g) * width..][..self.value_dim].iter().map(|y| y - 1.0));
+            }
+        }
+        let mut last = vec![0.0; self.dim * self.value_dim];
+        for (c, columns, state) in &strips {
+            for r in 0..self.dim {
+                for x in (0..*columns).filter(|x| c + x < self.value_dim) {
+                    last[r * self.value_dim + c + x] = state[r * columns + x];
+                }
+            }
+        }
+        (out, last)
+    }
+
+    /// Compares with the definition; NaN must be where it is.
+    fn check(&self, kernel: &Kernel, pass: usize, block: usize, reversed: bool, what: &str) {
+        let (out, last) = self.run(kernel, pass, block, reversed);
+        let (want, state) = self.reference();
+        // Ones that were added round outputs.
+        for (got, want, floor, kind) in [(&out, &want, 1e-6, "output"), (&last, &state, 1e-30, "state")] {
+            assert_eq!(got.len(), want.len());
+            for (i, (got, want)) in got.iter().zip(want).enumerate() {
+                let error = (f64::from(*got) - want[0]).abs();
+                let near = error <= 2e-6 * want[1] + floor || want[0].is_nan() && got.is_nan();
+                assert!(
+                    near,
+                    "{} {what} {:?} delta {} pass {pass} block {block} {kind} {i}: {got} instead of {want:?}",
+                    kernel.spec.name, self.per, self.delta
+                );
+            }
+        }
+    }
+}
+
+const RULES: [(Gates, bool); 6] = [
+    (Gates::None, false),
+    (Gates::PerHead, false),
+    (Gates::PerDim, false),
+    (Gates::None, true),
+    (Gates::PerHead, true),
+    (Gates::PerDim, true),
+];
+
+#[test]
+fn tokens_pass_as_the_definition_has_them() {
+    let tokens: &[usize] = if cfg!(miri) { &[6] } else { &[1, 3, 4, 9, 37, 70] };
+    for kernel in present() {
+        for (per, delta) in RULES {
+            for &tokens in tokens {
+                for dims in [[4, 1], [7, 33], [36, 20]] {
+                    // Miri is slow and checks the small ones.
+                    if cfg!(miri) && (dims[0] > 7 || dims[1] > 2 * kernel.spec.columns) {
+                        continue;
+                    }
+                    for group in [0, 1, 3] {
+                        let case = Case::new(dims, tokens, group, per, delta);
+                        for (pass, block) in [(1, 5), (4, 32), (5, 64), (16, 32)] {
+                            case.check(kernel, pass, block, tokens == 9, "random");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Gates that clear, vanish, grow, and are no numbers; keys that are equal; states that are not finite.
+#[test]
+fn hard_gates_and_keys_pass_as_the_definition_has_them() {
+    for kernel in present() {
+        for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
+            for (pass, block) in [(4, 64), (16, 64), (64, 64)] {
+                let tokens = if cfg!(miri) { 12 } else { 50 };
+                let base = Case::new([12, 9], tokens, 1, per, delta);
+                for (what, gate) in [
+                    ("clearing", f32::NEG_INFINITY),
+                    ("vanishing", -1000.0),
+                    ("strong", -30.0),
+                    ("steady", -3.0),
+                    ("growing", 1.0),
+                    ("not a number", f32::NAN),
+                ] {
+                    for every in [1, 7] {
+                        // Fifty steps of e make 5e21, and squares of that are still numbers.
+                        let mut case = base.clone();
+                        for (i, g) in case.gates.iter_mut().enumerate() {
+                            if i % every == every / 2 {
+                                *g = gate;
+                            }
+                        }
+                        if gate.is_nan() && every == 1 {
+                            continue;
+                        }
+                        case.check(kernel, pass, block, false, what);
+                        // What a cleared state held is gone, whatever it was.
+                        if gate == f32::NEG_INFINITY && (per == Gates::PerHead || every == 1) {
+                            case.past[0] = f32::NAN;
+                            case.past[9] = f32::INFINITY;
+                            case.values[9] = f32::NAN;
+                            case.check(kernel, pass, block, false, "clearing NaN");
+                        }
+                    }
+                }
+            }
+        }
+        for beta in [1.0, 1.9] {
+            let mut case = Case::new([12, 9], if cfg!(miri) { 6 } else { 64 }, 1, Gates::None, true);
+            let first = case.keys[..12].to_vec();
+            case.keys.chunks_mut(12).for_each(|key| key.copy_from_slice(&first));
+            case.betas.fill(beta);
+            for pass in [4, 16, 64] {
+                case.check(kernel, pass, 64, false, "equal keys");
+            }
+        }
+    }
+}
+
+/// A token that is not a number poisons no earlier one.
+#[test]
+fn a_token_that_is_no_number_poisons_itself_and_later_ones() {
+    for kernel in present() {
+        for (per, delta) in RULES {
+            for bad in [0, 5, 6] {
+                let mut case = Case::new([8, 5], 11, 2, per, delta);
+                case.values[bad * 5 + 2] = f32::NAN;
+                for pass in [1, 4, 8] {
+                    case.check(kernel, pass, 64, false, "NaN value");
+                }
+                case.keys[bad * 8 + 3] = f32::NAN;
+                for pass in [1, 4, 8] {
+                    case.check(kernel, pass, 64, false, "NaN key");
+                }
+            }
+        }
+    }
+}
+
+/// Bits depend on the cut into blocks and not on where a call begins.
+#[test]
+fn a_stream_cut_where_blocks_end_keeps_its_bits() {
+    for kernel in present() {
+        for (per, delta) in RULES {
+            for (pass, block) in [(4, 16), (16, 16)] {
+                let whole = Case::new([8, 6], 40, 1, per, delta);
+                let (out, last) = whole.run(kernel, pass, block, false);
+                let mut parts = Vec::new();
+                let mut past = whole.past.clone();
+                let each = if per == Gates::PerDim { 8 } else { 1 };
+                for range in [0..16, 16..32, 32..40] {
+                    let mut part = whole.clone();
+                    part.tokens = range.len();
+                    part.queries = whole.queries[range.start * 8..range.end * 8].to_vec();
+                    part.keys = whole.keys[range.start * 8..range.end * 8].to_vec();
+                    part.values = whole.values[range.start * 6..range.end * 6].to_vec();
+                    part.gates = whole.gates[range.start * each..range.end * each].to_vec();
+                    part.betas = whole.betas[range].to_vec();
+                    part.past = past;
+                    let (out, last) = part.run(kernel, pass, block, false);
+                    parts.extend(out);
+                    past = last;
+                }
+                let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&out), bits(&parts), "{} {per:?} {delta}", kernel.spec.name);
+                assert_eq!(bits(&last), bits(&past), "{} {per:?} {delta}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// A gate that is the same for thousands of tokens is not off by the same rounding each time.
+#[test]
+fn a_steady_gate_keeps_its_precision() {
+    let tokens = if cfg!(miri) { return } else { 4096 };
+    for kernel in present() {
+        for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
+            let mut case = Case::new([4, 1], tokens, 1, per, delta);
+            // Its power is off by 4e-8 as an f32 number.
+            case.gates.fill(-3.1e-4);
+            if delta {
+                case.betas.fill(0.0);
+            }
+            case.values[1..].fill(0.0);
+            let (_, last) = case.run(kernel, 4, 64, false);
+            for (got, want) in last.iter().zip(case.reference().1) {
+                let error = (f64::from(*got) - want[0]).abs();
+                // Two roundings a segment.
+                let limit = 2.0 * 64.0 * 6e-8 * want[0].abs();
+                assert!(error <= limit, "{} {per:?}: {got} {want:?}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// The relative error of all outputs of 1024 tokens with unit keys.
+#[test]
+fn errors_of_a_thousand_tokens_stay_below_five_in_ten_million() {
+    let (tokens, dims) = if cfg!(miri) { (8, [4, 4]) } else { (1024, [64, 16]) };
+    for kernel in present() {
+        for (per, delta) in RULES {
+            for pass in [4, 16] {
+                // A state that only grows rounds every token that it takes one by one.
+                if (per, delta, pass) == (Gates::None, false, 4) {
+                    continue;
+                }
+                let case = Case::new(dims, tokens, 1, per, delta);
+                let (mut error, mut size) = (0.0, 0.0);
+                let (out, _) = case.run(kernel, pass, 64, false);
+                for (got, want) in out.iter().zip(case.reference().0) {
+                    error += (f64::from(*got) - want[0]).powi(2);
+                    size += want[0].powi(2);
+                }
+                let relative = (error / size).sqrt();
+                println!("{} {per:?} delta {delta} pass {pass}: {relative:.2e}", kernel.spec.name);
+                assert!(
+                    relative <= 5e-7,
+                    "{} {per:?} delta {delta} pass {pass}: {relative}",
+                    kernel.spec.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn readings_and_factors_are_products() {
+    for kernel in present() {
+        let spec = &kernel.spec;
+        for width in [spec.lanes, spec.columns] {
+            for (rows, dim) in [(1, 4), (5, 12), (9, 8)] {
+                let (x, state) = (noise(rows * dim, 1), noise(dim * width, 2));
+                for add in [false, true] {
+                    let mut y = vec![if add { 0.5f32 } else { f32::NAN }; rows * width];
+                    let reading = Reading {
+                        state: state.as_ptr(),
+                        width,
+                        dim,
+                        x: x.as_ptr(),
+                        x_stride: dim as isize,
+                        rows,
+                        scale: SCALE,
+                        y: y.as_mut_ptr(),
+                        y_stride: width as isize,
+                        add,
+                    };
+                    // SAFETY: the kernel is present, and every array has the size that the contract requires.
+                    unsafe { (kernel.read)(&reading) };
+                    for (i, y) in y.iter().enumerate() {
+                        let product = |r: usize| {
+                            f64::from(x[i / width * dim + r]) * f64::from(state[r * width + i % width])
+                        };
+                        let want = f64::from(SCALE) * (0..dim).map(product).sum::<f64>()
+                            + if add { 0.5 } else { 0.0 };
+                        assert!((f64::from(*y) - want).abs() <= 1e-6, "{} {i}: {y} {want}", spec.name);
+                    }
+                }
+            }
+            // Rows by their own factors, of which one clears and one lets numbers vanish.
+            let (high, rest) = ([0.5, 0.0, 1.0, 0.25f32], [1e-7, 1e-7, 1e-7, 1e-7f32]);
+            let mut state = noise(4 * width, 3);
+            state[width] = f32::NAN;
+            state[2 * width] = f32::INFINITY;
+            state[3 * width] = 3.0 * f32::MIN_POSITIVE;
+            let before = state.clone();
+            let factors = Factors { high: high.as_ptr(), rest: rest.as_ptr(), per_dim: true };
+            // SAFETY: the kernel is present; four rows, and a factor for each.
+            unsafe { (kernel.multiply)(&factors, state.as_mut_ptr(), 4, width) };
+            assert_eq!((state[width], state[2 * width], state[3 * width]), (0.0, f32::INFINITY, 0.0));
+            for (i, (got, was)) in state.iter().zip(&before).enumerate() {
+                if i == 0 || i % width > 0 {
+                    let want = f64::from(*was) * f64::from(high[i / width]) * (1.0 + 1e-7);
+                    assert!(
+                        (f64::from(*got) - want).abs() <= 1.3e-7 * want.abs(),
+                        "{} {i}: {got} {want}",
+                        spec.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn linear_kernels_declare_what_they_are() {
+    for kernel in LINEAR {
+        let spec = &kernel.spec;
+        assert!(std::ptr::eq(linear_of(spec.set).unwrap(), *kernel));
+        assert!(spec.columns.is_multiple_of(spec.lanes) && (1..=4).contains(&spec.tokens), "{}", spec.name);
+        let name = format!("linear_f32_t{}c{}__{}", spec.tokens, spec.columns, spec.set.name());
+        assert_eq!(spec.name, name);
+    }
+}
+
+/// A state that decays while nothing is written: no row of keys meets a value.
+fn fading(per: Gates, delta: bool, tokens: usize, gate: f32) -> Case {
+    let mut case = Case::new([64, 64], tokens, 1, per, delta);
+    case.gates.fill(gate);
+    case.values.fill(0.0);
+    case
+}
+
+#[test]
+fn a_state_that_decays_ends_at_zero() {
+    let tokens = if cfg!(miri) { 12 } else { 300 };
+    let gate = if cfg!(miri) { -12.0 } else { -0.5 };
+    for kernel in present() {
+        for (per, delta) in RULES.into_iter().filter(|(per, _)| *per != Gates::None) {
+            for pass in [4, 16] {
+                let mut case = fading(per, delta, tokens, gate);
+                let (out, last) = case.run(kernel, pass, 64, false);
+                assert!(last.iter().all(|s| *s == 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
+                assert!(out.iter().all(|y| y.is_finite()), "{}", kernel.spec.name);
+                // What is next to nothing is still there.
+                case.past.fill(3.0 * f32::MIN_POSITIVE);
+                (case.tokens, case.betas) = (1, vec![0.0; tokens]);
+                case.gates.fill(-0.5);
+                let (_, last) = case.run(kernel, pass, 64, false);
+                assert!(last.iter().all(|s| *s > 0.0), "{} {per:?} {delta} {last:?}", kernel.spec.name);
+            }
+        }
+    }
+}
+
+/// Arithmetic does not stall where a state vanishes, if a product of a multiply-add is not rounded by itself.
+#[test]
+#[cfg_attr(any(miri, elsa_sanitized), ignore = "times nothing")]
+fn a_state_that_decays_costs_no_more_than_another() {
+    for kernel in present().into_iter().filter(|k| k.spec.fused) {
+        for (per, delta) in [(Gates::PerHead, false), (Gates::PerDim, false), (Gates::PerHead, true)] {
+            let least = |past: f32| {
+                let mut case = fading(per, delta, 512, -0.03);
+                case.past.iter_mut().for_each(|s| *s *= past);
+                let time = |_| {
+                    let begin = std::time::Instant::now();
+                    std::hint::black_box(case.run(kernel, 4, 64, false));
+                    begin.elapsed().as_secs_f64()
+                };
+                (0..9).map(time).fold(f64::INFINITY, f64::min)
+            };
+            // The first stays normal; the second is subnormal soon.
+            let ratio = || least(1e-34) / least(1.0);
+            let seen: Vec<f64> = (0..5).map(|_| ratio()).take_while(|r| *r > 1.3).collect();
+            println!("{} {per:?} delta {delta}: {:.2}", kernel.spec.name, ratio());
+            assert!(seen.len() < 5, "{} {per:?} delta {delta}: {seen:?}", kernel.spec.name);
+        }
+    }
+}

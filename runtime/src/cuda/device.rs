@@ -1,0 +1,148 @@
+//! Runs on device tensors, which are used in place.
+
+use super::driver::{Entered, RawStream};
+use super::launch::Launches;
+use super::plan::GpuPlan;
+use super::workspace::GpuWorkspace;
+use crate::error::{BindError, DeviceError};
+use crate::problem::Problem;
+use crate::tensors::{MOST_TENSORS, PerTensor, Tensor};
+use elsa_core::argument::ArgumentError;
+use std::marker::PhantomData;
+
+/// The device addresses of the tensors of a call; `None` for those that it does not have.
+pub type Addresses = PerTensor<Option<u64>>;
+
+/// A call on device tensors. Runs enqueue work and do not wait for it.
+#[derive(Debug)]
+pub struct DeviceCall<'a> {
+    workspace: &'a mut GpuWorkspace,
+    launches: Launches,
+    stream: RawStream,
+    /// Whether the stream is the caller's, who may capture it.
+    lent: bool,
+    borrowed: PhantomData<&'a ()>,
+}
+
+/// Checks that the device can use `needed` bytes at an address. Returns their device address.
+fn check_address(
+    entered: &Entered<'_>,
+    argument: &'static str,
+    address: u64,
+    needed: usize,
+    alignment: usize,
+) -> Result<u64, BindError> {
+    if needed == 0 {
+        return Ok(address);
+    }
+    if !address.is_multiple_of(alignment as u64) {
+        return Err(BindError::Alignment { argument, address, alignment });
+    }
+    entered.usable_at(address, needed).map_err(|found| match found {
+        Some(found) => BindError::DeviceShort { argument, found, needed },
+        None => BindError::Address { argument, address },
+    })
+}
+
+/// Checks the address of a tensor. Returns its device address, zero if the call does not have it.
+fn check(entered: &Entered<'_>, tensor: &Tensor, address: Option<u64>) -> Result<u64, BindError> {
+    let argument = tensor.argument;
+    let needs = |other| Err(ArgumentError::Needs { argument, other }.into());
+    match (tensor.memory, address) {
+        (Some(memory), Some(address)) => {
+            check_address(entered, argument, address, memory.bytes(), memory.element_size)
+        }
+        (Some(_), None) if !tensor.optional => needs("its data"),
+        (None, Some(_)) => match tensor.forbidden {
+            Some(other) => Err(ArgumentError::Conflict { argument, other }.into()),
+            None => needs("its shape in the problem"),
+        },
+        (_, None) => Ok(0),
+    }
+}
+
+impl<'a> DeviceCall<'a> {
+    /// Checks addresses and stream, and prepares the launches. Lengths have been checked against the problem.
+    ///
+    /// # Errors
+    /// Returns an error if something does not match the problem, or if the device fails.
+    pub fn new<P: GpuPlan>(
+        plan: &P,
+        problem: &P::Problem,
+        lengths: <P::Problem as Problem>::Lengths<'_>,
+        given: &Addresses,
+        stream: Option<RawStream>,
+        workspace: &'a mut GpuWorkspace,
+    ) -> Result<DeviceCall<'a>, BindError> {
+        workspace.revive()?;
+        let context = workspace.context.clone();
+        let entered = context.enter()?;
+        let mut at = [0; MOST_TENSORS];
+        for ((at, tensor), address) in at.iter_mut().zip(&problem.tensors()).zip(given) {
+            *at = check(&entered, tensor, *address)?;
+        }
+        let (lent, capture, stream) = match stream {
+            Some(stream) => {
+                // First: of the default stream the other question would invalidate captures of other streams.
+                let capture = stream.capture(&entered)?;
+                if !stream.belongs(&entered)? {
+                    return Err(BindError::Stream);
+                }
+                (true, capture, stream)
+            }
+            None => (false, None, workspace.stream.raw()),
+        };
+        let relaxed = capture.map(|_| entered.relax()).transpose()?;
+        let launches = plan.launches(problem, lengths, &at, workspace)?;
+        drop(relaxed);
+        Ok(DeviceCall { workspace, launches, stream, lent, borrowed: PhantomData })
+    }
+
+    /// The memory in which the call works.
+    pub fn workspace(&mut self) -> &mut GpuWorkspace {
+        self.workspace
+    }
+
+    /// Number of blocks of threads that share the work.
+    pub fn blocks(&self) -> usize {
+        self.launches.blocks()
+    }
+
+    /// Enqueues the computation, after what earlier runs in the workspace have left pending in any stream. A stream that
+    /// is captured takes the computation into its graph. It cannot wait for what is not captured, so this call does;
+    /// launches of the graph are the caller's to order.
+    ///
+    /// # Safety
+    /// The bound tensors stay allocated until the stream has been waited for.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports.
+    pub unsafe fn run(&mut self) -> Result<(), DeviceError> {
+        let context = self.workspace.context.clone();
+        let entered = context.enter()?;
+        let capture = if self.lent { self.stream.capture(&entered)? } else { None };
+        let relaxed = capture.map(|_| entered.relax()).transpose()?;
+        if capture.is_some() {
+            self.workspace.pending.wait()?;
+        }
+        self.workspace.pending.precede(&entered, self.stream, capture)?;
+        // SAFETY: *room*: `new` has checked every address. *alive*: the clause of this function; pending work is
+        // waited for before the workspace is freed.
+        let enqueued =
+            unsafe { self.launches.enqueue(&entered, self.stream, self.workspace, capture.is_some()) };
+        self.workspace.graph.took(self.launches.table_bytes(), capture);
+        let marked = self.workspace.pending.mark(&entered, self.stream, capture);
+        drop(relaxed);
+        enqueued?;
+        marked
+    }
+
+    /// Waits until all work in the stream is done.
+    ///
+    /// # Errors
+    /// Returns the error that the device reports, including errors of earlier work.
+    pub fn wait(&self) -> Result<(), DeviceError> {
+        let entered = self.workspace.context.enter()?;
+        self.stream.synchronize(&entered)
+    }
+}

@@ -1,0 +1,223 @@
+//! The launches of a run: kernels, their parameters and their grids, as a list.
+//!
+//! A run enqueues up to four things, all but the last in one stream, in this order:
+//!
+//! 1. *The table* of the workspace, such as that of sequences, is copied to the device, if the list says so. The operator
+//!    has written it on the host, after waiting for the copy of an earlier run that may still read it
+//!    ([`GpuWorkspace::table`]).
+//! 2. *The kernels before the fork*.
+//! 3. *The kernels behind it*.
+//! 4. *A kernel beside them* has a stream of its own, which begins at the fork and which the run's stream waits for at the
+//!    end, so that it takes what the others leave idle.
+//!
+//! The list is made when tensors are bound. [`Launches::enqueue`] only passes it to the driver, so a run makes no
+//! decision and allocates nothing. Parameters lie in the list, one behind the other, as the kernels take them.
+
+use super::driver::{Entered, Function, RawStream};
+use super::workspace::GpuWorkspace;
+use crate::error::DeviceError;
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::MaybeUninit;
+
+/// Most kernels of a run.
+const MOST_KERNELS: usize = 24;
+/// Most bytes of parameters of a run.
+const MOST_BYTES: usize = 4096;
+/// Alignment of parameters.
+const ALIGNMENT: usize = 16;
+
+/// The number of blocks of a launch, and of threads per block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks; without any, nothing is launched.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// A kernel, its grid, and where its parameter begins.
+#[derive(Debug)]
+struct Kernel {
+    function: Function,
+    grid: Grid,
+    parameter: usize,
+}
+
+/// Parameters of kernels.
+#[repr(align(16))]
+struct Parameters([MaybeUninit<u8>; MOST_BYTES]);
+
+impl fmt::Debug for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Parameters")
+    }
+}
+
+/// A parameter that lies in a list. Several kernels of the list may take it.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored(usize);
+
+/// Everything that a run launches.
+///
+/// Invariant *parameters*: where the parameter of a kernel begins, a value that was stored lies.
+#[derive(Debug)]
+pub struct Launches {
+    /// Where the table is copied to, and its size in bytes.
+    table: (u64, usize),
+    kernels: heapless::Vec<Kernel, MOST_KERNELS>,
+    /// The kernel beside the others, and the number of kernels before it may begin.
+    beside: Option<(Kernel, usize)>,
+    parameters: Parameters,
+    /// Bytes of parameters.
+    used: usize,
+    /// Number of blocks of threads that share the work.
+    blocks: usize,
+}
+
+impl Default for Launches {
+    fn default() -> Launches {
+        Launches {
+            table: (0, 0),
+            kernels: heapless::Vec::new(),
+            beside: None,
+            parameters: Parameters([MaybeUninit::uninit(); MOST_BYTES]),
+            used: 0,
+            blocks: 0,
+        }
+    }
+}
+
+impl Launches {
+    /// Has the first `bytes` bytes of the workspace's table copied to the device address `to` before all kernels.
+    pub fn copy_table(&mut self, to: u64, bytes: usize) {
+        self.table = (to, bytes);
+    }
+
+    /// Puts a parameter into the list.
+    ///
+    /// # Errors
+    /// Returns an error if the list is full.
+    pub fn store<P: Copy>(&mut self, parameter: &P) -> Result<Stored, DeviceError> {
+        const { assert!(align_of::<P>() <= ALIGNMENT) };
+        let start = self.used.next_multiple_of(ALIGNMENT);
+        let end = start + size_of::<P>();
+        let Some(room) = self.parameters.0.get_mut(start..end) else {
+            return Err(DeviceError::HostMemory { bytes: end });
+        };
+        // SAFETY: the room has the size of a `P`, and its alignment, since `start` is a multiple of what the array is
+        // aligned to, and that of `P` is no larger.
+        unsafe { room.as_mut_ptr().cast::<P>().write(*parameter) };
+        self.used = end;
+        Ok(Stored(start))
+    }
+
+    /// Appends a kernel.
+    ///
+    /// # Errors
+    /// Returns an error if the list is full.
+    ///
+    /// # Safety
+    /// - *parameter*: `parameter` lies in this list, and the function's only parameter is of its type.
+    pub unsafe fn push(
+        &mut self,
+        function: &Function,
+        grid: Grid,
+        parameter: Stored,
+    ) -> Result<(), DeviceError> {
+        let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
+        self.kernels.push(kernel).map_err(|_| DeviceError::HostMemory { bytes: size_of::<Launches>() })
+    }
+
+    /// Adds the kernel beside those that are appended from here on. There is one at most.
+    ///
+    /// # Safety
+    /// - *parameter*, as for [`Launches::push`].
+    pub unsafe fn fork(&mut self, function: &Function, grid: Grid, parameter: Stored) {
+        let kernel = Kernel { function: function.clone(), grid, parameter: parameter.0 };
+        self.beside = Some((kernel, self.kernels.len()));
+    }
+
+    /// Says how many blocks of threads share the work, for the report of a run.
+    pub fn shared_by(&mut self, blocks: usize) {
+        self.blocks = blocks;
+    }
+
+    /// Number of blocks of threads that share the work.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Size in bytes of the table that a run copies.
+    pub fn table_bytes(&self) -> usize {
+        self.table.1
+    }
+
+    /// Whether everything is enqueued in one stream, and no memory of the host is read by then.
+    pub fn is_plain(&self) -> bool {
+        self.table.1 == 0 && self.beside.is_none()
+    }
+
+    /// Enqueues the whole run. `captured` says whether the stream is.
+    ///
+    /// # Safety
+    /// *room* and *alive* for every address in the parameters, including those of the workspace, whose table has been
+    /// laid out and filled on both sides.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub unsafe fn enqueue(
+        &self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        workspace: &GpuWorkspace,
+        captured: bool,
+    ) -> Result<(), DeviceError> {
+        let (to, bytes) = self.table;
+        if bytes > 0 {
+            // SAFETY: *room*: the clauses of this function. *alive*: the workspace waits for `uploaded` before it writes
+            // the table again, and for pending work before it is freed.
+            unsafe { stream.copy_in(entered, to, workspace.table.data(), bytes)? };
+            workspace.uploaded.record(entered, stream)?;
+        }
+        let Some((kernel, fork)) = &self.beside else {
+            // SAFETY: the clauses of this function.
+            return unsafe { self.launch(&self.kernels, entered, stream) };
+        };
+        let (before, behind) = self.kernels.split_at(*fork);
+        // SAFETY: the clauses of this function.
+        unsafe { self.launch(before, entered, stream)? };
+        let beside = workspace.beside.as_ref().ok_or(DeviceError::NoKernel { role: "measuring" })?;
+        beside.inputs.record(entered, stream)?;
+        // SAFETY: the clauses of this function.
+        unsafe { self.launch(behind, entered, stream)? };
+        let own = beside.stream.raw();
+        beside.inputs.precede(entered, own)?;
+        // SAFETY: the clauses of this function.
+        unsafe { self.launch(std::slice::from_ref(kernel), entered, own)? };
+        let joined = beside.done.record(entered, own).and_then(|()| beside.done.precede(entered, stream));
+        if joined.is_err() && !captured {
+            // The run's stream does not wait for the kernel, so this call does.
+            own.synchronize(entered)?;
+        }
+        joined
+    }
+
+    /// Enqueues kernels of the list.
+    ///
+    /// # Safety
+    /// The clauses of [`Launches::enqueue`].
+    unsafe fn launch(
+        &self,
+        kernels: &[Kernel],
+        entered: &Entered<'_>,
+        stream: RawStream,
+    ) -> Result<(), DeviceError> {
+        for Kernel { function, grid, parameter } in kernels.iter().filter(|kernel| kernel.grid.blocks > 0) {
+            let parameter = self.parameters.0.as_ptr().wrapping_add(*parameter).cast::<c_void>();
+            // SAFETY: the clauses of this function; *parameter* of `push` and `fork`, and *parameters*.
+            unsafe { stream.launch(entered, function, grid.blocks, grid.threads, parameter)? };
+        }
+        Ok(())
+    }
+}

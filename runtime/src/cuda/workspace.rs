@@ -1,0 +1,455 @@
+//! The memory in which the runs of a plan work on a GPU.
+
+use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
+use super::gpu::Gpu;
+use super::staging::Copies;
+use crate::error::{BindError, DeviceError, PlanError};
+use std::sync::Arc;
+
+/// Alignment of a workspace in device memory, which the offsets of its layout keep.
+const ALIGNMENT: usize = 256;
+
+/// What runs of a plan need of a workspace, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Device memory.
+    pub scratch: usize,
+    /// A table that the host writes and a run copies to the device.
+    pub table: usize,
+    /// What the host reads of the device memory after a run, and a stream beside that of the run.
+    pub records: usize,
+}
+
+impl Needs {
+    /// What two plans need that share a workspace.
+    #[must_use]
+    pub fn max(self, other: Needs) -> Needs {
+        Needs {
+            scratch: self.scratch.max(other.scratch),
+            table: self.table.max(other.table),
+            records: self.records.max(other.records),
+        }
+    }
+}
+
+/// The memory in which the runs of a plan work, on one device.
+///
+/// Fields are dropped in order, so pending work is waited for before its memory is freed.
+#[derive(Debug)]
+pub struct GpuWorkspace {
+    /// Work that runs on device tensors have enqueued.
+    pub pending: Pending,
+    /// The device of the engine that created the workspace.
+    gpu: Arc<Gpu>,
+    pub context: Arc<Context>,
+    pub stream: Stream,
+    /// What every run of the plan needs, at the offsets of the plan's layout. If it is lent, the extra follows it.
+    pub scratch: DeviceBuffer,
+    /// What some calls need besides, unless the scratch is lent.
+    extra: Option<DeviceBuffer>,
+    /// Copies of host tensors on the device.
+    pub staging: Option<DeviceBuffer>,
+    /// Copies of host tensors that few calls have.
+    pub apart: Option<DeviceBuffer>,
+    /// The table on the host.
+    pub table: PinnedBuffer,
+    /// Host copy of an output with gaps, before its rows are copied to the caller.
+    pub bounce: Vec<u8>,
+    /// Recorded after the copy of the table to the device.
+    pub uploaded: Event,
+    /// What graphs use of it.
+    pub graph: Graph,
+    /// The stream of the kernel beside the others, if a plan has one.
+    pub beside: Option<Beside>,
+    /// What is read after a run.
+    records: Vec<f32>,
+}
+
+/// A stream for what runs beside the rest.
+#[derive(Debug)]
+pub struct Beside {
+    pub stream: Stream,
+    /// Recorded when the inputs of a run are there.
+    pub inputs: Event,
+    /// Recorded after the work.
+    pub done: Event,
+}
+
+impl Beside {
+    fn new(context: &Arc<Context>) -> Result<Beside, DeviceError> {
+        let (inputs, done) = (Event::new(context)?, Event::new(context)?);
+        Ok(Beside { stream: Stream::new(context)?, inputs, done })
+    }
+}
+
+/// Zeros in host memory.
+fn zeros(len: usize) -> Result<Vec<f32>, DeviceError> {
+    let mut values = Vec::new();
+    let bytes = len.saturating_mul(size_of::<f32>());
+    values.try_reserve_exact(len).map_err(|_| DeviceError::HostMemory { bytes })?;
+    values.resize(len, 0.0);
+    Ok(values)
+}
+
+/// What graphs use of a workspace in which runs were captured. Nobody says when such a graph is destroyed, so this stays
+/// for as long as the workspace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Graph {
+    /// Bytes of the table that a graph copies to the device from host memory, which keep their values.
+    pub table: usize,
+    /// Whether the last copy of the table was captured, so that nothing can wait for it.
+    pub uploads: bool,
+    /// Whether a run was captured, whose memory is not replaced.
+    any: bool,
+}
+
+impl Graph {
+    /// Remembers a run, which copies so many bytes of the table.
+    pub fn took(&mut self, table: usize, capture: Option<Capture>) {
+        let captured = capture.is_some();
+        self.any |= captured;
+        if table > 0 {
+            self.uploads = captured;
+        }
+        if captured {
+            self.table = self.table.max(table);
+        }
+    }
+}
+
+/// Work that has been enqueued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// None, or it has been waited for.
+    None,
+    /// It is pending in a stream.
+    Enqueued,
+    /// It is a part of a graph.
+    Captured(Capture),
+}
+
+/// Enqueued work that has not been waited for. That of a graph is waited for within its capture alone.
+#[derive(Debug)]
+pub struct Pending {
+    context: Arc<Context>,
+    /// Recorded after all of the work.
+    done: Event,
+    work: Work,
+}
+
+impl Pending {
+    /// Marks the end of the work in the stream, which `capture` captures. If that fails, waits for the stream.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn mark(
+        &mut self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        capture: Option<Capture>,
+    ) -> Result<(), DeviceError> {
+        let marked = self.done.record(entered, stream);
+        self.work = match capture {
+            _ if marked.is_err() => Work::None,
+            None => Work::Enqueued,
+            Some(capture) => Work::Captured(capture),
+        };
+        if marked.is_err() && capture.is_none() {
+            // Nothing marks the end of the work, so it must not be left pending.
+            stream.synchronize(entered)?;
+        }
+        marked
+    }
+
+    /// Has the stream, which `capture` captures, wait for the pending work before it does anything that is enqueued from
+    /// here on. Work of another capture is not waited for.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn precede(
+        &self,
+        entered: &Entered<'_>,
+        stream: RawStream,
+        capture: Option<Capture>,
+    ) -> Result<(), DeviceError> {
+        match self.work {
+            Work::Enqueued => self.done.precede(entered, stream),
+            Work::Captured(own) if capture == Some(own) => self.done.precede(entered, stream),
+            Work::None | Work::Captured(_) => Ok(()),
+        }
+    }
+
+    /// Waits for the pending work, unless it is captured.
+    ///
+    /// # Errors
+    /// Returns the error that the driver reports.
+    pub fn wait(&mut self) -> Result<(), DeviceError> {
+        if self.work == Work::Enqueued {
+            self.work = Work::None;
+            if self.context.usable().is_err() {
+                return Ok(());
+            }
+            let entered = self.context.enter()?;
+            self.done.synchronize(&entered)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Err(e) = self.wait() {
+            log::debug!("while waiting for a GPU: {e}");
+        }
+    }
+}
+
+impl GpuWorkspace {
+    /// Allocates what runs need.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available, or if the device fails.
+    pub fn new(gpu: &Arc<Gpu>, needs: Needs) -> Result<GpuWorkspace, DeviceError> {
+        let context = gpu.context()?;
+        let scratch = DeviceBuffer::new(&context, needs.scratch)?;
+        GpuWorkspace::of(gpu, &context, scratch, needs)
+    }
+
+    /// Makes a workspace of the caller's device memory.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is null, misaligned, too short, or not memory that the device can use, or if the
+    /// device fails.
+    ///
+    /// # Safety
+    /// - *lent*, of [`DeviceBuffer::lent`].
+    pub unsafe fn lent(
+        gpu: &Arc<Gpu>,
+        needs: Needs,
+        address: u64,
+        bytes: usize,
+    ) -> Result<GpuWorkspace, PlanError> {
+        let needed = needs.scratch;
+        if address == 0 && (bytes > 0 || needed > 0) {
+            return Err(PlanError::Null { found: bytes, needed });
+        }
+        if bytes > isize::MAX as usize || address.checked_add(bytes as u64).is_none() {
+            return Err(PlanError::Extent { found: bytes, address, needed });
+        }
+        if bytes < needed {
+            return Err(PlanError::Room { found: bytes, needed });
+        }
+        if !address.is_multiple_of(ALIGNMENT as u64) {
+            return Err(PlanError::Alignment { address, alignment: ALIGNMENT });
+        }
+        let context = gpu.context()?;
+        let at = match bytes {
+            0 => Ok(address),
+            _ => context.enter()?.usable_at(address, bytes),
+        };
+        let at = at.map_err(|found| match found {
+            Some(found) => PlanError::DeviceShort { found, given: bytes },
+            None => PlanError::Address { address },
+        })?;
+        // SAFETY: *lent*; the context can use the bytes, as the driver says.
+        let scratch = unsafe { DeviceBuffer::lent(&context, at, bytes) };
+        Ok(GpuWorkspace::of(gpu, &context, scratch, needs)?)
+    }
+
+    /// Creates what every run needs beside the scratch.
+    fn of(
+        gpu: &Arc<Gpu>,
+        context: &Arc<Context>,
+        scratch: DeviceBuffer,
+        needs: Needs,
+    ) -> Result<GpuWorkspace, DeviceError> {
+        let beside = if needs.records > 0 { Some(Beside::new(context)?) } else { None };
+        Ok(GpuWorkspace {
+            beside,
+            records: zeros(needs.records / size_of::<f32>())?,
+            gpu: gpu.clone(),
+            stream: Stream::new(context)?,
+            scratch,
+            extra: None,
+            staging: None,
+            apart: None,
+            table: PinnedBuffer::new(context, needs.table)?,
+            bounce: Vec::new(),
+            uploaded: Event::new(context)?,
+            graph: Graph::default(),
+            pending: Pending { context: context.clone(), done: Event::new(context)?, work: Work::None },
+            context: context.clone(),
+        })
+    }
+
+    /// Bytes of records.
+    fn record_bytes(&self) -> usize {
+        self.records.len() * size_of::<f32>()
+    }
+
+    /// Allocates what copies of host tensors need, except those that few calls have, unless it is allocated already. On
+    /// the device only if `staged`.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available.
+    pub fn reserve_copies(&mut self, copies: &Copies, staged: bool) -> Result<(), DeviceError> {
+        if staged {
+            reserve(&self.context, &mut self.staging, copies.staging)?;
+        }
+        let (bounce, bytes) = (&mut self.bounce, copies.bounce);
+        if bounce.len() < bytes {
+            bounce.try_reserve_exact(bytes - bounce.len()).map_err(|_| DeviceError::HostMemory { bytes })?;
+            bounce.resize(bytes, 0);
+        }
+        Ok(())
+    }
+
+    /// Allocates what copies of host tensors that few calls have need on the device, unless it is allocated already.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available.
+    pub fn reserve_apart(&mut self, copies: &Copies) -> Result<(), DeviceError> {
+        reserve(&self.context, &mut self.apart, copies.apart)
+    }
+
+    /// Replaces a workspace whose context was lost by one in a new context. It is as large as the lost one, so that
+    /// every plan that it served can use it. Returns whether it was replaced; it then holds no tensors. Memory of the
+    /// caller's is not replaced.
+    ///
+    /// # Errors
+    /// Returns an error if a context is lost a second time, if the lost memory was the caller's, if memory is not
+    /// available, or if the device fails.
+    pub fn revive(&mut self) -> Result<bool, DeviceError> {
+        let lost = self.context.is_lost();
+        if lost {
+            if self.scratch.is_lent() {
+                return Err(DeviceError::LostWorkspace);
+            }
+            let (scratch, table, records) = (self.scratch.bytes(), self.table.bytes(), self.record_bytes());
+            *self = GpuWorkspace::new(&self.gpu, Needs { scratch, table, records })?;
+        }
+        Ok(lost)
+    }
+
+    /// Checks that the workspace belongs to the engine of `gpu` and is large enough for a plan with so many sequences.
+    /// Memory of the caller's must have `room` bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the workspace belongs to another engine, or is too small.
+    pub fn check(
+        &self,
+        gpu: &Arc<Gpu>,
+        needs: &Needs,
+        sequences: usize,
+        room: usize,
+    ) -> Result<(), BindError> {
+        if !Arc::ptr_eq(&self.gpu, gpu) {
+            return Err(BindError::Foreign);
+        }
+        let (found, needed) = (self.scratch.bytes(), needs.scratch);
+        if found < needed || self.table.bytes() < needs.table || self.record_bytes() < needs.records {
+            return Err(BindError::Workspace { found, needed, found_sequences: 0, sequences });
+        }
+        if self.scratch.is_lent() && found < room {
+            return Err(BindError::StateRoom { found, needed: room });
+        }
+        Ok(())
+    }
+
+    /// Readies the table on the host for being written: waits for the copy of an earlier run, unless a graph copies it.
+    /// Bytes that graphs copy must keep their values ([`Graph::table`]). Returns the address of the table.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails.
+    pub fn open_table(&mut self) -> Result<*mut u8, DeviceError> {
+        if !self.graph.uploads {
+            let entered = self.context.enter()?;
+            self.uploaded.synchronize(&entered)?;
+        }
+        Ok(self.table.data())
+    }
+
+    /// Allocates what some calls need besides the scratch, unless it is allocated already. Waits for pending work if that
+    /// may use a smaller one. In memory of the caller's it begins at offset `after`, where [`GpuWorkspace::check`] has
+    /// found room for it. Returns its address.
+    ///
+    /// # Errors
+    /// Returns an error if memory is not available, or if the device fails.
+    pub fn reserve_extra(&mut self, after: usize, bytes: usize) -> Result<u64, DeviceError> {
+        if self.scratch.is_lent() {
+            return Ok(self.scratch.address() + after as u64);
+        }
+        if self.extra.as_ref().is_some_and(|extra| extra.bytes() < bytes) {
+            if self.graph.any {
+                return Err(DeviceError::Captured);
+            }
+            self.pending.wait()?;
+        }
+        reserve(&self.context, &mut self.extra, bytes)?;
+        Ok(self.extra.as_ref().map_or(0, DeviceBuffer::address))
+    }
+
+    /// Waits for pending runs and copies `len` records, which begin at offset `at` of the scratch, to the host.
+    ///
+    /// # Errors
+    /// Returns an error if the device fails, or if its memory is no longer that of the run.
+    pub fn fetch(&mut self, at: usize, len: usize) -> Result<&mut [f32], DeviceError> {
+        self.context.usable()?;
+        self.pending.wait()?;
+        let bytes = len.saturating_mul(size_of::<f32>());
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.scratch.bytes());
+        let Some(to) = self.records.get_mut(..len).filter(|_| fits) else {
+            return Err(DeviceError::LostWorkspace);
+        };
+        let entered = self.context.enter()?;
+        let (stream, data) = (self.stream.raw(), to.as_mut_ptr().cast());
+        // SAFETY: *room*: both sides have the bytes. *alive*: the copy is waited for.
+        let copied = unsafe { stream.copy_out(&entered, data, self.scratch.address() + at as u64, bytes) };
+        let waited = stream.synchronize(&entered);
+        copied?;
+        waited?;
+        Ok(to)
+    }
+
+    /// Frees the copies of host tensors on the device.
+    ///
+    /// # Errors
+    /// Returns the first error that the driver reports.
+    pub fn free_copies(&mut self) -> Result<(), DeviceError> {
+        let copies = [self.staging.take(), self.apart.take()];
+        let closed = copies.map(|copy| copy.map_or(Ok(()), DeviceBuffer::close));
+        closed.into_iter().collect()
+    }
+
+    /// Waits for pending work and frees everything.
+    ///
+    /// # Errors
+    /// Returns the first error that the driver reports. The rest is freed nevertheless.
+    pub fn close(self) -> Result<(), DeviceError> {
+        let GpuWorkspace {
+            mut pending, stream, scratch, extra, staging, apart, table, uploaded, beside, ..
+        } = self;
+        let mut closed = vec![pending.wait(), scratch.close(), table.close()];
+        closed.extend([extra, staging, apart].into_iter().flatten().map(DeviceBuffer::close));
+        closed.extend([uploaded.close(), stream.close()]);
+        if let Some(Beside { stream, inputs, done }) = beside {
+            closed.extend([stream.close(), inputs.close(), done.close()]);
+        }
+        closed.into_iter().collect()
+    }
+}
+
+fn reserve(
+    context: &Arc<Context>,
+    buffer: &mut Option<DeviceBuffer>,
+    bytes: usize,
+) -> Result<(), DeviceError> {
+    if buffer.as_ref().is_none_or(|b| b.bytes() < bytes) {
+        // A buffer that is too small is freed first, so that its memory can be reused.
+        if let Some(small) = buffer.take() {
+            small.close()?;
+        }
+        *buffer = Some(DeviceBuffer::new(context, bytes)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! A checked call on the CPU: a plan, the tensors of a call and a workspace, divided among workers.
+
+use super::context::Context;
+use super::plan::{CpuPlan, CpuWorkspace};
+use super::{scan, walk};
+use crate::cpu::plan;
+use crate::cpu::pool::Pool;
+use crate::error::{BindError, RunError};
+use crate::tensors::HostTensors;
+use elsa_core::linear::plan::Layout;
+use elsa_core::linear::{Form, Problem, Sequence};
+use std::marker::PhantomData;
+
+/// A checked call on the CPU.
+pub struct CpuCall<'a> {
+    context: Context<'a>,
+    sequences: &'a [Sequence],
+    /// Number of workers that share the work.
+    workers: usize,
+    /// Borrows the tensors for the lifetime of the call.
+    tensors: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: a call is equivalent to references: shared ones to the inputs, exclusive ones to outputs and workspace.
+unsafe impl Send for CpuCall<'_> {}
+
+impl std::fmt::Debug for CpuCall<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuCall").field("choice", self.context.choice).finish_non_exhaustive()
+    }
+}
+
+impl<'a> CpuCall<'a> {
+    /// Checks the workspace against the plan. Inputs and outputs must have been checked against the problem. The
+    /// instruction set of the plan's kernel is present, which the engine ensures.
+    ///
+    /// # Errors
+    /// Returns an error if the workspace is too small.
+    pub fn new(
+        plan: &'a CpuPlan,
+        problem: &'a Problem,
+        cu_seqlens: Option<&[i64]>,
+        tensors: &HostTensors<'a>,
+        workspace: &'a mut CpuWorkspace,
+    ) -> Result<CpuCall<'a>, BindError> {
+        let (base, room) = workspace.memory.lines();
+        let count = problem.sequences();
+        if room < plan.layout.total || workspace.room() < count {
+            return Err(BindError::Workspace {
+                found: workspace.bytes(),
+                needed: plan.layout.bytes(),
+                found_sequences: workspace.room(),
+                sequences: count,
+            });
+        }
+        let context = Context::new(plan, problem, tensors, base);
+        workspace.sequences.clear();
+        let mut tokens = 0.0;
+        for index in 0..count {
+            let sequence = problem.sequence(cu_seqlens, index);
+            tokens += sequence.tokens as f64;
+            workspace.sequences.push(sequence);
+        }
+        let workers = plan.choice.workers_for(tokens * problem.state_heads() as f64);
+        Ok(CpuCall { context, sequences: &workspace.sequences, workers, tensors: PhantomData })
+    }
+}
+
+impl plan::CpuCall for CpuCall<'_> {
+    fn workers(&self) -> usize {
+        self.workers
+    }
+
+    fn run(&mut self, pool: &Pool) -> Result<(), RunError> {
+        let (c, sequences) = (&self.context, self.sequences);
+        if c.choice.form == Form::Scan {
+            return scan::run(c, sequences, self.workers, pool);
+        }
+        let (states, groups) = (c.problem.state_heads(), c.choice.groups);
+        pool.divide(self.workers, sequences.len() * states * groups, &|worker, item| {
+            let (head, group) = (item / groups, item % groups);
+            let place = (head % states, group);
+            // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each worker
+            // has its own number.
+            unsafe { walk::attend(c, &sequences[head / states], place, worker) }
+        })
+    }
+}
+
+impl plan::CpuPlan for CpuPlan {
+    type Problem = Problem;
+    type Workspace = CpuWorkspace;
+    type Call<'a> = CpuCall<'a>;
+
+    fn bytes(&self) -> usize {
+        Layout::bytes(&self.layout)
+    }
+
+    fn kernel(&self) -> &'static str {
+        self.choice.kernel.name
+    }
+
+    fn workspace<'a>(
+        plans: impl Iterator<Item = (&'a CpuPlan, &'a Problem)> + Clone,
+    ) -> Result<Option<CpuWorkspace>, crate::error::PlanError> {
+        Ok(CpuWorkspace::of(plans)?)
+    }
+
+    unsafe fn workspace_in(
+        &self,
+        problem: &Problem,
+        memory: *mut u8,
+        bytes: usize,
+    ) -> Result<CpuWorkspace, crate::error::PlanError> {
+        // SAFETY: *lent*.
+        Ok(unsafe { CpuWorkspace::lent(self, problem, memory, bytes)? })
+    }
+
+    fn call<'a>(
+        &'a self,
+        problem: &'a Problem,
+        cu_seqlens: Option<&'a [i64]>,
+        tensors: &HostTensors<'a>,
+        workspace: &'a mut CpuWorkspace,
+    ) -> Result<CpuCall<'a>, BindError> {
+        CpuCall::new(self, problem, cu_seqlens, tensors, workspace)
+    }
+}

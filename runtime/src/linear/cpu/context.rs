@@ -1,0 +1,140 @@
+//! What the workers of a call share.
+
+use super::plan::CpuPlan;
+use crate::tensors::HostTensors;
+use elsa_core::dtype::DType;
+use elsa_core::linear::plan::{Choice, Layout};
+use elsa_core::linear::{Operand, Operands, Problem, Sequence};
+use elsa_core::view::View;
+use elsa_kernels::linear::Kernel;
+use std::ops::Range;
+
+/// A tensor: its view, its type, and the address of its first byte.
+#[derive(Clone, Copy)]
+pub(super) struct Tensor {
+    pub view: View,
+    pub dtype: DType,
+    pub data: *mut u8,
+}
+
+impl Tensor {
+    /// Whether the call has the tensor.
+    pub fn is_present(&self) -> bool {
+        !self.data.is_null()
+    }
+
+    /// Address of the first byte of a row.
+    pub fn row(&self, batch: usize, head: usize, token: usize) -> *mut u8 {
+        self.data.wrapping_add(self.view.row(batch, head, token) * self.dtype.size())
+    }
+
+    /// Distance from one token to the next, in elements.
+    pub fn stride(&self) -> usize {
+        self.view.strides()[2]
+    }
+}
+
+/// Rows of f32 values: address of the first, and the distances from one token, and from one head, to the next. They count
+/// f32 values and may be negative.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub data: *mut f32,
+    pub token: isize,
+    pub head: isize,
+}
+
+impl Rows {
+    /// No rows.
+    pub const NONE: Rows = Rows { data: std::ptr::null_mut(), token: 0, head: 0 };
+
+    /// The same from token `t` and column `x` on.
+    pub fn from(self, t: usize, x: usize) -> Rows {
+        if self.data.is_null() {
+            return self;
+        }
+        Rows { data: self.data.wrapping_offset(t as isize * self.token).wrapping_add(x), ..self }
+    }
+}
+
+/// A stretch of tokens of a head: a sequence, a state of it, and tokens, counted in the order in which they pass.
+#[derive(Clone)]
+pub(super) struct Stretch<'a> {
+    pub sequence: &'a Sequence,
+    /// The state, which is the head of values.
+    pub state: usize,
+    /// Tokens.
+    pub tokens: Range<usize>,
+    /// Whether the last token of the sequence passes first.
+    pub reverse: bool,
+    /// Strips of the state.
+    pub strips: Range<usize>,
+}
+
+/// The data shared by all workers of a call.
+///
+/// Invariants, established by [`Context::new`] and kept while the call borrows its tensors:
+/// - *inputs*: every row of every input that is present is readable for its head size, in elements of its type.
+/// - *outputs*: every row of every output that is present is writable for its head size, and the rows of one tensor share
+///   no element. Those of a present state that holds the past are readable, too.
+/// - *workspace*: `base` is 64-byte aligned and writable for `layout.total` f32 values, which are initialised.
+/// - *kernel*: the instruction set of `kernel` is present.
+#[derive(Clone)]
+pub(super) struct Context<'a> {
+    pub kernel: &'static Kernel,
+    pub problem: &'a Problem,
+    pub choice: &'a Choice,
+    pub layout: &'a Layout,
+    tensors: Operands<Tensor>,
+    pub base: *mut f32,
+}
+
+// SAFETY: workers read the inputs and write disjoint memory: each worker its own region of the workspace, each task its
+// own rows and columns of the outputs and its own places of what all share (invariants *outputs* and *workspace*).
+unsafe impl Sync for Context<'_> {}
+
+impl<'a> Context<'a> {
+    /// Creates a context. The tensors must have been checked against the problem, the workspace must have room for the
+    /// layout from `base` on, and the engine must have the kernel's instruction set.
+    pub fn new(
+        plan: &'a CpuPlan,
+        problem: &'a Problem,
+        tensors: &HostTensors<'a>,
+        base: *mut f32,
+    ) -> Context<'a> {
+        let tensors = Operands::from_fn(|operand| Tensor {
+            view: problem.memory(operand).and_then(|memory| memory.view).unwrap_or_default(),
+            dtype: problem.dtype_of(operand),
+            data: tensors.at(operand as usize),
+        });
+        let CpuPlan { kernel, choice, layout } = plan;
+        Context { kernel, problem, choice, layout, tensors, base }
+    }
+
+    /// The tensor of an operand.
+    pub fn tensor(&self, operand: Operand) -> &Tensor {
+        &self.tensors[operand]
+    }
+
+    /// Whether the call writes outputs.
+    pub fn has_output(&self) -> bool {
+        self.tensors[Operand::Output].is_present()
+    }
+
+    /// The worker's region of the workspace.
+    pub fn worker_part(&self, worker: usize) -> *mut f32 {
+        self.base.wrapping_add(worker * self.layout.worker_stride)
+    }
+
+    /// The rows of the outputs of a state's readers in the shared region of sums, from the first token of the sequence on.
+    pub fn sums(&self, sequence: &Sequence, state: usize) -> Rows {
+        let width = self.choice.strips.padded(self.choice.columns);
+        let output = &self.problem.spec().output;
+        let (first, _) = self.problem.readers(state);
+        let row = (sequence.batch * output.heads() + first) * output.tokens() + sequence.start;
+        Rows {
+            data: self.base.wrapping_add(self.layout.sums.start + row * width),
+            token: width as isize,
+            head: (output.tokens() * width) as isize,
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The scan in two levels: parts of a sequence fold to affine maps, a scan over them gives the state before each part, and
+//! each part is computed from it.
+//!
+//! The tokens of a part map the state before it to `A S + b`. Earlier first, `(A₁, b₁) ⊕ (A₂, b₂) = (A₂ A₁, A₂ b₁ + b₂)`.
+//!
+//! **The naive way** scans over tokens, each an element of `[d_k, d_k + d_v]`.
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Parts, not tokens.* The elements are few, and both passes over the tokens are those of the other forms.
+//! 2. *`A` is a state.* The columns of a state do not know of each other, so `A` is what the tokens make of the unit matrix
+//!    when they write zeros: the same kernel folds both. Where all rows keep apart, one column of ones is enough.
+//! 3. *A row that a gate of `−∞` has cleared is cleared in whatever comes before*, by selection. A second column begins as NaN
+//!    and tells such a row from one whose product of gates is too small for a number. Of a delta rule, a column of `A` that is
+//!    zero throughout says that the tokens have cleared that row of the state before they looked at it.
+//! 4. *No `A` from the first part on.* What begins with the sequence contains its past state, and is only ever the earlier
+//!    side of a merge. So its `A` is neither folded nor multiplied.
+
+use super::context::{Context, Stretch};
+use super::state;
+use super::walk::{Aim, Target, fold, has_transition, pass, read};
+use crate::cpu::pool::Pool;
+use crate::error::RunError;
+use elsa_core::linear::plan::MOST_PARTS;
+use elsa_core::linear::{Direction, Sequence};
+use elsa_core::scan::{Slots, blelloch};
+use elsa_kernels::linear::Reading;
+use std::ops::Range;
+
+/// Computes a call: as many heads at a time as the workspace has room for.
+///
+/// # Errors
+/// Returns an error if a worker panicked.
+pub(super) fn run(
+    c: &Context<'_>,
+    sequences: &[Sequence],
+    workers: usize,
+    pool: &Pool,
+) -> Result<(), RunError> {
+    let (states, parts) = (c.problem.state_heads(), c.choice.parts);
+    let heads = sequences.len() * states;
+    let passes: &[bool] = match c.choice.direction {
+        Direction::Forward | Direction::NonCausal => &[false],
+        Direction::Reverse => &[true],
+        Direction::Bidirectional => &[false, true],
+    };
+    for first in (0..heads).step_by(c.choice.resident.max(1)) {
+        let some = c.choice.resident.min(heads - first);
+        let head = |slot: usize, reverse| {
+            let head = first + slot;
+            Head { sequence: &sequences[head / states], state: head % states, slot, reverse }
+        };
+        for reverse in passes.iter().copied() {
+            // SAFETY: `Context::new` established the invariants. The pool gives each item to one worker, and each worker
+            // has its own number. Each step begins when the one before is done. Items of a step have parts of their own, or
+            // heads.
+            pool.divide(workers, some * parts, &|worker, item| unsafe {
+                fold_part(c, &head(item / parts, reverse), item % parts, worker);
+            })?;
+            // SAFETY: as above.
+            pool.divide(workers, some, &|worker, item| unsafe { combine(c, &head(item, reverse), worker) })?;
+            // SAFETY: as above.
+            pool.divide(workers, some * parts, &|worker, item| unsafe {
+                compute_part(c, &head(item / parts, reverse), item % parts, worker);
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// A head whose parts are in the workspace.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    sequence: &'a Sequence,
+    state: usize,
+    /// Its place among those of the workspace.
+    slot: usize,
+    reverse: bool,
+}
+
+impl<'a> Head<'a> {
+    /// The tokens of part `part`; `None` if the sequence has fewer parts.
+    fn part(&self, c: &Context<'_>, part: usize) -> Option<Stretch<'a>> {
+        let Head { sequence, state, reverse, .. } = *self;
+        let size = c.choice.part(sequence.tokens);
+        let strips = 0..c.choice.strip_count();
+        (part < c.choice.parts_of(sequence.tokens)).then(|| {
+            let tokens = part * size..sequence.tokens.min((part + 1) * size);
+            Stretch { sequence, state, tokens, reverse, strips }
+        })
+    }
+
+    /// The affine map of part `part`.
+    fn element(&self, c: &Context<'_>, part: usize) -> *mut f32 {
+        let element = self.slot * c.choice.parts + part;
+        c.base.wrapping_add(c.layout.elements.start + element * c.layout.element.stride)
+    }
+}
+
+/// The strips of `b` and of `A` of an affine map.
+fn targets(c: &Context<'_>, element: *mut f32) -> [Target; 2] {
+    let choice = c.choice;
+    let at = &c.layout.element;
+    let columns = if choice.rule.is_delta() { choice.rows } else { choice.kernel.columns };
+    let target = |start, columns, values| Target {
+        data: element.wrapping_add(start),
+        columns,
+        strips: (0, choice.strips.count(columns)),
+        values,
+    };
+    [target(at.state.start, choice.columns, true), target(at.transition.start, columns, false)]
+}
+
+/// Calls `each(row, column, place)` for the first `columns` columns of each row of strips.
+fn each_place(c: &Context<'_>, target: &Target, mut each: impl FnMut(usize, usize, usize)) {
+    let rows = c.choice.rows;
+    for strip in target.strips.0..target.strips.1 {
+        let strip = c.choice.strips.strip(target.columns, strip);
+        for row in 0..rows {
+            for x in 0..strip.width {
+                each(row, strip.first + x, strip.first * rows + row * strip.width + x);
+            }
+        }
+    }
+}
+
+/// Makes a transition the one of no tokens.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The strips are writable, and this worker's.
+unsafe fn set_unit(c: &Context<'_>, transition: &Target) {
+    let delta = c.choice.rule.is_delta();
+    each_place(c, transition, |row, column, place| {
+        let unit = match (delta, column) {
+            (true, _) => f32::from(u8::from(row == column)),
+            (false, 0) => 1.0,
+            (false, 1) => f32::NAN,
+            (false, _) => 0.0,
+        };
+        // SAFETY: a place of the strips (clause).
+        unsafe { transition.data.add(place).write(unit) };
+    });
+}
+
+/// Folds the tokens of a part to its affine map; those of the first part to a state.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No other worker has this part or this worker number.
+unsafe fn fold_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
+    let Some(s) = head.part(c, part) else { return };
+    let all = targets(c, head.element(c, part));
+    let region = c.worker_part(worker);
+    // SAFETY: the element is this worker's (clause) and holds both matrices (layout).
+    unsafe {
+        if part == 0 {
+            state::load(c, &s, all[0].data);
+            fold(c, &s, &all[..1], region);
+            return;
+        }
+        all[0].data.write_bytes(0, c.layout.element.state.len);
+        if !has_transition(c) {
+            fold(c, &s, &all[..1], region);
+            return;
+        }
+        set_unit(c, &all[1]);
+        fold(c, &s, &all, region);
+    }
+}
+
+/// Makes the maps of a head's parts the states after each of them.
+///
+/// # Safety
+/// - The invariants of [`Context`]. All parts of the head were folded, and no other worker has this head or this worker number.
+unsafe fn combine(c: &Context<'_>, head: &Head<'_>, worker: usize) {
+    let mut states = [false; MOST_PARTS];
+    states[0] = true;
+    let count = c.choice.parts_of(head.sequence.tokens).min(MOST_PARTS);
+    blelloch::inclusive(&mut Parts { c, head, count, states, region: c.worker_part(worker) });
+}
+
+/// Computes the outputs of a part from the state before it. The first part brings the state after the last one to the
+/// present.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The head was combined. No other worker has this part or this worker number.
+unsafe fn compute_part(c: &Context<'_>, head: &Head<'_>, part: usize, worker: usize) {
+    let Some(s) = head.part(c, part) else { return };
+    let last = c.choice.parts_of(head.sequence.tokens) - 1;
+    let region = c.worker_part(worker);
+    let state = |part| targets(c, head.element(c, part))[0];
+    // SAFETY: states of other parts are only read; the region holds a whole state (layout) and is this worker's (clause).
+    unsafe {
+        let own = Target { data: region.wrapping_add(c.layout.worker.state.start), ..state(0) };
+        match part.checked_sub(1) {
+            None => {
+                // The present may be the memory of the past, which nobody else reads.
+                state::load(c, &s, own.data);
+                state::store(c, &s, state(last).data);
+            }
+            Some(before) => {
+                own.data.copy_from_nonoverlapping(state(before).data, c.layout.element.state.len);
+            }
+        }
+        if !c.has_output() {
+            return;
+        }
+        if c.choice.direction == Direction::NonCausal {
+            read(c, &s, &state(last), region);
+            return;
+        }
+        pass(c, &s, &own, region, Aim { outputs: true, keep: false });
+    }
+}
+
+/// The affine maps of a head, as the elements of a scan.
+///
+/// Invariants: those of [`Context`]; the elements of the head are folded, and used by nobody else while this value exists,
+/// as is the worker's `region`.
+struct Parts<'a> {
+    c: &'a Context<'a>,
+    head: &'a Head<'a>,
+    count: usize,
+    /// Whether an element begins with the sequence: it is a state, and has no transition.
+    states: [bool; MOST_PARTS],
+    region: *mut f32,
+}
+
+impl Parts<'_> {
+    fn targets(&self, part: usize) -> [Target; 2] {
+        targets(self.c, self.head.element(self.c, part))
+    }
+
+    /// The values of a matrix.
+    ///
+    /// # Safety
+    /// - The invariants. No other reference to the matrix exists.
+    unsafe fn values<'b>(&self, target: &Target) -> &'b mut [f32] {
+        let len = self.c.choice.rows * self.c.choice.strips.padded(target.columns);
+        // SAFETY: the element has the strips (layout), all initialised; nobody else uses it (invariants, clause).
+        unsafe { std::slice::from_raw_parts_mut(target.data, len) }
+    }
+
+    /// `at ← before ⊕ at` where rows keep apart.
+    fn combine_rows(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
+        let c = self.c;
+        let (rows, width) = (c.choice.rows, c.choice.kernel.columns);
+        // SAFETY: the elements are different ones (contract of `Slots::combine`).
+        let [b0, b1] = unsafe { [self.values(&before[0]), self.values(&at[0])] };
+        if !has_transition(c) {
+            b1.iter_mut().zip(b0).for_each(|(at, before)| *at += *before);
+            return;
+        }
+        // SAFETY: as above, and the problem has transitions.
+        let [a0, a1] = unsafe { [self.values(&before[1]), self.values(&at[1])] };
+        // A transition has at least two columns.
+        let factor = |a: &[f32], row: usize| (a[row * width], a[row * width + 1] == 0.0);
+        for strip in at[0].strips.0..at[0].strips.1 {
+            let strip = c.choice.strips.strip(at[0].columns, strip);
+            for row in 0..rows {
+                let place = strip.first * rows + row * strip.width;
+                let (by, cleared) = factor(a1, row);
+                if !cleared {
+                    let all = place..place + strip.width;
+                    b1[all.clone()].iter_mut().zip(&b0[all]).for_each(|(at, before)| *at += by * before);
+                }
+            }
+        }
+        if with_transition {
+            for row in 0..rows {
+                let (by, cleared) = factor(a1, row);
+                if !cleared {
+                    a1[row * width] = by * a0[row * width];
+                    a1[row * width + 1] = a0[row * width + 1];
+                }
+            }
+        }
+    }
+
+    /// `at ← before ⊕ at` where tokens mix rows.
+    fn combine_dense(&self, before: [Target; 2], at: [Target; 2], with_transition: bool) {
+        let c = self.c;
+        let rows = c.choice.rows;
+        let by_rows = self.region.wrapping_add(c.layout.worker.transition.start);
+        let strip_before = self.region.wrapping_add(c.layout.worker.before.start);
+        // SAFETY: the worker's regions hold a transition and a strip (layout, invariants).
+        let (by_rows, strip_before) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(by_rows, rows * rows),
+                std::slice::from_raw_parts_mut(strip_before, rows * c.choice.strips.wide),
+            )
+        };
+        // SAFETY: the elements are different ones (contract of `Slots::combine`).
+        let a1 = unsafe { self.values(&at[1]) };
+        each_place(c, &at[1], |row, column, place| {
+            if column < rows {
+                by_rows[row * rows + column] = a1[place];
+            }
+        });
+        let mut product = |before: &Target, at: &Target, strips: Range<usize>, add: bool| {
+            for strip in strips {
+                let strip = c.choice.strips.strip(at.columns, strip);
+                let place = strip.first * rows;
+                let size = rows * strip.width;
+                // SAFETY: the strip of an element that nobody writes (invariants).
+                let from = unsafe { std::slice::from_raw_parts(before.data.wrapping_add(place), size) };
+                strip_before[..size].copy_from_slice(from);
+                for row in 0..rows {
+                    if (0..rows).all(|r| by_rows[r * rows + row] == 0.0) {
+                        strip_before[row * strip.width..(row + 1) * strip.width].fill(0.0);
+                    }
+                }
+                let reading = Reading {
+                    state: strip_before.as_ptr(),
+                    width: strip.width,
+                    dim: rows,
+                    x: by_rows.as_ptr(),
+                    x_stride: rows as isize,
+                    rows,
+                    scale: 1.0,
+                    y: at.data.wrapping_add(place),
+                    y_stride: strip.width as isize,
+                    add,
+                };
+                // SAFETY: both matrices have `rows` rows, the strip is the element's (invariants); *kernel*.
+                unsafe { (c.kernel.read)(&reading) };
+            }
+        };
+        product(&before[0], &at[0], at[0].strips.0..at[0].strips.1, true);
+        if with_transition {
+            product(&before[1], &at[1], at[1].strips.0..at[1].strips.1, false);
+        }
+    }
+}
+
+impl Slots for Parts<'_> {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn identity(&mut self, at: usize) {
+        let [state, transition] = self.targets(at);
+        // SAFETY: no other reference to the matrix exists.
+        unsafe { self.values(&state) }.fill(0.0);
+        if has_transition(self.c) {
+            // SAFETY: the element is this value's (invariants), and has a transition.
+            unsafe { set_unit(self.c, &transition) };
+        }
+        self.states[at] = false;
+    }
+
+    fn combine(&mut self, before: usize, at: usize) {
+        let with_transition = !self.states[before] && has_transition(self.c);
+        let (from, to) = (self.targets(before), self.targets(at));
+        if self.c.choice.rule.is_delta() {
+            self.combine_dense(from, to, with_transition);
+        } else {
+            self.combine_rows(from, to, with_transition);
+        }
+        self.states[at] = self.states[before];
+    }
+
+    fn copy(&mut self, from: usize, to: usize) {
+        let size = self.c.layout.element.stride;
+        let [from_data, to_data] = [from, to].map(|part| self.head.element(self.c, part));
+        // SAFETY: two different elements of the head (invariants).
+        unsafe { to_data.copy_from_nonoverlapping(from_data, size) };
+        self.states[to] = self.states[from];
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        let size = self.c.layout.element.stride;
+        let [first, second] = [a, b].map(|part| self.head.element(self.c, part));
+        if a != b {
+            // SAFETY: two different elements of the head (invariants).
+            unsafe { std::ptr::swap_nonoverlapping(first, second, size) };
+        }
+        self.states.swap(a, b);
+    }
+}

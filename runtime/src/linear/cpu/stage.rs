@@ -1,0 +1,259 @@
+//! Rows of a chunk of tokens as the kernel takes them: in place, or copied to the worker's region in the order in which
+//! tokens pass.
+
+use super::context::{Context, Rows, Stretch};
+use elsa_core::linear::{Direction, Operand};
+use std::ops::Range;
+
+/// What is done to rows after they were copied.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Nothing,
+    /// Each row is made a unit vector: `x / sqrt(Σ x² + ε)`.
+    Unit(f32),
+}
+
+impl Change {
+    /// Squares are summed, and the factor of a row is computed, in f64, so that an element is rounded once.
+    fn apply(self, row: &mut [f32]) {
+        let Change::Unit(epsilon) = self else { return };
+        // Independent sums, so that additions need not wait for one another.
+        let mut sums = [0.0f64; 4];
+        let mut fours = row.chunks_exact(4);
+        for four in fours.by_ref() {
+            for (sum, x) in sums.iter_mut().zip(four) {
+                *sum += f64::from(*x) * f64::from(*x);
+            }
+        }
+        let rest: f64 = fours.remainder().iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest;
+        let factor = 1.0 / (sum + f64::from(epsilon)).sqrt();
+        row.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
+    }
+}
+
+impl Stretch<'_> {
+    /// Token `t` of the order in which tokens pass, counted in the tensors.
+    fn token(&self, t: usize) -> usize {
+        match self.reverse {
+            false => self.sequence.start + t,
+            true => (self.sequence.start + self.sequence.tokens).saturating_sub(1 + t),
+        }
+    }
+
+    /// Calls `each(token, row, count)` for tokens of `range` that follow one another in the tensor, of which the first is
+    /// row `row`.
+    fn in_memory(&self, range: &Range<usize>, mut each: impl FnMut(usize, usize, usize)) {
+        if self.reverse {
+            for (row, t) in range.clone().enumerate() {
+                each(self.token(t), row, 1);
+            }
+        } else {
+            each(self.token(range.start), 0, range.len());
+        }
+    }
+
+    /// Rows of the f32 tensor `operand` where they are, from token `t` on.
+    fn in_place(&self, c: &Context<'_>, operand: Operand, head: usize, t: usize) -> Rows {
+        let tensor = c.tensor(operand);
+        let stride = tensor.stride() as isize;
+        Rows {
+            data: tensor.row(self.sequence.batch, head, self.token(t)).cast(),
+            token: if self.reverse { -stride } else { stride },
+            head: tensor.view.strides()[1] as isize,
+        }
+    }
+
+    /// The columns of the stretch's strips, with padding.
+    pub fn columns(&self, c: &Context<'_>) -> Range<usize> {
+        c.choice.strips.columns(c.choice.columns, &self.strips)
+    }
+}
+
+/// Copies the elements `dims` of the tokens of an input to f32 rows of `width` values at `dst`, with zeros past them.
+///
+/// # Safety
+/// - The invariants of [`Context`]. The call has the operand and its head, tokens lie in the sequence, and `dims` in its
+///   head size, at most `width` of them.
+/// - `range.len() · width` f32 values are writable at `dst`, initialised, and this worker's.
+unsafe fn copy(
+    c: &Context<'_>,
+    s: &Stretch<'_>,
+    (operand, head): (Operand, usize),
+    range: &Range<usize>,
+    dims: &Range<usize>,
+    (dst, width): (*mut f32, usize),
+    change: Change,
+) {
+    let tensor = c.tensor(operand);
+    let size = tensor.dtype.size();
+    s.in_memory(range, |token, row, count| {
+        let from = tensor.row(s.sequence.batch, head, token).wrapping_add(dims.start * size);
+        let to = dst.wrapping_add(row * width);
+        let (dtype, stride) = (tensor.dtype, tensor.stride());
+        // SAFETY: the rows are readable (*inputs*) and rows `row..row + count` writable (clause); *kernel*.
+        unsafe {
+            c.kernel.primitives.rows_to_f32(dtype, from.cast_const(), stride, count, dims.len(), to, width);
+        }
+    });
+    if width > dims.len() || !matches!(change, Change::Nothing) {
+        // SAFETY: the rows are writable and initialised, and this worker's (clause).
+        let all = unsafe { std::slice::from_raw_parts_mut(dst, range.len() * width) };
+        for row in all.chunks_exact_mut(width) {
+            let (row, rest) = row.split_at_mut(dims.len());
+            change.apply(row);
+            rest.fill(0.0);
+        }
+    }
+}
+
+/// What the tokens of a chunk are to all columns: queries, keys, decays and rates. Those that the problem does not have,
+/// and queries that are not read, are null.
+pub(super) struct Heads {
+    pub queries: Rows,
+    pub keys: Rows,
+    pub decay: Rows,
+    pub beta: Rows,
+}
+
+/// The queries of a chunk.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, and `part` is the worker's region.
+pub(super) unsafe fn queries(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
+    let (problem, choice) = (c.problem, c.choice);
+    let (first, readers) = problem.readers(s.state);
+    if !choice.staged.rows {
+        return s.in_place(c, Operand::Query, problem.query_head(first), range.start);
+    }
+    let (dst, each) = (part.wrapping_add(c.layout.worker.queries.start), choice.chunk * choice.rows);
+    for reader in 0..readers {
+        let head = problem.query_head(first + reader);
+        let to = (dst.wrapping_add(reader * each), choice.rows);
+        let change = problem.spec().normalize.map_or(Change::Nothing, Change::Unit);
+        // SAFETY: the region holds a chunk for each reader (layout), and is the worker's (clause).
+        unsafe { copy(c, s, (Operand::Query, head), range, &(0..problem.key_dim()), to, change) }
+    }
+    Rows { data: dst, token: choice.rows as isize, head: each as isize }
+}
+
+/// The rows of a chunk that all columns share; queries if they are read.
+///
+/// # Safety
+/// - As for [`queries`].
+pub(super) unsafe fn heads(
+    c: &Context<'_>,
+    s: &Stretch<'_>,
+    range: &Range<usize>,
+    part: *mut f32,
+    reads: bool,
+) -> Heads {
+    let (problem, choice, at) = (c.problem, c.choice, &c.layout.worker);
+    let spec = problem.spec();
+    let region = |start: usize| part.wrapping_add(start);
+    let dense = |data, width: usize| Rows { data, token: width as isize, head: 0 };
+    // SAFETY: each region holds a chunk of its rows (layout), and is the worker's (clause).
+    unsafe {
+        let queries = if reads { queries(c, s, range, part) } else { Rows::NONE };
+        let key_head = problem.key_head(s.state);
+        let keys = if choice.staged.rows {
+            let to = (region(at.keys.start), choice.rows);
+            let change = spec.normalize.map_or(Change::Nothing, Change::Unit);
+            copy(c, s, (Operand::Key, key_head), range, &(0..problem.key_dim()), to, change);
+            dense(to.0, choice.rows)
+        } else {
+            s.in_place(c, Operand::Key, key_head, range.start)
+        };
+        let decay = match &spec.decay {
+            None => Rows::NONE,
+            Some(_) if !choice.staged.decay => s.in_place(c, Operand::Decay, s.state, range.start),
+            Some(view) => {
+                let width = if view.dim() > 1 { choice.rows } else { 1 };
+                let to = (region(at.decay.start), width);
+                copy(c, s, (Operand::Decay, s.state), range, &(0..view.dim()), to, Change::Nothing);
+                dense(to.0, width)
+            }
+        };
+        let beta_head = problem.beta_head(s.state);
+        let beta = match &spec.beta {
+            None => Rows::NONE,
+            Some(_) if !choice.staged.beta => s.in_place(c, Operand::Beta, beta_head, range.start),
+            Some(_) => {
+                let to = (region(at.beta.start), 1);
+                copy(c, s, (Operand::Beta, beta_head), range, &(0..1), to, Change::Nothing);
+                dense(to.0, 1)
+            }
+        };
+        Heads { queries, keys, decay, beta }
+    }
+}
+
+/// The values of a chunk, from the first column of the stretch's strips on.
+///
+/// # Safety
+/// - As for [`queries`].
+pub(super) unsafe fn values(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
+    let columns = s.columns(c);
+    if !c.choice.staged.columns {
+        return s.in_place(c, Operand::Value, s.state, range.start).from(0, columns.start);
+    }
+    let dst = part.wrapping_add(c.layout.worker.values.start);
+    let dims = columns.start..columns.end.min(c.problem.value_dim());
+    let to = (dst, columns.len());
+    // SAFETY: the region holds a chunk of a group's columns (layout), and is the worker's (clause).
+    unsafe { copy(c, s, (Operand::Value, s.state), range, &dims, to, Change::Nothing) };
+    Rows { data: dst, token: columns.len() as isize, head: 0 }
+}
+
+/// Where the outputs of a chunk go, from the first column of the stretch's strips on: the tensor, the shared sums, or the
+/// worker's region. [`store`] brings them to the tensor from there.
+pub(super) fn outputs(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, part: *mut f32) -> Rows {
+    let (first, _) = c.problem.readers(s.state);
+    let columns = s.columns(c);
+    if !c.choice.staged.columns {
+        return s.in_place(c, Operand::Output, first, range.start).from(0, columns.start);
+    }
+    if c.choice.sums {
+        let sums = c.sums(s.sequence, s.state);
+        let place = s.token(range.start).saturating_sub(s.sequence.start);
+        let sums = sums.from(place, columns.start);
+        return Rows { token: if s.reverse { -sums.token } else { sums.token }, ..sums };
+    }
+    let width = columns.len();
+    Rows {
+        data: part.wrapping_add(c.layout.worker.outputs.start),
+        token: width as isize,
+        head: (c.choice.chunk * width) as isize,
+    }
+}
+
+/// Writes the outputs of a chunk, which lie where [`outputs`] has put them, to the tensor, if they are not there. Those of
+/// the first pass of a bidirectional problem stay where they are.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `range` lies in the sequence, at most a chunk of it, all of it was computed to `rows`, and no other worker
+///   writes these tokens and columns.
+pub(super) unsafe fn store(c: &Context<'_>, s: &Stretch<'_>, range: &Range<usize>, rows: Rows) {
+    let first_of_two = c.problem.spec().direction == Direction::Bidirectional && !s.reverse;
+    if !c.choice.staged.columns || first_of_two {
+        return;
+    }
+    let tensor = c.tensor(Operand::Output);
+    let columns = s.columns(c);
+    let dims = columns.end.min(c.problem.value_dim()) - columns.start;
+    let (first, readers) = c.problem.readers(s.state);
+    for reader in 0..readers {
+        for (row, t) in range.clone().enumerate() {
+            let to = tensor.row(s.sequence.batch, first + reader, s.token(t));
+            let to = to.wrapping_add(columns.start * tensor.dtype.size());
+            let from = rows.from(row, 0).data.wrapping_offset(reader as isize * rows.head);
+            // SAFETY: the row has `dims` elements from there on (*outputs*), which this worker writes (clause); *kernel*.
+            unsafe {
+                match c.kernel.primitives.narrow(tensor.dtype) {
+                    Some(narrow) => narrow(from.cast_const(), 1, dims, to.cast(), dims),
+                    None => to.cast::<f32>().copy_from_nonoverlapping(from.cast_const(), dims),
+                }
+            }
+        }
+    }
+}

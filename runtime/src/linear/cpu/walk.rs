@@ -1,0 +1,264 @@
+//! Tokens pass the state: the walk over chunks of tokens and strips of columns.
+//!
+//! The naive way is the recurrence as it is written, a head at a time:
+//!
+//! ```text
+//! for every token t:
+//!     S ← a_t ⊙ S + k_t u_tᵀ           u = v, or β (v − Sᵀ k)
+//!     o_t = scale · Sᵀ q_t
+//! ```
+//!
+//! **Why the code differs.**
+//!
+//! 1. *Chunks of tokens.* What all columns share of a token (its gates' exponentials, its products with others) is
+//!    prepared once for a chunk, and rows that the kernel cannot read in place are copied once.
+//! 2. *Strips of columns.* A strip of the state stays in the first cache while the tokens of a chunk pass it. Strips do not
+//!    know of each other, so they are also what workers share.
+//! 3. *Segments.* The kernel ends a segment where the product of gates leaves the range of a number, so a chunk may take
+//!    several.
+//! 4. *Two passes over chunks* ([`Form::Chunk`](elsa_core::linear::Form::Chunk)): the first leaves the state before each
+//!    chunk, the second computes outputs from it. Both execute the operations of one pass, so the bits are the same.
+
+use super::context::{Context, Rows, Stretch};
+use super::{stage, state};
+use elsa_core::linear::{Direction, Form, Gates, Operand, Sequence};
+use elsa_kernels::linear::{Columns, Head, Reading, Segment, Strip};
+use std::ops::Range;
+
+/// Columns that tokens pass: strips one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Target {
+    /// The first strip.
+    pub data: *mut f32,
+    /// Columns of the whole matrix.
+    pub columns: usize,
+    /// The strips that are there: the first, and one past the last.
+    pub strips: (usize, usize),
+    /// Whether the tokens' values are written to it. Otherwise their values are zeros.
+    pub values: bool,
+}
+
+/// What a pass over tokens is for.
+#[derive(Clone, Copy)]
+pub(super) struct Aim {
+    /// Whether outputs are computed.
+    pub outputs: bool,
+    /// Whether the state after the tokens is wanted.
+    pub keep: bool,
+}
+
+/// A task: strips of the state of a sequence.
+///
+/// # Safety
+/// - The invariants of [`Context`]. No other worker has these strips or this worker number.
+pub(super) unsafe fn attend(
+    c: &Context<'_>,
+    sequence: &Sequence,
+    (state, group): (usize, usize),
+    worker: usize,
+) {
+    let part = c.worker_part(worker);
+    let strips = c.choice.group(group);
+    let data = part.wrapping_add(c.layout.worker.state.start);
+    let (outputs, keep) = (c.has_output(), c.tensor(Operand::PresentState).is_present());
+    let of =
+        |reverse| Stretch { sequence, state, tokens: 0..sequence.tokens, reverse, strips: strips.clone() };
+    let target = Target { data, columns: c.choice.columns, strips: (strips.start, strips.end), values: true };
+    // SAFETY: the region holds the strips of a group (layout), and is this worker's (clause).
+    unsafe {
+        match c.choice.direction {
+            Direction::Bidirectional => {
+                for reverse in [false, true] {
+                    state::load(c, &of(reverse), data);
+                    pass(c, &of(reverse), &target, part, Aim { outputs, keep: false });
+                }
+            }
+            Direction::NonCausal => {
+                let s = of(false);
+                state::load(c, &s, data);
+                fold(c, &s, &[target], part);
+                if outputs {
+                    read(c, &s, &target, part);
+                }
+                state::store(c, &s, data);
+            }
+            Direction::Forward | Direction::Reverse => {
+                let s = of(c.choice.direction == Direction::Reverse);
+                state::load(c, &s, data);
+                pass(c, &s, &target, part, Aim { outputs, keep });
+                state::store(c, &s, data);
+            }
+        }
+    }
+}
+
+/// The chunks of a stretch.
+fn chunks(s: &Stretch<'_>, chunk: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+    let Range { start, end } = s.tokens;
+    (start..end).step_by(chunk.max(1)).map(move |first| first..end.min(first + chunk))
+}
+
+/// Lets the tokens of a stretch pass, in the form that was chosen.
+///
+/// # Safety
+/// - The invariants of [`Context`]. `target` has the strips of the stretch, this worker's; `part` is the worker's region.
+/// - No other worker writes the outputs of these tokens and strips.
+pub(super) unsafe fn pass(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32, aim: Aim) {
+    let targets = [*target];
+    if c.choice.form != Form::Chunk || !aim.outputs {
+        for range in chunks(s, c.choice.chunk) {
+            let keep = aim.keep || range.end < s.tokens.end;
+            // SAFETY: the same clauses.
+            unsafe { chunk(c, s, &range, &targets, part, Aim { keep, ..aim }) };
+        }
+        return;
+    }
+    let size = c.choice.rows * s.columns(c).len();
+    let before = part.wrapping_add(c.layout.worker.boundaries.start);
+    let count = c.choice.boundaries.max(1);
+    let span = c.choice.chunk.saturating_mul(count);
+    for first in s.tokens.clone().step_by(span.max(1)) {
+        let some = Stretch { tokens: first..s.tokens.end.min(first.saturating_add(span)), ..s.clone() };
+        // SAFETY: the region holds as many states as chunks of a span (layout); the same clauses.
+        unsafe {
+            for (n, range) in chunks(&some, c.choice.chunk).enumerate() {
+                before.add(n * size).copy_from_nonoverlapping(target.data, size);
+                if aim.keep || range.end < s.tokens.end {
+                    chunk(c, &some, &range, &targets, part, Aim { outputs: false, keep: true });
+                }
+            }
+            for (n, range) in chunks(&some, c.choice.chunk).enumerate() {
+                let target = Target { data: before.add(n * size), ..*target };
+                chunk(c, &some, &range, &[target], part, Aim { outputs: true, keep: false });
+            }
+        }
+    }
+}
+
+/// Lets the tokens of a stretch pass without outputs.
+///
+/// # Safety
+/// - The invariants of [`Context`]. Each target is this worker's, and those with values have the strips of the stretch; `part`
+///   is the worker's region.
+pub(super) unsafe fn fold(c: &Context<'_>, s: &Stretch<'_>, targets: &[Target], part: *mut f32) {
+    for range in chunks(s, c.choice.chunk) {
+        // SAFETY: the same clauses.
+        unsafe { chunk(c, s, &range, targets, part, Aim { outputs: false, keep: true }) };
+    }
+}
+
+/// Lets a chunk of tokens pass.
+///
+/// # Safety
+/// - As for [`pass`], or for [`fold`] without outputs. `range` is a chunk of the stretch.
+unsafe fn chunk(
+    c: &Context<'_>,
+    s: &Stretch<'_>,
+    range: &Range<usize>,
+    targets: &[Target],
+    part: *mut f32,
+    aim: Aim,
+) {
+    let (choice, at) = (c.choice, &c.layout.worker);
+    // SAFETY: the clauses of this function.
+    let (heads, values) =
+        unsafe { (stage::heads(c, s, range, part, aim.outputs), stage::values(c, s, range, part)) };
+    let outputs = if aim.outputs { stage::outputs(c, s, range, part) } else { Rows::NONE };
+    let room = part.wrapping_add(at.strip.start);
+    let mut segment = Segment::EMPTY;
+    let mut done = 0;
+    while done < range.len() {
+        let heads = [heads.queries, heads.keys, heads.decay, heads.beta].map(|rows| rows.from(done, 0));
+        let [queries, keys, decay, beta] = heads;
+        let head = Head {
+            tokens: range.len() - done,
+            dim: choice.rows,
+            queries: queries.data,
+            query_stride: queries.token,
+            group: if aim.outputs { choice.readers } else { 0 },
+            group_stride: queries.head,
+            keys: keys.data,
+            key_stride: keys.token,
+            gates: decay.data,
+            gate_stride: decay.token,
+            per: choice.gates,
+            betas: beta.data,
+            beta_stride: beta.token,
+            scale: c.problem.scale(),
+            pass: choice.pass,
+        };
+        // SAFETY: the rows of the tokens are readable (*inputs*, or copied), and the region is what the kernel needs for
+        // this choice (layout); *kernel*.
+        unsafe { (c.kernel.prepare)(&head, part.wrapping_add(at.head.start), &mut segment) };
+        let keep = aim.keep || done + segment.tokens < range.len();
+        for target in targets {
+            let first = choice.strips.columns(target.columns, &(target.strips.0..target.strips.1)).start;
+            for strip in target.strips.0..target.strips.1 {
+                let strip = choice.strips.strip(target.columns, strip);
+                let x = strip.first - first;
+                let [values, outputs] = [values, outputs].map(|rows| rows.from(done, x));
+                let columns = Columns {
+                    values: if target.values { values.data } else { std::ptr::null() },
+                    value_stride: values.token,
+                    outputs: outputs.data,
+                    output_stride: outputs.token,
+                    group_stride: outputs.head,
+                    add: choice.direction == Direction::Bidirectional && s.reverse,
+                    keep,
+                };
+                let state = target.data.wrapping_add(x * choice.rows);
+                let strip = Strip { state, width: strip.width, room };
+                // SAFETY: the strip, its values and its outputs are this worker's (clauses); the room is what the kernel
+                // needs for this choice (layout); *kernel*.
+                unsafe { (c.kernel.recur)(&strip, &segment, &columns) };
+            }
+        }
+        done += segment.tokens.max(1);
+    }
+    if aim.outputs {
+        // SAFETY: the chunk was computed to `outputs`; the clauses of this function.
+        unsafe { stage::store(c, s, range, outputs) };
+    }
+}
+
+/// Lets the queries of a stretch read a state that does not change.
+///
+/// # Safety
+/// - As for [`pass`].
+pub(super) unsafe fn read(c: &Context<'_>, s: &Stretch<'_>, target: &Target, part: *mut f32) {
+    let choice = c.choice;
+    let start = s.columns(c).start;
+    for range in chunks(s, choice.chunk) {
+        // SAFETY: the clauses of this function.
+        let queries = unsafe { stage::queries(c, s, &range, part) };
+        let outputs = stage::outputs(c, s, &range, part);
+        for strip in s.strips.clone() {
+            let strip = choice.strips.strip(choice.columns, strip);
+            let x = strip.first - start;
+            for reader in 0..choice.readers {
+                let of = |rows: Rows| rows.data.wrapping_offset(reader as isize * rows.head);
+                let reading = Reading {
+                    state: target.data.wrapping_add(x * choice.rows),
+                    width: strip.width,
+                    dim: choice.rows,
+                    x: of(queries),
+                    x_stride: queries.token,
+                    rows: range.len(),
+                    scale: c.problem.scale(),
+                    y: of(outputs.from(0, x)),
+                    y_stride: outputs.token,
+                    add: false,
+                };
+                // SAFETY: the strip and the outputs are this worker's, the queries readable (clauses); *kernel*.
+                unsafe { (c.kernel.read)(&reading) };
+            }
+        }
+        // SAFETY: the chunk was computed to `outputs`; the clauses of this function.
+        unsafe { stage::store(c, s, &range, outputs) };
+    }
+}
+
+/// Whether the state changes by more than what tokens add, so that a part of a sequence has a transition.
+pub(super) fn has_transition(c: &Context<'_>) -> bool {
+    c.choice.rule.is_delta() || c.choice.gates != Gates::None
+}

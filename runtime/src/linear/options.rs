@@ -1,0 +1,20 @@
+//! What a plan of linear attention may be asked for.
+
+use elsa_core::linear::Form;
+
+/// Options of a plan of linear attention. All forms are exact algebra; they differ in the order of operations, and so in
+/// speed, memory and the last bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinearPlanOptions {
+    /// The order of operations. `None` takes the one that is expected to be fastest, by the problem and the device's
+    /// crossovers alone: neither the number of threads nor the batch changes it.
+    pub form: Option<Form>,
+    /// Tokens of a chunk: a multiple of 8 from 8 to 256. `None` takes the one that is expected to be fastest.
+    pub chunk: Option<usize>,
+    /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` takes a number by the tokens.
+    pub parts: Option<usize>,
+    /// Largest workspace, in bytes; `None` is unlimited.
+    pub budget: Option<usize>,
+    /// Whether all threads take part, however small the problem. This changes no bit.
+    pub all_workers: bool,
+}

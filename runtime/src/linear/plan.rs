@@ -1,0 +1,59 @@
+//! Planning of linear attention, and what its plans say of themselves.
+
+use super::cpu::plan::CpuPlan;
+use super::operator::LinearPlan;
+use super::options::LinearPlanOptions;
+use crate::engine::Engine;
+use crate::error::PlanError;
+use elsa_core::linear::Problem;
+use elsa_core::linear::plan::Choice;
+
+impl Engine {
+    /// Creates a plan of linear attention: decides everything that depends on the shape. They are computed by the CPU. An
+    /// engine whose GPU computes has its CPU compute them, as the [`Report`](crate::Report) of a run says.
+    ///
+    /// ```
+    /// use elsa_core::linear::{Inputs, Outputs, Rule, Spec};
+    /// use elsa_core::{dtype::{DType, Elements, ElementsMut}, view::{Layout, View}};
+    /// use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
+    ///
+    /// // One head of size one: h_t = h_{t−1} / 2 + v_t.
+    /// let view = View::dense("q", Layout::Bhnd, &[4, 1], None)?;
+    /// let mut spec = Spec::new(DType::F32, view, view, view, view);
+    /// (spec.rule, spec.decay) = (Rule::Gated, Some(view));
+    /// let problem = spec.check()?;
+    ///
+    /// let (ones, v, decay) = ([1.0; 4], [1.0, 2.0, 3.0, 4.0], [0.5f32.ln(); 4]);
+    /// let mut inputs = Inputs::new(Elements::F32(&ones), Elements::F32(&ones), Elements::F32(&v));
+    /// inputs.decay = Some(Elements::F32(&decay));
+    /// let mut y = [0.0f32; 4];
+    ///
+    /// let engine = Engine::new(&EngineOptions::default())?;
+    /// let plan = engine.linear_plan(&problem, &LinearPlanOptions::default())?;
+    /// plan.bind(inputs, Outputs::new(ElementsMut::F32(&mut y)), &mut plan.workspace()?)?.run()?;
+    /// for (y, expected) in y.iter().zip([1.0, 2.5, 4.25, 6.125]) {
+    ///     assert!((y - expected).abs() < 1e-5);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a GPU computes, which has no linear attention.
+    pub fn linear_plan(
+        &self,
+        problem: &Problem,
+        options: &LinearPlanOptions,
+    ) -> Result<LinearPlan, PlanError> {
+        let cpu = || Ok(CpuPlan::new(self, problem, options)?);
+        LinearPlan::new(self, problem, |_| Err(PlanError::NoLinear), cpu)
+    }
+}
+
+impl LinearPlan {
+    /// The choice for the CPU, whether it computes or stands by; `None` for a GPU plan without fallback.
+    #[must_use]
+    pub fn choice(&self) -> Option<&Choice> {
+        self.execution.cpu().map(|cpu| &cpu.choice)
+    }
+}

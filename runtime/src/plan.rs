@@ -1,0 +1,155 @@
+//! The plan: everything that is decided once per shape.
+
+use crate::backend::Backend;
+use crate::cpu::plan::CpuPlan;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::plan::GpuPlan;
+use crate::cuda::staging::Copies;
+use crate::engine::{Engine, Fallback};
+use crate::error::PlanError;
+use crate::operator::Operator;
+use crate::problem::Problem;
+use std::sync::Arc;
+
+/// The device that computes, and the one that stands by.
+#[derive(Clone, Debug)]
+pub(crate) enum Execution<O: Operator> {
+    Cpu(O::Cpu),
+    Gpu {
+        gpu: O::Gpu,
+        /// The CPU's plan for calls on which the GPU fails; `None` with [`Fallback::Fail`].
+        standby: Option<O::Cpu>,
+    },
+}
+
+impl<O: Operator> Execution<O> {
+    /// The CPU's plan, whether it computes or stands by.
+    pub fn cpu(&self) -> Option<&O::Cpu> {
+        match self {
+            Execution::Cpu(cpu) => Some(cpu),
+            Execution::Gpu { standby, .. } => standby.as_ref(),
+        }
+    }
+
+    pub fn gpu(&self) -> Option<&O::Gpu> {
+        match self {
+            Execution::Cpu(_) => None,
+            Execution::Gpu { gpu, .. } => Some(gpu),
+        }
+    }
+}
+
+/// The plan of one device.
+pub(crate) enum DevicePlan<'a, O: Operator> {
+    Cpu(&'a O::Cpu),
+    Gpu(&'a O::Gpu),
+}
+
+/// A problem with every decision that does not depend on pointers. A plan belongs to the engine that created it,
+/// and can be bound to the tensors of any number of calls.
+#[derive(Clone, Debug)]
+pub struct Plan<O: Operator> {
+    pub(crate) engine: Engine,
+    pub(crate) problem: O::Problem,
+    pub(crate) execution: Execution<O>,
+    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if there is none and none was requested.
+    pub(crate) refusal: Option<Arc<PlanError>>,
+}
+
+impl<O: Operator> Plan<O> {
+    /// Plans for the GPU of the engine, if it has one, and for the CPU. With [`Fallback::Cpu`] a plan for the GPU contains
+    /// a standby plan for the CPU, and the CPU computes what the GPU does not support.
+    ///
+    /// # Errors
+    /// Returns the error of `cpu`. With [`Fallback::Fail`] also that of `gpu`.
+    pub(crate) fn new(
+        engine: &Engine,
+        problem: &O::Problem,
+        gpu: impl FnOnce(&Arc<Gpu>) -> Result<O::Gpu, PlanError>,
+        cpu: impl FnOnce() -> Result<O::Cpu, PlanError>,
+    ) -> Result<Plan<O>, PlanError> {
+        let (mut planned, mut refusal) = (None, engine.absence().cloned().map(PlanError::Device));
+        if let Some(device) = engine.gpu() {
+            match (gpu(device), engine.fallback()) {
+                (Ok(plan), _) => planned = Some(plan),
+                (Err(e), Fallback::Fail) => return Err(e),
+                (Err(e), Fallback::Cpu) => {
+                    device.warn(&e);
+                    refusal = Some(e);
+                }
+            }
+        }
+        let execution = match (planned, engine.fallback()) {
+            (Some(gpu), Fallback::Fail) => Execution::Gpu { gpu, standby: None },
+            (Some(gpu), Fallback::Cpu) => Execution::Gpu { gpu, standby: Some(cpu()?) },
+            (None, _) => Execution::Cpu(cpu()?),
+        };
+        Ok(Plan { engine: engine.clone(), problem: *problem, execution, refusal: refusal.map(Arc::new) })
+    }
+
+    /// The problem of the plan.
+    #[must_use]
+    pub fn problem(&self) -> &O::Problem {
+        &self.problem
+    }
+
+    /// The back end that computes, unless it fails.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        match self.execution {
+            Execution::Cpu(_) => Backend::Cpu(self.engine.cpu()),
+            Execution::Gpu { .. } => Backend::Cuda,
+        }
+    }
+
+    /// Why a GPU does not compute: the requested one is missing, or the engine's does not support the problem.
+    /// `None` if a GPU computes, or if there is none and none was requested.
+    #[must_use]
+    pub fn refusal(&self) -> Option<&PlanError> {
+        self.refusal.as_deref()
+    }
+
+    /// Name of the kernel that computes, on the back end of [`Plan::backend`].
+    #[must_use]
+    pub fn kernel(&self) -> &'static str {
+        self.kernel_of(self.backend())
+    }
+
+    /// The plan of a run on `backend`. If this plan never runs on `backend`, returns the plan that computes.
+    pub(crate) fn of(&self, backend: Backend) -> DevicePlan<'_, O> {
+        match (&self.execution, backend) {
+            (Execution::Cpu(cpu), _) => DevicePlan::Cpu(cpu),
+            (Execution::Gpu { standby: Some(cpu), .. }, Backend::Cpu(_)) => DevicePlan::Cpu(cpu),
+            (Execution::Gpu { gpu, .. }, _) => DevicePlan::Gpu(gpu),
+        }
+    }
+
+    /// Name of the kernel of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    #[must_use]
+    pub fn kernel_of(&self, backend: Backend) -> &'static str {
+        match self.of(backend) {
+            DevicePlan::Cpu(cpu) => cpu.kernel(),
+            DevicePlan::Gpu(gpu) => gpu.kernel(),
+        }
+    }
+
+    /// Size of the workspace in bytes. On a GPU, the device memory that a run needs besides inputs and outputs.
+    #[must_use]
+    pub fn workspace_bytes(&self) -> usize {
+        match &self.execution {
+            Execution::Cpu(cpu) => cpu.bytes(),
+            Execution::Gpu { gpu, .. } => gpu.needs().scratch,
+        }
+    }
+
+    /// Bytes of device memory that hold copies of host tensors during a run, without those that few calls have, such as
+    /// states of rows; zero on the CPU.
+    #[must_use]
+    pub fn staging_bytes(&self) -> usize {
+        match &self.execution {
+            Execution::Cpu(_) => 0,
+            Execution::Gpu { .. } => Copies::of(&self.problem.tensors()).staging,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What a run did.
+
+use crate::backend::Backend;
+use crate::error::{BindError, DeviceError, PlanError};
+use std::fmt;
+use std::sync::Arc;
+
+/// Why the CPU computed instead of the GPU.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The GPU cannot be used, or does not support the problem.
+    Plan(Arc<PlanError>),
+    /// The GPU does not support the tensors of the call.
+    Bind(Arc<BindError>),
+    /// The GPU failed.
+    Device(Arc<DeviceError>),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Plan(e) => e.fmt(f),
+            Reason::Bind(e) => e.fmt(f),
+            Reason::Device(e) => write!(f, "backend: cuda: {e}"),
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The back end that computed.
+    pub backend: Backend,
+    /// Number of workers that shared the work: threads of the CPU, or blocks of threads of the GPU.
+    pub workers: usize,
+    /// Number of bytes of tensors that were copied between host and GPU. Zero if all tensors were used where they
+    /// lie, and on the CPU.
+    pub copied: usize,
+    /// Why the CPU computed instead of a GPU; `None` if there was no fallback.
+    pub fallback: Option<Reason>,
+}

@@ -1,0 +1,167 @@
+//! The workspace: the memory in which the runs of a plan work.
+
+use crate::cpu::plan::CpuPlan;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::plan::GpuPlan;
+use crate::cuda::staging::Copies;
+use crate::cuda::workspace::{GpuWorkspace, Needs};
+use crate::engine::Fallback;
+use crate::error::{DeviceError, PlanError};
+use crate::operator::Operator;
+use crate::plan::{Execution, Plan};
+use crate::problem::Problem;
+use std::sync::Arc;
+
+/// The memory in which the runs of a plan work. A workspace serves one run at a time.
+#[derive(Debug)]
+pub struct Workspace<O: Operator> {
+    pub(crate) memory: Memory<O>,
+    /// What is remembered of the last run.
+    pub(crate) ran: Option<O::Ran>,
+}
+
+/// The memory of a workspace.
+#[derive(Debug)]
+pub(crate) enum Memory<O: Operator> {
+    Cpu(<O::Cpu as CpuPlan>::Workspace),
+    Gpu {
+        /// Device memory, or why it could not be allocated.
+        gpu: Result<Box<GpuWorkspace>, Arc<DeviceError>>,
+        /// Memory for the CPU's standby plan.
+        standby: Option<<O::Cpu as CpuPlan>::Workspace>,
+    },
+}
+
+impl<O: Operator> Workspace<O> {
+    fn of(memory: Memory<O>) -> Workspace<O> {
+        Workspace { memory, ran: None }
+    }
+
+    /// Allocates one workspace for several plans, as large as the most demanding of them needs. Runs of any of them may
+    /// use it, one at a time.
+    ///
+    /// # Errors
+    /// Returns an error if there is no plan, if two of them compute on different GPUs, or if host memory is not
+    /// available. If a plan has [`Fallback::Fail`], also if device memory is not available, or the device fails.
+    pub fn shared(plans: &[&Plan<O>]) -> Result<Workspace<O>, PlanError> {
+        if plans.is_empty() {
+            return Err(PlanError::NoPlan);
+        }
+        let on_gpu = plans.iter().filter_map(|plan| Some((plan.execution.gpu()?, &plan.problem)));
+        let mut gpu = None;
+        if let Some((first, _)) = on_gpu.clone().next() {
+            if on_gpu.clone().any(|(plan, _)| !Arc::ptr_eq(plan.gpu(), first.gpu())) {
+                return Err(PlanError::OtherGpu);
+            }
+            gpu = Some(match allocate(first.gpu(), on_gpu) {
+                Ok(workspace) => Ok(Box::new(workspace)),
+                Err(e) if plans.iter().any(|plan| plan.engine.fallback() == Fallback::Fail) => {
+                    return Err(e.into());
+                }
+                Err(e) => {
+                    first.gpu().warn(&e);
+                    Err(Arc::new(e))
+                }
+            });
+        }
+        let on_cpu = plans.iter().filter_map(|plan| Some((plan.execution.cpu()?, &plan.problem)));
+        let cpu = O::Cpu::workspace(on_cpu)?;
+        Ok(Workspace::of(match (gpu, cpu) {
+            (Some(gpu), standby) => Memory::Gpu { gpu, standby },
+            (None, Some(cpu)) => Memory::Cpu(cpu),
+            // A plan computes on one of them.
+            (None, None) => return Err(PlanError::NoPlan),
+        }))
+    }
+
+    /// Waits for pending runs and frees everything. Dropping a workspace does the same, but logs errors instead of
+    /// returning them.
+    ///
+    /// # Errors
+    /// Returns the first error that the device reports.
+    pub fn close(self) -> Result<(), DeviceError> {
+        match self.memory {
+            Memory::Gpu { gpu: Ok(workspace), .. } => workspace.close(),
+            Memory::Gpu { gpu: Err(_), .. } | Memory::Cpu(_) => Ok(()),
+        }
+    }
+}
+
+/// Allocates what runs of each of the plans need, including staging, unless the device may use host memory in place. The
+/// plans are those of `gpu`.
+fn allocate<'a, P: GpuPlan + 'a>(
+    gpu: &Arc<Gpu>,
+    plans: impl Iterator<Item = (&'a P, &'a P::Problem)> + Clone,
+) -> Result<GpuWorkspace, DeviceError> {
+    let needs = plans.clone().map(|(plan, _)| plan.needs()).fold(Needs::default(), Needs::max);
+    let mut workspace = GpuWorkspace::new(gpu, needs)?;
+    for (_, problem) in plans {
+        workspace.reserve_copies(&Copies::of(&problem.tensors()), !gpu.profile().integrated)?;
+    }
+    Ok(workspace)
+}
+
+impl<O: Operator> Plan<O> {
+    /// Allocates a workspace.
+    ///
+    /// # Errors
+    /// Returns an error if host memory is not available. With [`Fallback::Fail`] also if device memory is not
+    /// available, or the device fails.
+    pub fn workspace(&self) -> Result<Workspace<O>, PlanError> {
+        Workspace::shared(&[self])
+    }
+
+    /// Creates a workspace in the caller's memory, of at least [`Plan::workspace_bytes`] bytes and any alignment.
+    /// The workspace is the first [`Plan::workspace_bytes`] bytes, which are set to zero; the rest is left alone. Apart
+    /// from the memory, only small tables are allocated.
+    ///
+    /// # Errors
+    /// Returns an error if the memory is null, too short, or longer than memory can be, if the plan computes on a
+    /// GPU, or if the tables cannot be allocated.
+    ///
+    /// # Safety
+    /// - *lent*: `memory` is writable for `bytes` bytes, and nobody else uses it until the workspace is dropped.
+    pub unsafe fn workspace_in(&self, memory: *mut u8, bytes: usize) -> Result<Workspace<O>, PlanError> {
+        let Execution::Cpu(cpu) = &self.execution else { return Err(PlanError::OnDevice) };
+        let needed = self.workspace_bytes();
+        let (found, address) = (bytes, memory.addr() as u64);
+        if memory.is_null() {
+            return Err(PlanError::Null { found, needed });
+        }
+        if bytes > isize::MAX as usize || memory.addr().checked_add(bytes).is_none() {
+            return Err(PlanError::Extent { found, address, needed });
+        }
+        if bytes < needed {
+            return Err(PlanError::Room { found, needed });
+        }
+        // SAFETY: *lent*.
+        let workspace = unsafe { cpu.workspace_in(&self.problem, memory, bytes)? };
+        Ok(Workspace::of(Memory::Cpu(workspace)))
+    }
+
+    /// Creates a workspace in the caller's device memory, of at least [`Plan::workspace_bytes`] bytes, at a multiple of 256;
+    /// calls of attention that output states or no output take `Plan::state_workspace_bytes`. `memory` is its device
+    /// address; zero with no bytes serves a plan that needs none. Runs on device tensors in this workspace allocate no
+    /// device memory. Runs on host tensors that are not used in place still allocate their staging.
+    ///
+    /// If the device's context is lost, so is the memory: calls return [`DeviceError::LostWorkspace`], or are finished
+    /// by the CPU, until the caller creates another workspace.
+    ///
+    /// # Errors
+    /// Returns an error if the plan computes on the CPU; if the memory is null, misaligned, too short, longer than its
+    /// allocation, or not memory of the plan's device and context; if host memory is not available, or if the device
+    /// fails.
+    ///
+    /// # Safety
+    /// - *lent*: nobody else uses the memory, or frees it, until the workspace is dropped. Dropping it waits for
+    ///   pending runs.
+    pub unsafe fn workspace_on_device(&self, memory: u64, bytes: usize) -> Result<Workspace<O>, PlanError> {
+        let Execution::Gpu { gpu: plan, standby } = &self.execution else {
+            return Err(PlanError::OnHost { found: self.backend() });
+        };
+        let standby = O::Cpu::workspace(standby.iter().map(|cpu| (cpu, &self.problem)))?;
+        // SAFETY: *lent*.
+        let gpu = unsafe { GpuWorkspace::lent(plan.gpu(), plan.needs(), memory, bytes)? };
+        Ok(Workspace::of(Memory::Gpu { gpu: Ok(Box::new(gpu)), standby }))
+    }
+}

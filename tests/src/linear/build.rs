@@ -1,0 +1,236 @@
+//! Cases of linear attention.
+
+use crate::cases::{Data, each_row};
+use crate::random::Random;
+use elsa_core::dtype::DType;
+use elsa_core::linear::{Direction, Inputs, Problem, Rule, Spec};
+use elsa_core::view::View;
+
+/// The logarithms of gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateKind {
+    /// Between −0.2 and 0.
+    Mild,
+    /// Mild, but for one in seven of −1000, and one in seven of +1.
+    Hard,
+    /// Mild, but for one in five of −∞.
+    Clearing,
+}
+
+/// Where rows lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// `[batch, heads, tokens, dim]` without gaps.
+    Heads,
+    /// `[batch, tokens, heads, dim]` without gaps.
+    Tokens,
+    /// `[batch, heads, tokens, dim]` with gaps between rows, heads and batches.
+    Gaps,
+}
+
+/// What describes a case.
+#[derive(Clone, Debug)]
+pub struct Params {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether each dim of a key has a gate of its own.
+    pub per_dim: bool,
+    /// Type of query, key, value and output.
+    pub dtype: DType,
+    /// Type of decay and beta.
+    pub gate_dtype: DType,
+    /// Sequences of the batch.
+    pub batch: usize,
+    /// Heads of queries, keys and values.
+    pub heads: [usize; 3],
+    /// Tokens.
+    pub tokens: usize,
+    /// Head sizes of keys and of values.
+    pub dims: [usize; 2],
+    /// The order of tokens.
+    pub direction: Direction,
+    /// Whether there are past states.
+    pub past: bool,
+    /// Whether present states are written.
+    pub present: bool,
+    /// Whether they are the memory of the past states.
+    pub in_place: bool,
+    /// Bounds of packed sequences.
+    pub packed: Option<Vec<i64>>,
+    /// Whether queries and keys become unit vectors.
+    pub normalize: Option<f32>,
+    /// The scale.
+    pub scale: Option<f32>,
+    /// Whether all states share one rate.
+    pub shared_beta: bool,
+    /// Gates.
+    pub gates: GateKind,
+    /// Whether all keys are nearly equal.
+    pub equal_keys: bool,
+    /// Largest rate.
+    pub most_beta: f32,
+    /// Where rows lie.
+    pub packing: Packing,
+    /// Seed of the data.
+    pub seed: u64,
+}
+
+impl Params {
+    /// One head of each kind, f32, forward, no states.
+    #[must_use]
+    pub fn plain(rule: Rule, tokens: usize, dims: [usize; 2]) -> Params {
+        Params {
+            rule,
+            per_dim: false,
+            dtype: DType::F32,
+            gate_dtype: DType::F32,
+            batch: 1,
+            heads: [1; 3],
+            tokens,
+            dims,
+            direction: Direction::Forward,
+            past: false,
+            present: true,
+            in_place: false,
+            packed: None,
+            normalize: None,
+            scale: None,
+            shared_beta: false,
+            gates: GateKind::Mild,
+            equal_keys: false,
+            most_beta: 1.0,
+            packing: Packing::Heads,
+            seed: 1,
+        }
+    }
+
+    fn view(&self, shape: [usize; 4]) -> View {
+        let [_, h, n, d] = shape;
+        let strides = match self.packing {
+            Packing::Heads => [h * n * d, n * d, d, 1],
+            Packing::Tokens => [h * n * d, d, h * d, 1],
+            Packing::Gaps => {
+                let head = n * (d + 3) + 5;
+                [h * head + 7, head, d + 3, 1]
+            }
+        };
+        View::new("x", shape, strides).unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+
+    /// The case, the same one for the same parameters.
+    #[must_use]
+    pub fn build(&self) -> Case {
+        let Params { batch, heads: [hq, hk, hv], tokens, dims: [dk, dv], .. } = *self;
+        let mut random = Random::new(self.seed);
+        let [query, key, value] =
+            [(hq, dk), (hk, dk), (hv, dv)].map(|(h, d)| self.view([batch, h, tokens, d]));
+        let mut spec = Spec::new(self.dtype, query, key, value, self.view([batch, hq.max(hv), tokens, dv]));
+        (spec.rule, spec.gate_dtype, spec.direction) = (self.rule, self.gate_dtype, self.direction);
+        (spec.normalize, spec.scale) = (self.normalize, self.scale);
+        spec.packed = self.packed.as_ref().map(|list| list.len() - 1);
+        let gated =
+            self.rule.is_gated().then(|| self.view([batch, hv, tokens, if self.per_dim { dk } else { 1 }]));
+        let rated = self
+            .rule
+            .is_delta()
+            .then(|| self.view([batch, if self.shared_beta { 1 } else { hv }, tokens, 1]));
+        (spec.decay, spec.beta) = (gated, rated);
+        let states = self.view([spec.packed.unwrap_or(batch), hv, dk, dv]);
+        spec.past_state = self.past.then_some(states);
+        spec.present_state = (self.present && self.direction != Direction::Bidirectional).then_some(states);
+        spec.in_place = self.in_place;
+        let problem = spec.check().unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        // Keys of length one.
+        let key_scale = 1.0 / (dk as f32).sqrt();
+        let common: Vec<f32> = (0..dk).map(|_| random.normal()).collect();
+        let apart = if self.equal_keys { 1e-3 } else { 1.0 };
+        let mut rows = |view: &View, dtype: DType, element: &mut dyn FnMut(&mut Random, usize) -> f32| {
+            // What lies in gaps must not be read.
+            let mut data = Data::filled(dtype, view.extent(), f32::NAN);
+            each_row(view, |row| {
+                for x in 0..view.dim() {
+                    data.set(row + x, element(&mut random, x));
+                }
+            });
+            data
+        };
+        let query = rows(&query, self.dtype, &mut |r, _| r.normal());
+        let key = rows(&key, self.dtype, &mut |r, x| {
+            let shared = if self.equal_keys { common[x] } else { 0.0 };
+            (shared + apart * r.normal()) * key_scale
+        });
+        let value = rows(&value, self.dtype, &mut |r, _| r.normal());
+        let kind = self.gates;
+        let decay = gated.map(|view| {
+            rows(&view, self.gate_dtype, &mut |r, _| match (kind, r.below(35)) {
+                (GateKind::Hard, 0..5) => -1000.0,
+                (GateKind::Hard, 5..10) => 1.0,
+                (GateKind::Clearing, 0..7) => f32::NEG_INFINITY,
+                _ => -0.2 * r.unit() as f32,
+            })
+        });
+        let most = self.most_beta;
+        let beta = rated.map(|view| rows(&view, self.gate_dtype, &mut |r, _| most * r.unit() as f32));
+        let past = self.past.then(|| match rows(&states, DType::F32, &mut |r, _| r.normal()) {
+            Data::F32(values) => values,
+            _ => Vec::new(),
+        });
+        Case {
+            name: format!("{self:?}"),
+            problem,
+            query,
+            key,
+            value,
+            decay,
+            beta,
+            past,
+            bounds: self.packed.clone(),
+        }
+    }
+}
+
+/// A problem with owned data.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What it is, for messages.
+    pub name: String,
+    /// The problem.
+    pub problem: Problem,
+    /// Elements of the query view.
+    pub query: Data,
+    /// Elements of the key view.
+    pub key: Data,
+    /// Elements of the value view.
+    pub value: Data,
+    /// Elements of the decay view.
+    pub decay: Option<Data>,
+    /// Elements of the beta view.
+    pub beta: Option<Data>,
+    /// Past states.
+    pub past: Option<Vec<f32>>,
+    /// Bounds of packed sequences.
+    pub bounds: Option<Vec<i64>>,
+}
+
+impl Case {
+    /// The inputs, also of a problem in place: with its past.
+    #[must_use]
+    pub fn all_inputs(&self) -> Inputs<'_> {
+        let mut inputs = Inputs::new(self.query.elements(), self.key.elements(), self.value.elements());
+        inputs.decay = self.decay.as_ref().map(Data::elements);
+        inputs.beta = self.beta.as_ref().map(Data::elements);
+        inputs.past_state = self.past.as_deref();
+        inputs.cu_seqlens = self.bounds.as_deref();
+        inputs
+    }
+
+    /// The inputs of a call.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs<'_> {
+        let mut inputs = self.all_inputs();
+        if self.problem.spec().in_place {
+            inputs.past_state = None;
+        }
+        inputs
+    }
+}

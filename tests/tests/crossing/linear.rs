@@ -1,0 +1,189 @@
+//! Linear attention on every back end, against the recurrence in f64: rules, forms, directions and options.
+
+use elsa_core::dtype::DType;
+use elsa_core::linear::{Direction, Form, Rule};
+use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
+use elsa_tests::linear::{Answer, Case, Found, GateKind, Packing, Params};
+use elsa_tests::{SLOW, present};
+
+/// Error of an f32 run, relative to the largest number of the answer.
+const LIMIT: f64 = 4e-6;
+
+fn engines(threads: usize) -> Vec<Engine> {
+    let of = |backend| EngineOptions { backend, threads: Some(threads), ..EngineOptions::default() };
+    present().into_iter().map(|present| Engine::new(&of(Some(present.backend))).unwrap()).collect()
+}
+
+fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
+    let plan = engine.linear_plan(&case.problem, options).unwrap();
+    let mut workspace = plan.workspace().unwrap();
+    let mut found = case.room();
+    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+    found
+}
+
+/// Options for every form, with small chunks and parts.
+fn forms() -> Vec<LinearPlanOptions> {
+    let plain = LinearPlanOptions { all_workers: true, ..LinearPlanOptions::default() };
+    let mut forms = vec![plain];
+    for form in Form::ALL {
+        let chunks: &[Option<usize>] = match form {
+            Form::Recurrent | Form::Parallel => &[None],
+            _ => &[None, Some(8), Some(24)],
+        };
+        for chunk in chunks.iter().copied() {
+            let parts = (form == Form::Scan && chunk.is_some()).then_some(3);
+            forms.push(LinearPlanOptions { form: Some(form), chunk, parts, ..plain });
+        }
+    }
+    forms
+}
+
+fn check_all(engines: &[Engine], params: &Params, forms: &[LinearPlanOptions]) {
+    let case = params.build();
+    let answer = case.answer();
+    for engine in engines {
+        for options in forms {
+            let named =
+                Case { name: format!("{} {options:?} {}", engine.backend(), case.name), ..case.clone() };
+            run(engine, &named, options).check(&named, &answer, LIMIT);
+        }
+    }
+}
+
+const RULES: [(Rule, bool); 6] = [
+    (Rule::Linear, false),
+    (Rule::Gated, false),
+    (Rule::Gated, true),
+    (Rule::Delta, false),
+    (Rule::GatedDelta, false),
+    (Rule::GatedDelta, true),
+];
+
+#[test]
+fn every_rule_form_and_direction() {
+    let engines = engines(2);
+    for (rule, per_dim) in RULES {
+        for direction in Direction::ALL {
+            let past = direction != Direction::Bidirectional;
+            let mut params = Params { per_dim, direction, past, ..Params::plain(rule, 83, [12, 20]) };
+            params.heads = [2, 1, 2];
+            check_all(&engines, &params, &forms());
+        }
+    }
+}
+
+#[test]
+fn lengths_around_chunks() {
+    let engines = engines(1);
+    let lengths: &[usize] = if SLOW { &[0, 1, 65] } else { &[0, 1, 7, 8, 9, 63, 64, 65, 129] };
+    for (rule, per_dim) in RULES {
+        for tokens in lengths.iter().copied() {
+            let params = Params { per_dim, past: true, ..Params::plain(rule, tokens, [8, 5]) };
+            check_all(&engines, &params, &forms());
+        }
+    }
+}
+
+#[test]
+fn heads_layouts_types_and_states() {
+    let engines = engines(2);
+    let mut n = 0;
+    for (rule, per_dim) in RULES {
+        for heads in [[4, 1, 1], [1, 1, 4], [4, 2, 2], [2, 2, 4], [4, 1, 2]] {
+            for packing in [Packing::Heads, Packing::Tokens, Packing::Gaps] {
+                n += 1;
+                let dims = [[16, 32], [7, 3], [32, 16], [20, 48]][n % 4];
+                let mut params = Params { per_dim, heads, packing, ..Params::plain(rule, 37, dims) };
+                (params.batch, params.seed) = (1 + n % 2, n as u64);
+                params.dtype = [DType::F32, DType::F16, DType::Bf16][n % 3];
+                params.gate_dtype = [DType::F32, params.dtype][n / 3 % 2];
+                params.direction = Direction::ALL[n / 2 % 4];
+                let both = params.direction == Direction::Bidirectional;
+                (params.past, params.in_place) = (!both && n % 5 != 0, !both && n % 5 > 2);
+                params.normalize = (n % 4 == 1).then_some(1e-6);
+                params.scale = (n % 7 == 2).then_some(-0.75);
+                params.shared_beta = n % 3 == 1;
+                if n % 4 == 3 {
+                    params.batch = 1;
+                    params.packed = Some(vec![0, 0, 11, 12, 37]);
+                }
+                let forms = forms();
+                check_all(&engines, &params, &[forms[0], forms[1 + n % (forms.len() - 1)]]);
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_that_break_naive_code() {
+    let engines = engines(1);
+    for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+        for gates in [GateKind::Hard, GateKind::Clearing] {
+            let params = Params { per_dim, gates, past: true, ..Params::plain(rule, 90, [16, 16]) };
+            check_all(&engines, &params, &forms());
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_nearly_equal() {
+    let engines = engines(1);
+    for rule in [Rule::Delta, Rule::GatedDelta] {
+        let params = Params {
+            equal_keys: true,
+            most_beta: 1.9,
+            normalize: Some(0.0),
+            ..Params::plain(rule, 90, [16, 16])
+        };
+        check_all(&engines, &params, &forms());
+    }
+}
+
+/// What a gate of −∞ clears may be NaN; nothing else removes a NaN.
+#[test]
+fn infinite_gates_clear_whatever_a_state_holds() {
+    for engine in &engines(1) {
+        for (rule, per_dim) in RULES.into_iter().filter(|(rule, _)| rule.is_gated()) {
+            for options in forms() {
+                let mut params = Params { per_dim, past: true, ..Params::plain(rule, 70, [8, 16]) };
+                let nan_at = |params: &Params| {
+                    let mut case = params.build();
+                    if let Some(past) = &mut case.past {
+                        past[..16].copy_from_slice(&[f32::NAN; 16]);
+                    }
+                    case
+                };
+                let mut case = nan_at(&params);
+                if let Some(decay) = &mut case.decay {
+                    let dims = if per_dim { 8 } else { 1 };
+                    (0..dims).for_each(|x| decay.set(x, f32::NEG_INFINITY));
+                }
+                let answer: Answer = case.answer();
+                assert!(answer.output.iter().all(|x| x.is_finite()));
+                run(engine, &case, &options).check(&case, &answer, LIMIT);
+                params.seed = 2;
+                let case = nan_at(&params);
+                let found = run(engine, &case, &options);
+                let all_nan = |rows: &[f64]| rows.iter().any(|x| x.is_nan());
+                assert!(all_nan(&found.rows(&case)) && all_nan(&found.states(&case)), "{options:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_threads_batch_or_repetition() {
+    for (rule, per_dim) in RULES {
+        for options in forms() {
+            for (one, three) in engines(1).into_iter().zip(engines(3)) {
+                let mut params = Params { per_dim, past: true, ..Params::plain(rule, 75, [12, 52]) };
+                params.batch = 2;
+                let case = params.build();
+                let first = run(&one, &case, &options);
+                assert_eq!(first.bits(), run(&three, &case, &options).bits(), "{options:?} {}", case.name);
+                assert_eq!(first.bits(), run(&one, &case, &options).bits(), "{options:?} {}", case.name);
+            }
+        }
+    }
+}
