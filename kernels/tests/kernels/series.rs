@@ -45,7 +45,7 @@ fn functions_are_as_accurate_as_declared() {
             }
         }
         let spec = kernel.spec.precision;
-        println!("{}: {worst:e?} of {spec:?}", kernel.spec.name);
+        println!("{}: {worst:?} of {spec:?}", kernel.spec.name);
         for (error, declared) in worst.iter().zip([spec.exp, spec.softplus, spec.silu]) {
             assert!(error <= &declared, "{}: {error:e} beyond {declared:e}", kernel.spec.name);
             assert!(
