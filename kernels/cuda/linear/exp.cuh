@@ -6,9 +6,6 @@
 // What stands for the gate of a logarithm of -inf, which clears the state by selection. No gate is negative.
 constexpr float CLEAR = -1.f;
 
-// A difference with itself would do, were it not for contraction into multiply-adds.
-INLINE bool is_finite(float x) { return __builtin_fabsf(x) <= 3.40282346638528859812e38f; }
-
 // e^x: 2^n 2^f with |f| <= 1/2, whose series in f32 ends below 2^-27 of the result. The argument is reduced in f64, so that
 // the relative error is at most 2^-23 for every finite sum of gates. Below 2^-126 the result is zero.
 INLINE float exp_of(double x) {

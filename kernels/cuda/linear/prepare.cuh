@@ -14,6 +14,7 @@
 
 #include "exp.cuh"
 #include "place.cuh"
+#include "product.cuh"
 #include "record.cuh"
 
 // Largest gate of a run of tokens, and its logarithm.

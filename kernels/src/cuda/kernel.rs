@@ -97,6 +97,18 @@ pub enum Role {
         /// What a block takes of an SM.
         resources: GpuResources,
     },
+    /// Linear attention: the sums of the logarithms of the gates of each part. Launched on a block for each part of each
+    /// state; takes [`SumsArgs`](super::linear::SumsArgs).
+    LinearSums {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention: the scan over parts. Launched on `columns · heads · sequence_count` blocks; takes
+    /// [`CarryArgs`](super::linear::CarryArgs).
+    LinearCarry {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
         /// What a block takes of an SM.
@@ -117,6 +129,8 @@ impl GpuKernel {
             | Role::AttentionMeasure { resources }
             | Role::LinearWalk { resources, .. }
             | Role::LinearPrepare { resources, .. }
+            | Role::LinearSums { resources }
+            | Role::LinearCarry { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
     }
@@ -134,6 +148,8 @@ impl GpuKernel {
             | Role::AttentionMeasure { .. }
             | Role::LinearWalk { .. }
             | Role::LinearPrepare { .. }
+            | Role::LinearSums { .. }
+            | Role::LinearCarry { .. }
             | Role::AttentionPresent { .. } => None,
         }
     }

@@ -18,10 +18,12 @@
 //! [`LinearArgs::partial`].
 
 mod args;
+mod carry;
 #[cfg(feature = "cuda")]
 mod table;
 
 pub use args::*;
+pub use carry::*;
 #[cfg(feature = "cuda")]
 pub(super) use table::KERNELS;
 

@@ -35,13 +35,21 @@ macro_rules! prepare {
 
 /// The kernels of linear attention of this build.
 pub const KERNELS: &[GpuKernel] = &[
-    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 178),
-    walk!("linear_walk_head_d128__sm53", 128, false, 22528, 221),
-    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 249),
-    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 184),
-    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 236),
+    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 231),
+    walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
+    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
+    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 246),
+    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 246),
+    kernel!(
+        "linear_sums__sm53",
+        Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }
+    ),
+    kernel!(
+        "linear_carry__sm53",
+        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 255 } }
+    ),
     prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
     prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
     prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),
-    prepare!("linear_prepare_dim_delta__sm53", true, true, 28160, 111),
+    prepare!("linear_prepare_dim_delta__sm53", true, true, 28160, 112),
 ];

@@ -177,7 +177,9 @@ fn make(tree: &Tree) -> Result<Made, String> {
         units.push(path);
     }
     let of = |(path, kernel): (PathBuf, &String)| compile(tree, &tools, &scratch, &path, kernel);
-    for ((kernel, operator), unit) in names.iter().zip(operators).zip(side_by_side(units.into_iter().zip(&names).collect(), of)) {
+    for ((kernel, operator), unit) in
+        names.iter().zip(operators).zip(side_by_side(units.into_iter().zip(&names).collect(), of))
+    {
         let (text, takes, cost) = unit?;
         made.faults.extend(refuse(kernel, &text));
         if takes.spilled > 0 {
