@@ -78,15 +78,16 @@ fn a_bound_grows_with_what_is_executed() {
         let sum = |executed: &Executed| case.judge(executed).1[0].iter().sum::<f64>();
         let base = sum(&plain);
         for more in [
-            Executed { query_relative: 1e-6, ..plain },
-            Executed { key_relative: 1e-6, ..plain },
-            Executed { dims: 100, ..plain },
-            Executed { tokens: 100, ..plain },
+            Executed { query_relative: 1e-4, ..plain },
+            Executed { key_relative: 1e-4, ..plain },
+            Executed { dims: 1000, ..plain },
+            Executed { tokens: 1000, ..plain },
         ] {
             assert!(sum(&more) > 1.1 * base, "{} {more:?}", rule.name());
         }
-        let exp = sum(&Executed { exp_relative: 1e-5, ..plain });
-        assert!(exp > 1.1 * base, "{}", rule.name());
+        if rule.is_gated() {
+            assert!(sum(&Executed { exp_relative: 1e-4, ..plain }) > 1.1 * base);
+        }
         if rule.is_delta() {
             assert!(sum(&Executed { solve: Solve::Factors, ..plain }) > 1.1 * base);
         }
