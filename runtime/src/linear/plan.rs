@@ -1,6 +1,8 @@
 //! Planning of linear attention, and what its plans say of themselves.
 
 use super::cpu::plan::CpuPlan;
+use super::cuda::LinearGpuChoice;
+use super::cuda::plan::GpuPlan;
 use super::operator::LinearPlan;
 use super::options::LinearPlanOptions;
 use crate::engine::Engine;
@@ -9,8 +11,9 @@ use elsa_core::linear::Problem;
 use elsa_core::linear::plan::Choice;
 
 impl Engine {
-    /// Creates a plan of linear attention: decides everything that depends on the shape. They are computed by the CPU. An
-    /// engine whose GPU computes has its CPU compute them, as the [`Report`](crate::Report) of a run says.
+    /// Creates a plan of linear attention: decides everything that depends on the shape. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
+    /// what the GPU does not support.
     ///
     /// ```
     /// use elsa_core::linear::{Inputs, Outputs, Rule, Spec};
@@ -39,14 +42,14 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a GPU computes, which has no linear attention.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or an option, or fails.
     pub fn linear_plan(
         &self,
         problem: &Problem,
         options: &LinearPlanOptions,
     ) -> Result<LinearPlan, PlanError> {
         let cpu = || Ok(CpuPlan::new(self, problem, options)?);
-        LinearPlan::new(self, problem, |_| Err(PlanError::NoLinear), cpu)
+        LinearPlan::new(self, problem, |gpu| GpuPlan::new(gpu, problem, options), cpu)
     }
 }
 
@@ -55,5 +58,11 @@ impl LinearPlan {
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
+    }
+
+    /// The choice for the GPU; `None` if the CPU computes.
+    #[must_use]
+    pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
+        self.execution.gpu().map(|gpu| &gpu.choice)
     }
 }
