@@ -416,7 +416,7 @@ class _Plan(object):
         _check(create(engine, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
-        self.sequences = problem.q.shape[0]
+        self.sequences = problem.packed or problem.q.shape[0]
         self.gpu = info.backend == _CUDA
 
     def __del__(self):
