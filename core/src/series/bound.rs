@@ -54,20 +54,23 @@ impl Judged {
 
 /// What a step may lose because states and factors below the smallest normal number count as zero, with states of at most
 /// `largest`.
-pub(crate) fn tiny(largest: f64) -> f64 {
+pub(super) fn tiny(largest: f64) -> f64 {
     4.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + largest)
 }
 
 /// The bound of a value after it has been rounded to `dtype`.
-pub(crate) fn rounded(judged: Judged, dtype: DType) -> Judged {
+pub(super) fn rounded(judged: Judged, dtype: DType) -> Judged {
     let Judged { value, bound } = judged;
-    let unit = if dtype == DType::F32 { 0.0 } else { dtype.unit_roundoff() };
     // Zero times an infinite error is no error known. Else a small margin for the terms of second order.
     let bound = if bound.is_nan() { f64::INFINITY } else { 1.001 * bound };
-    Judged { value, bound: bound + unit * (libm::fabs(value) + bound) + dtype.subnormal_roundoff() }
+    let rounding = match dtype {
+        DType::F32 => 0.0,
+        _ => dtype.unit_roundoff() * (libm::fabs(value) + bound),
+    };
+    Judged { value, bound: bound + rounding + dtype.subnormal_roundoff() }
 }
 
 /// `error`, or infinity where a value of at most `magnitude` may be beyond the range of f32.
-pub(crate) fn in_range(error: f64, magnitude: f64) -> f64 {
+pub(super) fn in_range(error: f64, magnitude: f64) -> f64 {
     if magnitude > 3.4e38 { f64::INFINITY } else { error }
 }

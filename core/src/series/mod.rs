@@ -1,13 +1,13 @@
-//! The operators that treat every channel of a [`Series`] by itself: first-order recurrences, Mamba's selective scan, and
-//! convolutions with a relative decay.
+//! Operators that treat every channel of a tensor of tokens and channels by itself.
 //!
-//! | step | items |
+//! | module | operator |
 //! |---|---|
-//! | tensors of tokens and channels | [`Series`], [`token_of`] |
-//! | the operators: problem, data, f64 oracle, scalar implementation | [`recurrence`], [`selective`], [`convolution`] |
-//! | plans of runs on a CPU | [`plan`] |
-//! | what error bounds share | [`bound`] |
-//! | exponential functions | [`functions`] |
+//! | [`recurrence`] | `h_t = a_t h_{t−1} + b_t` |
+//! | [`selective`] | Mamba's selective scan |
+//! | [`convolution`] | the causal convolution: relative decay, and what stands in front of Mamba's scan |
+//!
+//! Each has a checked problem, the tensors of a call, the f64 oracle with an error bound, and a scalar implementation without
+//! an allocator. Their tensors are a [`Series`] each; [`plan`] has the chooser and the layouts of workspaces.
 
 pub mod bound;
 pub mod convolution;
@@ -18,4 +18,3 @@ pub mod selective;
 mod tensor;
 
 pub use tensor::{Series, TINY, token_of};
-pub(crate) use tensor::{check_states, countable, covers, kept, same};

@@ -112,7 +112,7 @@ impl Series {
 }
 
 /// Refuses a size that differs from what another argument determines.
-pub(crate) fn same(
+pub(super) fn same(
     argument: &'static str,
     axis: &'static str,
     found: usize,
@@ -127,18 +127,18 @@ pub(crate) fn same(
 }
 
 /// Refuses a buffer with fewer elements than its shape needs.
-pub(crate) fn covers(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
+pub(super) fn covers(argument: &'static str, found: usize, needed: usize) -> Result<(), ArgumentError> {
     if found < needed { Err(ArgumentError::Short { argument, found, needed }) } else { Ok(()) }
 }
 
 /// Refuses dense memory of `sizes` whose bytes cannot be counted.
-pub(crate) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
+pub(super) fn countable(argument: &'static str, sizes: [usize; 3]) -> Result<(), ArgumentError> {
     let [a, b, c] = sizes;
     View::dense(argument, Layout::Bhnd, &[1, a, b, c], None).map(|_| ())
 }
 
 /// Checks the states of a call: `past` and `present` hold `needed` values where given, and in place the present alone.
-pub(crate) fn check_states(
+pub(super) fn check_states(
     in_place: bool,
     past: Option<usize>,
     present: Option<usize>,

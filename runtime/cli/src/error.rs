@@ -279,7 +279,7 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::NoBackward | PlanError::NoLinear)
+            | Error::Plan(PlanError::NoBackward)
             | Error::Plan(PlanError::Linear(
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }

@@ -12,6 +12,7 @@ pub mod driver;
 pub mod gpu;
 pub mod host;
 pub mod launch;
+pub mod marshal;
 pub mod memory;
 pub mod plan;
 mod ptx;

@@ -1,6 +1,8 @@
 //! Planning of linear attention, and what its plans say of themselves.
 
 use super::cpu::plan::CpuPlan;
+use super::cuda::LinearGpuChoice;
+use super::cuda::plan::GpuPlan;
 use super::operator::LinearPlan;
 use super::options::LinearPlanOptions;
 use crate::backend::Backend;
@@ -23,8 +25,9 @@ pub struct LinearDivision {
 }
 
 impl Engine {
-    /// Creates a plan of linear attention: decides everything that depends on the shape. They are computed by the CPU. An
-    /// engine whose GPU computes has its CPU compute them, as the [`Report`](crate::Report) of a run says.
+    /// Creates a plan of linear attention: decides everything that depends on the shape. With
+    /// [`Fallback::Cpu`](crate::Fallback::Cpu) a plan for the GPU contains a standby plan for the CPU, and the CPU computes
+    /// what the GPU does not support.
     ///
     /// ```
     /// use elsa_core::linear::{Inputs, Outputs, Rule, Spec};
@@ -53,14 +56,14 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if an option is not supported, or if the smallest workspace exceeds the budget. With
-    /// [`Fallback::Fail`](crate::Fallback::Fail) also if a GPU computes, which has no linear attention.
+    /// [`Fallback::Fail`](crate::Fallback::Fail) also if the GPU does not support the problem or an option, or fails.
     pub fn linear_plan(
         &self,
         problem: &Problem,
         options: &LinearPlanOptions,
     ) -> Result<LinearPlan, PlanError> {
         let cpu = || Ok(CpuPlan::new(self, problem, options)?);
-        LinearPlan::new(self, problem, |_| Err(PlanError::NoLinear), cpu)
+        LinearPlan::new(self, problem, |gpu| GpuPlan::new(gpu, problem, options), cpu)
     }
 }
 
@@ -71,6 +74,12 @@ impl LinearPlan {
         self.execution.cpu().map(|cpu| &cpu.choice)
     }
 
+    /// The choice for the GPU; `None` if the CPU computes.
+    #[must_use]
+    pub fn gpu_choice(&self) -> Option<&LinearGpuChoice> {
+        self.execution.gpu().map(|gpu| &gpu.choice)
+    }
+
     /// The order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
     #[must_use]
     pub fn division_of(&self, backend: Backend) -> LinearDivision {
@@ -79,7 +88,10 @@ impl LinearPlan {
                 let Choice { form, chunk, parts, .. } = cpu.choice;
                 LinearDivision { form, chunk, parts }
             }
-            DevicePlan::Gpu(gpu) => match *gpu {},
+            DevicePlan::Gpu(gpu) => {
+                let LinearGpuChoice { form, chunk, parts, .. } = gpu.choice;
+                LinearDivision { form, chunk, parts }
+            }
         }
     }
 
@@ -88,7 +100,7 @@ impl LinearPlan {
     pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
         match self.of(backend) {
             DevicePlan::Cpu(cpu) => cpu.choice.executed(&self.problem, tokens),
-            DevicePlan::Gpu(gpu) => match *gpu {},
+            DevicePlan::Gpu(gpu) => gpu.choice.executed(&self.problem),
         }
     }
 }

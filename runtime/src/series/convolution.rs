@@ -73,7 +73,7 @@ impl ConvolutionCall<'_> {
         let first = tile.batch * problem.channels() + tile.channel;
         // SAFETY: room for the weights and the bias of a tile (layout), which is the worker's.
         let (weights, biases) = unsafe {
-            self.states.load(first, tile.channels, history, w, window);
+            self.states.load(p, first, tile.channels, history, w, window);
             (std::slice::from_raw_parts_mut(filter, taps * w), std::slice::from_raw_parts_mut(bias, w))
         };
         for (back, row) in weights.chunks_exact_mut(w).enumerate() {
@@ -124,7 +124,7 @@ impl ConvolutionCall<'_> {
             }
         }
         // SAFETY: the states of the tile's channels, which are this worker's (clauses).
-        unsafe { self.states.store(first, tile.channels, history, w, window) };
+        unsafe { self.states.store(p, first, tile.channels, history, w, window) };
     }
 
     /// Adds the products of the inputs that are not finite, which the transforms have left out.

@@ -173,9 +173,23 @@ impl SeriesOperator for Recurrence {
                 let state = place.worker(worker).wrapping_add(place.layout.state.start);
                 // SAFETY: the clauses of this function; each item is a worker's own, and so are its channels.
                 unsafe {
-                    call.states.load(call.first_state(tile), tile.channels, 1, w, state);
+                    call.states.load(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
                     call.pass(place, worker, tile, 0..tokens, call.wanted(), state);
-                    call.states.store(call.first_state(tile), tile.channels, 1, w, state);
+                    call.states.store(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
                 }
             });
         }
@@ -196,7 +210,14 @@ impl SeriesOperator for Recurrence {
             let tile = call.tile(place, item);
             // SAFETY: the clauses of this function; all maps are done, and those of an item are one worker's now.
             unsafe {
-                call.states.load(call.first_state(tile), tile.channels, 1, w, map(item, 0)[2]);
+                call.states.load(
+                    place.kernel.primitives,
+                    call.first_state(tile),
+                    tile.channels,
+                    1,
+                    w,
+                    map(item, 0)[2],
+                );
                 for part in 0..parts - 1 {
                     let ([factor, added, before], [_, _, after]) = (map(item, part), map(item, part + 1));
                     after.copy_from_nonoverlapping(before, w);
@@ -220,7 +241,14 @@ impl SeriesOperator for Recurrence {
                     call.pass(place, worker, tile, part_tokens(tokens, parts, part), call.wanted(), state);
                 }
                 if last {
-                    call.states.store(call.first_state(tile), tile.channels, 1, w, state);
+                    call.states.store(
+                        place.kernel.primitives,
+                        call.first_state(tile),
+                        tile.channels,
+                        1,
+                        w,
+                        state,
+                    );
                 }
             }
         })

@@ -1,7 +1,7 @@
 //! The selective scan on the CPU.
 
 use super::operator::{Place, SeriesOperator};
-use super::stage::{Block, Convert, Source, States, Target, Tile, tile};
+use super::stage::{Block, Convert, Source, States, Target, Tile, columns_of_lines, tile};
 use crate::cpu::pool::Pool;
 use crate::error::RunError;
 use elsa_core::argument::ArgumentError;
@@ -115,11 +115,12 @@ impl SelectiveCall<'_> {
         let first = tile.batch * self.problem.channels() + tile.channel;
         // SAFETY: parameters of the tile's channels (invariant), and room for them (layout), which is the worker's.
         let (b, c) = unsafe {
-            by_state(|i| self.inputs.a[i], tile.channel, tile.channels, n, w, a);
+            let rates = self.inputs.a[tile.channel * n..(tile.channel + tile.channels) * n].as_ptr();
+            columns_of_lines(p, rates, tile.channels, n, w, a);
             for (vector, to) in [(self.inputs.delta_bias, bias), (self.inputs.d, skip)] {
                 by_state(|i| vector.map_or(0.0, |x| x[i]), tile.channel, tile.channels, 1, w, to);
             }
-            self.states.load(first, tile.channels, n, w, state);
+            self.states.load(p, first, tile.channels, n, w, state);
             (self.given(&s.b, self.inputs.b, tile, w, b_at), self.given(&s.c, self.inputs.c, tile, w, c_at))
         };
         let tokens = self.problem.tokens();
@@ -162,7 +163,7 @@ impl SelectiveCall<'_> {
             }
         }
         // SAFETY: the states of the tile's channels, which are this worker's (clauses).
-        unsafe { self.states.store(first, tile.channels, n, w, state) };
+        unsafe { self.states.store(p, first, tile.channels, n, w, state) };
     }
 }
 

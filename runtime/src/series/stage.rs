@@ -323,16 +323,22 @@ impl States {
     /// # Safety
     /// - The call's states have these channels, of `n` values each; `channels ≤ width`.
     /// - `n · width` values are writable at `to`.
-    pub unsafe fn load(&self, first: usize, channels: usize, n: usize, width: usize, to: *mut f32) {
+    /// - The instruction set of `p` is present.
+    pub unsafe fn load(
+        &self,
+        p: &Primitives,
+        first: usize,
+        channels: usize,
+        n: usize,
+        width: usize,
+        to: *mut f32,
+    ) {
         // SAFETY: the states of the channels, and room for them (clauses).
         unsafe {
-            to.write_bytes(0, n * width);
-            if !self.past.is_null() {
-                for c in 0..channels {
-                    for i in 0..n {
-                        to.add(i * width + c).write(self.past.add((first + c) * n + i).read());
-                    }
-                }
+            if self.past.is_null() {
+                to.write_bytes(0, n * width);
+            } else {
+                columns_of_lines(p, self.past.wrapping_add(first * n), channels, n, width, to);
             }
         }
     }
@@ -341,15 +347,28 @@ impl States {
     ///
     /// # Safety
     /// - As for [`States::load`], with values readable at `from`, and no other worker writes these states.
-    pub unsafe fn store(&self, first: usize, channels: usize, n: usize, width: usize, from: *const f32) {
+    pub unsafe fn store(
+        &self,
+        p: &Primitives,
+        first: usize,
+        channels: usize,
+        n: usize,
+        width: usize,
+        from: *const f32,
+    ) {
         if self.present.is_null() {
             return;
         }
+        let to = self.present.wrapping_add(first * n);
         // SAFETY: the states of the channels (clauses).
         unsafe {
+            if n.is_multiple_of(4) && n > 0 {
+                (p.transpose_out)(from, width, channels, n, to, n);
+                return;
+            }
             for c in 0..channels {
                 for i in 0..n {
-                    self.present.add((first + c) * n + i).write(from.add(i * width + c).read());
+                    to.add(c * n + i).write(from.add(i * width + c).read());
                 }
             }
         }
@@ -363,6 +382,34 @@ impl States {
     /// Address of the present states of a channel of `n` values; null if they are not wanted.
     pub fn present(&self, channel: usize, n: usize) -> *mut f32 {
         if self.present.is_null() { self.present } else { self.present.wrapping_add(channel * n) }
+    }
+}
+
+/// Copies `channels` lines of `n` values, one after the other at `from`, to `[n][width]` at `to`; zeros past the last line.
+///
+/// # Safety
+/// - The lines are readable, and `n · width` values writable at `to`; `channels ≤ width`.
+/// - The instruction set of `p` is present.
+pub unsafe fn columns_of_lines(
+    p: &Primitives,
+    from: *const f32,
+    channels: usize,
+    n: usize,
+    width: usize,
+    to: *mut f32,
+) {
+    // SAFETY: lines and columns of `n` values, which is a multiple of four where they are transposed (clauses).
+    unsafe {
+        if n.is_multiple_of(4) && n > 0 {
+            (p.transpose_in)(from, n, channels, n, n, width, 1.0, to);
+            return;
+        }
+        for i in 0..n {
+            for c in 0..width {
+                let x = if c < channels { from.add(c * n + i).read() } else { 0.0 };
+                to.add(i * width + c).write(x);
+            }
+        }
     }
 }
 

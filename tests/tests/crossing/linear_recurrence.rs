@@ -132,6 +132,9 @@ impl Case {
     }
 }
 
+/// The least accurate of all kernels.
+const PRECISION: Precision = Precision { exp: 2e-7, softplus: 4e-7, silu: 4e-7 };
+
 fn precision(engine: &Engine) -> Precision {
     let Backend::Cpu(set) = engine.backend() else { panic!("an engine of the CPU") };
     series_of(set).unwrap().spec.precision
@@ -141,7 +144,7 @@ fn cases() -> Vec<Case> {
     let shapes: &[[usize; 3]] = if SLOW {
         &[[1, 5, 3], [2, 67, 4]]
     } else {
-        &[[1, 0, 3], [1, 1, 1], [2, 5, 3], [1, 64, 32], [1, 65, 33], [2, 63, 70], [1, 130, 6], [1, 200, 64]]
+        &[[1, 0, 3], [1, 1, 1], [2, 5, 3], [1, 65, 33], [2, 63, 34], [1, 130, 6], [1, 200, 64]]
     };
     let dtypes = [DType::F32, DType::F32, DType::F16, DType::Bf16];
     let mut all = Vec::new();
@@ -214,8 +217,11 @@ fn every_scan_of_tokens_gives_the_states() {
             let mut maps: Vec<Map> = (0..n).map(of).collect();
             let mut scratch = vec![Map::identity(); scan.scratch_len(Form::Inclusive, n)];
             scan.inclusive(&mut maps, &mut scratch).unwrap();
+            // One more rounding of what precedes for each level of the tree.
+            let depth = scan.depth(Form::Inclusive, n).unwrap() as f64;
             let (mut worst, mut step) = (0.0, 0);
             reference::states(p, &case.inputs(), 0.0, &Precision::LIBM, DType::F32, [0, 0], |_, exact| {
+                let exact = Judged { bound: (1.0 + depth) * exact.bound, ..exact };
                 check(scan.name(), maps[step].of(0.0), exact, DType::F32, &mut worst);
                 step += 1;
             });
@@ -380,29 +386,24 @@ fn long_sequences_keep_the_error_small() {
     let mut case = Case::new(7, [1, n, 2], [Order::TokensFirst; 3], DType::F32, Gate::Log, false);
     let mut r = Random::new(9);
     case.a = Values::of(DType::F32, 2 * n, |_| -1e-3 * r.unit() as f32);
+    let (p, mut exact) = (&case.problem, Vec::new());
+    for channel in 0..2 {
+        let past = case.past.as_ref().map_or(0.0, |past| past[channel]);
+        reference::states(p, &case.inputs(), past, &PRECISION, DType::F32, [0, channel], |token, judged| {
+            exact.push((p.spec().out.at(0, token, channel), judged));
+        });
+    }
     for engine in engines(2) {
         for parts in [None, Some(16)] {
             let found = case.engine(&engine, parts);
-            let worst = case.check("long", &found, &precision(&engine));
-            let (mut error, mut size) = (0.0, 0.0);
-            for channel in 0..2 {
-                let past = case.past.as_ref().map_or(0.0, |past| past[channel]);
-                let (p, at) = (&case.problem, [0, channel]);
-                reference::states(
-                    p,
-                    &case.inputs(),
-                    past,
-                    &Precision::LIBM,
-                    DType::F32,
-                    at,
-                    |token, exact| {
-                        let x = f64::from(found.out.elements().get(p.spec().out.at(0, token, channel)));
-                        error += (x - exact.value).powi(2);
-                        size += exact.value.powi(2);
-                    },
-                );
+            let (mut worst, mut error, mut size) = (0.0, 0.0, 0.0);
+            for (at, exact) in &exact {
+                let x = found.out.elements().get(*at);
+                check("long", x, *exact, DType::F32, &mut worst);
+                error += (f64::from(x) - exact.value).powi(2);
+                size += exact.value.powi(2);
             }
-            let relative = (error / size).sqrt();
+            let relative = f64::sqrt(error / size);
             println!("{} {parts:?}: {relative:e} relative L2, {worst:e} of the bound", engine.backend());
             assert!(relative <= 2e-5, "{}: {relative:e}", engine.backend());
         }

@@ -2,7 +2,7 @@
 
 use crate::argument::ArgumentError;
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::{Series, check_states, countable, covers};
+use crate::series::tensor::{Series, check_states, countable, covers};
 
 /// The order of the weights of a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -165,7 +165,7 @@ pub const fn fft_length(tokens: usize, taps: usize) -> usize {
     while length < least {
         length *= 2;
     }
-    if length / 4 * 3 >= least { length / 4 * 3 } else { length }
+    if length > 4 && length / 4 * 3 >= least { length / 4 * 3 } else { length }
 }
 
 /// The input tensors of a call. Parameters are dense f32.

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! direct   e = (n + 1) u Σ |α_k| |u_{t−k}|
-//! FFT      e = 40 log2(N) 2^-53 ‖α‖₁ ‖u‖₂ + 2 u |o_t|         norms of the filter, and of all inputs and the past
+//! FFT      e = 40 log2(N) 2^-53 ‖α‖₁ ‖u‖₂ + 2 u |o_t|         norms of the filter, and of all inputs and the past;
+//!                                                            with a bias 2 u of the sum before it, too
 //! silu     1.1 e + (ζ + u) |silu(o_t)| + 2^-126 |o_t|         whose slope is at most 1.1
 //! ```
 //!
@@ -17,7 +18,7 @@ use super::problem::{Inputs, Method, Problem, fft_length};
 use crate::dtype::DType;
 use crate::series::bound::{Judged, Precision, in_range, rounded};
 use crate::series::functions::sigmoid_f64;
-use crate::series::{TINY, token_of};
+use crate::series::tensor::{TINY, token_of};
 
 /// The exact output of a channel at each token, in the order of the pass: calls `visit` with the token and the output. The
 /// inputs must have passed [`Problem::check_data`]; `past` holds the `K − 1` inputs of the channel before the first token of
@@ -58,13 +59,14 @@ pub fn outputs(
             let term = weight(back) * x;
             (sum, absolute, products) = (sum + term, absolute + libm::fabs(term), products + 1);
         }
+        let products_alone = libm::fabs(sum);
         if let Some(bias) = inputs.bias {
             let bias = f64::from(bias[channel]);
             (sum, absolute, products) = (sum + bias, absolute + libm::fabs(bias), products + 1);
         }
         let mut error = match method {
             Method::Direct => f64::from(products + 1) * u * absolute,
-            Method::Fft => spectra + 2.0 * u * libm::fabs(sum),
+            Method::Fft => spectra + 2.0 * u * (products_alone + libm::fabs(sum)),
         };
         error = in_range(error, absolute);
         if s.silu {

@@ -4,7 +4,7 @@ use super::problem::{Inputs, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::silu;
-use crate::series::token_of;
+use crate::series::tensor::token_of;
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;

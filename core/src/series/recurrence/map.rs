@@ -1,7 +1,7 @@
 //! The affine map of a token, and of a run of tokens.
 
 use crate::monoid::Monoid;
-use crate::series::kept;
+use crate::series::tensor::kept;
 
 /// The map `h ↦ a h + b`. Composition is [`Monoid::combine`], the earlier map first.
 #[derive(Clone, Copy, Debug, PartialEq)]

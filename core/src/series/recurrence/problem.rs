@@ -2,7 +2,7 @@
 
 use crate::argument::ArgumentError;
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::{Series, check_states, countable, covers};
+use crate::series::tensor::{Series, check_states, countable, covers};
 
 /// What the gates of a recurrence are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -9,13 +9,13 @@
 //!
 //! A step rounds a product and a sum. In two levels the factor of a part is a product of as many factors, one rounding each,
 //! and the state before a part takes one product and one sum: no path has more than four roundings for each of its tokens.
-//! The last term is what states and factors lose that are taken as zero, however much passes through them.
+//! A scan of the maps of tokens whose tree is `D` deep adds `D u H_t`. The last term is what states and factors lose that are taken as zero, however much passes through them.
 
 use super::problem::{Gate, Inputs, Problem};
 use crate::dtype::DType;
 use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
 use crate::series::functions::gate_f64;
-use crate::series::{TINY, token_of};
+use crate::series::tensor::{TINY, token_of};
 
 /// The exact states of a channel after each token, in the order of the pass: calls `visit` with the token and the state. The
 /// inputs must have passed [`Problem::check_data`]; `past` is the state before the first token of the pass. `dtype` is the

@@ -2,7 +2,7 @@
 
 use crate::argument::ArgumentError;
 use crate::dtype::{Elements, ElementsMut};
-use crate::series::{Series, check_states, countable, covers, same};
+use crate::series::tensor::{Series, check_states, countable, covers, same};
 
 /// Most numbers of a channel's state.
 pub const MAX_STATES: usize = 256;

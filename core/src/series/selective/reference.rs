@@ -18,7 +18,7 @@ use super::problem::{Inputs, MAX_STATES, Problem};
 use crate::dtype::DType;
 use crate::series::bound::{Judged, Precision, in_range, rounded, tiny};
 use crate::series::functions::{gate_f64, sigmoid_f64, softplus_f64};
-use crate::series::{TINY, token_of};
+use crate::series::tensor::{TINY, token_of};
 
 /// A number of a state, its error, the recurrence of absolute values, and the largest of those.
 #[derive(Clone, Copy, Default)]

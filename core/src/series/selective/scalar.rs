@@ -4,7 +4,7 @@ use super::problem::{Inputs, MAX_STATES, Outputs, Problem};
 use crate::argument::ArgumentError;
 use crate::series::bound::Precision;
 use crate::series::functions::{gate, silu, softplus};
-use crate::series::{kept, token_of};
+use crate::series::tensor::{kept, token_of};
 
 /// How accurate the functions of this module are.
 pub const PRECISION: Precision = Precision::LIBM;
