@@ -980,6 +980,12 @@ public:
         return status(elsa_linear_run(get(), room.get(), &inputs, &outputs, report));
     }
 
+    // Over tensors in device memory; see untyped_plan::run_device.
+    status run_device(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return status(elsa_linear_run_device(get(), room.get(), &inputs, &outputs, stream, report));
+    }
+
     // The form that was chosen; describe has the rest.
     result<elsa_linear_info> choice() const {
         elsa_linear_info info;
@@ -1004,6 +1010,11 @@ public:
     status run(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
                const elsa::linear_outputs<T> &outputs, elsa_report *report = nullptr) const {
         return untyped_linear_plan::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+                      const elsa::linear_outputs<T> &outputs, void *stream, elsa_report *report = nullptr) const {
+        return untyped_linear_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
     }
 };
 

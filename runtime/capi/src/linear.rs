@@ -11,7 +11,8 @@ use crate::run::{fill, report_of};
 use crate::types::*;
 use crate::workspace::{Space, WORKSPACES, lock};
 use crate::{convert, linear_tensors};
-use elsa_runtime::LinearPlan;
+use elsa_runtime::{LinearPlan, RawStream};
+use std::ffi::c_void;
 use std::sync::Mutex;
 
 /// Decides everything that depends on the shape of a problem of linear attention. Null options are the defaults.
@@ -112,6 +113,46 @@ pub unsafe extern "C" fn elsa_linear_run(
         // SAFETY: *tensors*.
         let done = unsafe { run(plan.linear()?, &workspace, &inputs, &outputs) }?;
         fill(room, done);
+        Ok(())
+    })
+}
+
+/// As elsa_run_device, of a plan of linear attention: over tensors in memory of its GPU, without a copy, in the caller's stream.
+/// cu_seqlens lies in memory of the host.
+///
+/// # Safety
+/// *read*, *write*; *tensors* until the stream was waited for; stream is a stream that was not destroyed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn elsa_linear_run_device(
+    plan: elsa_plan,
+    workspace: elsa_workspace,
+    inputs: *const elsa_linear_inputs,
+    outputs: *const elsa_linear_outputs,
+    stream: *mut c_void,
+    report: *mut elsa_report,
+) -> elsa_status {
+    call(|| {
+        // SAFETY: *read*, *write*.
+        let (room, inputs, outputs) = unsafe {
+            (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
+        };
+        let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
+        let (plan, mut workspace) = (plan.linear()?, lock(&workspace)?);
+        let workspace = workspace.linear()?;
+        let _held = hold_linear(&inputs, &outputs);
+        // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
+        unsafe {
+            let (inputs, outputs) = linear_tensors::device(plan.problem(), &inputs, &outputs)?;
+            let own = stream.is_null();
+            let stream = (!own).then(|| RawStream::new(stream));
+            let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
+            let done = bound.run();
+            // A run that fails may have enqueued a part of its work.
+            let waited = if own { bound.wait() } else { Ok(()) };
+            let done = done?;
+            waited?;
+            fill(room, report_of(plan.kernel_of(done.backend), &done));
+        }
         Ok(())
     })
 }

@@ -7,6 +7,7 @@ use crate::fault::Fault;
 use crate::memory::{Buffer, Given};
 use crate::types::*;
 use elsa_core::linear::{Inputs, Operand, Operands, Outputs, Problem};
+use elsa_runtime::{LinearDeviceInputs, LinearDeviceOutputs};
 
 /// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
 fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given); Operand::ALL.len()] {
@@ -117,5 +118,34 @@ pub(crate) unsafe fn host<'a>(
     };
     read.check(problem)?;
     written.check(problem)?;
+    Ok((read, written))
+}
+
+/// The tensors of a frame in memory of a GPU; the bounds lie in memory of the host.
+///
+/// # Safety
+/// As long as `'a`, the list is readable for its entries and nobody writes there.
+pub(crate) unsafe fn device<'a>(
+    problem: &Problem,
+    inputs: &elsa_linear_inputs,
+    outputs: &elsa_linear_outputs,
+) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
+    let tensors = check(problem, inputs, outputs)?;
+    let required = |operand| tensors.operands[operand].data as u64;
+    let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
+    let read = LinearDeviceInputs {
+        query: required(Operand::Query),
+        key: required(Operand::Key),
+        value: required(Operand::Value),
+        decay: optional(Operand::Decay),
+        beta: optional(Operand::Beta),
+        past_state: optional(Operand::PastState),
+        // SAFETY: the clause of this function.
+        cu_seqlens: unsafe { tensors.cu_seqlens() },
+    };
+    let written = LinearDeviceOutputs {
+        output: optional(Operand::Output),
+        present_state: optional(Operand::PresentState),
+    };
     Ok((read, written))
 }

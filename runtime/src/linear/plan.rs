@@ -20,7 +20,7 @@ pub struct LinearDivision {
     pub form: Form,
     /// Tokens of a chunk.
     pub chunk: usize,
-    /// Most parts into which a sequence is divided; 1 but for [`Form::Scan`].
+    /// Most parts of a sequence that are computed side by side.
     pub parts: usize,
 }
 

@@ -133,9 +133,9 @@ pub struct elsa_linear_info {
     pub form: elsa_form,
     /// Zero.
     pub reserved: u32,
-    /// Tokens of a chunk; 0 of forms without chunks.
+    /// Tokens of a chunk: those that meet a state at once.
     pub chunk: usize,
-    /// Parts of a sequence; 0 or 1 of forms without parts.
+    /// Most parts of a sequence that are computed side by side.
     pub parts: usize,
 }
 
