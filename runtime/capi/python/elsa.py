@@ -255,6 +255,7 @@ def _open():
             ("elsa_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
             ("elsa_linear_plan_create", [handle, pointer, pointer, pointer]),
             ("elsa_linear_run", [handle, handle, pointer, pointer, pointer]),
+            ("elsa_linear_run_device", [handle, handle, pointer, pointer, pointer, pointer]),
         ):
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, ctypes.c_int32
@@ -416,7 +417,7 @@ class _Plan(object):
         _check(create(engine, ctypes.byref(problem), reference, ctypes.byref(self.handle)))
         _check(_lib.elsa_plan_describe(self.handle, ctypes.byref(info)))
         self.bytes = info.workspace_bytes
-        self.sequences = problem.q.shape[0]
+        self.sequences = problem.packed or problem.q.shape[0]
         self.gpu = info.backend == _CUDA
 
     def __del__(self):
@@ -845,14 +846,15 @@ def attention(
 
 
 def _run(plan, workspace, inputs, outputs, device):
-    """Runs a plan over tensors of the host, or one of attention over those of a device, in torch's current stream."""
+    """Runs a plan over tensors of the host, or over those of a device in torch's current stream."""
     arguments = plan.handle, workspace.handle, ctypes.byref(inputs), ctypes.byref(outputs)
+    linear = plan.operator == "linear"
     if device is None:
-        _check((_lib.elsa_linear_run if plan.operator == "linear" else _lib.elsa_run)(*arguments, None))
+        _check((_lib.elsa_linear_run if linear else _lib.elsa_run)(*arguments, None))
     else:
         # Torch names the default stream of the device 0, which means a stream of the library's own in elsa.h.
         stream = sys.modules["torch"].cuda.current_stream(device).cuda_stream or 1
-        _check(_lib.elsa_run_device(*arguments, stream, None))
+        _check((_lib.elsa_linear_run_device if linear else _lib.elsa_run_device)(*arguments, stream, None))
 
 
 def _one_of(name, value, allowed):
@@ -913,7 +915,7 @@ def linear_attention(
               states are then [n, heads of v, d_k, d_v].
     form      None, "recurrent", "chunk", "fused_chunk", "parallel" or "scan": the order of operations. They are the same
               algebra and differ in rounding and speed. `chunk` and `parts` are tokens of a chunk and parts of a scan.
-    out, engine   as of `attention`; tensors lie in memory of the host, also where the engine is one of a GPU.
+    out, engine   as of `attention`. Where a GPU computes over its tensors, the call does not wait.
     """
     kind = _kind("q", q)
     if kind is _Torch and sys.modules["torch"].jit.is_tracing():
@@ -934,8 +936,6 @@ def linear_attention(
         return known
 
     queries = operand("q", q, 2, 3, 4)
-    if queries.device is not None:
-        raise UnsupportedError(f"q: device cuda:{queries.device}; allowed: memory of the host, with Engine('cuda') to compute")
     operand("k", k, rank)
     values = operand("v", v, rank)
     if out is None:
@@ -991,9 +991,13 @@ def linear_attention(
         return problem, options
 
     shapes = tuple([(name, x.dtype, x.shape, x.strides) for name, x in operands.items()])
+    device = queries.device
     if engine is None:
-        engine = _engine_for(None)
-    plan = engine._plan(("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem)
+        engine = _engine_for(device)
+    capturing = device is not None and sys.modules["torch"].cuda.is_current_stream_capturing()
+    plan = engine._plan(
+        ("linear", shapes, numbers, sizes, scale, normalize, bool(in_place), packed), problem, capturing
+    )
     if not output.bytes and present is None:
         # No tokens.
         return out
@@ -1002,7 +1006,7 @@ def linear_attention(
         setattr(outputs if name in ("out", "present_state") else inputs, name, known.memory())
     if lengths is not None:
         inputs.cu_seqlens = _Integers(ctypes.addressof(lengths), len(lengths))
-    _run(plan, engine._workspace(plan), inputs, outputs, None)
+    _run(plan, engine._workspace(plan, capturing), inputs, outputs, device)
     return out if present is None else (out, present_state)
 
 
