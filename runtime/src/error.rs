@@ -123,9 +123,6 @@ pub enum PlanError {
     /// The problem or the options of a plan of linear attention are not supported, or memory is not available.
     #[error(transparent)]
     Linear(#[from] linear::plan::ChooseError),
-    /// The engine's GPU computes, and it has no linear attention.
-    #[error("backend: cuda has no linear attention; allowed: a back end of the CPU, or the fallback cpu")]
-    NoLinear,
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),

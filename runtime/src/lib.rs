@@ -85,8 +85,11 @@ pub use cuda::host::CallTimes;
 pub use cuda::memory::{Element, HostBuffer};
 pub use engine::{Engine, EngineOptions, Fallback};
 pub use error::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, WarmError};
-pub use linear::operator::{Linear, LinearBound, LinearPlan, LinearWorkspace};
+pub use linear::cuda::LinearGpuChoice;
+pub use linear::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs};
+pub use linear::operator::{Linear, LinearBound, LinearDeviceBound, LinearPlan, LinearWorkspace};
 pub use linear::options::LinearPlanOptions;
+pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
 pub use series::plan::{

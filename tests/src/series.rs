@@ -33,14 +33,14 @@ impl Order {
     /// Panics if the series is too large to index.
     #[must_use]
     pub fn series(self, [b, t, c]: [usize; 3]) -> Series {
-        let of = |shape, strides| Series::of(View::new("x", shape, strides).unwrap());
+        let of = |shape, strides| Series::of(View::new("x", shape, strides).expect("a view of the test"));
         match self {
-            Order::ChannelsFirst => Series::channels_first("x", [b, c, t]).unwrap(),
+            Order::ChannelsFirst => Series::channels_first("x", [b, c, t]).expect("a series of the test"),
             Order::Gaps => of([b, 1, t, c], [(c + 3) * t + 5, 0, c + 3, 1]),
             Order::Heads if c.is_multiple_of(2) && c > 0 => {
                 of([b, 2, t, c / 2], [(c + 2) * t + 1, (c / 2 + 1) * t, c / 2 + 1, 1])
             }
-            _ => Series::tokens_first("x", [b, t, c]).unwrap(),
+            _ => Series::tokens_first("x", [b, t, c]).expect("a series of the test"),
         }
     }
 }
@@ -121,7 +121,7 @@ pub fn engines(threads: usize) -> Vec<Engine> {
         threads: Some(threads),
         ..EngineOptions::default()
     };
-    cpu.map(|backend| Engine::new(&of(backend)).unwrap()).collect()
+    cpu.map(|backend| Engine::new(&of(backend)).expect("an engine that is present")).collect()
 }
 
 /// Checks a value, and keeps the largest distance from what is exact, relative to the bound.

@@ -29,7 +29,7 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 nothing about an answer; 141 the reader of standard output has closed it, as with elsa bench | head -1.
 Arguments are UTF-8. Run on little-endian machines only.";
 
-/// Exact softmax attention: run it, verify it, measure it.
+/// Exact attention: run it, verify it, measure it.
 #[derive(Parser, Debug)]
 #[command(name = "elsa", version, arg_required_else_help = true, after_help = HELP)]
 pub struct Cli {
@@ -47,7 +47,7 @@ pub enum Command {
     Merge(Box<MergeArgs>),
     /// Gradients of attention over tensors in files, to files
     Backward(Box<BackwardArgs>),
-    /// Linear attention, recurrences, selective scans and convolutions over tensors in files
+    /// Linear attention: run it, verify it, measure it; recurrences, selective scans and convolutions
     Linear(LinearArgs),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),

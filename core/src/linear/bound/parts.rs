@@ -16,8 +16,7 @@
 //! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes needs. The scan that a run executes is executed
 //! over these.
 
-use super::Pass;
-use super::track::{Rates, Step, Track, UNIT};
+use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
 
 /// Sums over the terms of a state, of diagonal rules.
@@ -163,7 +162,7 @@ pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
 /// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state, `elements` has
 /// [`len`] values.
 pub(super) fn fold(
-    pass: &Pass<'_>,
+    pass: &Run<'_>,
     part: usize,
     vectors: &mut [f64],
     scratch: &mut [f64],
@@ -189,8 +188,7 @@ pub(super) fn fold(
             if first {
                 track.begin(state);
             }
-            let at = if pass.reverse { tokens - 1 - i } else { i };
-            let step = track.token(pass.head, pass.rates, at, state, vectors);
+            let step = track.token(pass.head, pass.rates, pass.token(i), state, vectors);
             matrix.token(pass.rates, &step, first);
             if (i - run.start + 1).is_multiple_of(pass.chunk()) || i + 1 == run.end {
                 track.end(pass.rates);
@@ -210,7 +208,7 @@ pub(super) fn fold(
 }
 
 /// The norms of the columns of a state.
-fn norms(to: &mut [f64], state: &[f64]) {
+pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.fill(0.0);
     for row in state.chunks_exact(to.len()) {
         to.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * s);
@@ -274,7 +272,7 @@ impl Matrix {
 }
 
 /// What the state before part `p` may be off, by the scanned elements.
-pub(super) fn start(pass: &Pass<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
+pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;
     let (past, elements) = elements.split_at(columns);
@@ -286,4 +284,5 @@ pub(super) fn start(pass: &Pass<'_>, p: usize, elements: &[f64], track: &mut Tra
         let s = if cleared { 0.0 } else { *s };
         *e = element[1] * s + off + pass.rates.product * (frobenius * s + b + off) + pass.rates.floor;
     }
+    track.restart();
 }

@@ -1,6 +1,7 @@
 //! A state and what it may be off, token by token.
 
-use super::{Executed, Solve};
+use super::executed::{Executed, Solve};
+use super::shape::Shape;
 use crate::dtype::DType;
 use crate::linear::problem::Problem;
 use crate::linear::token::{Gate, Head};
@@ -74,6 +75,27 @@ impl Rates {
     }
 }
 
+/// The tokens of one state in one direction, and what a run executed.
+pub(super) struct Run<'a> {
+    pub problem: &'a Problem,
+    pub head: &'a Head<'a>,
+    pub executed: &'a Executed,
+    pub rates: &'a Rates,
+    pub reverse: bool,
+}
+
+impl Run<'_> {
+    /// Tokens of a chunk.
+    pub fn chunk(&self) -> usize {
+        self.executed.chunk.max(1)
+    }
+
+    /// The token that passes as number `i`.
+    pub fn token(&self, i: usize) -> usize {
+        if self.reverse { self.head.tokens - 1 - i } else { i }
+    }
+}
+
 /// What a token did.
 pub(super) struct Step {
     /// `max a`, `|k|`, `|β|` and the norm of `(I − β k kᵀ) diag(a)`, at most.
@@ -98,14 +120,20 @@ pub(super) struct Track<'a> {
     /// Of solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
     before: &'a mut [f64],
     norms: &'a mut [f64],
+    /// `ε`, `[d_v]`.
+    own: &'a mut [f64],
     /// Gates since the chunk began, at most.
     decay: f64,
+    /// Of the delta rules: where errors point, in units of the scale of each column, `[d_v]`. A column whose scale is zero
+    /// is known by its norm alone.
+    shape: Shape<'a>,
+    scales: &'a mut [f64],
 }
 
 impl<'a> Track<'a> {
     /// f64 values of a track.
     pub fn len(rows: usize, columns: usize) -> Option<usize> {
-        rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(4)?)
+        rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(5)?)
     }
 
     /// A track without error.
@@ -115,7 +143,8 @@ impl<'a> Track<'a> {
         let (error, rest) = rest.split_at_mut(rows * columns);
         let (small, rest) = rest.split_at_mut(columns);
         let (read, rest) = rest.split_at_mut(columns);
-        let (before, norms) = rest.split_at_mut(columns);
+        let (before, rest) = rest.split_at_mut(columns);
+        let (norms, own) = rest.split_at_mut(columns);
         let error = if delta { &mut error[..columns] } else { error };
         Track {
             columns,
@@ -125,8 +154,51 @@ impl<'a> Track<'a> {
             small,
             read,
             before,
-            norms: &mut norms[..columns],
+            norms,
+            own: &mut own[..columns],
             decay: 1.0,
+            shape: Shape::new(&mut [], 0),
+            scales: &mut [],
+        }
+    }
+
+    /// Follows where errors point, too, in units of `scales`, which has a number for each column.
+    pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
+        for scale in &mut *scales {
+            if !scale.is_finite() {
+                *scale = 0.0;
+            }
+        }
+        (self.shape, self.scales) = (shape, scales);
+    }
+
+    /// Continues with the errors that [`Track::errors`] holds.
+    pub fn restart(&mut self) {
+        let length = self.largest(|track, c| track.error[c]);
+        self.shape.set(length);
+    }
+
+    /// The largest of `of` in units of the scales. Columns where it is not finite have no scale from here on.
+    fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
+        let mut largest = 0.0f64;
+        for c in 0..self.scales.len() {
+            if self.scales[c] > 0.0 {
+                let length = of(self, c) / self.scales[c];
+                if length.is_finite() {
+                    largest = largest.max(length);
+                } else {
+                    self.scales[c] = 0.0;
+                }
+            }
+        }
+        largest
+    }
+
+    /// The lesser of a bound by norm and one by the shape.
+    fn lesser(&self, c: usize, by_norm: f64, by_shape: f64) -> f64 {
+        match self.scales.get(c) {
+            Some(scale) if *scale > 0.0 => by_norm.min(scale * by_shape),
+            _ => by_norm,
         }
     }
 
@@ -233,6 +305,7 @@ impl<'a> Track<'a> {
                 let own = rates.solve * terms + floor;
                 magnitude += step.beta * step.key * most * self.error[c] + own;
                 self.error[c] = step.growth * self.error[c] + step.key * own;
+                self.own[c] = own;
             }
             self.read[c] = magnitude;
             self.small[c] = growing * self.small[c] + wide * magnitude;
@@ -253,8 +326,24 @@ impl<'a> Track<'a> {
         if self.delta {
             let lost = lost * libm::sqrt(rows as f64);
             self.error.iter_mut().zip(&*self.small).for_each(|(e, small)| *e += lost * (1.0 + small));
+            if !self.scales.is_empty() {
+                let own = self.largest(|track, c| track.own[c]);
+                let lost = self.largest(|track, c| lost * (1.0 + track.small[c]));
+                self.shape.pass(gates, most, key, beta);
+                self.shape.add_along(key, squares, own);
+                self.shape.add(lost);
+                self.shorten();
+            }
         }
         step
+    }
+
+    /// No error is longer than the shape has it.
+    fn shorten(&mut self) {
+        let length = self.shape.length();
+        for c in 0..self.scales.len() {
+            self.error[c] = self.lesser(c, self.error[c], length);
+        }
     }
 
     /// Ends a chunk: its terms are rounded into the state.
@@ -267,13 +356,21 @@ impl<'a> Track<'a> {
         for row in self.majorant.chunks_exact(self.columns) {
             self.read.iter_mut().zip(row).for_each(|(sum, m)| *sum += m * m);
         }
-        self.error.iter_mut().zip(&*self.read).for_each(|(e, sum)| *e += rates.state * libm::sqrt(*sum));
+        self.read.iter_mut().for_each(|sum| *sum = rates.state * libm::sqrt(*sum));
+        self.error.iter_mut().zip(&*self.read).for_each(|(e, length)| *e += length);
+        if !self.scales.is_empty() {
+            let length = self.largest(|track, c| track.read[c]);
+            self.shape.add(length);
+            self.shorten();
+        }
     }
 
     /// Adds the bounds of an answer whose query, with its scale, is `query`. `last` if the state is complete.
     pub fn answer(&self, rates: &Rates, query: &[f64], to: &mut [f64], last: bool) {
         let rate = if last { rates.read } else { rates.answer };
-        let norm = libm::sqrt(query.iter().map(|q| q * q).sum());
+        let squares: f64 = query.iter().map(|q| q * q).sum();
+        let norm = libm::sqrt(squares);
+        let along = if self.scales.is_empty() { 0.0 } else { self.shape.along(query, squares) };
         for (x, (q, row)) in query.iter().zip(self.majorant.chunks_exact(self.columns)).enumerate() {
             let q = libm::fabs(*q);
             for (c, (to, m)) in to.iter_mut().zip(row).enumerate() {
@@ -283,7 +380,7 @@ impl<'a> Track<'a> {
         }
         for (c, to) in to.iter_mut().enumerate() {
             if self.delta {
-                *to += norm * self.error[c];
+                *to += self.lesser(c, norm * self.error[c], along);
             }
             *to += rates.floor * (2.0 + (1.0 + norm) * self.small[c]);
         }
@@ -293,6 +390,13 @@ impl<'a> Track<'a> {
     pub fn spread(&self, to: &mut [f64]) {
         for row in to.chunks_exact_mut(self.error.len()) {
             row.copy_from_slice(self.error);
+        }
+        if self.scales.is_empty() {
+            return;
+        }
+        for (x, row) in to.chunks_exact_mut(self.columns).enumerate() {
+            let of_row = self.shape.of_row(x);
+            row.iter_mut().enumerate().for_each(|(c, e)| *e = self.lesser(c, *e, of_row));
         }
     }
 }

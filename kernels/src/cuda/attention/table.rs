@@ -88,7 +88,7 @@ const EDGY: usize = 3072;
 const ROWS: usize = 8;
 
 /// The attention kernels of this build, and those that merge their states, measure tensors and write the present.
-pub static KERNELS: &[GpuKernel] = &[
+pub const KERNELS: &[GpuKernel] = &[
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx", false, 32, ANY, ANY, 64 x 32, 16384, 167, tiles(8, 6), most_causal: EDGY, most_added: NONE,
         paces: exactly([107, 280], [100, 200])),
     attention!("attention_f32_d32_q32k64__sm53_exp2_approx_added", false, 32, NONE, NONE, 64 x 32, 16384, 191, tiles(8, 6), most_added: ANY),

@@ -198,7 +198,9 @@ fn what_cannot_be_predicted_is_refused() {
 
 #[test]
 fn every_kernel_that_a_plain_problem_uses_has_costs() {
-    for kernel in GPU_KERNELS.iter().filter(|kernel| !kernel.name.ends_with("_added")) {
+    let predicted =
+        |kernel: &&GpuKernel| !kernel.name.ends_with("_added") && !kernel.name.starts_with("linear_");
+    for kernel in GPU_KERNELS.iter().filter(predicted) {
         let found: Vec<_> = COSTS.iter().filter(|(name, _)| *name == kernel.name).collect();
         let [(_, cost)] = found[..] else { panic!("{}: {} costs", kernel.name, found.len()) };
         let Some(spec) = kernel.attention() else { continue };
