@@ -123,9 +123,6 @@ pub enum PlanError {
     /// The problem or the options of a plan of linear attention are not supported, or memory is not available.
     #[error(transparent)]
     Linear(#[from] linear::plan::ChooseError),
-    /// The engine's GPU computes, and it has no linear attention.
-    #[error("backend: cuda has no linear attention; allowed: a back end of the CPU, or the fallback cpu")]
-    NoLinear,
     /// The GPU failed, and the policy is [`Fallback::Fail`](crate::Fallback::Fail).
     #[error("backend: cuda: {0}")]
     Device(Arc<DeviceError>),
@@ -178,6 +175,12 @@ pub enum PlanError {
     /// The engine's GPU computes, and it has no backward pass.
     #[error("backend: cuda has no backward pass; allowed: a back end of the CPU, or the fallback cpu")]
     NoBackward,
+    /// The engine's GPU computes, and it does not have the operator.
+    #[error("backend: cuda has no {operator}; allowed: a back end of the CPU, or the fallback cpu")]
+    NotOnGpu {
+        /// The operator.
+        operator: &'static str,
+    },
     /// A workspace for no plan.
     #[error("plans: none; allowed: at least one")]
     NoPlan,
@@ -333,6 +336,14 @@ pub enum BindError {
         found_sequences: usize,
         /// Number of sequences of the plan.
         sequences: usize,
+    },
+    /// The workspace is too small, because it belongs to another plan.
+    #[error("workspace: {found} bytes; allowed: at least {needed}, as this plan's own has")]
+    Room {
+        /// Size of the memory in bytes.
+        found: usize,
+        /// Number of bytes that the plan needs.
+        needed: usize,
     },
     /// The call outputs states, or no output, and the caller's device memory for the workspace has no room for partial
     /// states.

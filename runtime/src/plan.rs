@@ -2,9 +2,9 @@
 
 use crate::backend::Backend;
 use crate::cpu::plan::CpuPlan;
+use crate::cuda::copies::Copies;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::plan::GpuPlan;
-use crate::cuda::staging::Copies;
 use crate::engine::{Engine, Fallback};
 use crate::error::PlanError;
 use crate::operator::Operator;

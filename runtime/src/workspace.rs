@@ -1,9 +1,9 @@
 //! The workspace: the memory in which the runs of a plan work.
 
 use crate::cpu::plan::CpuPlan;
+use crate::cuda::copies::Copies;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::plan::GpuPlan;
-use crate::cuda::staging::Copies;
 use crate::cuda::workspace::{GpuWorkspace, Needs};
 use crate::engine::Fallback;
 use crate::error::{DeviceError, PlanError};

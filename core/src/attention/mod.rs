@@ -37,6 +37,7 @@
 //! | the scalar fallback, without an allocator | [`scalar`] |
 //! | gradients | [`backward`] |
 //! | the f64 oracle, error bounds, certificates | [`mod@reference`], [`bound`], [`certificate`] |
+//! | measures of how far weights and outputs lie from the oracle's | [`drift`] |
 
 mod added;
 pub mod backward;
@@ -45,6 +46,7 @@ pub mod bound;
 pub mod certificate;
 pub mod certified;
 mod data;
+pub mod drift;
 mod mask;
 pub mod measured;
 mod operands;

@@ -59,9 +59,20 @@ impl<'a> Inputs<'a> {
             let found = self.elements(operand).map(|data| (data.dtype(), data.len()));
             covers(problem, operand, found, "its data")?;
         }
+        problem.check_bounds(self.cu_seqlens)
+    }
+}
+
+impl Problem {
+    /// Checks the bounds of packed sequences, which a problem has if and only if it is packed.
+    ///
+    /// # Errors
+    /// Returns the first mismatch.
+    pub fn check_bounds(&self, cu_seqlens: Option<&[i64]>) -> Result<(), ArgumentError> {
+        use ArgumentError as E;
         let argument = "cu_seqlens";
-        match (problem.spec().packed, self.cu_seqlens) {
-            (Some(n), Some(list)) => cumulative(argument, list, n, problem.tokens() as i64),
+        match (self.spec().packed, cu_seqlens) {
+            (Some(n), Some(list)) => cumulative(argument, list, n, self.tokens() as i64),
             (None, None) => Ok(()),
             (Some(_), None) => Err(E::Needs { argument, other: "its data" }),
             (None, Some(_)) => Err(E::Needs { argument, other: "its mention in the problem" }),

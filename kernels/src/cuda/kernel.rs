@@ -1,5 +1,6 @@
 //! A GPU kernel as data.
 
+use super::linear::LinearWalk;
 use elsa_core::attention::plan::{GpuKernelSpec, GpuResources};
 
 /// A GPU kernel.
@@ -78,6 +79,36 @@ pub enum Role {
     /// The product of weights and values, for method math, and outputs. Launched as the kernel of scores is, with columns
     /// of the values; takes [`MathArgs`](super::attention::MathArgs). Its specification describes all three steps.
     MathValues(GpuKernelSpec),
+    /// Linear attention: a state is carried through tokens. Launched on [`walk_blocks`](super::linear::walk_blocks) blocks;
+    /// takes [`LinearArgs`](super::linear::LinearArgs).
+    LinearWalk {
+        /// What it is for.
+        walk: LinearWalk,
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention: what products of a chunk need and the state does not change. Launched on
+    /// [`prepare_blocks`](super::linear::prepare_blocks) blocks; takes [`LinearArgs`](super::linear::LinearArgs).
+    LinearPrepare {
+        /// Whether there is a gate for each dim; else there is one per head, or none.
+        per_dim: bool,
+        /// Whether the rule is a delta rule.
+        delta: bool,
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention: the sums of the logarithms of the gates of each part. Launched on a block for each part of each
+    /// state; takes [`SumsArgs`](super::linear::SumsArgs).
+    LinearSums {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
+    /// Linear attention: the scan over parts. Launched on `columns · heads · sequence_count` blocks; takes
+    /// [`CarryArgs`](super::linear::CarryArgs).
+    LinearCarry {
+        /// What a block takes of an SM.
+        resources: GpuResources,
+    },
     /// Earlier and new keys or values one after the other; takes [`PresentArgs`](super::attention::PresentArgs).
     AttentionPresent {
         /// What a block takes of an SM.
@@ -96,6 +127,10 @@ impl GpuKernel {
             | Role::AttentionMerge { resources, .. }
             | Role::AttentionStream { resources, .. }
             | Role::AttentionMeasure { resources }
+            | Role::LinearWalk { resources, .. }
+            | Role::LinearPrepare { resources, .. }
+            | Role::LinearSums { resources }
+            | Role::LinearCarry { resources }
             | Role::AttentionPresent { resources } => *resources,
         }
     }
@@ -111,6 +146,10 @@ impl GpuKernel {
             | Role::AttentionMerge { .. }
             | Role::AttentionStream { .. }
             | Role::AttentionMeasure { .. }
+            | Role::LinearWalk { .. }
+            | Role::LinearPrepare { .. }
+            | Role::LinearSums { .. }
+            | Role::LinearCarry { .. }
             | Role::AttentionPresent { .. } => None,
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod attention;
 mod kernel;
+pub mod linear;
 #[cfg(feature = "cuda")]
 mod module;
 pub mod registers;
@@ -14,7 +15,20 @@ pub use kernel::{GpuKernel, Ptx, Role};
 
 /// Every GPU kernel of this build: none without the feature `cuda`.
 #[cfg(feature = "cuda")]
-pub static GPU_KERNELS: &[GpuKernel] = attention::KERNELS;
+pub static GPU_KERNELS: &[GpuKernel] = &all();
+
+/// The kernels of all operators, one table behind the other.
+#[cfg(feature = "cuda")]
+const fn all() -> [GpuKernel; attention::KERNELS.len() + linear::KERNELS.len()] {
+    let mut all = [attention::KERNELS[0]; attention::KERNELS.len() + linear::KERNELS.len()];
+    let mut i = 1;
+    while i < all.len() {
+        let first = attention::KERNELS.len();
+        all[i] = if i < first { attention::KERNELS[i] } else { linear::KERNELS[i - first] };
+        i += 1;
+    }
+    all
+}
 
 /// Every GPU kernel of this build: none without the feature `cuda`.
 #[cfg(not(feature = "cuda"))]

@@ -5,9 +5,10 @@ use crate::rows::RowId;
 use elsa_core::attention::bound::rounding::{Bounds, Component, Row};
 use elsa_core::attention::bound::{Arithmetic, UNLIKELY};
 use elsa_core::attention::certificate::Executed;
+use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::reference;
 use elsa_core::attention::{Inputs, Problem, Sequence};
-use elsa_core::drift::{Drift, Metrics, RowDrift, larger};
+use elsa_core::drift::larger;
 use elsa_core::dtype::{DType, Elements};
 use elsa_core::state::HEADROOM;
 

@@ -1,8 +1,8 @@
 //! The memory in which the runs of a plan work on a GPU.
 
+use super::copies::Copies;
 use super::driver::{Capture, Context, DeviceBuffer, Entered, Event, PinnedBuffer, RawStream, Stream};
 use super::gpu::Gpu;
-use super::staging::Copies;
 use crate::error::{BindError, DeviceError, PlanError};
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! Linear attention on an engine: plans, bound calls and their runs.
 
 pub mod cpu;
-mod no_gpu;
+pub mod cuda;
 pub mod operator;
 pub mod options;
-mod plan;
+pub mod plan;
+mod warm;

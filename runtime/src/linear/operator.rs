@@ -1,7 +1,8 @@
 //! Linear attention as an operator of the engine.
 
 use super::cpu::plan::CpuPlan;
-use super::no_gpu::NoGpu;
+use super::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs, addresses};
+use super::cuda::plan::GpuPlan;
 use crate::cuda::device::Addresses;
 use crate::operator::Operator;
 use crate::problem;
@@ -22,6 +23,8 @@ pub type LinearPlan = plan::Plan<Linear>;
 pub type LinearWorkspace = workspace::Workspace<Linear>;
 /// A plan of linear attention with the host tensors of a call. It may run any number of times.
 pub type LinearBound<'a> = bound::Bound<'a, Linear>;
+/// A plan of linear attention with tensors in device memory, created by [`LinearPlan::bind_device`].
+pub type LinearDeviceBound<'a> = bound::DeviceBound<'a, Linear>;
 
 impl problem::Problem for Problem {
     type Lengths<'a> = Option<&'a [i64]>;
@@ -52,10 +55,10 @@ impl Operator for Linear {
     type Problem = Problem;
     type Inputs<'a> = Inputs<'a>;
     type Outputs<'a> = Outputs<'a>;
-    type DeviceInputs<'a> = Infallible;
-    type DeviceOutputs = Infallible;
+    type DeviceInputs<'a> = LinearDeviceInputs<'a>;
+    type DeviceOutputs = LinearDeviceOutputs;
     type Cpu = CpuPlan;
-    type Gpu = NoGpu;
+    type Gpu = GpuPlan;
     type Ran = Infallible;
 
     fn host_tensors<'a>(
@@ -85,19 +88,27 @@ impl Operator for Linear {
         inputs.cu_seqlens
     }
 
-    fn device_tensors(_: &Problem, inputs: &Infallible, _: &Infallible) -> Result<Addresses, ArgumentError> {
-        match *inputs {}
+    fn device_tensors(
+        problem: &Problem,
+        inputs: &LinearDeviceInputs<'_>,
+        outputs: &LinearDeviceOutputs,
+    ) -> Result<Addresses, ArgumentError> {
+        problem.check_bounds(inputs.cu_seqlens)?;
+        if outputs.output.is_none() && outputs.present_state.is_none() {
+            return Err(ArgumentError::NoOutput { argument: Operand::Output.argument() });
+        }
+        Ok(addresses(inputs, outputs))
     }
 
-    fn device_lengths<'a>(_: &'a Problem, inputs: &Infallible) -> Option<&'a [i64]> {
-        match *inputs {}
+    fn device_lengths<'a>(_: &'a Problem, inputs: &LinearDeviceInputs<'a>) -> Option<&'a [i64]> {
+        inputs.cu_seqlens
     }
 
     fn ran_on_cpu(_: &CpuPlan, _: &Problem, _: bool) -> Option<Infallible> {
         None
     }
 
-    fn ran_on_gpu(_: &NoGpu, _: &Problem) -> Option<Infallible> {
+    fn ran_on_gpu(_: &GpuPlan, _: &Problem) -> Option<Infallible> {
         None
     }
 }

@@ -9,7 +9,9 @@ pub struct LinearPlanOptions {
     /// The order of operations. `None` takes the one that is expected to be fastest, by the problem and the device's
     /// crossovers alone: neither the number of threads nor the batch changes it.
     pub form: Option<Form>,
-    /// Tokens of a chunk: a multiple of 8 from 8 to 256. `None` takes the one that is expected to be fastest.
+    /// Tokens of a chunk: a multiple of 8 from 8 to 256. `None` takes the one that is expected to be fastest. A GPU has chunks
+    /// of 16 tokens; there it is the distance between the states of [`Form::Chunk`], rounded up to whole chunks, which changes
+    /// no bit.
     pub chunk: Option<usize>,
     /// Parts into which [`Form::Scan`] divides a sequence: 2 to 256. `None` takes a number by the tokens.
     pub parts: Option<usize>,

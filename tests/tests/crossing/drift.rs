@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use elsa_core::attention::drift::{Drift, Metrics, RowDrift};
 use elsa_core::attention::reference;
-use elsa_core::drift::{Drift, Metrics, RowDrift, percentile};
+use elsa_core::drift::percentile;
 use elsa_tests::cases::Params;
 use elsa_tests::random::Random;
 

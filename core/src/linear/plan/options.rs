@@ -60,6 +60,20 @@ pub enum ChooseError {
     },
     /// No kernel is present.
     NoKernel,
+    /// No kernel of a GPU computes the form.
+    NotOnGpu {
+        /// The requested form.
+        form: Form,
+    },
+    /// A size is larger than the kernels of a GPU support.
+    Large {
+        /// What it is the size of.
+        what: &'static str,
+        /// The size.
+        found: usize,
+        /// The largest supported size.
+        most: usize,
+    },
     /// Even the smallest workspace exceeds the budget.
     Budget {
         /// Size of the smallest workspace in bytes.
@@ -88,6 +102,12 @@ impl fmt::Display for ChooseError {
                 write!(f, "{option}: not with form {}; allowed: with {allowed}", form.name())
             }
             ChooseError::NoKernel => write!(f, "kernel: none is present; allowed: one of this machine"),
+            ChooseError::NotOnGpu { form } => {
+                write!(f, "form: {}; allowed on a GPU: recurrent, chunk, fused-chunk, scan", form.name())
+            }
+            ChooseError::Large { what, found, most } => {
+                write!(f, "{what}: {found}; allowed on a GPU: at most {most}")
+            }
             ChooseError::Budget { needed, budget, transitions: 0 } => {
                 write!(f, "budget: {budget} bytes; allowed: at least {needed} for this problem")
             }

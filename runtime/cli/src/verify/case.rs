@@ -3,7 +3,8 @@
 use super::audit::Audit;
 use super::extract::HeatMap;
 use elsa_core::attention::certificate::Certificate;
-use elsa_core::drift::{Metrics, percentile};
+use elsa_core::attention::drift::Metrics;
+use elsa_core::drift::percentile;
 use serde::{Serialize, Serializer};
 use std::fmt;
 

@@ -6,7 +6,7 @@
 //! as values, the output is `P[:, j0..j1]`. It has the type of the problem, so the metrics of `P` include the rounding to
 //! f16 or bf16.
 //!
-//! The six metrics are those of ELSA section C.2 as [`elsa_core::drift`] defines them. Each is reported as median,
+//! The six metrics are those of ELSA section C.2 as [`elsa_core::attention::drift`] defines them. Each is reported as median,
 //! 95th and 99th percentile over rows, and in total. An attended NaN makes them NaN.
 //!
 //! # Verdicts

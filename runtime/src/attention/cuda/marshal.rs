@@ -1,14 +1,14 @@
 //! Fills the kernel parameters from a problem and the addresses of its tensors.
 
 use super::plan::GpuPlan;
+use crate::cuda::marshal::{self, dtype, int, tensor};
 use elsa_core::attention::plan::GpuChoice;
 use elsa_core::attention::{self, BiasView, MaskKind, MaskView, Operand, Operands, Problem, Spec};
 use elsa_core::dtype::DType;
-use elsa_core::view::View;
 use elsa_kernels::cuda::attention::{
     self as args, Addend, AttentionArgs, Measuring, PIECE_ROWS, PresentArgs, Sequence,
 };
-use elsa_kernels::cuda::tensor::{Divisor, TYPE_BF16, TYPE_F16, TYPE_F32, Tensor};
+use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
 
 /// Device addresses of the partial states; zero if the attention kernel writes the output itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,23 +32,9 @@ pub struct Sequences {
     pub most_keys: usize,
 }
 
-fn tensor(view: &View, data: u64) -> Tensor {
-    let [batch, head, token, _] = view.strides().map(|stride| stride as i64);
-    Tensor { data, batch, head, token }
-}
-
 /// Whether rows can be accessed four elements at a time.
 fn is_vec4(tensor: &Tensor, dim: usize, element: usize) -> bool {
-    let strides = [tensor.batch, tensor.head, tensor.token];
-    tensor.data.is_multiple_of(4 * element as u64)
-        && strides.iter().all(|stride| stride % 4 == 0)
-        && tensor.token < args::NEAR
-        && dim.is_multiple_of(4)
-}
-
-/// Converts a count, which the chooser has checked to fit.
-fn int(n: usize) -> i32 {
-    i32::try_from(n).unwrap_or(i32::MAX)
+    marshal::is_vec4(tensor, dim, element) && tensor.token < args::NEAR
 }
 
 /// Converts a sequence to the form of the kernels.
@@ -80,14 +66,6 @@ pub fn sequence(s: &attention::Sequence) -> Sequence {
         left,
         right,
         offset,
-    }
-}
-
-const fn dtype(dtype: DType) -> i32 {
-    match dtype {
-        DType::F32 => TYPE_F32,
-        DType::F16 => TYPE_F16,
-        DType::Bf16 => TYPE_BF16,
     }
 }
 

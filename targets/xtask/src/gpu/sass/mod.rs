@@ -101,9 +101,11 @@ pub fn table(costs: &[(String, Cost)]) -> String {
 /// The end of the names of kernels for scores that masks or biases change. Their time depends on these, and nothing
 /// predicts it.
 const CHANGED: &str = "_added";
+/// The beginning of the names of kernels of linear attention, whose time nothing predicts.
+const LINEAR: &str = "linear_";
 
-/// The cost of a kernel that ptxas has assembled, with `threads` in a block; `None` for one that only problems with masks or
-/// biases use, and, with a line that says why, for one whose loops are not understood: nothing predicts its time.
+/// The cost of a kernel that ptxas has assembled, with `threads` in a block; `None` for one of linear attention, for one that only problems with
+/// masks or biases use, and, with a line that says why, for one whose loops are not understood: nothing predicts its time.
 ///
 /// # Errors
 /// A listing that is not understood.
@@ -114,7 +116,7 @@ pub fn cost(
     kernel: &str,
     threads: usize,
 ) -> Result<Option<Cost>, String> {
-    if kernel.ends_with(CHANGED) {
+    if kernel.ends_with(CHANGED) || kernel.starts_with(LINEAR) {
         return Ok(None);
     }
     let run = Run::new(tree, "").arg(nvdisasm).args("-c -novliw -hex").arg(cubin).quiet().run();

@@ -1,0 +1,204 @@
+//! Drift: six measures of how far computed attention lies from a reference (ELSA section C.2).
+//!
+//! With probabilities `P̂` and outputs `Ŷ` computed, `P` and `Y` the reference, over all rows:
+//!
+//! ```text
+//! 1  max |P̂ − P|               4  share of rows whose argmax differs
+//! 2  ‖P̂ − P‖₂ / ‖P‖₂           5  max |Ŷ − Y|
+//! 3  mean JS(P̂ ‖ P)            6  ‖Ŷ − Y‖₂ / ‖Y‖₂
+//! ```
+//!
+//! A row is streamed through a [`RowDrift`], in any number of chunks of columns; a caller that meets all rows
+//! before the next chunk keeps one per row. [`Drift::finish_row`] adds it to the totals and gives the row's own
+//! six values, of which the caller may keep some for [`percentile`](crate::drift::percentile).
+//!
+//! 1. **Jensen–Shannon in nats, by the half-difference.** With `m = (p̂ + p) / 2` and `d = (p̂ − p) / (p̂ + p)` the
+//!    two Kullback–Leibler terms of a key add up to `m ((1 + d) log(1 + d) + (1 − d) log(1 − d)) / 2`, with
+//!    `0 log 0 = 0`. Both logarithms cancel to `d²` for close rows, so small `d` takes the series
+//!    `d² + d⁴/6 + d⁶/15 + …`. No term is negative, so the sum is not, and nothing is clamped.
+//! 2. **NaN surfaces.** A NaN on either side makes every measure that it enters NaN and counts as a
+//!    disagreement of the argmax. It is never taken for agreement, not even where both sides hold it.
+//! 3. **Ties.** The computed argmax is the first of equals. Row and reference disagree when that key's probability in
+//!    the reference is below the reference's maximum: picking another of several equal maxima is no disagreement.
+//!    The strict count, which compares first indices as written in ELSA, is kept beside it and is never
+//!    smaller.
+//! 4. **Nothing to be relative to.** As in [`crate::drift`].
+
+use crate::drift::Distance;
+
+/// The measures of a row so far. Fed by [`RowDrift::probability`] and [`RowDrift::output`] in any order.
+#[derive(Clone, Copy, Debug)]
+pub struct RowDrift {
+    probabilities: Distance,
+    outputs: Distance,
+    /// Jensen–Shannon divergence of the keys so far.
+    divergence: f64,
+    keys: usize,
+    /// Largest computed probability, its first key, and that key's probability in the reference.
+    computed_max: f64,
+    computed_key: usize,
+    reference_there: f64,
+    /// Largest probability of the reference and its first key.
+    reference_max: f64,
+    reference_key: usize,
+}
+
+/// `(1 + d) log(1 + d) + (1 − d) log(1 − d)`, not negative for `−1 ≤ d ≤ 1`, NaN outside.
+fn divergence_of(d: f64) -> f64 {
+    let square = d * d;
+    if square < 2.5e-3 {
+        // Σ d^{2k} / (k (2k − 1)); the first term left out is below 2^-53 of the sum.
+        let tail = 1.0 / 28.0 + square * (1.0 / 45.0 + square * (1.0 / 66.0));
+        return square * (1.0 + square * (1.0 / 6.0 + square * (1.0 / 15.0 + square * tail)));
+    }
+    let part = |x: f64| if x == -1.0 { 0.0 } else { (1.0 + x) * libm::log1p(x) };
+    part(d) + part(-d)
+}
+
+impl Default for RowDrift {
+    fn default() -> RowDrift {
+        RowDrift::new()
+    }
+}
+
+impl RowDrift {
+    /// A row without keys and outputs.
+    #[must_use]
+    pub const fn new() -> RowDrift {
+        RowDrift {
+            probabilities: Distance::NONE,
+            outputs: Distance::NONE,
+            divergence: 0.0,
+            keys: 0,
+            computed_max: f64::NEG_INFINITY,
+            computed_key: 0,
+            reference_there: 0.0,
+            reference_max: f64::NEG_INFINITY,
+            reference_key: 0,
+        }
+    }
+
+    /// Takes in the probability of the next key. Keys come in order; a key that one side does not attend has
+    /// probability zero there.
+    pub fn probability(&mut self, computed: f64, reference: f64) {
+        self.probabilities.add(computed, reference);
+        let sum = computed + reference;
+        if sum != 0.0 {
+            self.divergence += 0.25 * sum * divergence_of((computed - reference) / sum);
+        } else if computed != 0.0 {
+            // Probabilities of opposite signs.
+            self.divergence = f64::NAN;
+        }
+        if computed > self.computed_max {
+            (self.computed_max, self.computed_key, self.reference_there) = (computed, self.keys, reference);
+        }
+        if reference > self.reference_max {
+            (self.reference_max, self.reference_key) = (reference, self.keys);
+        }
+        self.keys += 1;
+    }
+
+    /// Takes in the next element of the output row.
+    pub fn output(&mut self, computed: f64, reference: f64) {
+        self.outputs.add(computed, reference);
+    }
+
+    /// First key of the largest computed probability; zero without keys.
+    #[must_use]
+    pub const fn computed_argmax(&self) -> usize {
+        self.computed_key
+    }
+
+    /// First key of the reference's largest probability; zero without keys.
+    #[must_use]
+    pub const fn reference_argmax(&self) -> usize {
+        self.reference_key
+    }
+
+    /// The six measures of this row alone; its argmax counts as zero or one.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        let nan = self.probabilities.max_abs().is_nan();
+        let differs = |differs: bool| if nan || differs { 1.0 } else { 0.0 };
+        Metrics {
+            max_abs_p: self.probabilities.max_abs(),
+            rel_l2_p: self.probabilities.relative(),
+            js: self.divergence,
+            argmax: differs(self.keys > 0 && self.reference_there < self.reference_max),
+            argmax_strict: differs(self.computed_key != self.reference_key),
+            max_abs_y: self.outputs.max_abs(),
+            rel_l2_y: self.outputs.relative(),
+        }
+    }
+}
+
+/// The six measures, of a row or of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metrics {
+    /// Largest absolute difference of a probability.
+    pub max_abs_p: f64,
+    /// L2 norm of the difference of the probabilities relative to that of the reference.
+    pub rel_l2_p: f64,
+    /// Jensen–Shannon divergence in nats, the mean over rows; 0 to `log 2` for distributions.
+    pub js: f64,
+    /// Share of rows whose computed argmax is not a maximum of the reference.
+    pub argmax: f64,
+    /// Share of rows whose first computed argmax is not the reference's first one.
+    pub argmax_strict: f64,
+    /// Largest absolute difference of an output element.
+    pub max_abs_y: f64,
+    /// L2 norm of the difference of the outputs relative to that of the reference.
+    pub rel_l2_y: f64,
+}
+
+/// The totals over rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drift {
+    probabilities: Distance,
+    outputs: Distance,
+    divergence: f64,
+    differ: usize,
+    differ_strictly: usize,
+    rows: usize,
+}
+
+impl Drift {
+    /// Totals over no rows.
+    #[must_use]
+    pub fn new() -> Drift {
+        Drift::default()
+    }
+
+    /// Adds a row whose columns have all been taken in, and returns the row's own measures.
+    pub fn finish_row(&mut self, row: &RowDrift) -> Metrics {
+        let metrics = row.metrics();
+        self.probabilities.join(&row.probabilities);
+        self.outputs.join(&row.outputs);
+        self.divergence += metrics.js;
+        self.differ += usize::from(metrics.argmax != 0.0);
+        self.differ_strictly += usize::from(metrics.argmax_strict != 0.0);
+        self.rows += 1;
+        metrics
+    }
+
+    /// Rows so far.
+    #[must_use]
+    pub const fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The six measures over all rows so far; none without rows.
+    #[must_use]
+    pub fn metrics(&self) -> Option<Metrics> {
+        let rows = self.rows as f64;
+        (self.rows > 0).then(|| Metrics {
+            max_abs_p: self.probabilities.max_abs(),
+            rel_l2_p: self.probabilities.relative(),
+            js: self.divergence / rows,
+            argmax: self.differ as f64 / rows,
+            argmax_strict: self.differ_strictly as f64 / rows,
+            max_abs_y: self.outputs.max_abs(),
+            rel_l2_y: self.outputs.relative(),
+        })
+    }
+}

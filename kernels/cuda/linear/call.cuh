@@ -1,0 +1,68 @@
+// The arguments of the launches of linear attention: the device twin of kernels/src/cuda/linear/args.rs.
+//
+// Field for field the same structures as there; both sides assert every offset. Addresses are device addresses
+// held in 64 bits, strides count elements, and the last axis of every tensor is contiguous.
+#pragma once
+
+#include "../common/tensor.cuh"
+
+// Tokens of a chunk.
+constexpr int CHUNK = 16;
+
+// One sequence: its index along the batch axis, its first token there, its tokens, and the number of its first chunk
+// among those of all sequences. Its place in the table is its place among the states.
+struct Sequence {
+  int batch, first, tokens, chunk0;
+};
+
+// f32 states [sequence][head][part][row of key_dim][value_dim]: strides in elements.
+struct States {
+  Address data;  // zero: none
+  long long sequence, head, part, row;
+};
+
+enum {
+  STEPS = 1,       // token by token, without records
+  REVERSE = 2,     // from the last token of a sequence to its first
+  NORMALIZE = 4,   // rows of queries and keys are divided by sqrt(sum of squares + epsilon)
+  IDENTITY = 8,    // the first state is the identity, values are zero: the last one is the transition of a part
+  READ = 16,       // tokens read the first state and change nothing
+  QUERY_VEC4 = 32, // rows may be accessed four elements at a time: data and strides, and the sizes of rows, are multiples
+  KEY_VEC4 = 64,   // of four elements
+  VALUE_VEC4 = 128,
+  DECAY_VEC4 = 256,
+  OUTPUT_VEC4 = 512,
+  PARTIAL_VEC4 = 1024,
+  STATE_VEC4 = 2048,
+};
+
+// A whole call. A head is one of the output: it reads state head / readers and query head / sharers, and the state takes
+// key head state / key_group. Positions count tokens in the order in which they pass, chunk by chunk.
+struct Linear {
+  Divisor by_columns, by_parts, by_heads;          // of the fields of those names
+  Divisor by_readers, by_sharers, by_key_group;
+  Divisor by_sequence_chunks;
+  int columns, parts, heads, sequence_count;       // blocks of columns of a state; parts of a sequence; output heads
+  Address sequences;                               // table of `sequence_count`, or zero: a sequence for each of the batch
+  int tokens, sequence_chunks;                     // of each sequence, without a table
+  int chunks, part_chunks;                         // of all sequences; of a part
+  int key_dim, value_dim;
+  int dtype, gate_dtype;                           // of query, key, value; of decay and beta
+  int output_dtype, flags;
+  int readers, boundary_chunks;                    // output heads of a state; chunks from one of `boundaries` to the next
+  float scale, epsilon;
+  Tensor query, key, value, output;
+  Tensor decay, beta;                              // data zero: none
+  Tensor partial;                                  // f32, added to the output; data zero: none
+  States initial, last;                            // before the first chunk of a part; after its last one
+  States boundaries;                               // before the first of every `boundary_chunks` chunks
+  Address records;                                 // f32 [head][chunk][RECORD], see prepare.cuh
+  Address tiles;                                   // gates per dim: f32 [head][chunk][TILE_ROWS][dims of the kernel]
+};
+
+static_assert(sizeof(Sequence) == 16 && sizeof(States) == 40, "");
+static_assert(__builtin_offsetof(Linear, columns) == 56 && __builtin_offsetof(Linear, sequences) == 72, "");
+static_assert(__builtin_offsetof(Linear, key_dim) == 96 && __builtin_offsetof(Linear, scale) == 128, "");
+static_assert(__builtin_offsetof(Linear, query) == 136 && __builtin_offsetof(Linear, decay) == 264, "");
+static_assert(__builtin_offsetof(Linear, initial) == 360 && __builtin_offsetof(Linear, boundaries) == 440, "");
+static_assert(__builtin_offsetof(Linear, records) == 480 && sizeof(Linear) == 496, "");

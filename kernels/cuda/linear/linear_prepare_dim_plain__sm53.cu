@@ -1,0 +1,3 @@
+#include "prepare.cuh"
+
+LINEAR_PREPARE(linear_prepare_dim_plain__sm53, true, false, 4)

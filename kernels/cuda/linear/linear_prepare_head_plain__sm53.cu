@@ -1,0 +1,3 @@
+#include "prepare.cuh"
+
+LINEAR_PREPARE(linear_prepare_head_plain__sm53, false, false, 4)

@@ -1,0 +1,53 @@
+// Where the rows of a sequence lie.
+#pragma once
+
+#include "../common/elements.cuh"
+#include "../common/index.cuh"
+#include "call.cuh"
+
+// Rows of a tensor by the position of their tokens: the row at position zero, and bytes from one to the next.
+struct Rows {
+  Address zero;
+  long long step;
+  int dim, dtype;
+  bool vec4;
+};
+
+INLINE Rows rows_of(const Tensor& t, const Sequence& s, int head, int dim, int dtype, bool vec4, bool reverse) {
+  const int size = element_size(dtype), first = reverse ? s.first + s.tokens - 1 : s.first;
+  const long long step = t.token * size;
+  return Rows{t.data + row_offset(t, s.batch, head, first) * size, reverse ? -step : step, dim, dtype, vec4};
+}
+
+INLINE Address row_at(const Rows& rows, int position) { return rows.zero + position * rows.step; }
+
+// The sequence of that number.
+INLINE Sequence sequence_of(const Linear& call, int number) {
+  if (call.sequences == 0) return Sequence{number, 0, call.tokens, number * call.sequence_chunks};
+  const Address at = call.sequences + (long long)number * (int)sizeof(Sequence);
+  return Sequence{load_i32(at), load_i32(at + 4), load_i32(at + 8), load_i32(at + 12)};
+}
+
+// Four elements on their way: f32 values, or, `packed`, the words of four 16-bit elements in the first two places.
+INLINE f4 load_quad(const Rows& rows, Address row, int first) {
+  if (rows.dtype == TYPE_F32) return load_f4(row + first * 4);
+  const u2 words = load_u2(row + first * 2);
+  return f4{float_of_bits(words[0]), float_of_bits(words[1]), 0.f, 0.f};
+}
+INLINE f4 unpacked(const Rows& rows, f4 x) {
+  return rows.vec4 && rows.dtype != TYPE_F32 ? to_f32(u2{bits_of(x[0]), bits_of(x[1])}, rows.dtype) : x;
+}
+// The same of a row that cannot be read four elements at a time: values.
+INLINE f4 load_elements(const Rows& rows, Address row, int first) {
+  f4 x = zero4();
+  NO_UNROLL for (int e = 0; e < 4; e++) {
+    x = f4{x[1], x[2], x[3], 0.f};
+    if (first + e < rows.dim) x[3] = element(row, first + e, rows.dtype);
+  }
+  return x;
+}
+// Elements first .. first + 3 of a row, zero past its end, as `unpacked` takes them.
+INLINE f4 load_row4(const Rows& rows, Address row, int first) {
+  if (!rows.vec4) return load_elements(rows, row, first);
+  return first < rows.dim ? load_quad(rows, row, first) : zero4();
+}

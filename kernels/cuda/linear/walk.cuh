@@ -1,0 +1,454 @@
+// Linear attention: a state is carried through the chunks of a part.
+//
+//   a token:  S <- a S,  u = beta (v - S' k)  (or v),  S <- S + k u',  o = scale S' q
+//
+// The naive loop updates and reads the state once for each token, and each token waits for the one before. For a chunk of C
+// tokens products of matrices give the same. With G_i the sum of the chunk's logarithms up to token i,
+//
+//   w_i = v_i - exp(G_i) S' k_i                       what the state before the chunk leaves of the values
+//   u   = T w,   T = (I + A)^-1 diag(beta),  A_ij = beta_i exp(G_i - G_j) k_i.k_j  for j < i
+//   o_i = scale exp(G_i) S' q_i + sum_j P_ij u_j,     P_ij = scale exp(G_i - G_j) q_i.k_j  for j <= i
+//   S   <- exp(G_C) S + sum_j exp(G_C - G_j) k_j u_j'
+//
+// T and P do not depend on the state: kernels that prepare (prepare.cuh) compute them of all chunks at once. Rules without
+// delta have u = v.
+//
+//  1. A warp has eight columns of the state, in registers: a lane has DIMS / 16 rows, dealt in quads, of four columns. It is
+//     slice lane / 2 of sixteen, and token lane / 2 of the chunk. Warps share keys, queries, T and P in shared memory, and
+//     nothing else.
+//  2. A product of the state with sixteen tokens is summed over a lane's own rows, then over the slices. Slice s has token
+//     j ^ s in place j: the sums that its partner keeps then stand in the same registers in every lane, and a tree of
+//     exchanges, each of half of what is left, ends with token s in slice s.
+//  3. Products over tokens read what the sixteen lanes have left in a place of the warp.
+//  4. The changes of a chunk are summed apart and then added, so that a chain of roundings grows by one a chunk.
+//  5. What the next chunk takes travels through registers while a chunk is computed, where there are enough of them.
+//  6. With a gate for each dim, keys and queries come multiplied by gates (record.cuh).
+//  7. Chunks that products would get wrong, because a gate clears the state, is NaN, or grows beyond 2^100, or because a
+//     product is not finite, are marked: they go token by token, and so do all with STEPS.
+//  8. Values that are not finite must not reach earlier tokens through a product with zero: a warp that meets one selects.
+#pragma once
+
+#include "product.cuh"
+#include "record.cuh"
+#include "tiles.cuh"
+
+INLINE States either(bool first, const States& a, const States& b) {
+  return States{first ? a.data : b.data, first ? a.sequence : b.sequence, first ? a.head : b.head,
+                first ? a.part : b.part, first ? a.row : b.row};
+}
+
+template <int DIMS, bool PER_DIM> struct Walk {
+  enum {
+    WARPS = 4,
+    AHEAD = DIMS <= (PER_DIM ? 64 : 128),  // the tiles of the next chunk have registers of their own
+    EARLY = DIMS <= 128,                   // and so has the rest of what it takes
+    THREADS = WARPS * 32,
+    ROWS = DIMS / 16,
+    QUADS = ROWS / 4,
+    BOTH = DIMS <= (PER_DIM ? 64 : 128),  // there are enough to multiply keys and queries together
+    TILES = PER_DIM ? 3 : 2,  // keys, queries, and with gates for each dim: keys for the change of the state, or gates
+    MATRIX_QUADS = CHUNK * CHUNK / 4,
+    TILE_BYTES = CHUNK * DIMS * 4,
+    MATRICES_AT = TILES * TILE_BYTES,
+    WARPS_AT = MATRICES_AT + 2 * MATRIX_QUADS * 16,
+    WARP_BYTES = 2 * CHUNK * 32,
+    SHARED_BYTES = WARPS_AT + WARPS * WARP_BYTES,
+  };
+  static_assert(2 * MATRIX_QUADS <= THREADS, "a thread brings a quad of T and P");
+
+  typedef Columns<DIMS> State;
+  typedef Tile<DIMS, THREADS> Piece;
+
+  // A block's work.
+  const Linear& call;
+  const SharedBytes sm, left;  // left: what the lanes of this warp leave, rows u and rows for the change of the state
+  const int lane, slice;
+  int column, head, number, state_head;
+  Sequence sequence;
+  long long record0;
+  State state;
+
+  // Of the next chunk: where this thread's piece of each tile, the lane's value, its answer and the record lie; bytes from
+  // the rows of a piece to those of the next, and from one chunk to the next.
+  Address tile_at[AHEAD ? TILES : 1], value_at, answer_at, record_at;
+  int across[AHEAD ? TILES : 1], value_onward, answer_onward;
+
+  // What a chunk takes, on its way.
+  Piece tiles[AHEAD ? TILES : 1];
+  f4 value, matrix;
+  float before, after, end, marked;
+
+  INLINE Walk(SharedBytes sm, const Linear& call)
+      : call(call), sm(sm), left(sm + WARPS_AT + (thread_index() >> 5) * WARP_BYTES), lane(thread_index() & 31),
+        slice(lane >> 1) {}
+
+  // With many registers in use, conditions are computed where they are used.
+  static INLINE int recomputed(int x) { return DIMS > 128 ? opaque(x) : x; }
+  INLINE bool has(int flag) const { return (recomputed(call.flags) & flag) != 0; }
+  INLINE bool is_delta() const { return call.beta.data != 0; }
+  INLINE bool writes() const { return call.output.data != 0; }
+  INLINE bool is_wide() const { return recomputed(call.dtype) == TYPE_F32; }
+  // Whether rows need no checks but that their tokens exist.
+  INLINE bool whole_tiles() const {
+    return own_tiles() || (!PER_DIM && has(KEY_VEC4) && has(QUERY_VEC4) && recomputed(call.key_dim) == DIMS);
+  }
+  INLINE bool whole_values() const { return has(VALUE_VEC4) && !has(IDENTITY | READ); }
+  INLINE bool whole_answers() const {
+    return writes() && has(OUTPUT_VEC4) && recomputed(call.output_dtype) == TYPE_F32 && call.partial.data == 0 &&
+           column < recomputed(call.value_dim);
+  }
+
+  INLINE Address state_row(const States& s, int at, int row) const {
+    return s.data + (opaque(number) * s.sequence + opaque(state_head) * s.head + at * s.part + row * s.row + column) * 4;
+  }
+
+  INLINE void read_state(int part) {
+    UNROLL for (int r = 0; r < ROWS; r++) state.row[r] = zero4();
+    if (!has(IDENTITY) && call.initial.data == 0) return;
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the next row becomes the last
+      f4 x = zero4();
+      const int row = State::row_of(slice, r);
+      if (has(IDENTITY)) {
+        UNROLL for (int c = 0; c < 4; c++) x[c] = row == column + c ? 1.f : 0.f;
+      } else if (row < call.key_dim) {
+        const Address at = state_row(call.initial, part, row);
+        if (has(STATE_VEC4)) {
+          if (column < call.value_dim) x = read_f4(at);
+        } else {
+          UNROLL for (int c = 0; c < 4; c++)
+            if (column + c < call.value_dim) x[c] = read_f32(at + c * 4);
+        }
+      }
+      UNROLL for (int o = 1; o < ROWS; o++) state.row[o - 1] = state.row[o];
+      state.row[ROWS - 1] = x;
+    }
+  }
+
+  INLINE void write_state(const States& to, int at) {
+    NO_UNROLL for (int r = 0; r < ROWS; r++) {  // the first row becomes the last
+      const f4 x = state.row[0];
+      UNROLL for (int o = 1; o < ROWS; o++) state.row[o - 1] = state.row[o];
+      state.row[ROWS - 1] = x;
+      const int row = State::row_of(slice, r);
+      if (row >= call.key_dim) continue;
+      const Address a = state_row(to, at, row);
+      if (has(STATE_VEC4)) {
+        if (column < call.value_dim) write_f4(a, x);
+      } else {
+        UNROLL for (int c = 0; c < 4; c++)
+          if (column + c < call.value_dim) write_f32(a + c * 4, x[c]);
+      }
+    }
+  }
+
+  // Computed where they are used: kept, they would cost registers.
+  INLINE Rows rows(const Tensor& t, int h, int dim, int dtype, int flag) const {
+    return rows_of(t, sequence, opaque(h), dim, opaque(dtype), has(flag), has(REVERSE));
+  }
+
+  INLINE Rows values() const { return rows(call.value, state_head, call.value_dim, call.dtype, VALUE_VEC4); }
+  INLINE Rows answers() const { return rows(call.output, head, call.value_dim, call.output_dtype, OUTPUT_VEC4); }
+
+  // Where the rows of a tile come from.
+  INLINE Source source(int tile) const {
+    if (own_tiles()) {
+      const Address first = call.tiles + (record0 * TILE_ROWS + tile * CHUNK) * (DIMS * 4);
+      return Source{Rows{first, DIMS * 4, DIMS, TYPE_F32, true}, TILE_ROWS * DIMS * 4, 0x7fffffff};
+    }
+    const int dim = call.key_dim;
+    const Rows found =
+        tile == 0   ? rows(call.key, quotient_of(state_head, call.by_key_group), dim, call.dtype, KEY_VEC4)
+        : tile == 1 ? rows(call.query, quotient_of(head, call.by_sharers), dim, call.dtype, QUERY_VEC4)
+                    : rows(call.decay, state_head, dim, call.gate_dtype, DECAY_VEC4);
+    return source_of(found, sequence.tokens);
+  }
+  INLINE bool takes(int tile) const { return tile == 1 ? writes() : !has(READ); }
+
+  INLINE void find_tile(int t, int chunk) {
+    const Source tile = source(t);
+    across[AHEAD ? t : 0] = (int)tile.rows.step * Piece::APART;
+    tile_at[AHEAD ? t : 0] = tile.rows.zero + chunk * tile.chunk + Piece::row_of(0) * tile.rows.step +
+                             Piece::quad_of(0) * (own_tiles() || is_wide() ? 16 : 8);
+  }
+
+  // Before the chunk `first`.
+  INLINE void set_out(int first) {
+    const Rows from = values(), to = answers();
+    if (AHEAD)
+      UNROLL for (int t = 0; t < TILES; t++) find_tile(t, first);
+    const int position = first * CHUNK + slice;
+    value_onward = (int)from.step * CHUNK;
+    answer_onward = (int)to.step * CHUNK;
+    // Lanes past the last column have another's values.
+    value_at = row_at(from, position) + (column < call.value_dim ? column : 0) * element_size(call.dtype);
+    answer_at = row_at(to, position) + column * 4;
+    record_at = call.records + (record0 + first) * (RECORD * 4);
+  }
+
+  INLINE bool is_whole(int chunk) const { return (chunk + 1) * CHUNK <= sequence.tokens; }
+
+  INLINE bool own_tiles() const { return PER_DIM && !has(STEPS | READ); }
+
+  INLINE void bring_tile(int t) {
+    const int at = AHEAD ? t : 0;
+    tiles[at].bring(tile_at[at], across[at], own_tiles() || is_wide());
+  }
+
+  // What the chunk takes, as far as it lies in whole rows.
+  INLINE void bring(int chunk) {
+    const bool own = own_tiles(), whole = is_whole(chunk);
+    if (AHEAD && whole_tiles() && (whole || own)) {
+      UNROLL for (int t = 0; t < TILES; t++) bring_tile(t);
+    } else if (AHEAD) {
+      UNROLL for (int t = 0; t < TILES; t++) tiles[t].drop();
+    }
+    if (AHEAD) go_on();
+    if (whole_values() && whole) {
+      if (is_wide()) {
+        value = load_f4(value_at);
+      } else {
+        const u2 words = load_u2(value_at);
+        value[0] = float_of_bits(words[0]);
+        value[1] = float_of_bits(words[1]);
+      }
+    } else {
+      forget(value);
+    }
+    value_at += value_onward;
+    if (has(STEPS | READ)) {
+      forget(matrix);
+    } else {
+      matrix = load_f4(record_at + (thread_index() % (2 * MATRIX_QUADS)) * 16);
+      before = load_f32(record_at + (RECORD_BEFORE + slice) * 4);
+      after = load_f32(record_at + (RECORD_AFTER + slice) * 4);
+      end = load_f32(record_at + RECORD_END * 4);
+      marked = load_f32(record_at + RECORD_MARKED * 4);
+      record_at += RECORD * 4;
+    }
+  }
+
+  // The tiles from one chunk to the next.
+  INLINE void go_on() {
+    UNROLL for (int t = 0; t < TILES; t++)
+      tile_at[t] += own_tiles() ? TILE_ROWS * DIMS * 4 : (long long)across[t] * (CHUNK / Piece::APART);
+  }
+
+  // The tiles and matrices of the chunk to shared memory.
+  INLINE void store(int chunk) {
+    const bool own = own_tiles(), norms = has(NORMALIZE) && !own;
+    auto normalize = [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+      if (norms) Piece::normalize(x, call.epsilon);
+    };
+    if (whole_tiles() && (is_whole(chunk) || own)) {
+      UNROLL for (int t = 0; t < TILES; t++) {
+        if (!takes(t)) continue;
+        if (!AHEAD) {
+          find_tile(t, chunk);
+          bring_tile(t);
+        }
+        tiles[AHEAD ? t : 0].store(sm + t * TILE_BYTES, own || is_wide(), call.dtype, normalize);
+      }
+    } else {
+      UNROLL for (int t = 0; t < 2; t++)
+        if (takes(t)) Piece::copy(sm + t * TILE_BYTES, source(t), chunk, normalize);
+      if (PER_DIM && takes(2))
+        Piece::copy(sm + 2 * TILE_BYTES, source(2), chunk, [&](f4 (&x)[Piece::OF_ROW]) LAMBDA {
+          NO_UNROLL for (int e = 0; e < 4 * Piece::OF_ROW; e++) {  // the next element becomes the last
+            const float gate = gate_of(x[0][0]);
+            UNROLL for (int o = 1; o < 4 * Piece::OF_ROW; o++) x[(o - 1) / 4][(o - 1) % 4] = x[o / 4][o % 4];
+            x[Piece::OF_ROW - 1][3] = gate;
+          }
+        });
+    }
+    if (!has(STEPS | READ) && thread_index() < 2 * MATRIX_QUADS) {
+      const int at = thread_index() % MATRIX_QUADS, second = thread_index() / MATRIX_QUADS;
+      store_shared(sm + MATRICES_AT + (second * MATRIX_QUADS + matrix_quad(at >> 2, at & 3)) * 16, matrix);
+    }
+  }
+
+  // The lane's value of the chunk.
+  INLINE f4 value_of(int chunk) const {
+    const int position = chunk * CHUNK + slice;
+    if (whole_values() && is_whole(chunk))
+      return is_wide() ? value : to_f32(u2{bits_of(value[0]), bits_of(value[1])}, call.dtype);
+    if (has(IDENTITY | READ) || position >= sequence.tokens) return zero4();
+    const Rows from = values();
+    return unpacked(from, load_row4(from, row_at(from, position), column));
+  }
+
+  // With STEPS: the gate and the beta of token `slice`.
+  INLINE void read_factors(int chunk, float& gate, float& beta) const {
+    const int position = chunk * CHUNK + slice;
+    gate = 1.f;
+    beta = 0.f;
+    if (position >= sequence.tokens) return;
+    if (!PER_DIM && call.decay.data != 0) {
+      const Rows gates = rows(call.decay, state_head, 1, call.gate_dtype, 0);
+      gate = gate_of(element(row_at(gates, position), 0, gates.dtype));
+    }
+    if (is_delta()) {
+      const Rows betas = rows(call.beta, state_head, 1, call.gate_dtype, 0);
+      beta = element(row_at(betas, position), 0, betas.dtype);
+    }
+  }
+
+  INLINE void write_answer(int position, f4 x) const {
+    if (position >= sequence.tokens || column >= call.value_dim) return;
+    const Rows answers = this->answers();
+    const Address row = row_at(answers, position);
+    if (call.partial.data != 0) {
+      const Rows partials = rows(call.partial, head, call.value_dim, TYPE_F32, PARTIAL_VEC4);
+      const Address from = row_at(partials, position) + column * 4;
+      if (partials.vec4) {
+        x = x + read_f4(from);
+      } else {
+        UNROLL for (int c = 0; c < 4; c++)
+          if (column + c < call.value_dim) x[c] += read_f32(from + c * 4);
+      }
+    }
+    if (!answers.vec4) {
+      UNROLL for (int c = 0; c < 4; c++)
+        if (column + c < call.value_dim) write_element(row, column + c, x[c], answers.dtype);
+    } else if (answers.dtype == TYPE_F32) {
+      write_f4(row + column * 4, x);
+    } else {
+      const int d = answers.dtype;
+      write_u2(row + column * 2, u2{narrow(x[0], d) | narrow(x[1], d) << 16, narrow(x[2], d) | narrow(x[3], d) << 16});
+    }
+  }
+
+  INLINE SharedBytes left_rows(int which) const { return left + which * (CHUNK * 32) + (lane & 1) * 16; }
+  INLINE void leave(int which, f4 x) const { store_shared(left_rows(which) + slice * 32, x); }
+
+  // The chunk by products: the answer of token `slice`.
+  INLINE f4 products(int chunk, f4 v, float before, float after, float end) {
+    const bool reads = has(READ), both = is_delta() && writes() && !reads;
+    // What the state holds for the keys, and for the queries.
+    f4 held[2] = {zero4(), zero4()};
+    if (BOTH && both) {
+      state.times_tiles(sm, slice, held);
+    } else {
+      NO_UNROLL for (int t = is_delta() && !reads ? 0 : 1; t < (writes() ? 2 : 1); t++) {
+        f4 one[1];
+        state.times_tiles(sm + t * TILE_BYTES, slice, one);
+        held[0] = t == 0 ? one[0] : held[0];
+        held[1] = one[0];
+      }
+    }
+    f4 u = v, answer = held[1];
+    if (is_delta() && !reads) {
+      UNROLL for (int c = 0; c < 4; c++) u[c] = PER_DIM ? v[c] - held[0][c] : __builtin_fmaf(-before, held[0][c], v[c]);
+      leave(0, u);
+      const bool finite = !any_of_warp(!is_finite(u));
+      sync_warp();
+      u = times_matrix(sm + MATRICES_AT, left_rows(0), slice, finite);
+      sync_warp();
+    }
+    leave(0, u);
+    leave(1, PER_DIM ? u : u * after);
+    const bool finite = !any_of_warp(!is_finite(u));
+    sync_warp();
+    if (reads) return answer * call.scale;
+    if (writes()) {
+      const f4 within = times_matrix(sm + MATRICES_AT + MATRIX_QUADS * 16, left_rows(0), slice, finite);
+      const float factor = PER_DIM ? call.scale : call.scale * before;
+      UNROLL for (int c = 0; c < 4; c++) answer[c] = __builtin_fmaf(factor, answer[c], within[c]);
+    }
+    const Address ends = call.tiles + ((record0 + chunk) * TILE_ROWS + 3 * CHUNK) * (DIMS * 4) + slice * 16;
+    const f4 same = f4{end, end, end, end};
+    state.change(sm + (PER_DIM ? 2 * TILE_BYTES : 0), left_rows(1), slice,
+                 [&](int quad) LAMBDA { return PER_DIM ? load_f4(ends + quad * 256) : same; });
+    return answer;
+  }
+
+  // The chunk token by token: the answer of token `slice`. `gate` and `beta` are its own.
+  INLINE f4 steps(int tokens, f4 v, float gate, float beta) {
+    f4 answer = zero4();
+    NO_UNROLL for (int j = 0; j < tokens; j++) {
+      const float a = float_of_bits(shuffle_from(bits_of(gate), 2 * j));
+      f4 k[QUADS], held = zero4(), u;
+      UNROLL for (int i = 0; i < QUADS; i++) {
+        const SharedBytes own = State::own_quads(sm, j, slice) + i * 256;
+        f4 gates = f4{a, a, a, a};
+        if (PER_DIM) gates = load_shared(own + 2 * TILE_BYTES);
+        k[i] = load_shared(own);
+        UNROLL for (int e = 0; e < 4; e++) {
+          f4& row = state.row[i * 4 + e];
+          UNROLL for (int c = 0; c < 4; c++) row[c] = gates[e] == CLEAR ? 0.f : row[c] * gates[e];
+          if (is_delta()) add_product(held, k[i][e], row);
+        }
+      }
+      if (is_delta()) held = over_slices(held);
+      UNROLL for (int c = 0; c < 4; c++) u[c] = float_of_bits(shuffle_from(bits_of(v[c]), 2 * j + (lane & 1)));
+      if (is_delta()) {
+        const float b = float_of_bits(shuffle_from(bits_of(beta), 2 * j));
+        UNROLL for (int c = 0; c < 4; c++) u[c] = b * (u[c] - held[c]);
+      }
+      f4 sum = zero4();
+      UNROLL for (int i = 0; i < QUADS; i++) {
+        f4 q = zero4();
+        if (writes()) q = load_shared(State::own_quads(sm, j, slice) + (TILE_BYTES + i * 256));
+        UNROLL for (int e = 0; e < 4; e++) {
+          add_product(state.row[i * 4 + e], k[i][e], u);
+          if (writes()) add_product(sum, q[e], state.row[i * 4 + e]);
+        }
+      }
+      if (writes()) {
+        sum = over_slices(sum);
+        if (slice == j) answer = sum * call.scale;
+      }
+    }
+    return answer;
+  }
+
+  INLINE void run() {
+    const int of_columns = quotient_of(block_index(), call.by_columns);
+    const int of_parts = quotient_of(of_columns, call.by_parts), part = of_columns - of_parts * call.parts;
+    number = quotient_of(of_parts, call.by_heads);
+    head = of_parts - number * call.heads;
+    state_head = quotient_of(head, call.by_readers);
+    column = ((block_index() - of_columns * call.columns) * WARPS + (thread_index() >> 5)) * 8 + (lane & 1) * 4;
+    const bool first_reader = state_head * call.readers == head;
+    if (!first_reader && !writes()) return;
+    sequence = sequence_of(call, number);
+    record0 = (long long)head * call.chunks + sequence.chunk0;
+    const int chunks = (sequence.tokens + CHUNK - 1) / CHUNK;
+    const int first = part * call.part_chunks, stop = min_of(first + call.part_chunks, chunks);
+    read_state(part);
+    const int every = first_reader && call.boundaries.data != 0 ? call.boundary_chunks : 0;
+    before = after = end = marked = 0.f;
+    set_out(first);
+    if (EARLY && first < stop) bring(first);
+    NO_UNROLL for (int chunk = first;; chunk++) {
+      const bool over = chunk >= stop;
+      if (over || (every != 0 && chunk % every == 0)) {
+        const States to = either(over, call.last, call.boundaries);
+        if (to.data != 0 && first_reader) write_state(to, over ? part : chunk / every);
+      }
+      if (over) return;
+      sync_block();
+      if (!EARLY) bring(chunk);
+      store(chunk);
+      const f4 v = value_of(chunk);
+      const bool by_steps = has(STEPS) || marked != 0.f;
+      float of_state = before, of_change = after;
+      const float kept = end;
+      if (has(STEPS)) read_factors(chunk, of_state, of_change);
+      sync_block();
+      if (EARLY && chunk + 1 < stop) bring(chunk + 1);
+      f4 answer;
+      if (RARELY(by_steps)) answer = steps(min_of(sequence.tokens - chunk * CHUNK, CHUNK), v, of_state, of_change);
+      else answer = products(chunk, v, of_state, of_change, kept);
+      if (whole_answers() && is_whole(chunk)) write_f4(answer_at, answer);
+      else if (writes()) write_answer(chunk * CHUNK + slice, answer);
+      answer_at += answer_onward;
+    }
+  }
+};
+
+// name, dims, gates for each dim, blocks of an SM
+#define LINEAR_WALK(name, DIMS, PER_DIM, BLOCKS)                                                   \
+  KERNEL LAUNCH_BOUNDS((Walk<DIMS, PER_DIM>::THREADS), BLOCKS) void name(const Linear call) {      \
+    SHARED(memory, (Walk<DIMS, PER_DIM>::SHARED_BYTES));                                           \
+    Walk<DIMS, PER_DIM>(memory, call).run();                                                       \
+  }

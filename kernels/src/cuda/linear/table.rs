@@ -1,0 +1,55 @@
+//! The table of the kernels of linear attention: what the modules in `kernels/ptx/sm_53` are for. Registers and shared
+//! memory are those of `kernels/ptx/manifest.json`.
+
+use super::LinearWalk;
+use crate::cuda::kernel::{GpuKernel, Role};
+use crate::cuda::module::kernel;
+use elsa_core::attention::plan::GpuResources;
+
+/// A kernel that walks, with four warps of eight columns.
+macro_rules! walk {
+    ($name:literal, $dims:literal, $per_dim:literal, $shared:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearWalk {
+                walk: LinearWalk { dims: $dims, per_dim: $per_dim, columns: 32 },
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
+/// A kernel that prepares.
+macro_rules! prepare {
+    ($name:literal, $per_dim:literal, $delta:literal, $shared:literal, $registers:literal) => {
+        kernel!(
+            $name,
+            Role::LinearPrepare {
+                per_dim: $per_dim,
+                delta: $delta,
+                resources: GpuResources { threads: 128, shared: $shared, registers: $registers },
+            }
+        )
+    };
+}
+
+/// The kernels of linear attention of this build.
+pub const KERNELS: &[GpuKernel] = &[
+    walk!("linear_walk_head_d64__sm53", 64, false, 14336, 225),
+    walk!("linear_walk_head_d128__sm53", 128, false, 22528, 255),
+    walk!("linear_walk_head_d256__sm53", 256, false, 38912, 255),
+    walk!("linear_walk_dim_d64__sm53", 64, true, 18432, 240),
+    walk!("linear_walk_dim_d128__sm53", 128, true, 30720, 208),
+    kernel!(
+        "linear_sums__sm53",
+        Role::LinearSums { resources: GpuResources { threads: 128, shared: 1024, registers: 56 } }
+    ),
+    kernel!(
+        "linear_carry__sm53",
+        Role::LinearCarry { resources: GpuResources { threads: 128, shared: 32768, registers: 255 } }
+    ),
+    prepare!("linear_prepare_head_plain__sm53", false, false, 18944, 89),
+    prepare!("linear_prepare_head_delta__sm53", false, true, 18944, 96),
+    prepare!("linear_prepare_dim_plain__sm53", true, false, 28160, 96),
+    prepare!("linear_prepare_dim_delta__sm53", true, true, 28160, 112),
+];

@@ -1,0 +1,207 @@
+//! Fills the kernel parameters from a problem and the addresses of its tensors.
+
+use super::plan::GpuPlan;
+use crate::cuda::marshal::{dtype, int, is_vec4, tensor};
+use elsa_core::linear::{Gates, Operand, Operands, Problem};
+use elsa_core::view::View;
+use elsa_kernels::cuda::linear::{
+    self as args, CARRY_COLUMNS, CHUNK, CarryArgs, DECAY_VEC4, KEY_VEC4, LinearArgs, LinearSequence,
+    NORMALIZE, OUTPUT_VEC4, PARTIAL_VEC4, QUERY_VEC4, STATE_VEC4, States, VALUE_VEC4,
+};
+use elsa_kernels::cuda::tensor::{Divisor, TYPE_F32, Tensor};
+
+/// Elements from one row to the next below which the bytes of a chunk fit 31 bits.
+const NEAR: i64 = 1 << 22;
+
+/// The sequences of a call, as the kernels read them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sequences {
+    /// Device address of the table; zero if every index of the batch has all tokens.
+    pub table: u64,
+    /// Chunks of all sequences together.
+    pub chunks: usize,
+    /// Chunks of the longest sequence.
+    pub longest: usize,
+}
+
+/// Converts a sequence whose chunks begin at number `chunk0`.
+pub fn sequence(s: &elsa_core::linear::Sequence, chunk0: usize) -> LinearSequence {
+    LinearSequence { batch: int(s.batch), first: int(s.start), tokens: int(s.tokens), chunk0: int(chunk0) }
+}
+
+/// The states of a view `[sequences, heads, d_k, d_v]`; none if their address is zero.
+fn states(view: Option<&View>, data: u64) -> States {
+    let Some(view) = view.filter(|_| data != 0) else { return States::default() };
+    let [sequence, head, row, _] = view.strides().map(|stride| stride as i64);
+    States { data, sequence, head, part: 0, row }
+}
+
+/// States of `parts` parts without gaps, `[sequences, heads, parts, d_k, row]`.
+pub fn dense(problem: &Problem, parts: usize, row: usize, data: u64) -> States {
+    let row = row as i64;
+    let part = problem.key_dim() as i64 * row;
+    let head = parts as i64 * part;
+    States { data, sequence: problem.state_heads() as i64 * head, head, part, row }
+}
+
+/// The past and the present states of a call; none where it has none.
+pub fn past_and_present(problem: &Problem, at: &Operands<u64>) -> [States; 2] {
+    let spec = problem.spec();
+    let past = states(spec.past_state.as_ref(), at[problem.past_source()]);
+    [past, states(spec.present_state.as_ref(), at[Operand::PresentState])]
+}
+
+/// Whether rows of states can be accessed four elements at a time.
+fn is_state_vec4(states: &States, columns: usize) -> bool {
+    let strides = [states.sequence, states.head, states.part, states.row];
+    states.data.is_multiple_of(16)
+        && strides.iter().all(|stride| stride % 4 == 0)
+        && columns.is_multiple_of(4)
+}
+
+/// Sets or clears a flag.
+fn flag(filled: &mut LinearArgs, flag: i32, on: bool) {
+    filled.flags = if on { filled.flags | flag } else { filled.flags & !flag };
+}
+
+/// What all launches of a call have in common: one part, no answers, no states. `at` holds the device address of every
+/// operand, zero if the call does not have it; `scratch` is that of the workspace.
+pub fn common(
+    plan: &GpuPlan,
+    problem: &Problem,
+    at: &Operands<u64>,
+    sequences: &Sequences,
+    scratch: u64,
+) -> LinearArgs {
+    let (s, c, layout) = (problem.spec(), &plan.choice, &plan.layout);
+    let of = |operand| match problem.memory(operand).and_then(|memory| memory.view) {
+        Some(view) if at[operand] != 0 => tensor(&view, at[operand]),
+        _ => Tensor::default(),
+    };
+    let (heads, states) = (problem.output_heads(), problem.state_heads());
+    let (readers, sharers) = (problem.readers(0).1, heads / problem.heads().max(1));
+    let key_group = states / s.key.heads().max(1);
+    let sequence_chunks = problem.tokens().div_ceil(CHUNK);
+    let mut beta = of(Operand::Beta);
+    if s.beta.is_some_and(|beta| beta.heads() == 1) {
+        beta.head = 0;
+    }
+    let mut filled = LinearArgs {
+        by_columns: Divisor::new(int(c.columns)),
+        by_heads: Divisor::new(int(heads)),
+        by_readers: Divisor::new(int(readers)),
+        by_sharers: Divisor::new(int(sharers)),
+        by_key_group: Divisor::new(int(key_group)),
+        by_sequence_chunks: Divisor::new(int(sequence_chunks)),
+        columns: int(c.columns),
+        heads: int(heads),
+        sequence_count: int(problem.sequences()),
+        sequences: sequences.table,
+        tokens: int(problem.tokens()),
+        sequence_chunks: int(sequence_chunks),
+        chunks: int(sequences.chunks),
+        key_dim: int(problem.key_dim()),
+        value_dim: int(problem.value_dim()),
+        dtype: dtype(s.dtype),
+        gate_dtype: dtype(s.gate_dtype),
+        readers: int(readers),
+        boundary_chunks: int(c.boundary),
+        scale: problem.scale(),
+        epsilon: s.normalize.unwrap_or(0.0),
+        query: of(Operand::Query),
+        key: of(Operand::Key),
+        value: of(Operand::Value),
+        decay: of(Operand::Decay),
+        beta,
+        records: scratch + layout.records,
+        tiles: scratch + layout.tiles,
+        ..LinearArgs::default()
+    };
+    let (dk, dv) = (problem.key_dim(), problem.value_dim());
+    let (size, gate) = (s.dtype.size(), s.gate_dtype.size());
+    let vec4 = |tensor: &Tensor, dim, size| is_vec4(tensor, dim, size) && tensor.token < NEAR;
+    let rows = [
+        (QUERY_VEC4, vec4(&filled.query, dk, size)),
+        (KEY_VEC4, vec4(&filled.key, dk, size)),
+        (VALUE_VEC4, vec4(&filled.value, dv, size)),
+        (DECAY_VEC4, problem.gates() == Gates::PerDim && vec4(&filled.decay, dk, gate)),
+        (NORMALIZE, s.normalize.is_some()),
+    ];
+    rows.into_iter().for_each(|(which, on)| flag(&mut filled, which, on));
+    with_parts(filled, 1, sequences.longest)
+}
+
+/// The same launch over `parts` parts of so many chunks.
+pub fn with_parts(mut filled: LinearArgs, parts: usize, part_chunks: usize) -> LinearArgs {
+    filled.by_parts = Divisor::new(int(parts));
+    (filled.parts, filled.part_chunks) = (int(parts), int(part_chunks.max(1)));
+    filled
+}
+
+/// The same launch with answers of a type, to which those in `partial` are added; either may be absent.
+pub fn with_answers(
+    mut filled: LinearArgs,
+    output: Tensor,
+    output_dtype: i32,
+    partial: Tensor,
+) -> LinearArgs {
+    let (dim, size) = (filled.value_dim as usize, if output_dtype == TYPE_F32 { 4 } else { 2 });
+    (filled.output, filled.output_dtype, filled.partial) = (output, output_dtype, partial);
+    flag(&mut filled, OUTPUT_VEC4, is_vec4(&output, dim, size) && output.token < NEAR);
+    flag(&mut filled, PARTIAL_VEC4, is_vec4(&partial, dim, 4) && partial.token < NEAR);
+    filled
+}
+
+/// The same launch with states: those before its parts, those after them, and those at boundaries.
+pub fn with_states(mut filled: LinearArgs, initial: States, last: States, boundaries: States) -> LinearArgs {
+    (filled.initial, filled.last, filled.boundaries) = (initial, last, boundaries);
+    let columns = filled.value_dim as usize;
+    let all = [initial, last, boundaries].iter().all(|states| is_state_vec4(states, columns));
+    flag(&mut filled, STATE_VEC4, all);
+    filled
+}
+
+/// A launch whose last states are the transitions of its parts.
+pub fn transitions(mut filled: LinearArgs, columns: usize, to: States) -> LinearArgs {
+    (filled.columns, filled.by_columns) = (int(columns), Divisor::new(int(columns)));
+    filled.value_dim = filled.key_dim;
+    filled.flags |= args::IDENTITY;
+    with_states(filled, States::default(), to, States::default())
+}
+
+/// The scan over `parts` parts, from what these fold to, to the states before them in the same place.
+pub fn carry(problem: &Problem, parts: usize, states: [States; 4], sums: u64, gates: usize) -> CarryArgs {
+    let [initial, folds, transitions, last] = states;
+    let columns = int(problem.value_dim().div_ceil(CARRY_COLUMNS));
+    let heads = int(problem.state_heads());
+    CarryArgs {
+        by_columns: Divisor::new(columns),
+        by_heads: Divisor::new(heads),
+        columns,
+        heads,
+        sequence_count: int(problem.sequences()),
+        parts: int(parts),
+        key_dim: int(problem.key_dim()),
+        value_dim: int(problem.value_dim()),
+        gates: int(gates),
+        unused: 0,
+        initial,
+        folds,
+        transitions,
+        before: folds,
+        last,
+        sums,
+    }
+}
+
+/// A launch that copies states: of no tokens, with a head for each state.
+pub fn copy(problem: &Problem, mut filled: LinearArgs, from: States, to: States) -> LinearArgs {
+    let one = Divisor::new(1);
+    filled.heads = int(problem.state_heads());
+    filled.by_heads = Divisor::new(filled.heads);
+    (filled.readers, filled.by_readers, filled.by_sharers) = (1, one, one);
+    (filled.sequences, filled.tokens, filled.sequence_chunks, filled.chunks) = (0, 0, 0, 0);
+    filled.flags = args::STEPS;
+    let silent = with_answers(with_parts(filled, 1, 1), Tensor::default(), TYPE_F32, Tensor::default());
+    with_states(silent, from, to, States::default())
+}

@@ -1,0 +1,114 @@
+//! The GPU plan: the kernels and the division of the work, decided once per shape.
+
+use super::choice::{Device, LinearGpuChoice, Walk, choose};
+use super::layout::Layout;
+use crate::cuda::driver::{Context, Function};
+use crate::cuda::gpu::Gpu;
+use crate::error::{DeviceError, PlanError};
+use crate::linear::options::LinearPlanOptions;
+use elsa_core::linear::{Form, Gates, Problem};
+use elsa_kernels::cuda::{GPU_KERNELS, GpuKernel, Role};
+use std::sync::Arc;
+
+/// A plan for a GPU.
+#[derive(Clone, Debug)]
+pub struct GpuPlan {
+    pub gpu: Arc<Gpu>,
+    pub choice: LinearGpuChoice,
+    pub layout: Layout,
+    walk: &'static GpuKernel,
+    prepare: Option<&'static GpuKernel>,
+    /// Of a scan: the kernel that sums logarithms of gates, without a delta rule, and the one that carries states over parts.
+    scan: Option<(Option<&'static GpuKernel>, &'static GpuKernel)>,
+}
+
+/// The kernels of a plan, loaded in a context.
+#[derive(Clone, Debug)]
+pub struct Kernels {
+    pub walk: Loaded,
+    pub prepare: Option<Loaded>,
+    /// Of a scan, as in [`GpuPlan`].
+    pub scan: Option<(Option<Loaded>, Loaded)>,
+}
+
+/// A kernel of a plan, loaded in a context.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub function: Function,
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+/// The kernels that walk, as the chooser sees them.
+fn walks() -> impl Iterator<Item = Walk> + Clone {
+    GPU_KERNELS.iter().filter_map(|kernel| match kernel.role {
+        Role::LinearWalk { walk, .. } => Some((kernel.name, walk)),
+        _ => None,
+    })
+}
+
+impl GpuPlan {
+    /// Chooses the kernels and loads them.
+    ///
+    /// # Errors
+    /// Returns an error if the kernels do not support the problem or the options, or if the device fails.
+    pub fn new(gpu: &Arc<Gpu>, problem: &Problem, options: &LinearPlanOptions) -> Result<GpuPlan, PlanError> {
+        let device = Device { sms: gpu.profile().sms, memory: gpu.info().memory };
+        let (choice, layout) = choose(problem, device, walks(), options)?;
+        let walk = GPU_KERNELS.iter().find(|kernel| kernel.name == choice.kernel);
+        let walk = walk.ok_or(DeviceError::NoKernel { role: "linear attention" })?;
+        let own = (problem.gates() == Gates::PerDim, problem.rule().is_delta());
+        let prepare = GPU_KERNELS.iter().find(|kernel| match kernel.role {
+            Role::LinearPrepare { per_dim, delta, .. } => (per_dim, delta) == own,
+            _ => false,
+        });
+        let prepare = match choice.form {
+            Form::Recurrent => None,
+            _ => Some(prepare.ok_or(DeviceError::NoKernel { role: "preparing linear attention" })?),
+        };
+        let find = |is: fn(&Role) -> bool| {
+            let found = GPU_KERNELS.iter().find(|kernel| is(&kernel.role));
+            found.ok_or(DeviceError::NoKernel { role: "scanning linear attention" })
+        };
+        let sums = match problem.gates() {
+            Gates::PerHead | Gates::PerDim if !problem.rule().is_delta() => {
+                Some(|role: &Role| matches!(role, Role::LinearSums { .. }))
+            }
+            _ => None,
+        };
+        let scan = match choice.form {
+            Form::Scan => {
+                let carry = find(|role| matches!(role, Role::LinearCarry { .. }))?;
+                Some((sums.map(|is| find(is)).transpose()?, carry))
+            }
+            _ => None,
+        };
+        let plan = GpuPlan { gpu: gpu.clone(), choice, layout, walk, prepare, scan };
+        plan.load(&gpu.context()?)?;
+        Ok(plan)
+    }
+
+    /// Columns of a state that a block of the kernel that walks has.
+    pub fn columns(&self) -> usize {
+        match self.walk.role {
+            Role::LinearWalk { walk, .. } => walk.columns,
+            _ => 1,
+        }
+    }
+
+    /// The kernels, loaded in `context`.
+    ///
+    /// # Errors
+    /// Returns an error if the driver refuses a module.
+    pub fn load(&self, context: &Arc<Context>) -> Result<Kernels, DeviceError> {
+        let load = |kernel: &'static GpuKernel| {
+            let function = self.gpu.function(context, kernel)?;
+            Ok(Loaded { function, threads: kernel.resources().threads as u32 })
+        };
+        let scan = match self.scan {
+            Some((sums, carry)) => Some((sums.map(load).transpose()?, load(carry)?)),
+            None => None,
+        };
+        Ok(Kernels { walk: load(self.walk)?, prepare: self.prepare.map(load).transpose()?, scan })
+    }
+}
