@@ -45,6 +45,7 @@ mod plan;
 mod presence;
 mod problem;
 mod report;
+mod series;
 mod stream;
 mod tensors;
 mod tuned;
@@ -88,8 +89,15 @@ pub use linear::cuda::LinearGpuChoice;
 pub use linear::cuda::device::{LinearDeviceInputs, LinearDeviceOutputs};
 pub use linear::operator::{Linear, LinearBound, LinearDeviceBound, LinearPlan, LinearWorkspace};
 pub use linear::options::LinearPlanOptions;
+pub use linear::plan::LinearDivision;
 pub use presence::{Present, backends};
 pub use report::{Reason, Report};
+pub use series::plan::{
+    ConvolutionPlan, RecurrencePlan, SelectivePlan, SeriesBound, SeriesPlan, SeriesReport, SeriesWorkspace,
+};
+pub use series::{
+    Convolution, ConvolutionOptions, Recurrence, RecurrenceOptions, Selective, SelectiveOptions,
+};
 pub use stream::{Excerpt, PieceError, PrefetchError, RowSink, RowSource, Sink, Source, Times, prefetch};
 pub use tuned::{Tuned, TunedError, TunedFile, TunedShape, Tuning};
 

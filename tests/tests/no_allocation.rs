@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
-use elsa_core::dtype::DType;
+use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_core::linear::{Form, Rule};
+use elsa_core::series::{Series, convolution, recurrence, selective};
 use elsa_runtime::{
-    Backend, BackwardPlanOptions, Engine, EngineOptions, LinearPlanOptions, Method, PlanOptions,
+    Backend, BackwardPlanOptions, ConvolutionOptions, Engine, EngineOptions, LinearPlanOptions, Method,
+    PlanOptions, RecurrenceOptions, SelectiveOptions,
 };
 use elsa_tests::cases::{Case, some_hard_cases};
 use elsa_tests::gradients::{Found, Given};
@@ -85,6 +87,63 @@ fn linear(engine: &Engine) -> usize {
     runs
 }
 
+/// Recurrences, selective scans and convolutions: how many runs there were.
+fn series(engine: &Engine) -> usize {
+    let (tokens, channels) = (130, 20);
+    let series = Series::channels_first("u", [1, channels, tokens]).unwrap();
+    let (x, a) = (vec![0.5; tokens * channels], [-1.0; 80]);
+    let of = Elements::F32(&x);
+    let mut runs = 0;
+    // Runs twice within the region that is measured, after a run that starts threads.
+    macro_rules! measured {
+        ($plan:expr, $inputs:expr, $outputs:ident) => {
+            let (plan, inputs) = ($plan.unwrap(), $inputs);
+            let mut workspace = plan.workspace().unwrap();
+            for round in 0..2 {
+                let mut out = vec![0.0; x.len()];
+                let region = Region::new(GLOBAL);
+                let outputs = $outputs { out: Some(ElementsMut::F32(&mut out)), present_state: None };
+                plan.bind(inputs, outputs, &mut workspace).unwrap().run().unwrap();
+                let change = region.change();
+                let none = change.allocations + change.reallocations == 0;
+                assert!(round == 0 || none, "{}: {change:?}", plan.kernel());
+                runs += 1;
+            }
+        };
+    }
+    for parts in [None, Some(3)] {
+        let problem = recurrence::Spec::new(series, series, series).check().unwrap();
+        let options = RecurrenceOptions { parts, all_workers: true, ..Default::default() };
+        let inputs = recurrence::Inputs { a: of, b: of, past_state: None };
+        use recurrence::Outputs;
+        measured!(engine.recurrence_plan(&problem, &options), inputs, Outputs);
+    }
+    for method in [convolution::Method::Direct, convolution::Method::Fft] {
+        let problem = convolution::Spec::new(series, 4, series).check().unwrap();
+        let options = ConvolutionOptions { method: Some(method), all_workers: true, ..Default::default() };
+        let inputs = convolution::Inputs { u: of, filter: &a, bias: None, past_state: None };
+        use convolution::Outputs;
+        measured!(engine.convolution_plan(&problem, &options), inputs, Outputs);
+    }
+    let channel = selective::Coefficient::Channel;
+    let problem = selective::Spec::new(series, series, 4, channel, channel, series).check().unwrap();
+    let options = SelectiveOptions { all_workers: true, ..Default::default() };
+    let inputs = selective::Inputs {
+        u: of,
+        delta: of,
+        a: &a,
+        b: Elements::F32(&a),
+        c: Elements::F32(&a),
+        d: None,
+        z: None,
+        delta_bias: None,
+        past_state: None,
+    };
+    use selective::Outputs;
+    measured!(engine.selective_plan(&problem, &options), inputs, Outputs);
+    runs
+}
+
 // One test in this binary, so that no other thread allocates meanwhile.
 #[test]
 fn run_and_bind_allocate_nothing() {
@@ -99,6 +158,7 @@ fn run_and_bind_allocate_nothing() {
         })
         .unwrap();
         runs += linear(&engine);
+        runs += series(&engine);
         for (case, answer) in &cases {
             runs += gradients(&engine, case);
             for method in [Method::Elsa, Method::Math] {

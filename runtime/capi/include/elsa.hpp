@@ -1,4 +1,4 @@
-// elsa: exact softmax attention, from C++14. Header only.
+// elsa: exact attention, softmax and linear, from C++14. Header only.
 //
 // Objects own their handles and destroy them. What can fail returns an elsa::status, or an elsa::result with a value;
 // a compiler warns where either is dropped. The value of a failed result is never there: asking for it prints the
@@ -254,6 +254,13 @@ struct check_tensor {
     static_assert(element<T>::tensor, "elsa: elements are float, elsa::f16 or elsa::bf16, or elsa::element is specialised");
 };
 
+template <class T, class G>
+struct check_gates {
+    static_assert(element<G>::tensor, "elsa: decay and beta are float, elsa::f16 or elsa::bf16");
+    static_assert(element<G>::dtype == ELSA_DTYPE_F32 || element<G>::dtype == element<T>::dtype,
+                  "elsa: decay and beta are float, or of the type of the tensors");
+};
+
 } // namespace detail
 
 template <class T>
@@ -496,6 +503,85 @@ struct problem : elsa_problem, private detail::check_tensor<T> {
     }
 };
 
+// An elsa_linear_problem over elements of type T, with decay and beta of type G. The fields are those of elsa.h; the
+// functions set those that belong together.
+template <class T, class G = float>
+struct linear_problem : elsa_linear_problem, private detail::check_tensor<T>, private detail::check_gates<T, G> {
+    linear_problem() noexcept : elsa_linear_problem() {
+        elsa_linear_problem_init(this);
+        dtype = element<T>::dtype;
+        gate_dtype = element<G>::dtype;
+    }
+
+    // One of ELSA_RULE_*.
+    linear_problem &with_rule(elsa_rule how) noexcept {
+        rule = how;
+        return *this;
+    }
+    // One of ELSA_DIRECTION_*.
+    linear_problem &with_direction(elsa_direction order) noexcept {
+        direction = order;
+        return *this;
+    }
+    // [batch, state heads, tokens, 1 or d_k].
+    linear_problem &with_decay(const elsa_view &gates) noexcept {
+        has_decay = 1;
+        decay = gates;
+        return *this;
+    }
+    // [batch, state heads or 1, tokens, 1].
+    linear_problem &with_beta(const elsa_view &rates) noexcept {
+        has_beta = 1;
+        beta = rates;
+        return *this;
+    }
+    // [sequences, state heads, d_k, d_v], as the next two.
+    linear_problem &with_past_state(const elsa_view &states) noexcept {
+        has_past_state = 1;
+        past_state = states;
+        return *this;
+    }
+    linear_problem &with_present_state(const elsa_view &states) noexcept {
+        has_present_state = 1;
+        present_state = states;
+        return *this;
+    }
+    // Past and present in the memory of present_state of the outputs.
+    linear_problem &with_state_in_place(const elsa_view &states) noexcept {
+        in_place = 1;
+        return with_past_state(states).with_present_state(states);
+    }
+    linear_problem &with_scale(float factor) noexcept {
+        has_scale = 1;
+        scale = factor;
+        return *this;
+    }
+    // Queries and keys become unit vectors: x / sqrt(sum of x^2 + epsilon).
+    linear_problem &with_normalize(float epsilon = 1e-6f) noexcept {
+        has_normalize = 1;
+        normalize = epsilon;
+        return *this;
+    }
+    // Sequences one after the other; cu_seqlens of the inputs has their bounds.
+    linear_problem &with_packed(std::size_t sequences) noexcept {
+        packed = sequences;
+        return *this;
+    }
+};
+
+// The defaults.
+struct linear_options : elsa_linear_options {
+    linear_options() noexcept : elsa_linear_options() { elsa_linear_options_init(this); }
+
+    // One of ELSA_FORM_*, with tokens of a chunk or parts of a sequence where the form has them; 0 are the defaults.
+    linear_options &with_form(elsa_form order, std::size_t chunk_tokens = 0, std::size_t sequence_parts = 0) noexcept {
+        form = order;
+        chunk = chunk_tokens;
+        parts = sequence_parts;
+        return *this;
+    }
+};
+
 // The view of a tensor in one of ELSA_LAYOUT_*.
 inline result<elsa_view> view(elsa_layout layout, std::size_t batch, std::size_t heads, std::size_t tokens,
                               std::size_t dim) {
@@ -626,6 +712,43 @@ struct outputs : private detail::check_tensor<T> {
     }
 };
 
+// The data of a problem of linear attention over T that is read, with decay and beta of type G; see elsa_linear_inputs.
+template <class T, class G = float>
+struct linear_inputs : private detail::check_tensor<T>, private detail::check_gates<T, G> {
+    input<T> q, k, v;
+    input<G> decay, beta;
+    input<float> past_state;
+    integers cu_seqlens;
+
+    elsa_linear_inputs get() const noexcept {
+        elsa_linear_inputs all;
+        elsa_linear_inputs_init(&all);
+        all.q = q.get();
+        all.k = k.get();
+        all.v = v.get();
+        all.decay = decay.get();
+        all.beta = beta.get();
+        all.past_state = past_state.get();
+        all.cu_seqlens = cu_seqlens.get();
+        return all;
+    }
+};
+
+// The data of a problem of linear attention over T that is written; see elsa_linear_outputs.
+template <class T>
+struct linear_outputs : private detail::check_tensor<T> {
+    output<T> out;
+    output<float> present_state;
+
+    elsa_linear_outputs get() const noexcept {
+        elsa_linear_outputs all;
+        elsa_linear_outputs_init(&all);
+        all.out = out.get();
+        all.present_state = present_state.get();
+        return all;
+    }
+};
+
 namespace detail {
 
 // A handle that is destroyed with its owner.
@@ -701,11 +824,11 @@ public:
     status run(elsa_report *report = nullptr) const { return status(elsa_bound_run(get(), report)); }
 };
 
-// What is decided once per shape, for tensors whose type is the caller's affair.
-class untyped_plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
+// What is decided once per shape, and the workspaces for it, of either kind of attention.
+class any_plan : public detail::owner<elsa_plan, elsa_plan_destroy> {
 public:
     using owner::owner;
-    untyped_plan() = default;
+    any_plan() = default;
 
     result<elsa::workspace> workspace() const {
         elsa_workspace handle = elsa_workspace();
@@ -729,6 +852,20 @@ public:
 
     // Has the first run in this workspace take what later ones take.
     status warm(const elsa::workspace &room) const { return status(elsa_plan_warm(get(), room.get())); }
+
+    result<elsa_plan_info> describe() const {
+        elsa_plan_info info;
+        elsa_plan_info_init(&info);
+        const elsa_status code = elsa_plan_describe(get(), &info);
+        return detail::made<elsa_plan_info>(code, info);
+    }
+};
+
+// A plan for tensors whose type is the caller's affair.
+class untyped_plan : public any_plan {
+public:
+    using any_plan::any_plan;
+    untyped_plan() = default;
 
     result<elsa::bound> bind(const elsa::workspace &room, const elsa_inputs &inputs,
                              const elsa_outputs &outputs) const {
@@ -759,13 +896,6 @@ public:
     status run_device(const elsa::workspace &room, const elsa_inputs &inputs, const elsa_outputs &outputs,
                       void *stream, elsa_report *report = nullptr) const {
         return status(elsa_run_device(get(), room.get(), &inputs, &outputs, stream, report));
-    }
-
-    result<elsa_plan_info> describe() const {
-        elsa_plan_info info;
-        elsa_plan_info_init(&info);
-        const elsa_status code = elsa_plan_describe(get(), &info);
-        return detail::made<elsa_plan_info>(code, info);
     }
 
     result<elsa_certificate> certificate(elsa_backend backend = ELSA_BACKEND_AUTO) const {
@@ -832,7 +962,63 @@ private:
     elsa_mask_kind mask_ = ELSA_MASK_NONE, bias_ = ELSA_MASK_NONE;
 };
 
-// One workspace for several plans: shared_workspace(one, another).
+// A plan of linear attention for tensors whose type is the caller's affair.
+class untyped_linear_plan : public any_plan {
+public:
+    using any_plan::any_plan;
+    untyped_linear_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa_linear_inputs &inputs,
+                             const elsa_linear_outputs &outputs) const {
+        elsa_bound handle = elsa_bound();
+        const elsa_status code = elsa_linear_bind(get(), room.get(), &inputs, &outputs, &handle);
+        return detail::made<elsa::bound>(code, handle);
+    }
+
+    status run(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
+               elsa_report *report = nullptr) const {
+        return status(elsa_linear_run(get(), room.get(), &inputs, &outputs, report));
+    }
+
+    // Over tensors in device memory; see untyped_plan::run_device.
+    status run_device(const elsa::workspace &room, const elsa_linear_inputs &inputs, const elsa_linear_outputs &outputs,
+                      void *stream, elsa_report *report = nullptr) const {
+        return status(elsa_linear_run_device(get(), room.get(), &inputs, &outputs, stream, report));
+    }
+
+    // The form that was chosen; describe has the rest.
+    result<elsa_linear_info> choice() const {
+        elsa_linear_info info;
+        elsa_linear_info_init(&info);
+        const elsa_status code = elsa_linear_plan_describe(get(), &info);
+        return detail::made<elsa_linear_info>(code, info);
+    }
+};
+
+// A plan of linear attention for tensors of type T, with decay and beta of type G.
+template <class T, class G = float>
+class linear_plan : public untyped_linear_plan {
+public:
+    using untyped_linear_plan::untyped_linear_plan;
+    linear_plan() = default;
+
+    result<elsa::bound> bind(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+                             const elsa::linear_outputs<T> &outputs) const {
+        return untyped_linear_plan::bind(room, inputs.get(), outputs.get());
+    }
+
+    status run(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+               const elsa::linear_outputs<T> &outputs, elsa_report *report = nullptr) const {
+        return untyped_linear_plan::run(room, inputs.get(), outputs.get(), report);
+    }
+
+    status run_device(const elsa::workspace &room, const elsa::linear_inputs<T, G> &inputs,
+                      const elsa::linear_outputs<T> &outputs, void *stream, elsa_report *report = nullptr) const {
+        return untyped_linear_plan::run_device(room, inputs.get(), outputs.get(), stream, report);
+    }
+};
+
+// One workspace for several plans of one kind: shared_workspace(one, another).
 template <class... Plans>
 result<workspace> shared_workspace(const Plans &...plans) {
     const elsa_plan handles[] = {plans.get()...};
@@ -1107,6 +1293,27 @@ public:
         }
         return elsa::plan<T>(handle, problem.mask.kind, detail::bias_kind(problem));
     }
+    template <class T, class G>
+    result<elsa::linear_plan<T, G>> linear_plan(const elsa::linear_problem<T, G> &problem,
+                                                const elsa_linear_options &options = linear_options()) const {
+        if (problem.dtype != element<T>::dtype || problem.gate_dtype != element<G>::dtype) {
+            return elsa::status(ELSA_STATUS_ARGUMENT, "dtype, gate_dtype: " + std::to_string(problem.dtype) + ", " +
+                                                          std::to_string(problem.gate_dtype) +
+                                                          "; allowed: those of the problem's elements, " +
+                                                          std::to_string(element<T>::dtype) + ", " +
+                                                          std::to_string(element<G>::dtype));
+        }
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
+        return detail::made<elsa::linear_plan<T, G>>(code, handle);
+    }
+    result<untyped_linear_plan> linear_plan(const elsa_linear_problem &problem,
+                                            const elsa_linear_options &options = linear_options()) const {
+        elsa_plan handle = elsa_plan();
+        const elsa_status code = elsa_linear_plan_create(get(), &problem, &options, &handle);
+        return detail::made<untyped_linear_plan>(code, handle);
+    }
+
     // A stream; its elements are the callables' affair.
     result<elsa::stream> stream(const elsa_problem &problem, const elsa_stream_options &options) const {
         elsa_stream handle = elsa_stream();

@@ -4,28 +4,40 @@ use crate::buffer::{Held, hold};
 use crate::fault::call;
 use crate::growing::{Room, take};
 use crate::handles::Table;
-use crate::plan::PLANS;
+use crate::plan::{PLANS, Planned};
 use crate::pointer::{aligned, put};
 use crate::run::{fill, run};
-use crate::tensors;
 use crate::types::*;
-use crate::workspace::{WORKSPACES, lock};
-use elsa_runtime::{Plan, Workspace};
+use crate::workspace::{Space, WORKSPACES, lock};
+use crate::{linear, tensors};
 use std::sync::{Arc, Mutex};
 
-static BOUNDS: Table<Frame> = Table::new("bound");
+pub(crate) static BOUNDS: Table<Frame> = Table::new("bound");
+
+/// The tensors of a frame, as its caller names them.
+#[derive(Debug)]
+pub(crate) enum Named {
+    Attention(elsa_inputs, elsa_outputs),
+    Linear(elsa_linear_inputs, elsa_linear_outputs),
+}
 
 /// A plan and a workspace with the tensors of a frame.
 #[derive(Debug)]
-struct Frame {
-    plan: Arc<Plan>,
-    workspace: Arc<Mutex<Workspace>>,
-    inputs: elsa_inputs,
-    outputs: elsa_outputs,
+pub(crate) struct Frame {
+    plan: Arc<Planned>,
+    workspace: Arc<Mutex<Space>>,
+    tensors: Named,
     _held: Held,
 }
 
-// SAFETY: *tensors* of elsa_bind: whichever thread runs it, the memory is valid and nobody else uses it.
+impl Frame {
+    /// A frame whose tensors were bound once.
+    pub(crate) fn new(plan: Arc<Planned>, workspace: Arc<Mutex<Space>>, tensors: Named, held: Held) -> Frame {
+        Frame { plan, workspace, tensors, _held: held }
+    }
+}
+
+// SAFETY: *tensors* of elsa_bind and elsa_linear_bind: whichever thread runs it, the memory is valid and nobody else uses it.
 unsafe impl Send for Frame {}
 // SAFETY: as above; a run holds the lock of the workspace.
 unsafe impl Sync for Frame {}
@@ -52,12 +64,12 @@ pub unsafe extern "C" fn elsa_bind(
         let (inputs, outputs) = unsafe { (take("inputs", inputs)?, take("outputs", outputs)?) };
         let held = hold(&inputs, &outputs);
         {
-            let mut workspace = lock(&workspace)?;
+            let (plan, mut workspace) = (plan.attention()?, lock(&workspace)?);
             // SAFETY: *tensors*.
             let (inputs, outputs) = unsafe { tensors::host(plan.problem(), &inputs, &outputs, None) }?;
-            plan.bind(inputs, outputs, &mut workspace)?;
+            plan.bind(inputs, outputs, workspace.attention()?)?;
         }
-        let id = BOUNDS.insert(Frame { plan, workspace, inputs, outputs, _held: held })?;
+        let id = BOUNDS.insert(Frame::new(plan, workspace, Named::Attention(inputs, outputs), held))?;
         // SAFETY: *write*.
         unsafe { put(bound, elsa_bound { id }) };
         Ok(())
@@ -67,15 +79,25 @@ pub unsafe extern "C" fn elsa_bind(
 /// Runs a frame. Nothing is allocated once its plan has run. The report may be null.
 ///
 /// # Safety
-/// *write*; *tensors* of elsa_bind.
+/// *write*; *tensors* of elsa_bind or elsa_linear_bind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn elsa_bound_run(bound: elsa_bound, report: *mut elsa_report) -> elsa_status {
     call(|| {
         // SAFETY: *write*.
         let room = unsafe { Room::optional("report", report) }?;
         let frame = BOUNDS.get(bound.id)?;
-        // SAFETY: *tensors* of elsa_bind.
-        fill(room, unsafe { run(&frame.plan, &frame.workspace, &frame.inputs, &frame.outputs, None) }?);
+        let Frame { plan, workspace, tensors, .. } = &*frame;
+        let done = match tensors {
+            Named::Attention(inputs, outputs) => {
+                // SAFETY: *tensors* of elsa_bind.
+                unsafe { run(plan.attention()?, workspace, inputs, outputs, None) }?
+            }
+            Named::Linear(inputs, outputs) => {
+                // SAFETY: *tensors* of elsa_linear_bind.
+                unsafe { linear::run(plan.linear()?, workspace, inputs, outputs) }?
+            }
+        };
+        fill(room, done);
         Ok(())
     })
 }

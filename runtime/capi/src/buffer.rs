@@ -42,14 +42,8 @@ pub(crate) struct Held {
     _buffers: [Option<Arc<Buffer>>; 18],
 }
 
-/// Keeps every buffer in which a tensor or a list begins.
-pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
-    let (i, o) = (inputs, outputs);
-    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask, i.bias].map(|input| input.data.addr());
-    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k, i.bias_index].map(|list| list.data.addr());
-    let states = [o.state_m, o.state_s, o.state_w].map(|output| output.data.addr());
-    let outputs = [o.out, o.lse, o.present_k, o.present_v].map(|output| output.data.addr());
-    let mut addresses = inputs.into_iter().chain(lists).chain(states).chain(outputs);
+/// Keeps every buffer in which one of the addresses lies.
+fn held(mut addresses: impl Iterator<Item = usize>) -> Held {
     let spans = SPANS.read().unwrap_or_else(PoisonError::into_inner);
     let buffers = std::array::from_fn(|_| {
         let address = addresses.next()?;
@@ -57,6 +51,24 @@ pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
         (address < *end).then(|| buffer.clone())
     });
     Held { _buffers: buffers }
+}
+
+/// Keeps every buffer in which a tensor or a list begins.
+pub(crate) fn hold(inputs: &elsa_inputs, outputs: &elsa_outputs) -> Held {
+    let (i, o) = (inputs, outputs);
+    let inputs = [i.q, i.k, i.v, i.past_k, i.past_v, i.mask, i.bias].map(|input| input.data.addr());
+    let lists = [i.key_lengths, i.cu_seqlens_q, i.cu_seqlens_k, i.bias_index].map(|list| list.data.addr());
+    let states = [o.state_m, o.state_s, o.state_w].map(|output| output.data.addr());
+    let outputs = [o.out, o.lse, o.present_k, o.present_v].map(|output| output.data.addr());
+    held(inputs.into_iter().chain(lists).chain(states).chain(outputs))
+}
+
+/// As [`hold`], of a frame of linear attention.
+pub(crate) fn hold_linear(inputs: &elsa_linear_inputs, outputs: &elsa_linear_outputs) -> Held {
+    let (i, o) = (inputs, outputs);
+    let inputs = [i.q, i.k, i.v, i.decay, i.beta, i.past_state].map(|input| input.data.addr());
+    let outputs = [o.out, o.present_state].map(|output| output.data.addr());
+    held(inputs.into_iter().chain(outputs).chain([i.cu_seqlens.data.addr()]))
 }
 
 /// Allocates memory of the host for tensors: bytes zero bytes, at a multiple of 64. Where the engine has a GPU it is

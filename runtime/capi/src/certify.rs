@@ -54,7 +54,7 @@ pub unsafe extern "C" fn elsa_workspace_certified(
         }
         let workspace = WORKSPACES.get(workspace.id)?;
         let mut workspace = lock(&workspace)?;
-        let found = workspace.certified()?;
+        let found = workspace.attention()?.certified()?;
         for channel in 0..count.min(found.channels().len()) {
             // SAFETY: the clause on absolute.
             unsafe { absolute.add(channel).write(found.absolute(channel).unwrap_or(f64::NAN)) };

@@ -8,10 +8,11 @@ use elsa_core::attention::{
     Alignment, BiasView, MaskKind, MaskView, Problem, Spec, TableView, Window, Windows,
 };
 use elsa_core::dtype::DType;
+use elsa_core::linear::{self, Direction, Form, Rule};
 use elsa_core::view::View;
 use elsa_runtime::{
-    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, Method, PlanOptions, Spin, StreamOptions,
-    Tuning,
+    Backend, CudaContext, CudaOptions, EngineOptions, Fallback, LinearPlanOptions, Method, PlanOptions, Spin,
+    StreamOptions, Tuning,
 };
 use std::time::Duration;
 
@@ -214,4 +215,72 @@ pub(crate) fn problem(p: &elsa_problem) -> Result<Problem, Fault> {
     spec.key_lengths = p.has_key_lengths != 0;
     spec.packed = (p.packed != 0).then_some(p.packed);
     Ok(spec.check()?)
+}
+
+/// The view of an optional tensor, if the problem has it.
+fn optional(has: u32, argument: &'static str, view: &elsa_view) -> Result<Option<View>, ArgumentError> {
+    (has != 0).then(|| View::new(argument, view.shape, view.strides)).transpose()
+}
+
+pub(crate) fn linear_problem(p: &elsa_linear_problem) -> Result<linear::Problem, Fault> {
+    if p.reserved != 0 {
+        return unknown("reserved", p.reserved, "0");
+    }
+    let view = |argument, view: &elsa_view| View::new(argument, view.shape, view.strides);
+    let (q, k, v) = (view("q", &p.q)?, view("k", &p.k)?, view("v", &p.v)?);
+    let mut spec = linear::Spec::new(dtype("dtype", p.dtype)?, q, k, v, view("out", &p.out)?);
+    spec.rule = match p.rule {
+        ELSA_RULE_LINEAR => Rule::Linear,
+        ELSA_RULE_GATED => Rule::Gated,
+        ELSA_RULE_DELTA => Rule::Delta,
+        ELSA_RULE_GATED_DELTA => Rule::GatedDelta,
+        found => return unknown("rule", found, "one of ELSA_RULE_*"),
+    };
+    spec.direction = match p.direction {
+        ELSA_DIRECTION_FORWARD => Direction::Forward,
+        ELSA_DIRECTION_REVERSE => Direction::Reverse,
+        ELSA_DIRECTION_BIDIRECTIONAL => Direction::Bidirectional,
+        ELSA_DIRECTION_NON_CAUSAL => Direction::NonCausal,
+        found => return unknown("direction", found, "one of ELSA_DIRECTION_*"),
+    };
+    spec.gate_dtype = match dtype("gate_dtype", p.gate_dtype)? {
+        found if found == DType::F32 || found == spec.dtype => found,
+        _ => return unknown("gate_dtype", p.gate_dtype, "ELSA_DTYPE_F32, or dtype"),
+    };
+    spec.decay = optional(p.has_decay, "decay", &p.decay)?;
+    spec.beta = optional(p.has_beta, "beta", &p.beta)?;
+    spec.past_state = optional(p.has_past_state, "past_state", &p.past_state)?;
+    spec.present_state = optional(p.has_present_state, "present_state", &p.present_state)?;
+    spec.in_place = p.in_place != 0;
+    spec.scale = (p.has_scale != 0).then_some(p.scale);
+    spec.normalize = (p.has_normalize != 0).then_some(p.normalize);
+    spec.packed = (p.packed != 0).then_some(p.packed);
+    Ok(spec.check()?)
+}
+
+/// Forms by number.
+const FORMS: [(elsa_form, Form); 5] = [
+    (ELSA_FORM_RECURRENT, Form::Recurrent),
+    (ELSA_FORM_CHUNK, Form::Chunk),
+    (ELSA_FORM_FUSED_CHUNK, Form::FusedChunk),
+    (ELSA_FORM_PARALLEL, Form::Parallel),
+    (ELSA_FORM_SCAN, Form::Scan),
+];
+
+pub(crate) fn form_number(form: Form) -> elsa_form {
+    FORMS.into_iter().find(|(_, of)| *of == form).map_or(ELSA_FORM_AUTO, |(number, _)| number)
+}
+
+pub(crate) fn linear_options(o: &elsa_linear_options) -> Result<LinearPlanOptions, Fault> {
+    if o.reserved != 0 {
+        return unknown("reserved", o.reserved, "0");
+    }
+    let form = match FORMS.into_iter().find(|(number, _)| *number == o.form) {
+        Some((_, form)) => Some(form),
+        None if o.form == ELSA_FORM_AUTO => None,
+        None => return unknown("form", o.form, "one of ELSA_FORM_*"),
+    };
+    let some = |n: usize| (n != 0).then_some(n);
+    let (chunk, parts, budget) = (some(o.chunk), some(o.parts), some(o.budget));
+    Ok(LinearPlanOptions { form, chunk, parts, budget, ..LinearPlanOptions::default() })
 }

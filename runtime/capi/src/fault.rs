@@ -4,6 +4,7 @@ use crate::text::Text;
 use crate::types::*;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::linear::plan::ChooseError as LinearRefused;
 use elsa_runtime::{
     BindError, CertifyError, DeviceError, EngineError, PlanError, RunError, StreamError, WarmError,
     in_default_float_environment,
@@ -98,7 +99,10 @@ impl From<PlanError> for Fault {
             PlanError::Refused(
                 Refused::Budget { .. } | Refused::HostBudget { .. } | Refused::Memory { .. },
             )
+            | PlanError::Linear(LinearRefused::Budget { .. } | LinearRefused::Memory { .. })
             | PlanError::Beyond { .. } => ELSA_STATUS_MEMORY,
+            PlanError::Linear(LinearRefused::NoKernel) => ELSA_STATUS_UNSUPPORTED,
+            PlanError::Linear(_) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(Refused::Block { .. }) => ELSA_STATUS_ARGUMENT,
             PlanError::Refused(_) => ELSA_STATUS_UNSUPPORTED,
             PlanError::Device(e) => device(e),

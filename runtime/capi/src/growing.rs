@@ -61,6 +61,11 @@ growing! {
     elsa_stream_info, size_of::<elsa_stream_info>();
     elsa_stream_data, size_of::<elsa_stream_data>();
     elsa_stream_report, size_of::<elsa_stream_report>();
+    elsa_linear_problem, size_of::<elsa_linear_problem>();
+    elsa_linear_options, size_of::<elsa_linear_options>();
+    elsa_linear_info, size_of::<elsa_linear_info>();
+    elsa_linear_inputs, size_of::<elsa_linear_inputs>();
+    elsa_linear_outputs, size_of::<elsa_linear_outputs>();
 }
 
 /// The size that the caller has recorded in a struct. The pointer has passed [`aligned`].
@@ -195,6 +200,11 @@ mod tests {
         assert_eq!(size_of::<elsa_stream_info>(), 14 * word + 2 * 4);
         assert_eq!(size_of::<elsa_stream_data>(), 5 * word + 3 * inputs);
         assert_eq!(size_of::<elsa_stream_report>(), 3 * word + 2 * 4 + 8 * 8);
+        assert_eq!(size_of::<elsa_linear_problem>(), 2 * word + 14 * 4 + views);
+        assert_eq!(size_of::<elsa_linear_options>(), 4 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_linear_info>(), 3 * word + 2 * 4);
+        assert_eq!(size_of::<elsa_linear_inputs>(), word + 7 * inputs);
+        assert_eq!(size_of::<elsa_linear_outputs>(), word + 2 * inputs);
     }
 
     fn chunk(size: usize) -> elsa_chunk {

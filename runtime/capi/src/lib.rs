@@ -8,8 +8,8 @@
 //! - *read*: a pointer to a struct or an array that is read is null or valid for reads, and nobody writes there
 //!   during the call.
 //! - *write*: a pointer to what is written is null or valid for writes, and nobody else uses it during the call.
-//! - *tensors*: memory named in `elsa_inputs` and `elsa_outputs` is as those structs describe, and keeps to *read* and
-//!   *write*, until the run is done.
+//! - *tensors*: memory named in `elsa_inputs`, `elsa_outputs` and their like of linear attention is as those structs
+//!   describe, and keeps to *read* and *write*, until the run is done.
 //! - *callbacks*: `read` and `write` of `elsa_stream_data` may be called with `user` until the run returns, `read` by
 //!   another thread and while `write` runs; they keep to the memory that they are handed, return, and do not unwind.
 //! - *hook*: `parallel_for` of the options may be called by any thread with its pointer until the engine, and all that
@@ -21,7 +21,7 @@
 //! |---|---|
 //! | `library`, `log`, `view` | `types`: the structs and constants of `elsa.h`; `growing`: those that may grow |
 //! | `engine`, `plan`, `workspace`, `buffer` | `handles`: numbers that name objects; `pointer`: checked pointers; `lend`: what options of an engine point to |
-//! | `run`, `bound` | `convert`: enumerations and problems; `tensors`: the memory of a frame |
+//! | `run`, `bound`, `linear` | `convert`: enumerations and problems; `tensors`, `linear_tensors`: the memory of a frame; `memory`: of one tensor |
 //! | `stream` | `rows`: its callbacks as source and sink of the runtime |
 //! | `states` | `fault`: status, message, the panic wall; `text`: strings for C |
 
@@ -38,7 +38,10 @@ mod growing;
 mod handles;
 mod lend;
 mod library;
+mod linear;
+mod linear_tensors;
 mod log;
+mod memory;
 mod plan;
 mod pointer;
 mod rows;
@@ -57,6 +60,7 @@ pub use buffer::*;
 pub use certify::*;
 pub use engine::*;
 pub use library::*;
+pub use linear::*;
 pub use plan::*;
 pub use run::*;
 pub use states::*;

@@ -1,16 +1,55 @@
 //! Plans: everything that depends on the shape, decided once.
 
 use crate::engine::ENGINES;
-use crate::fault::call;
+use crate::fault::{Fault, call};
 use crate::growing::{Room, take, take_or_default};
 use crate::handles::Table;
 use crate::pointer::{aligned, put};
 use crate::text::Text;
 use crate::types::*;
 use crate::{convert, text};
-use elsa_runtime::Plan;
+use elsa_runtime::{LinearPlan, Plan};
 
-pub(crate) static PLANS: Table<Plan> = Table::new("plan");
+pub(crate) static PLANS: Table<Planned> = Table::new("plan");
+
+/// A plan of one of the operators.
+#[derive(Debug)]
+pub(crate) enum Planned {
+    Attention(Plan),
+    Linear(LinearPlan),
+}
+
+/// Calls a method that plans of all operators have.
+macro_rules! of_any {
+    ($planned:expr, $plan:ident => $call:expr) => {
+        match $planned {
+            Planned::Attention($plan) => $call,
+            Planned::Linear($plan) => $call,
+        }
+    };
+}
+
+impl Planned {
+    /// The plan of attention.
+    pub(crate) fn attention(&self) -> Result<&Plan, Fault> {
+        match self {
+            Planned::Attention(plan) => Ok(plan),
+            Planned::Linear(_) => Err(Fault::argument(format_args!(
+                "plan: of linear attention; allowed: one of elsa_plan_create"
+            ))),
+        }
+    }
+
+    /// The plan of linear attention.
+    pub(crate) fn linear(&self) -> Result<&LinearPlan, Fault> {
+        match self {
+            Planned::Linear(plan) => Ok(plan),
+            Planned::Attention(_) => Err(Fault::argument(format_args!(
+                "plan: not of linear attention; allowed: one of elsa_linear_plan_create"
+            ))),
+        }
+    }
+}
 
 /// Decides everything that depends on the shape. Null options are the defaults. On a GPU this loads the kernels of runs
 /// that output no states.
@@ -33,7 +72,8 @@ pub unsafe extern "C" fn elsa_plan_create(
         let problem = convert::problem(&unsafe { take("problem", problem) }?)?;
         // SAFETY: *read*.
         let options = unsafe { take_or_default("options", options) }?;
-        let id = PLANS.insert(engine.plan(&problem, &convert::plan_options(&options)?)?)?;
+        let made = engine.plan(&problem, &convert::plan_options(&options)?)?;
+        let id = PLANS.insert(Planned::Attention(made))?;
         // SAFETY: *write*.
         unsafe { put(plan, elsa_plan { id }) };
         Ok(())
@@ -50,22 +90,28 @@ pub unsafe extern "C" fn elsa_plan_describe(plan: elsa_plan, info: *mut elsa_pla
         // SAFETY: *write*.
         let room = unsafe { Room::new("info", info) }?;
         let plan = PLANS.get(plan.id)?;
-        let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
-        room.fill(elsa_plan_info {
-            size: size_of::<elsa_plan_info>(),
-            backend: convert::backend_number(plan.backend()),
-            fallback: u32::from(plan.refusal().is_some()),
-            workspace_bytes: plan.workspace_bytes(),
-            staging_bytes: plan.staging_bytes(),
-            kernel: text::name(plan.kernel()),
-            state_workspace_bytes: plan.state_workspace_bytes(),
-            reason: reason.chars(),
-        });
+        let state_workspace_bytes = match &*plan {
+            Planned::Attention(plan) => plan.state_workspace_bytes(),
+            Planned::Linear(plan) => plan.workspace_bytes(),
+        };
+        room.fill(of_any!(&*plan, plan => {
+            let reason = plan.refusal().map_or_else(Text::new, |reason| Text::of(reason));
+            elsa_plan_info {
+                size: size_of::<elsa_plan_info>(),
+                backend: convert::backend_number(plan.backend()),
+                fallback: u32::from(plan.refusal().is_some()),
+                workspace_bytes: plan.workspace_bytes(),
+                staging_bytes: plan.staging_bytes(),
+                kernel: text::name(plan.kernel()),
+                state_workspace_bytes,
+                reason: reason.chars(),
+            }
+        }));
         Ok(())
     })
 }
 
-/// Writes what is known of the error of a run on a back end: that of the report, or ELSA_BACKEND_AUTO for the back end
+/// Writes what is known of the error of a run of attention on a back end: that of the report, or ELSA_BACKEND_AUTO for the back end
 /// of the plan.
 ///
 /// # Safety
@@ -80,6 +126,7 @@ pub unsafe extern "C" fn elsa_plan_certificate(
         // SAFETY: *write*.
         let room = unsafe { Room::new("certificate", certificate) }?;
         let plan = PLANS.get(plan.id)?;
+        let plan = plan.attention()?;
         let c = plan.certificate_of(convert::backend(backend)?.unwrap_or(plan.backend()));
         room.fill(elsa_certificate {
             size: size_of::<elsa_certificate>(),

@@ -6,14 +6,15 @@ use crate::growing::{Room, take};
 use crate::plan::PLANS;
 use crate::text::{self, Text};
 use crate::types::*;
-use crate::workspace::{WORKSPACES, lock};
+use crate::workspace::{Space, WORKSPACES, lock};
 use crate::{convert, tensors};
 use elsa_core::attention::Chunk;
-use elsa_runtime::{Plan, RawStream, Report, Workspace};
+use elsa_runtime::{Plan, RawStream, Report};
 use std::ffi::c_void;
 use std::sync::Mutex;
 
-fn report_of(plan: &Plan, report: &Report) -> elsa_report {
+/// The report of a run whose kernel has the name `kernel`.
+pub(crate) fn report_of(kernel: &'static str, report: &Report) -> elsa_report {
     let reason = report.fallback.as_ref().map_or_else(Text::new, |reason| Text::of(reason));
     elsa_report {
         size: size_of::<elsa_report>(),
@@ -21,7 +22,7 @@ fn report_of(plan: &Plan, report: &Report) -> elsa_report {
         fallback: u32::from(report.fallback.is_some()),
         workers: report.workers,
         copied_bytes: report.copied,
-        kernel: text::name(plan.kernel_of(report.backend)),
+        kernel: text::name(kernel),
         reason: reason.chars(),
     }
 }
@@ -39,17 +40,18 @@ pub(crate) fn fill(room: Option<Room<elsa_report>>, report: elsa_report) {
 /// *tensors*.
 pub(crate) unsafe fn run(
     plan: &Plan,
-    workspace: &Mutex<Workspace>,
+    workspace: &Mutex<Space>,
     inputs: &elsa_inputs,
     outputs: &elsa_outputs,
     chunk: Option<Chunk>,
 ) -> Result<elsa_report, Fault> {
     let mut workspace = lock(workspace)?;
+    let workspace = workspace.attention()?;
     let _held = hold(inputs, outputs);
     // SAFETY: *tensors*.
     let (inputs, outputs) = unsafe { tensors::host(plan.problem(), inputs, outputs, chunk) }?;
-    let report = plan.bind(inputs, outputs, &mut workspace)?.run()?;
-    Ok(report_of(plan, &report))
+    let report = plan.bind(inputs, outputs, workspace)?.run()?;
+    Ok(report_of(plan.kernel_of(report.backend), &report))
 }
 
 /// Runs a plan over tensors in memory of the host, and waits. A GPU copies tensors, unless it shares the host's memory and
@@ -74,7 +76,7 @@ pub unsafe extern "C" fn elsa_run(
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, None) }?;
+        let done = unsafe { run(plan.attention()?, &workspace, &inputs, &outputs, None) }?;
         fill(room, done);
         Ok(())
     })
@@ -122,7 +124,7 @@ pub unsafe extern "C" fn elsa_partial(
             return Err(Fault::null("state_m"));
         }
         // SAFETY: *tensors*.
-        let done = unsafe { run(&plan, &workspace, &inputs, &outputs, chunk) }?;
+        let done = unsafe { run(plan.attention()?, &workspace, &inputs, &outputs, chunk) }?;
         fill(room, done);
         Ok(())
     })
@@ -159,20 +161,21 @@ pub unsafe extern "C" fn elsa_run_device(
             (Room::optional("report", report)?, take("inputs", inputs)?, take("outputs", outputs)?)
         };
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
-        let mut workspace = lock(&workspace)?;
+        let (plan, mut workspace) = (plan.attention()?, lock(&workspace)?);
+        let workspace = workspace.attention()?;
         let _held = hold(&inputs, &outputs);
         // SAFETY: *tensors*, and the clause on streams. `device` refuses outputs that overlap.
         unsafe {
             let (inputs, outputs) = tensors::device(plan.problem(), &inputs, &outputs)?;
             let own = stream.is_null();
             let stream = (!own).then(|| RawStream::new(stream));
-            let mut bound = plan.bind_device(&inputs, &outputs, stream, &mut workspace)?;
+            let mut bound = plan.bind_device(&inputs, &outputs, stream, workspace)?;
             let done = bound.run();
             // A run that fails may have enqueued a part of its work.
             let waited = if own { bound.wait() } else { Ok(()) };
             let done = done?;
             waited?;
-            fill(room, report_of(&plan, &done));
+            fill(room, report_of(plan.kernel_of(done.backend), &done));
         }
         Ok(())
     })

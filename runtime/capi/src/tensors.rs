@@ -4,47 +4,11 @@
 //! makes [`Tensors`], from which [`host`] and [`device`] take operands by name.
 
 use crate::fault::Fault;
+use crate::memory::{Buffer, Given};
 use crate::types::*;
 use elsa_core::attention::{Chunk, Inputs, Lengths, Operand, Operands, Outputs, Problem, StateOut};
 use elsa_core::attention::{MaskElements, MaskKind};
-use elsa_core::dtype::{DType, Elements, ElementsMut};
 use elsa_runtime::{DeviceInputs, DeviceOutputs};
-use half::{bf16, f16};
-use std::ffi::c_void;
-use std::{ptr, slice};
-
-/// Memory as the caller names it, not yet checked.
-#[derive(Clone, Copy)]
-struct Given {
-    data: *mut c_void,
-    bytes: usize,
-}
-
-impl Given {
-    /// Whether it is anything but null with 0 bytes.
-    fn any(self) -> bool {
-        !self.data.is_null() || self.bytes != 0
-    }
-}
-
-impl From<elsa_input> for Given {
-    fn from(input: elsa_input) -> Given {
-        // What comes from here is only read.
-        Given { data: input.data.cast_mut(), bytes: input.bytes }
-    }
-}
-
-impl From<elsa_output> for Given {
-    fn from(output: elsa_output) -> Given {
-        Given { data: output.data, bytes: output.bytes }
-    }
-}
-
-impl From<elsa_integers> for Given {
-    fn from(list: elsa_integers) -> Given {
-        Given { data: list.data.cast_mut().cast(), bytes: list.count.saturating_mul(size_of::<i64>()) }
-    }
-}
 
 /// Each operand with the name of its field and the memory that it names. Operands are checked in this order, those
 /// that are written first.
@@ -66,126 +30,6 @@ fn fields(i: &elsa_inputs, o: &elsa_outputs) -> [(Operand, &'static str, Given);
         (Operand::Bias, "bias", i.bias.into()),
         (Operand::BiasIndex, "bias_index", i.bias_index.into()),
     ]
-}
-
-/// Checked memory: aligned, and long enough for `elements` elements of `size` bytes. Null only without elements.
-///
-/// It says itself whether it is there, instead of an `Option` around it: of `None` only the tag is initialised, and a
-/// compiler that looks at the number of elements before the tag has memory checkers report a jump that depends on
-/// nothing.
-#[derive(Clone, Copy)]
-struct Buffer {
-    name: &'static str,
-    data: *mut c_void,
-    elements: usize,
-    size: usize,
-    present: bool,
-}
-
-impl Buffer {
-    /// What the problem or the frame does not have.
-    const ABSENT: Buffer = Buffer { name: "", data: ptr::null_mut(), elements: 0, size: 1, present: false };
-
-    /// Calls `of` where the buffer is there.
-    fn map<T>(&self, of: impl FnOnce(&Buffer) -> T) -> Option<T> {
-        self.present.then(|| of(self))
-    }
-
-    fn new(name: &'static str, given: Given, elements: usize, size: usize) -> Result<Buffer, Fault> {
-        let Given { data, bytes } = given;
-        let address = data as usize;
-        if data.is_null() {
-            // A tensor without elements needs no memory.
-            let buffer = Buffer { name, data, elements, size, present: true };
-            return if bytes == 0 && elements == 0 { Ok(buffer) } else { Err(Fault::null(name)) };
-        }
-        if !address.is_multiple_of(size) {
-            return Err(Fault::argument(format_args!(
-                "{name}: address {address:#x}; allowed: a multiple of {size}"
-            )));
-        }
-        if address.checked_add(bytes).is_none() || bytes > isize::MAX as usize {
-            return Err(Fault::argument(format_args!(
-                "{name}: {bytes} bytes from {address:#x}; allowed: bytes that end within the address space"
-            )));
-        }
-        if bytes / size < elements {
-            return Err(Fault::argument(format_args!(
-                "{name}: {bytes} bytes; allowed: at least {}",
-                elements.saturating_mul(size)
-            )));
-        }
-        Ok(Buffer { name, data, elements, size, present: true })
-    }
-
-    fn address(&self) -> usize {
-        self.data as usize
-    }
-
-    /// The bytes that are used, by address.
-    fn range(&self) -> std::ops::Range<usize> {
-        self.address()..self.address() + self.elements * self.size
-    }
-
-    /// Refuses a buffer that shares bytes with this one, which is written.
-    fn apart_from(&self, other: &Buffer) -> Result<(), Fault> {
-        let (a, b) = (self.range(), other.range());
-        if a.is_empty() || b.is_empty() || a.end <= b.start || b.end <= a.start {
-            return Ok(());
-        }
-        Err(Fault::argument(format_args!(
-            "{}: {} elements of {} bytes at {:#x} overlap {} at {:#x}; allowed: memory of its own",
-            self.name, self.elements, self.size, a.start, other.name, b.start
-        )))
-    }
-
-    /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is readable as long as `'a` and nobody writes there.
-    unsafe fn read<'a, T>(&self) -> &'a [T] {
-        if self.elements == 0 {
-            return &[];
-        }
-        // SAFETY: not null, aligned and long enough (`Buffer`); readable by the clause of this function. Every
-        // pattern of bits is a T, which is a number here.
-        unsafe { slice::from_raw_parts(self.data.cast(), self.elements) }
-    }
-
-    /// # Safety
-    /// It was made for elements of the size of `T`, and its memory is writable as long as `'a` and nobody else uses it.
-    unsafe fn write<'a, T>(&self) -> &'a mut [T] {
-        if self.elements == 0 {
-            return &mut [];
-        }
-        // SAFETY: not null, aligned and long enough (`Buffer`); writable by the clause of this function. Every
-        // pattern of bits is a T, which is a number here.
-        unsafe { slice::from_raw_parts_mut(self.data.cast(), self.elements) }
-    }
-
-    /// # Safety
-    /// As for [`Buffer::read`], with the size of `dtype`.
-    unsafe fn elements<'a>(&self, dtype: DType) -> Elements<'a> {
-        // SAFETY: the clause of this function.
-        unsafe {
-            match dtype {
-                DType::F32 => Elements::F32(self.read::<f32>()),
-                DType::F16 => Elements::F16(self.read::<f16>()),
-                DType::Bf16 => Elements::Bf16(self.read::<bf16>()),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for [`Buffer::write`], with the size of `dtype`.
-    unsafe fn elements_mut<'a>(&self, dtype: DType) -> ElementsMut<'a> {
-        // SAFETY: the clause of this function.
-        unsafe {
-            match dtype {
-                DType::F32 => ElementsMut::F32(self.write::<f32>()),
-                DType::F16 => ElementsMut::F16(self.write::<f16>()),
-                DType::Bf16 => ElementsMut::Bf16(self.write::<bf16>()),
-            }
-        }
-    }
 }
 
 /// The checked memory of a frame.

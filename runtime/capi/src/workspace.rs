@@ -2,17 +2,46 @@
 
 use crate::fault::{Fault, call};
 use crate::handles::Table;
-use crate::plan::PLANS;
+use crate::plan::{PLANS, Planned};
 use crate::pointer::{aligned, put};
 use crate::types::*;
-use elsa_runtime::Workspace;
+use elsa_runtime::{LinearWorkspace, Workspace};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-pub(crate) static WORKSPACES: Table<Mutex<Workspace>> = Table::new("workspace");
+pub(crate) static WORKSPACES: Table<Mutex<Space>> = Table::new("workspace");
+
+/// A workspace of one of the operators.
+#[derive(Debug)]
+pub(crate) enum Space {
+    Attention(Workspace),
+    Linear(LinearWorkspace),
+}
+
+impl Space {
+    /// The workspace of plans of attention.
+    pub(crate) fn attention(&mut self) -> Result<&mut Workspace, Fault> {
+        match self {
+            Space::Attention(workspace) => Ok(workspace),
+            Space::Linear(_) => Err(Fault::argument(format_args!(
+                "workspace: of a plan of linear attention; allowed: of one of elsa_plan_create"
+            ))),
+        }
+    }
+
+    /// The workspace of plans of linear attention.
+    pub(crate) fn linear(&mut self) -> Result<&mut LinearWorkspace, Fault> {
+        match self {
+            Space::Linear(workspace) => Ok(workspace),
+            Space::Attention(_) => Err(Fault::argument(format_args!(
+                "workspace: not of a plan of linear attention; allowed: of one of elsa_linear_plan_create"
+            ))),
+        }
+    }
+}
 
 /// Takes the workspace for one call.
-pub(crate) fn lock(workspace: &Mutex<Workspace>) -> Result<MutexGuard<'_, Workspace>, Fault> {
+pub(crate) fn lock(workspace: &Mutex<Space>) -> Result<MutexGuard<'_, Space>, Fault> {
     match workspace.try_lock() {
         Ok(guard) => Ok(guard),
         // A run overwrites whatever an earlier one has left.
@@ -36,7 +65,11 @@ pub unsafe extern "C" fn elsa_workspace_create(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
-        let id = WORKSPACES.insert(Mutex::new(PLANS.get(plan.id)?.workspace()?))?;
+        let made = match &*PLANS.get(plan.id)? {
+            Planned::Attention(plan) => Space::Attention(plan.workspace()?),
+            Planned::Linear(plan) => Space::Linear(plan.workspace()?),
+        };
+        let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
@@ -65,8 +98,15 @@ pub unsafe extern "C" fn elsa_workspace_create_shared(
         // SAFETY: not null and aligned; *read*.
         let handles = unsafe { std::slice::from_raw_parts(plans, count) };
         let plans = handles.iter().map(|plan| PLANS.get(plan.id)).collect::<Result<Vec<_>, _>>()?;
-        let plans: Vec<_> = plans.iter().map(Arc::as_ref).collect();
-        let id = WORKSPACES.insert(Mutex::new(Workspace::shared(&plans)?))?;
+        let attention = plans.iter().map(|plan| plan.attention()).collect::<Result<Vec<_>, _>>();
+        let made = match (plans.first().map(Arc::as_ref), attention) {
+            (Some(Planned::Linear(_)), _) => {
+                let plans = plans.iter().map(|plan| plan.linear()).collect::<Result<Vec<_>, _>>()?;
+                Space::Linear(LinearWorkspace::shared(&plans)?)
+            }
+            (_, attention) => Space::Attention(Workspace::shared(&attention?)?),
+        };
+        let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
         Ok(())
@@ -89,7 +129,12 @@ pub unsafe extern "C" fn elsa_workspace_create_in(
     call(|| {
         aligned("workspace", workspace)?;
         // SAFETY: the clause on memory.
-        let made = unsafe { PLANS.get(plan.id)?.workspace_in(memory.cast(), bytes) }?;
+        let made = unsafe {
+            match &*PLANS.get(plan.id)? {
+                Planned::Attention(plan) => Space::Attention(plan.workspace_in(memory.cast(), bytes)?),
+                Planned::Linear(plan) => Space::Linear(plan.workspace_in(memory.cast(), bytes)?),
+            }
+        };
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
@@ -117,8 +162,14 @@ pub unsafe extern "C" fn elsa_workspace_create_on_device(
 ) -> elsa_status {
     call(|| {
         aligned("workspace", workspace)?;
+        let address = device_memory.addr() as u64;
         // SAFETY: the clause on memory.
-        let made = unsafe { PLANS.get(plan.id)?.workspace_on_device(device_memory.addr() as u64, bytes) }?;
+        let made = unsafe {
+            match &*PLANS.get(plan.id)? {
+                Planned::Attention(plan) => Space::Attention(plan.workspace_on_device(address, bytes)?),
+                Planned::Linear(plan) => Space::Linear(plan.workspace_on_device(address, bytes)?),
+            }
+        };
         let id = WORKSPACES.insert(Mutex::new(made))?;
         // SAFETY: *write*.
         unsafe { put(workspace, elsa_workspace { id }) };
@@ -139,7 +190,10 @@ pub extern "C" fn elsa_plan_warm(plan: elsa_plan, workspace: elsa_workspace) -> 
     call(|| {
         let (plan, workspace) = (PLANS.get(plan.id)?, WORKSPACES.get(workspace.id)?);
         let mut workspace = lock(&workspace)?;
-        plan.warm(&mut workspace)?;
+        match &*plan {
+            Planned::Attention(plan) => plan.warm(workspace.attention()?)?,
+            Planned::Linear(plan) => plan.warm(workspace.linear()?)?,
+        };
         Ok(())
     })
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 /// The files that declare something of the header, in its order.
-const SOURCES: [&str; 18] = [
+const SOURCES: [&str; 20] = [
     "types/numbers",
     "types/engine",
     "types/problem",
     "types/data",
     "types/info",
     "types/stream",
+    "types/linear",
     "library",
     "log",
     "view",
@@ -22,6 +23,7 @@ const SOURCES: [&str; 18] = [
     "certify",
     "states",
     "stream",
+    "linear",
 ];
 
 #[test]

@@ -4,6 +4,7 @@ use crate::backward::BackwardArgs;
 use crate::bench::BenchArgs;
 use crate::error::Error;
 use crate::info::InfoArgs;
+use crate::linear::LinearArgs;
 use crate::listen::ListenArgs;
 use crate::merge::MergeArgs;
 use crate::onnx::OnnxArgs;
@@ -12,7 +13,7 @@ use crate::simulate::SimulateArgs;
 use crate::tune::TuneArgs;
 use crate::verify::VerifyArgs;
 use crate::warmup::WarmupArgs;
-use crate::{backward, bench, info, listen, merge, onnx, run, simulate, task, tune, verify, warmup};
+use crate::{backward, bench, info, linear, listen, merge, onnx, run, simulate, task, tune, verify, warmup};
 use clap::{Parser, Subcommand};
 
 /// The text below the commands.
@@ -28,7 +29,7 @@ Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the dev
 nothing about an answer; 141 the reader of standard output has closed it, as with elsa bench | head -1.
 Arguments are UTF-8. Run on little-endian machines only.";
 
-/// Exact softmax attention: run it, verify it, measure it.
+/// Exact attention: run it, verify it, measure it.
 #[derive(Parser, Debug)]
 #[command(name = "elsa", version, arg_required_else_help = true, after_help = HELP)]
 pub struct Cli {
@@ -46,6 +47,8 @@ pub enum Command {
     Merge(Box<MergeArgs>),
     /// Gradients of attention over tensors in files, to files
     Backward(Box<BackwardArgs>),
+    /// Linear attention: run it, verify it, measure it; recurrences, selective scans and convolutions
+    Linear(LinearArgs),
     /// Compare with exact attention: PASS, FAIL or NO CLAIM, drift metrics, bounds
     Verify(Box<VerifyArgs>),
     /// Measure latency on this machine; every answer is checked
@@ -76,6 +79,7 @@ impl Command {
             Command::Merge(args) => merge::merge(args),
             Command::Backward(args) if args.task.is_given() => backward::task(args),
             Command::Backward(args) => backward::backward(args),
+            Command::Linear(args) => linear::linear(args),
             Command::Verify(args) => verify::verify(args),
             Command::Bench(args) => bench::bench(args),
             Command::Info(args) => info::info(args),

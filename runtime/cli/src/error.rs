@@ -5,6 +5,7 @@ use crate::onnx::ModelError;
 use crate::serial::PortError;
 use elsa_core::argument::ArgumentError;
 use elsa_core::attention::plan::ChooseError as Refused;
+use elsa_core::linear::plan::ChooseError as LinearRefused;
 use elsa_core::quorum::QuorumError;
 use elsa_runtime::{BindError, CertifyError, DeviceError, EngineError, PlanError, RunError};
 use std::io::{ErrorKind, Write};
@@ -279,6 +280,12 @@ impl Error {
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
             | Error::Plan(PlanError::NoBackward)
+            | Error::Plan(PlanError::Linear(
+                LinearRefused::Chunk { .. }
+                | LinearRefused::Parts { .. }
+                | LinearRefused::Option { .. }
+                | LinearRefused::Budget { .. },
+            ))
             | Error::Plan(PlanError::Refused(
                 Refused::Block { .. }
                 | Refused::Packed

@@ -61,12 +61,12 @@ impl Files {
                 _ => (argument, of),
             },
             E::Type { argument, .. } => (argument, "q"),
+            E::Multiple { argument, of, .. } => (argument, of),
             E::Rank { argument, .. }
             | E::TooLarge { argument, .. }
             | E::HeadsMissing { argument }
             | E::HeadsDoNotDivide { argument, .. }
             | E::Zero { argument, .. }
-            | E::Multiple { argument, .. }
             | E::Length { argument, .. } => (argument, ""),
             E::Conflict { argument, other } | E::Needs { argument, other } => (argument, other),
             _ => return Error::Problem(fault),

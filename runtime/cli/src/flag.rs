@@ -15,6 +15,9 @@ pub fn flag(argument: &'static str) -> &'static str {
         "key_lengths" => "kv-lens",
         "cu_seqlens_q" => "cu-seqlens-q",
         "cu_seqlens_k" => "cu-seqlens-k",
+        "cu_seqlens" => "cu-seqlens",
+        "past_state" => "past-state",
+        "present_state" => "present-state",
         "bias_table" => "bias-table",
         "bias_index" => "bias-index",
         "bias_index or windows" => "bias-index or windows",
@@ -23,6 +26,8 @@ pub fn flag(argument: &'static str) -> &'static str {
         "windows.picture in windows" => "picture in windows",
         "windows.shift" => "shift",
         "window_left" | "window_right" => "window",
+        "delta_bias" => "delta-bias",
+        "states" => "a states",
         "d_out" => "d-out",
         "d_q" => "dq-out",
         "d_k" => "dk-out",
@@ -61,6 +66,7 @@ pub fn bind(e: &BindError) -> String {
 mod tests {
     use super::*;
     use elsa_core::attention::Operand;
+    use elsa_core::linear;
 
     #[test]
     fn messages_name_flags() {
@@ -71,6 +77,9 @@ mod tests {
         let workspace = BindError::Foreign;
         assert_eq!(bind(&workspace), workspace.to_string());
         for operand in Operand::ALL {
+            assert!(!flag(operand.argument()).contains('_'), "{operand:?}");
+        }
+        for operand in linear::Operand::ALL {
             assert!(!flag(operand.argument()).contains('_'), "{operand:?}");
         }
     }

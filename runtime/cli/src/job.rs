@@ -108,7 +108,8 @@ impl Job {
         let packed = lengths.sequences()?;
         let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
         let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
-        let layout = layout(args, packed.is_some(), [("q", q), ("k", k), ("v", v)])?;
+        let layout =
+            layout(args.layout, args.heads, packed.map(|_| &PACKED), [("q", q), ("k", k), ("v", v)])?;
         let kv_heads = args.kv_heads.or(args.heads);
         let query = View::dense("q", layout, q.shape(), args.heads)?;
         let key = View::dense("k", layout, k.shape(), kv_heads)?;
@@ -367,30 +368,53 @@ impl Lists {
     }
 }
 
-/// The layout of the views. Packed tensors are `[total, heads, dim]`, which is bnhd without a batch, or
-/// `[total, heads · dim]`.
-fn layout(args: &ProblemArgs, packed: bool, tensors: [(&'static str, &Tensor); 3]) -> Result<Layout, Error> {
-    let given = args.layout.unwrap_or(Layout::Bhnd);
-    if given == Layout::Bnc && args.heads.is_none() {
+/// What errors about packed tensors say.
+pub struct Packed {
+    /// The flag of their bounds, with its dashes.
+    pub argument: &'static str,
+    /// Ranks that are allowed in the layout bnc.
+    pub bnc: &'static str,
+    /// Ranks that are allowed without it.
+    pub bnhd: &'static str,
+}
+
+/// What errors about packed tensors of a problem of attention say.
+const PACKED: Packed = Packed {
+    argument: "--cu-seqlens-q",
+    bnc: "2 (tokens, heads*dim), with --cu-seqlens-q",
+    bnhd: "3 (tokens, heads, dim), with --cu-seqlens-q",
+};
+
+/// The layout of the views: the one that is given, or the default. Packed tensors are `[total, heads, dim]`, which is bnhd
+/// without a batch, or `[total, heads · dim]`.
+///
+/// # Errors
+/// The layout bnc without a number of heads, and packed tensors in another order or of another rank.
+pub fn layout(
+    asked: Option<Layout>,
+    heads: Option<usize>,
+    packed: Option<&Packed>,
+    tensors: [(&'static str, &Tensor); 3],
+) -> Result<Layout, Error> {
+    let given = asked.unwrap_or(Layout::Bhnd);
+    if given == Layout::Bnc && heads.is_none() {
         return Err(Error::Argument {
             argument: "heads",
             found: "missing".into(),
             allowed: "with --layout bnc, a number that divides the last axis of q".into(),
         });
     }
-    if !packed {
-        return Ok(given);
-    }
-    if args.layout == Some(Layout::Bhnd) {
+    let Some(packed) = packed else { return Ok(given) };
+    if asked == Some(Layout::Bhnd) {
         return Err(Error::Argument {
             argument: "layout",
-            found: "bhnd with --cu-seqlens-q".into(),
+            found: format!("bhnd with {}", packed.argument),
             allowed: "bnhd, which packed tensors have without the flag, or bnc".into(),
         });
     }
     let (layout, rank, allowed) = match given {
-        Layout::Bnc => (Layout::Bnc, 2, "2 (tokens, heads*dim), with --cu-seqlens-q"),
-        _ => (Layout::Bnhd, 3, "3 (tokens, heads, dim), with --cu-seqlens-q"),
+        Layout::Bnc => (Layout::Bnc, 2, packed.bnc),
+        _ => (Layout::Bnhd, 3, packed.bnhd),
     };
     for (argument, tensor) in tensors {
         let found = tensor.shape().len();

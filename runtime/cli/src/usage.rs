@@ -15,7 +15,7 @@ pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
     let mut root = Cli::command();
     root.build();
     let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let verb = (1..words.len()).find(|&at| root.find_subcommand(&words[at]).is_some());
+    let verb = Verb::of(&root, &words);
     let argument = strings(error, ContextKind::InvalidArg);
     let flag = argument.first().map_or("", |argument| name(argument));
     let value = strings(error, ContextKind::InvalidValue).first().copied().unwrap_or_default();
@@ -23,10 +23,12 @@ pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
         ErrorKind::InvalidSubcommand => {
             let found = strings(error, ContextKind::InvalidSubcommand).first().copied().unwrap_or_default();
             let near = strings(error, ContextKind::SuggestedSubcommand);
-            let verbs: Vec<&str> = root.get_subcommands().map(Command::get_name).collect();
+            let group = verb.as_ref().map(|verb| verb.command);
+            let group = group.filter(|group| group.has_subcommands() && group.get_name() != "help");
+            let verbs: Vec<&str> = group.unwrap_or(&root).get_subcommands().map(Command::get_name).collect();
             format!("command: '{found}'; allowed: {}{}", verbs.join(", "), meant(near.first().copied()))
         }
-        ErrorKind::UnknownArgument => unknown(&root, &words, verb, flag, error),
+        ErrorKind::UnknownArgument => unknown(&root, &words, verb.as_ref(), flag, error),
         ErrorKind::MissingRequiredArgument => {
             let flags: Vec<&str> = argument.iter().map(|argument| name(argument)).collect();
             let usage = usage(error);
@@ -55,7 +57,7 @@ pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
             }
         }
         ErrorKind::TooManyValues => format!("{flag}: '{value}'; allowed: {flag} without a value"),
-        ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb),
+        ErrorKind::InvalidUtf8 => not_text(&root, arguments, &words, verb.as_ref()),
         // The first paragraph of what the parser prints. Tips and usage follow it.
         _ => {
             let text = error.render().to_string();
@@ -66,11 +68,53 @@ pub fn line(error: &clap::Error, arguments: &[OsString]) -> String {
     }
 }
 
+/// The command that words name.
+struct Verb<'a> {
+    command: &'a Command,
+    /// Its name behind that of the tool: `run`, `linear run`.
+    name: String,
+    /// The word that is the last of its name.
+    at: usize,
+}
+
+impl<'a> Verb<'a> {
+    /// The innermost command of `words`, if they name one.
+    fn of(root: &'a Command, words: &[String]) -> Option<Verb<'a>> {
+        let mut found: Option<Verb<'a>> = None;
+        for (at, word) in words.iter().enumerate().skip(1) {
+            let (within, before) = found.as_ref().map_or((root, ""), |verb| (verb.command, &verb.name));
+            let Some(command) = within.find_subcommand(word) else { continue };
+            found = Some(Verb { command, name: joined(before, command.get_name()), at });
+            // Its own commands are those of the tool.
+            if command.get_name() == "help" {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// The name of the command `name` within that of `before`.
+fn joined(before: &str, name: &str) -> String {
+    if before.is_empty() { name.to_owned() } else { format!("{before} {name}") }
+}
+
+/// The commands of `within` that have a flag, without those that are groups of commands.
+fn with_flag(within: &Command, before: &str, flag: &str, found: &mut Vec<String>) {
+    for command in within.get_subcommands().filter(|command| command.get_name() != "help") {
+        let name = joined(before, command.get_name());
+        with_flag(command, &name, flag, found);
+        if of(command, flag).is_some() {
+            found.push(name);
+        }
+    }
+}
+
 /// An argument that no flag is or takes.
 fn unknown(
     root: &Command,
     words: &[String],
-    verb: Option<usize>,
+    verb: Option<&Verb<'_>>,
     found: &str,
     error: &clap::Error,
 ) -> String {
@@ -80,8 +124,7 @@ fn unknown(
         name(&words[at]) == found || short && words[at].starts_with(found)
     });
     let at = at.unwrap_or(words.len());
-    let Some(command) = verb.filter(|&verb| verb < at).and_then(|verb| root.find_subcommand(&words[verb]))
-    else {
+    let Some(Verb { command, name: verb, .. }) = verb.filter(|verb| verb.at < at) else {
         return format!("{found}: unexpected argument before the command; allowed: elsa COMMAND [OPTIONS]");
     };
     let whole = words.get(at).map_or(found, |word| name(word));
@@ -94,12 +137,9 @@ fn unknown(
     } else {
         strings(error, ContextKind::SuggestedArg).first().map(|near| name(near).to_owned())
     };
-    let verb = command.get_name();
-    let elsewhere: Vec<&str> = root
-        .get_subcommands()
-        .filter(|other| other.get_name() != verb && of(other, whole).is_some())
-        .map(Command::get_name)
-        .collect();
+    let mut elsewhere = Vec::new();
+    with_flag(root, "", whole, &mut elsewhere);
+    elsewhere.retain(|other| other != verb);
     let elsewhere = match &elsewhere[..] {
         [] => String::new(),
         verbs => format!(", which is a flag of elsa {}", verbs.join(", ")),
@@ -109,8 +149,8 @@ fn unknown(
 }
 
 /// An argument that is not UTF-8, by the flag whose value it is.
-fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<usize>) -> String {
-    let command = verb.and_then(|verb| root.find_subcommand(&words[verb])).unwrap_or(root);
+fn not_text(root: &Command, arguments: &[OsString], words: &[String], verb: Option<&Verb<'_>>) -> String {
+    let command = verb.map_or(root, |verb| verb.command);
     for (at, word) in words.iter().enumerate().skip(1) {
         if arguments[at].to_str().is_some() {
             continue;

@@ -4,4 +4,5 @@ pub mod cpu;
 pub mod cuda;
 pub mod operator;
 pub mod options;
-mod plan;
+pub mod plan;
+mod warm;

@@ -5,10 +5,24 @@ use super::cuda::LinearGpuChoice;
 use super::cuda::plan::GpuPlan;
 use super::operator::LinearPlan;
 use super::options::LinearPlanOptions;
+use crate::backend::Backend;
 use crate::engine::Engine;
 use crate::error::PlanError;
-use elsa_core::linear::Problem;
+use crate::plan::DevicePlan;
+use elsa_core::linear::bound::Executed;
 use elsa_core::linear::plan::Choice;
+use elsa_core::linear::{Form, Problem};
+
+/// The order of operations of a plan of linear attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearDivision {
+    /// The form.
+    pub form: Form,
+    /// Tokens of a chunk.
+    pub chunk: usize,
+    /// Most parts of a sequence that are computed side by side.
+    pub parts: usize,
+}
 
 impl Engine {
     /// Creates a plan of linear attention: decides everything that depends on the shape. With
@@ -58,6 +72,30 @@ impl LinearPlan {
     #[must_use]
     pub fn choice(&self) -> Option<&Choice> {
         self.execution.cpu().map(|cpu| &cpu.choice)
+    }
+
+    /// The order of operations of a run on `backend`, the back end of the run's [`Report`](crate::Report).
+    #[must_use]
+    pub fn division_of(&self, backend: Backend) -> LinearDivision {
+        match self.of(backend) {
+            DevicePlan::Cpu(cpu) => {
+                let Choice { form, chunk, parts, .. } = cpu.choice;
+                LinearDivision { form, chunk, parts }
+            }
+            DevicePlan::Gpu(gpu) => {
+                let LinearGpuChoice { form, chunk, parts, .. } = gpu.choice;
+                LinearDivision { form, chunk, parts }
+            }
+        }
+    }
+
+    /// What the error bound of a run on `backend` knows of a sequence of `tokens` tokens.
+    #[must_use]
+    pub fn executed_of(&self, backend: Backend, tokens: usize) -> Executed {
+        match self.of(backend) {
+            DevicePlan::Cpu(cpu) => cpu.choice.executed(&self.problem, tokens),
+            DevicePlan::Gpu(gpu) => gpu.choice.executed(&self.problem),
+        }
     }
 
     /// The choice for the GPU; `None` if the CPU computes.

@@ -1,5 +1,6 @@
 //! What fuzz targets share: what they require of the readers of tensor files; problems and structs of the C interface.
 
+pub mod linear;
 pub mod problems;
 pub mod structs;
 

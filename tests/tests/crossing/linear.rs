@@ -2,7 +2,7 @@
 
 use elsa_core::dtype::DType;
 use elsa_core::linear::{Direction, Form, Rule};
-use elsa_runtime::{Engine, EngineOptions, LinearPlanOptions};
+use elsa_runtime::{Engine, EngineOptions, LinearPlan, LinearPlanOptions, Report};
 use elsa_tests::linear::{Case, Found, GateKind, Packing, Params};
 use elsa_tests::{SLOW, present};
 
@@ -11,12 +11,15 @@ fn engines(threads: usize) -> Vec<Engine> {
     present().into_iter().map(|present| Engine::new(&of(Some(present.backend))).unwrap()).collect()
 }
 
-fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
-    let plan = engine.linear_plan(&case.problem, options).unwrap();
+fn run_plan(plan: &LinearPlan, case: &Case) -> (Found, Report) {
     let mut workspace = plan.workspace().unwrap();
     let mut found = case.room();
-    plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
-    found
+    let report = plan.bind(case.inputs(), found.outputs(), &mut workspace).unwrap().run().unwrap();
+    (found, report)
+}
+
+fn run(engine: &Engine, case: &Case, options: &LinearPlanOptions) -> Found {
+    run_plan(&engine.linear_plan(&case.problem, options).unwrap(), case).0
 }
 
 /// Options for every form, with small chunks and parts.
@@ -197,19 +200,19 @@ fn a_stream_cut_at_the_ends_of_chunks_keeps_its_bits() {
                 let params = Params { per_dim, past: true, ..Params::plain(rule, 192, [8, 20]) };
                 let case = params.build();
                 let plan = engine.linear_plan(&case.problem, &options).unwrap();
-                let choice = plan.choice().unwrap();
-                if matches!(choice.form, Form::Scan | Form::Parallel) {
+                let (whole, report) = run_plan(&plan, &case);
+                let division = plan.division_of(report.backend);
+                if matches!(division.form, Form::Scan | Form::Parallel) {
                     continue;
                 }
-                let whole = run(engine, &case, &options);
-                let cut = 2 * choice.chunk;
+                let cut = 2 * division.chunk;
                 let (first, second) = case.cut(cut);
                 let start = run(engine, &first, &options);
                 let second = Case { past: start.present.clone(), ..second };
                 let end = run(engine, &second, &options);
                 let joined = [start.rows(&first), end.rows(&second)].concat();
-                assert_eq!(whole.rows(&case), joined, "{choice:?}");
-                assert_eq!(whole.present, end.present, "{choice:?}");
+                assert_eq!(whole.rows(&case), joined, "{division:?}");
+                assert_eq!(whole.present, end.present, "{division:?}");
             }
         }
     }

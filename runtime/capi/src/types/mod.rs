@@ -7,6 +7,7 @@
 mod data;
 mod engine;
 mod info;
+mod linear;
 mod numbers;
 mod problem;
 mod stream;
@@ -14,6 +15,7 @@ mod stream;
 pub use data::*;
 pub use engine::*;
 pub use info::*;
+pub use linear::*;
 pub use numbers::*;
 pub use problem::*;
 pub use stream::*;

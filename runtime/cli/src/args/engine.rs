@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Once;
 
 /// Values of `--fallback`. The first is the default.
-const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
+pub const FALLBACKS: [(&str, Fallback); 2] = [("cpu", Fallback::Cpu), ("fail", Fallback::Fail)];
 
 /// What computes, and how.
 #[derive(Args, Debug, Clone)]
@@ -56,10 +56,11 @@ pub enum BackendFlag {
 }
 
 impl BackendFlag {
-    const AUTO: &str = "auto";
+    /// The value that leaves the choice to the engine.
+    pub const AUTO: &str = "auto";
 
     /// Every value with its name, the most portable back end first.
-    fn values() -> impl Iterator<Item = (&'static str, BackendFlag)> {
+    pub fn values() -> impl Iterator<Item = (&'static str, BackendFlag)> {
         let forced =
             Backend::ALL.into_iter().rev().map(|backend| (backend.name(), BackendFlag::Forced(backend)));
         [(BackendFlag::AUTO, BackendFlag::Auto)].into_iter().chain(forced)

@@ -5,6 +5,6 @@ mod problem;
 mod task;
 pub mod values;
 
-pub use engine::{BackendFlag, EngineArgs, warn_without_half_scores};
+pub use engine::{BackendFlag, EngineArgs, FALLBACKS, warn_without_half_scores};
 pub use problem::{FILE, FILE_IS, ProblemArgs, layouts};
 pub use task::{Chunks, TaskArgs, chunks};

@@ -12,13 +12,13 @@
 
 use super::grid::Case;
 use super::progress::{Part, Progress};
-use super::stats::{HALF, Latencies, PAIRS, Ratio, middle, settled};
 use super::subject::{self, Check, Subject, name};
 use super::watch::Watch;
 use crate::board::Readings;
 use crate::error::Error;
 use crate::oracle::Total;
 use crate::shape::{Data, MaskForm};
+use crate::stats::{HALF, Latencies, PAIRS, Ratio, middle, settled};
 use elsa_core::attention::{Inputs, Outputs};
 use elsa_core::telemetry::record::{self, Cell, text};
 use elsa_runtime::{Backend, Bound, Engine, Method, PlanOptions};

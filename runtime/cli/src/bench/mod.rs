@@ -3,7 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `args`, `grid` | the flags; which shapes are measured |
-//! | `measure`, `subject`, `stats` | how a shape is measured, and what is made of the times |
+//! | `measure`, `subject` | how a shape is measured, and what is made of the times |
 //! | `watch` | the machine beside the measurement, and the gate that refuses cells |
 //! | `output` | where records go: `text`, `csv`, `html` with its `chart`s, `export`, `save` |
 //! | `compare`, `spot` | two runs beside each other; a short run beside a saved one |
@@ -24,7 +24,6 @@ mod progress;
 mod save;
 mod soak;
 mod spot;
-mod stats;
 mod subject;
 mod text;
 mod watch;

@@ -1,6 +1,7 @@
 //! `elsa info`: what this machine has, what would be chosen and why.
 
 mod board;
+mod linear;
 mod profile;
 
 use crate::args::values::{bytes, dtype};
@@ -13,6 +14,7 @@ use crate::stream;
 use clap::Args;
 use elsa_core::dtype::DType;
 use elsa_runtime::{DeviceInfo, Engine, EngineOptions, PlanOptions, TunedFile, backends};
+use linear::Crossover;
 use profile::Profile;
 use serde::Serialize;
 use std::io::Write;
@@ -120,6 +122,8 @@ struct Info {
     chosen: Option<String>,
     why: String,
     threads: Option<usize>,
+    /// From which head size on a plan of linear attention takes chunks instead of the recurrence, on the CPU.
+    linear: Vec<Crossover>,
     /// The tuned file that a GPU was asked to use.
     tuned: Option<TunedInfo>,
 }
@@ -151,7 +155,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
     if let (Some(budget), Some(shape)) = (args.budget, args.shape) {
         return account(args, shape, budget);
     }
-    let (chosen, threads, gpu, tuned, why) = match Engine::new(&EngineOptions::default()) {
+    let (chosen, threads, gpu, tuned, linear, why) = match Engine::new(&EngineOptions::default()) {
         Ok(engine) => {
             let gpu = engine.device().map(|device| Gpu::of(device, &engine)).transpose()?;
             let why = match std::env::var("ELSA_BACKEND") {
@@ -164,9 +168,10 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
                 _ => "the best that is present".to_string(),
             };
             let tuned = engine.tuned().map(TunedInfo::of);
-            (Some(engine.backend().to_string()), Some(engine.threads()), gpu, tuned, why)
+            let linear = Crossover::all(&engine.profile().linear);
+            (Some(engine.backend().to_string()), Some(engine.threads()), gpu, tuned, linear, why)
         }
-        Err(e) => (None, None, None, None, format!("no engine: {e}")),
+        Err(e) => (None, None, None, None, Vec::new(), format!("no engine: {e}")),
     };
     let machine = describe(&Root::machine());
     let info = Info {
@@ -192,6 +197,7 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
         chosen,
         why,
         threads,
+        linear,
         tuned,
     };
     let mut out = std::io::stdout().lock();
@@ -237,6 +243,10 @@ pub fn info(args: &InfoArgs) -> Result<(), Error> {
             writeln!(out, "chosen    {chosen} with {threads} threads: {}", info.why)?;
         }
         _ => writeln!(out, "chosen    none: {}", one_line(&info.why))?,
+    }
+    if !info.linear.is_empty() {
+        let all: Vec<String> = info.linear.iter().map(ToString::to_string).collect();
+        writeln!(out, "linear    chunks instead of the recurrence from head size: {}", all.join(", "))?;
     }
     match &info.tuned {
         Some(TunedInfo { file, shapes, reason: None, .. }) => {

@@ -8,6 +8,7 @@
 #![no_main]
 
 use elsa::*;
+use elsa_fuzz::linear::{linear_options, linear_problem};
 use elsa_fuzz::problems::problem;
 use elsa_fuzz::structs::{accepted, read, write};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -25,6 +26,7 @@ const CALLS: usize = 24;
 struct Known {
     engines: Vec<elsa_engine>,
     plans: Vec<(elsa_plan, elsa_problem)>,
+    linear: Vec<(elsa_plan, elsa_linear_problem)>,
     workspaces: Vec<elsa_workspace>,
     bounds: Vec<elsa_bound>,
     streams: Vec<elsa_stream>,
@@ -209,7 +211,7 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
             break;
         }
         let none = (elsa_plan::default(), elsa_problem::default());
-        match u.int_in_range(0..=16)? {
+        match u.int_in_range(0..=19)? {
             0..=2 => {
                 let p = problem(u)?;
                 let options = elsa_plan_options {
@@ -344,8 +346,79 @@ fn calls(u: &mut Unstructured<'_>, known: &mut Known, arenas: [*mut u8; 2]) -> R
                 }
             }
             14 | 15 => stream(u, known, &mut lists)?,
+            17..=19 => linear(u, known, arenas, &mut lists[0])?,
             _ => merge(u, arenas)?,
         }
+    }
+    Ok(())
+}
+
+/// Linear attention: a plan is made, described, and run or bound.
+fn linear(
+    u: &mut Unstructured<'_>,
+    known: &mut Known,
+    [from, written]: [*mut u8; 2],
+    bounds: &mut [i64; 4],
+) -> Result<()> {
+    let engine = pick(u, &known.engines, elsa_engine::default())?;
+    let (p, options) = (linear_problem(u)?, linear_options(u)?);
+    let (given, options) = (read(u, &p)?, read(u, &options)?);
+    let mut plan = elsa_plan::default();
+    // SAFETY (all calls below): structs are in as many bytes as their sizes say; tensors lie in the arenas, which nothing
+    // else uses during a call.
+    if accepted(unsafe { elsa_linear_plan_create(engine, given.get(), options.get(), &mut plan) }) {
+        known.linear.push((plan, p));
+        // Functions of the other kind of plan get it, too.
+        known.plans.push((plan, elsa_problem::default()));
+    }
+    let (plan, p) = pick(u, &known.linear, (elsa_plan::default(), elsa_linear_problem::default()))?;
+    // SAFETY: above.
+    write(u, &elsa_linear_info::default(), |info| unsafe { elsa_linear_plan_describe(plan, info) })?;
+    let mut workspace = pick(u, &known.workspaces, elsa_workspace::default())?;
+    // SAFETY: above.
+    if u.ratio(3, 4)? && accepted(unsafe { elsa_workspace_create(plan, &mut workspace) }) {
+        known.workspaces.push(workspace);
+    }
+    for (at, entry) in bounds.iter_mut().enumerate() {
+        *entry = if at == 0 { 0 } else { u.int_in_range(-1..=9)? };
+    }
+    let absent = elsa_view::default();
+    let only = |has: u32, view: elsa_view| if has == 0 { absent } else { view };
+    let to = if u.ratio(1, 16)? { from } else { written };
+    let count = if p.packed > 0 { (p.packed + 1).min(4) } else { 0 };
+    let mut inputs = elsa_linear_inputs {
+        q: input(u, from, &p.q, p.dtype)?,
+        k: input(u, from, &p.k, p.dtype)?,
+        v: input(u, from, &p.v, p.dtype)?,
+        decay: input(u, from, &only(p.has_decay, p.decay), p.gate_dtype)?,
+        beta: input(u, from, &only(p.has_beta, p.beta), p.gate_dtype)?,
+        past_state: input(u, from, &only(p.has_past_state, p.past_state), ELSA_DTYPE_F32)?,
+        cu_seqlens: elsa_integers { data: if count == 0 { null() } else { bounds.as_ptr() }, count },
+        ..elsa_linear_inputs::default()
+    };
+    let outputs = elsa_linear_outputs {
+        out: output(u, to, &p.out, p.dtype)?,
+        present_state: output(u, to, &only(p.has_present_state, p.present_state), ELSA_DTYPE_F32)?,
+        ..elsa_linear_outputs::default()
+    };
+    if p.in_place != 0 {
+        let absent = elsa_input { data: null(), bytes: 0 };
+        let same = elsa_input { data: outputs.present_state.data, bytes: outputs.present_state.bytes };
+        inputs.past_state = *u.choose(&[absent, same])?;
+    }
+    let (reads, writes) = (read(u, &inputs)?, read(u, &outputs)?);
+    // SAFETY: above.
+    write(u, &elsa_report::default(), |report| unsafe {
+        elsa_linear_run(plan, workspace, reads.get(), writes.get(), report)
+    })?;
+    let mut bound = elsa_bound::default();
+    // SAFETY: above. What is bound is run before the lists change.
+    if u.ratio(1, 4)? && accepted(unsafe { elsa_linear_bind(plan, workspace, &inputs, &outputs, &mut bound) })
+    {
+        // SAFETY: above.
+        accepted(unsafe { elsa_bound_run(bound, null_mut()) });
+        accepted(elsa_bound_destroy(bound));
+        known.bounds.push(bound);
     }
     Ok(())
 }

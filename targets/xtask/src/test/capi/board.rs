@@ -14,12 +14,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Programs whose outcome depends on the processor or the C library, or on how C++ calls them.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "plain.c",
     "floats.c",
     "fixed_cache.c",
     "growing_cache.c",
     "concurrency.c",
+    "linear.c",
     "misuse.c",
     "stack.c",
     "versions.c",

@@ -20,7 +20,7 @@ const VALGRIND: &str =
 const INSTRUMENTED_ONLY: [&str; 5] = ["concurrency.c", "fork.c", "stream.c", "stream.cpp", "stream_ends.c"];
 
 /// A program of `tests/capi` and the flags that make variants of it.
-pub const PROGRAMS: [(&str, &str); 20] = [
+pub const PROGRAMS: [(&str, &str); 23] = [
     ("plain.c", ""),
     ("buffers.c", ""),
     ("fixed_cache.c", ""),
@@ -29,6 +29,9 @@ pub const PROGRAMS: [(&str, &str); 20] = [
     ("versions.c", ""),
     ("floats.c", ""),
     ("fork.c", ""),
+    ("linear.c", ""),
+    ("linear.cpp", ""),
+    ("linear.cpp", "-DELSA_THROW"),
     ("logs.c", ""),
     ("misuse.c", ""),
     ("stack.c", ""),
@@ -43,7 +46,7 @@ pub const PROGRAMS: [(&str, &str); 20] = [
     ("windows.cpp", ""),
 ];
 /// Programs that run through the stand-in driver, the faults of the driver, and its device.
-const ON_A_GPU: [(&str, &str, &str); 19] = [
+const ON_A_GPU: [(&str, &str, &str); 21] = [
     ("device.c", "", ""),
     ("device.c", "", "discrete"),
     ("buffers.c", "", ""),
@@ -59,6 +62,8 @@ const ON_A_GPU: [(&str, &str, &str); 19] = [
     ("plain.c", "cuLaunchKernel:1:700", ""),
     ("fork.c", "", ""),
     ("fork.c", "cuLaunchKernel:1:700", ""),
+    ("linear.c", "", ""),
+    ("linear.c", "cuLaunchKernel:1:700", ""),
     ("logs.c", "", ""),
     ("logs.c", "cuLaunchKernel:1:700", ""),
     ("windows.cpp", "", ""),

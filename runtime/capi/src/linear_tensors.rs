@@ -1,0 +1,151 @@
+//! The tensors of a frame of linear attention: from pointers to checked slices, or to addresses of a GPU.
+//!
+//! [`fields`] is the one table that pairs each [`Operand`] with its field of the ABI. [`check`] goes through it, and [`host`]
+//! and [`device`] take operands by name.
+
+use crate::fault::Fault;
+use crate::memory::{Buffer, Given};
+use crate::types::*;
+use elsa_core::linear::{Inputs, Operand, Operands, Outputs, Problem};
+use elsa_runtime::{LinearDeviceInputs, LinearDeviceOutputs};
+
+/// Each operand with the memory that its field names. Operands are checked in this order, those that are written first.
+fn fields(i: &elsa_linear_inputs, o: &elsa_linear_outputs) -> [(Operand, Given); Operand::ALL.len()] {
+    [
+        (Operand::Output, o.out.into()),
+        (Operand::PresentState, o.present_state.into()),
+        (Operand::Query, i.q.into()),
+        (Operand::Key, i.k.into()),
+        (Operand::Value, i.v.into()),
+        (Operand::Decay, i.decay.into()),
+        (Operand::Beta, i.beta.into()),
+        (Operand::PastState, i.past_state.into()),
+    ]
+}
+
+/// The checked memory of a frame.
+struct Tensors {
+    operands: Operands<Buffer>,
+    cu_seqlens: Buffer,
+}
+
+impl Tensors {
+    /// # Safety
+    /// The list is readable as long as `'a`, and nobody writes there.
+    unsafe fn cu_seqlens<'a>(&self) -> Option<&'a [i64]> {
+        // SAFETY: the clause of this function; `check` makes the list of i64.
+        self.cu_seqlens.map(|list| unsafe { list.read() })
+    }
+}
+
+/// Checks everything about the tensors that needs no access to them: addresses, sizes, overlap.
+fn check(
+    problem: &Problem,
+    inputs: &elsa_linear_inputs,
+    outputs: &elsa_linear_outputs,
+) -> Result<Tensors, Fault> {
+    let fields = fields(inputs, outputs);
+    let in_place = problem.spec().in_place;
+    let mut operands = Operands::from_fn(|_| Buffer::ABSENT);
+    for (operand, given) in fields {
+        let name = operand.argument();
+        operands[operand] = match problem.memory(operand) {
+            // Every problem has an output; a frame may leave it out.
+            Some(_) if operand == Operand::Output && !given.any() => Buffer::ABSENT,
+            Some(memory) => Buffer::new(name, given, memory.elements, memory.element_size)?,
+            // The past lies in the present, and may be named there.
+            None if operand == Operand::PastState && in_place => {
+                if given.any() && given.data != outputs.present_state.data {
+                    return Err(Fault::argument(format_args!(
+                        "{name}: address {:#x}, and the problem is in place; allowed: null with 0 bytes, or the address of \
+                         present_state",
+                        given.data as usize
+                    )));
+                }
+                Buffer::ABSENT
+            }
+            None if given.any() => {
+                return Err(Fault::argument(format_args!(
+                    "{name}: given, and the problem does not have it; allowed: null with 0 bytes"
+                )));
+            }
+            None => Buffer::ABSENT,
+        };
+    }
+    let list = Given::from(inputs.cu_seqlens);
+    let cu_seqlens = match problem.spec().packed.is_some() || list.any() {
+        true => Buffer::new("cu_seqlens", list, inputs.cu_seqlens.count, size_of::<i64>())?,
+        false => Buffer::ABSENT,
+    };
+    let order = fields.iter().map(|(operand, ..)| *operand);
+    for (n, operand) in order.clone().enumerate().filter(|(_, operand)| operand.is_written()) {
+        let later = order.clone().skip(n + 1).map(|operand| operands[operand]);
+        later.chain([cu_seqlens]).try_for_each(|other| operands[operand].apart_from(&other))?;
+    }
+    Ok(Tensors { operands, cu_seqlens })
+}
+
+/// The tensors of a frame in memory of the host.
+///
+/// # Safety
+/// As long as `'a`, every input is readable for its bytes and nobody writes there, and every output is writable and
+/// nobody else uses it.
+pub(crate) unsafe fn host<'a>(
+    problem: &Problem,
+    inputs: &elsa_linear_inputs,
+    outputs: &elsa_linear_outputs,
+) -> Result<(Inputs<'a>, Outputs<'a>), Fault> {
+    let tensors = check(problem, inputs, outputs)?;
+    let at = |operand| &tensors.operands[operand];
+    let dtype = |operand| problem.dtype_of(operand);
+    // SAFETY: the clause of this function. `check` has made the buffers for elements of the operands' types, states being
+    // of f32, and has found no output that overlaps anything.
+    let (read, written) = unsafe {
+        let read = Inputs {
+            query: at(Operand::Query).elements(dtype(Operand::Query)),
+            key: at(Operand::Key).elements(dtype(Operand::Key)),
+            value: at(Operand::Value).elements(dtype(Operand::Value)),
+            decay: at(Operand::Decay).map(|decay| decay.elements(dtype(Operand::Decay))),
+            beta: at(Operand::Beta).map(|beta| beta.elements(dtype(Operand::Beta))),
+            past_state: at(Operand::PastState).map(|past| past.read()),
+            cu_seqlens: tensors.cu_seqlens(),
+        };
+        let written = Outputs {
+            output: at(Operand::Output).map(|out| out.elements_mut(dtype(Operand::Output))),
+            present_state: at(Operand::PresentState).map(|present| present.write()),
+        };
+        (read, written)
+    };
+    read.check(problem)?;
+    written.check(problem)?;
+    Ok((read, written))
+}
+
+/// The tensors of a frame in memory of a GPU; the bounds lie in memory of the host.
+///
+/// # Safety
+/// As long as `'a`, the list is readable for its entries and nobody writes there.
+pub(crate) unsafe fn device<'a>(
+    problem: &Problem,
+    inputs: &elsa_linear_inputs,
+    outputs: &elsa_linear_outputs,
+) -> Result<(LinearDeviceInputs<'a>, LinearDeviceOutputs), Fault> {
+    let tensors = check(problem, inputs, outputs)?;
+    let required = |operand| tensors.operands[operand].data as u64;
+    let optional = |operand| tensors.operands[operand].map(|buffer| buffer.data as u64);
+    let read = LinearDeviceInputs {
+        query: required(Operand::Query),
+        key: required(Operand::Key),
+        value: required(Operand::Value),
+        decay: optional(Operand::Decay),
+        beta: optional(Operand::Beta),
+        past_state: optional(Operand::PastState),
+        // SAFETY: the clause of this function.
+        cu_seqlens: unsafe { tensors.cu_seqlens() },
+    };
+    let written = LinearDeviceOutputs {
+        output: optional(Operand::Output),
+        present_state: optional(Operand::PresentState),
+    };
+    Ok((read, written))
+}

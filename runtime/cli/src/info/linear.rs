@@ -1,0 +1,59 @@
+//! Where forms of linear attention change over.
+
+use elsa_core::linear::{Gates, Rule};
+use elsa_core::profile::{ChunksFrom, LinearCrossovers};
+use serde::Serialize;
+use std::fmt;
+
+/// The crossover of a rule: below it a plan takes the recurrence, from it on chunks.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Crossover {
+    rule: &'static str,
+    per_dim: bool,
+    /// The least head size of keys with chunks; none where the recurrence is always faster.
+    chunks_from: Option<usize>,
+    /// Tokens that pass a state together.
+    pass: usize,
+}
+
+impl Crossover {
+    /// Those of every rule.
+    #[must_use]
+    pub fn all(crossovers: &LinearCrossovers) -> Vec<Crossover> {
+        let of = |rule: Rule, gates| {
+            let ChunksFrom { head_size, pass } = crossovers.chunks(rule, gates);
+            let chunks_from = (head_size != usize::MAX).then_some(head_size);
+            Crossover { rule: rule.name(), per_dim: gates == Gates::PerDim, chunks_from, pass }
+        };
+        let gates =
+            |rule: Rule| if rule.is_gated() { &[Gates::PerHead, Gates::PerDim][..] } else { &[Gates::None] };
+        Rule::ALL.into_iter().flat_map(|rule| gates(rule).iter().map(move |gates| of(rule, *gates))).collect()
+    }
+}
+
+impl fmt::Display for Crossover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gates = if self.per_dim { " per dim" } else { "" };
+        match self.chunks_from {
+            Some(size) => write!(f, "{}{gates} {size}", self.rule),
+            None => write!(f, "{}{gates} none", self.rule),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_has_its_crossover() {
+        let mut crossovers = LinearCrossovers::MEASURED;
+        crossovers.plain = ChunksFrom { head_size: 96, pass: 16 };
+        crossovers.delta_per_dim = ChunksFrom { head_size: usize::MAX, pass: 16 };
+        let all = Crossover::all(&crossovers);
+        let shown: Vec<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!(shown.len(), 6);
+        assert_eq!([&shown[0], &shown[1], &shown[5]], ["linear 96", "gated 96", "gated-delta per dim none"]);
+        assert_eq!(all[5].chunks_from, None);
+    }
+}

@@ -1,0 +1,368 @@
+//! `elsa linear bench`: the forms beside each other.
+//!
+//! 1. Every form that the rule has is planned and bound for the same tensors; forms that the engine refuses are left out.
+//! 2. The first call of each is checked: its first head against the recurrence in f64.
+//! 3. All take turns in slices of a few milliseconds until the time is over, who begins changing from round to round. A
+//!    slice's time over its calls is a sample; the table has medians, the records quartiles too.
+
+use super::args::{FormArgs, FormFlag, HostArgs};
+use super::data::{LinearShape, Sample, Semantics};
+use super::picture::{self, Family};
+use super::truth::Truth;
+use crate::args::values::{dtype, one_of, positive, seconds};
+use crate::error::Error;
+use crate::memory::{Buffer, leaves_enough};
+use crate::progress;
+use crate::report;
+use crate::target::Target;
+use clap::Args;
+use elsa_core::drift::percentile;
+use elsa_core::dtype::DType;
+use elsa_core::linear::{Direction, Form, Outputs, Rule};
+use elsa_runtime::{Engine, LinearBound, LinearPlan, LinearWorkspace, PlanError};
+use serde::Serialize;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Tokens of the default grid.
+const LENGTHS: &str = "1,16,64,256,1024,4096";
+/// Head sizes of the default grid.
+const DIMS: &str = "64,128";
+/// The longest time that one form runs before the next takes over.
+const SLICE: Duration = Duration::from_millis(4);
+/// Relative distance from f64 beyond which an answer is no rounding of the right one: a hundred times that of the worst
+/// form, and of the rounding of the output.
+const WRONG: f64 = 1e-4;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa linear bench --rule gated --seconds 0.2
+  elsa linear bench --rule gated-delta --lengths 64,256,1024,4096 --dims 128 --picture crossovers.svg
+  elsa linear bench --rule gated --per-dim --lengths 1 --dims 64 --json
+Keys and queries are random unit vectors. Forms take turns every few milliseconds. The table has the median time of a call in
+nanoseconds per token and state; an asterisk marks the form that a plan chooses by itself, - one that the rule or the
+direction does not have. A crossover is the number of tokens from which another form is the fastest, interpolated between those that
+were measured. rel L2 is the distance of the first head from the recurrence in f64, of the worst form.
+Exit status 4: an answer is wrong.";
+
+/// `elsa linear bench`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub struct LinearBenchArgs {
+    /// The rule [default: all of them]
+    #[arg(long, value_parser = one_of(Rule::ALL.map(|rule| (rule.name(), rule))))]
+    pub rule: Option<Rule>,
+    /// Each dim of the key has a gate of its own
+    #[arg(long)]
+    pub per_dim: bool,
+    /// The order in which tokens pass
+    #[arg(long, default_value = Direction::Forward.name(),
+        value_parser = one_of(Direction::ALL.map(|direction| (direction.name(), direction))))]
+    pub direction: Direction,
+    /// Tokens
+    #[arg(long, value_name = "T[,T...]", default_value = LENGTHS, value_delimiter = ',', allow_hyphen_values = true,
+        value_parser = positive)]
+    pub lengths: Vec<usize>,
+    /// Head sizes, of keys and values alike
+    #[arg(long, value_name = "D[,D...]", default_value = DIMS, value_delimiter = ',', allow_hyphen_values = true,
+        value_parser = positive)]
+    pub dims: Vec<usize>,
+    /// Sequences
+    #[arg(long, value_name = "B", default_value = "1", allow_negative_numbers = true, value_parser = positive)]
+    pub batch: usize,
+    /// Heads, of queries, keys and values alike
+    #[arg(long, value_name = "H", default_value = "8", allow_negative_numbers = true, value_parser = positive)]
+    pub heads: usize,
+    /// Element type
+    #[arg(long, default_value = "f32", value_parser = dtype())]
+    pub dtype: DType,
+    /// The form that is measured alone [default: all of them]
+    #[arg(long, default_value = FormFlag::AUTO, value_parser = one_of(FormFlag::values()))]
+    pub form: FormFlag,
+    /// Time for each cell of the table
+    #[arg(long, value_name = "X", default_value = "0.5", allow_negative_numbers = true, value_parser = seconds)]
+    pub seconds: f64,
+    /// What computes.
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object per line, one for each form of each cell
+    #[arg(long)]
+    pub json: bool,
+    /// Write curves of time against tokens, with the crossovers
+    #[arg(long, value_name = "FILE.svg")]
+    pub picture: Option<PathBuf>,
+}
+
+/// A form of a cell, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    what: &'static str,
+    rule: &'static str,
+    per_dim: bool,
+    direction: &'static str,
+    dtype: &'static str,
+    backend: String,
+    kernel: &'static str,
+    threads: usize,
+    batch: usize,
+    heads: usize,
+    /// Tokens of a sequence.
+    pub tokens: usize,
+    dim: usize,
+    /// The form.
+    #[serde(serialize_with = "named")]
+    pub form: Form,
+    chunk: usize,
+    parts: usize,
+    /// Whether a plan chooses it by itself.
+    pub chosen: bool,
+    samples: usize,
+    p25_ms: f64,
+    /// Median time of a call.
+    pub p50_ms: f64,
+    p75_ms: f64,
+    /// Median time over batch, heads and tokens.
+    pub ns_per_token: f64,
+    workspace_bytes: usize,
+    rel_l2: f64,
+}
+
+/// Writes a form by its name.
+fn named<S: serde::Serializer>(form: &Form, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(form.name())
+}
+
+/// A planned form with its memory.
+struct Subject {
+    form: Form,
+    plan: LinearPlan,
+    workspace: LinearWorkspace,
+    output: Buffer,
+    chosen: bool,
+}
+
+/// A form that takes its turns.
+struct Contender<'a> {
+    bound: LinearBound<'a>,
+    /// Milliseconds of a call, of each slice.
+    samples: Vec<f64>,
+}
+
+impl Contender<'_> {
+    /// Runs for a slice, one call at least, and returns the milliseconds of a call.
+    fn slice(&mut self) -> Result<f64, Error> {
+        let (start, mut calls) = (Instant::now(), 0u32);
+        loop {
+            self.bound.run()?;
+            calls += 1;
+            if start.elapsed() >= SLICE {
+                return Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(calls));
+            }
+        }
+    }
+}
+
+/// Plans every form that is wanted and that the engine takes.
+fn subjects(engine: &Engine, args: &LinearBenchArgs, sample: &Sample) -> Result<Vec<Subject>, Error> {
+    let problem = &sample.problem;
+    let asked = |form| FormArgs { form, chunk: None, parts: None };
+    let auto = engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Auto)))?;
+    let chosen = auto.division_of(auto.backend());
+    let forms = match args.form {
+        FormFlag::Auto => Form::ALL.to_vec(),
+        FormFlag::Forced(form) => vec![form],
+    };
+    let mut subjects = Vec::new();
+    for form in forms {
+        let plan = match engine.linear_plan(problem, &args.host.plan_options(&asked(FormFlag::Forced(form))))
+        {
+            Ok(plan) => plan,
+            // A form that the problem does not have, or for which the budget has no room.
+            Err(PlanError::Linear(why)) if args.form == FormFlag::Auto => {
+                log::info!("form {}: {why}", form.name());
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let workspace = plan.workspace()?;
+        leaves_enough("budget", plan.workspace_bytes())?;
+        let output = Buffer::zeros("out", args.dtype, problem.spec().output.extent())?;
+        let chosen = chosen.form == form;
+        subjects.push(Subject { form, plan, workspace, output, chosen });
+    }
+    Ok(subjects)
+}
+
+/// Measures the forms of a cell.
+fn cell(
+    engine: &Engine,
+    args: &LinearBenchArgs,
+    rule: Rule,
+    dim: usize,
+    tokens: usize,
+) -> Result<Vec<Row>, Error> {
+    let LinearBenchArgs { batch, heads, per_dim, direction, .. } = *args;
+    let shape = LinearShape { batch, heads, key_heads: heads, states: heads, tokens, dim, value_dim: dim };
+    let per_dim = per_dim && rule.is_gated();
+    let semantics = Semantics { per_dim, direction, ..Semantics::of_rule(rule) };
+    let sample = Sample::new(&shape, &semantics, args.dtype)?;
+    let mut subjects = subjects(engine, args, &sample)?;
+    let head = Truth::of(&sample.problem, &sample.inputs(), 0, 0)?;
+    let view = &sample.problem.spec().output;
+    let mut contenders = Vec::new();
+    let mut errors = Vec::new();
+    for Subject { plan, workspace, output, .. } in &mut subjects {
+        let report = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?.run()?;
+        errors.push((head.distance(view, output.elements()), report.backend));
+    }
+    for Subject { plan, workspace, output, .. } in &mut subjects {
+        let bound = plan.bind(sample.inputs(), Outputs::new(output.elements_mut()), workspace)?;
+        contenders.push(Contender { bound, samples: Vec::new() });
+    }
+    let (begin, count) = (Instant::now(), contenders.len());
+    for round in 0.. {
+        for turn in 0..count {
+            let contender = &mut contenders[(turn + round) % count];
+            let time = contender.slice()?;
+            contender.samples.push(time);
+        }
+        // The first round warms caches and clocks.
+        if round > 0 && begin.elapsed().as_secs_f64() >= args.seconds {
+            break;
+        }
+    }
+    let samples: Vec<Vec<f64>> =
+        contenders.into_iter().map(|contender| contender.samples[1..].to_vec()).collect();
+    let mut rows = Vec::new();
+    for ((subject, mut samples), (rel_l2, backend)) in subjects.iter().zip(samples).zip(errors) {
+        let mut quartile = |percent| percentile(&mut samples, percent).unwrap_or(f64::NAN);
+        let [p25_ms, p50_ms, p75_ms] = [25, 50, 75].map(&mut quartile);
+        let choice = subject.plan.division_of(backend);
+        rows.push(Row {
+            what: "linear bench",
+            rule: rule.name(),
+            per_dim,
+            direction: direction.name(),
+            dtype: args.dtype.name(),
+            backend: backend.to_string(),
+            kernel: subject.plan.kernel_of(backend),
+            threads: engine.threads(),
+            batch,
+            heads,
+            tokens,
+            dim,
+            form: subject.form,
+            chunk: choice.chunk,
+            parts: choice.parts,
+            chosen: subject.chosen,
+            samples: samples.len(),
+            p25_ms,
+            p50_ms,
+            p75_ms,
+            ns_per_token: p50_ms * 1e6 / (batch * heads * tokens) as f64,
+            workspace_bytes: subject.plan.workspace_bytes(),
+            rel_l2,
+        });
+    }
+    Ok(rows)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Wrong requests, failing devices, and answers that rounding does not explain.
+pub fn bench(args: &LinearBenchArgs) -> Result<(), Error> {
+    if args.per_dim && args.rule.is_some_and(|rule| !rule.is_gated()) {
+        let rule = args.rule.map_or("", Rule::name);
+        let (found, allowed) =
+            (format!("given with --rule {rule}"), "with the rules gated and gated-delta".into());
+        return Err(Error::Argument { argument: "per-dim", found, allowed });
+    }
+    let target = args.picture.as_deref().map(|path| Target::new("picture", path)).transpose()?;
+    let engine = args.host.engine()?;
+    let mut lengths = args.lengths.clone();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let rules = args.rule.map_or_else(|| Rule::ALL.to_vec(), |rule| vec![rule]);
+    let cells = rules.len() * args.dims.len() * lengths.len();
+    let bar = progress::bar(cells as u64, cells as f64 * args.seconds);
+    let mut families = Vec::new();
+    for rule in rules {
+        for &dim in &args.dims {
+            let mut rows = Vec::new();
+            for &tokens in &lengths {
+                bar.set_message(format!("{} d {dim}, {tokens} tokens", rule.name()));
+                rows.extend(cell(&engine, args, rule, dim, tokens)?);
+                bar.inc(1);
+            }
+            let family = Family { title: title(args, rule, dim, rows.first()), rows };
+            let mut out = std::io::stdout().lock();
+            if args.json {
+                family.rows.iter().try_for_each(|row| report::json(&mut out, row))?;
+            } else {
+                bar.suspend(|| print(&mut out, &family))?;
+            }
+            families.push(family);
+        }
+    }
+    bar.finish_and_clear();
+    if let Some(target) = target {
+        target.write(picture::page(&families)?.as_bytes())?;
+    }
+    let wrong = |row: &&Row| !(row.rel_l2 <= WRONG.max(8.0 * args.dtype.unit_roundoff()));
+    match families.iter().flat_map(|family| &family.rows).find(wrong) {
+        None => Ok(()),
+        Some(Row { rule, form, dim, tokens, rel_l2, .. }) => Err(Error::Verification(format!(
+            "{rule}, form {}, d {dim}, {tokens} tokens: the first head is {rel_l2:.1e} from f64",
+            form.name()
+        ))),
+    }
+}
+
+/// What the cells of a table have in common.
+fn title(args: &LinearBenchArgs, rule: Rule, dim: usize, row: Option<&Row>) -> String {
+    let gates = match (rule.is_gated(), args.per_dim) {
+        (false, _) => "",
+        (true, false) => " per head",
+        (true, true) => " per dim",
+    };
+    let on = row.map_or_else(String::new, |row| match row.threads {
+        1 => format!(", {} with 1 thread", row.backend),
+        threads => format!(", {} with {threads} threads", row.backend),
+    });
+    let LinearBenchArgs { direction, dtype, batch, heads, .. } = args;
+    format!(
+        "{}{gates}, {}, {dtype}, batch {batch}, heads {heads}, d {dim}{on}",
+        rule.name(),
+        direction.name()
+    )
+}
+
+/// Prints the table of a rule and a head size.
+fn print(out: &mut impl Write, family: &Family) -> Result<(), Error> {
+    writeln!(out, "{}; ns per token and head", family.title)?;
+    let names: String = Form::ALL.iter().map(|form| format!("{:>13} ", form.name())).collect();
+    writeln!(out, "{:>8} {names}{:>9}", "tokens", "rel L2")?;
+    let mut lengths: Vec<usize> = family.rows.iter().map(|row| row.tokens).collect();
+    lengths.dedup();
+    for tokens in lengths {
+        let of = || family.rows.iter().filter(|row| row.tokens == tokens);
+        write!(out, "{tokens:>8} ")?;
+        for form in Form::ALL {
+            match of().find(|row| row.form == form) {
+                Some(row) => {
+                    write!(out, "{:>13.1}{}", row.ns_per_token, if row.chosen { '*' } else { ' ' })?;
+                }
+                None => write!(out, "{:>13} ", "-")?,
+            }
+        }
+        writeln!(out, "{:>9.1e}", of().map(|row| row.rel_l2).fold(0.0, elsa_core::drift::larger))?;
+    }
+    for crossover in family.crossovers() {
+        writeln!(out, "{crossover}")?;
+    }
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! From flags and files to a problem of linear attention and its inputs.
+
+use super::args::{SemanticsArgs, TensorArgs};
+use crate::args::FILE_IS;
+use crate::error::{Error, TensorError, one_line, say};
+use crate::files::Files;
+use crate::flag::flag;
+use crate::job::{Packed, layout};
+use crate::memory::zeros;
+use crate::tensor::{Accept, Source, Tensor};
+use elsa_core::argument::ArgumentError;
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::linear::{Inputs, Operand, Operands, Problem, Rule, Spec};
+use elsa_core::view::{Layout, View};
+use std::rc::Rc;
+
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// States after the last token.
+    pub present_state: bool,
+}
+
+/// What is allowed for packed tensors.
+const PACKED: Packed = Packed {
+    argument: "--cu-seqlens",
+    bnc: "2 (tokens, heads*dim), with --cu-seqlens",
+    bnhd: "3 (tokens, heads, dim), with --cu-seqlens",
+};
+
+/// Tensors read from files, and the problem that they make.
+pub struct LinearJob {
+    tensors: Operands<Option<Rc<Tensor>>>,
+    /// Elements in f32, where a file has them in a type that the problem does not take.
+    widened: Operands<Option<Vec<f32>>>,
+    cu_seqlens: Option<Tensor>,
+    /// The checked problem.
+    pub problem: Problem,
+    /// Axes of each operand that is written, as its file has them. Empty for those that are read.
+    pub shapes: Operands<Vec<usize>>,
+}
+
+impl LinearJob {
+    /// Reads the files of `args` and checks everything about them that can be checked.
+    ///
+    /// # Errors
+    /// The first thing that is not allowed.
+    pub fn load(args: &TensorArgs, semantics: &SemanticsArgs, written: Written) -> Result<LinearJob, Error> {
+        rule_takes(semantics.rule, args)?;
+        let mut loaded: Vec<(Source, Rc<Tensor>)> = Vec::new();
+        let mut files = Files::default();
+        let mut tensors = Operands::<Option<Rc<Tensor>>>::default();
+        for operand in Operand::ALL {
+            let Some(source) = args.source(operand) else { continue };
+            let argument = flag(operand.argument());
+            let tensor = match loaded.iter().find(|(other, _)| other == source) {
+                Some((_, tensor)) => Rc::clone(tensor),
+                None => {
+                    let tensor = Rc::new(Tensor::load(argument, source, Accept::Float)?);
+                    loaded.push((source.clone(), Rc::clone(&tensor)));
+                    tensor
+                }
+            };
+            files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
+            tensors[operand] = Some(tensor);
+        }
+        let cu_seqlens = bounds(args, &mut files)?;
+        let job =
+            LinearJob::of(args, semantics, written, tensors, cu_seqlens, &files).map_err(
+                |fault| match fault {
+                    Error::Problem(fault) => files.explain(fault.renamed(flag)),
+                    other => other,
+                },
+            )?;
+        for notice in loaded.iter().filter_map(|(_, tensor)| tensor.notice()) {
+            say(&one_line(&notice));
+        }
+        Ok(job)
+    }
+
+    /// The job of tensors that are loaded. `files` describes them in messages.
+    fn of(
+        args: &TensorArgs,
+        semantics: &SemanticsArgs,
+        written: Written,
+        tensors: Operands<Option<Rc<Tensor>>>,
+        cu_seqlens: Option<Tensor>,
+        files: &Files,
+    ) -> Result<LinearJob, Error> {
+        let packed = cu_seqlens.as_ref().map(|bounds| bounds.shape()[0].saturating_sub(1));
+        let required = |operand| tensors[operand].as_deref().ok_or_else(|| missing(operand));
+        let (q, k, v) = (required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?);
+        let of_packed = cu_seqlens.as_ref().map(|_| &PACKED);
+        let layout = layout(args.layout, args.heads, of_packed, [("q", q), ("k", k), ("v", v)])?;
+        let query = View::dense("q", layout, q.shape(), args.heads)?;
+        let value = View::dense("v", layout, v.shape(), args.kv_heads.or(args.heads))?;
+        // Keys have the head size of queries, which says how many heads lie in an axis of several.
+        let width = k.shape().last().copied().unwrap_or(0);
+        let key_heads = width.checked_div(query.dim()).filter(|heads| heads * query.dim() == width);
+        let key = View::dense("k", layout, k.shape(), key_heads.filter(|n| *n > 0).or(Some(value.heads())))?;
+        for (argument, given, view, of) in
+            [("heads", args.heads, &query, "q"), ("kv-heads", args.kv_heads, &value, "v")]
+        {
+            if let Some(given) = given
+                && given != view.heads()
+            {
+                return Err(Error::Argument {
+                    argument,
+                    found: given.to_string(),
+                    allowed: format!("{}, as {of} has ({})", view.heads(), files.of(of).unwrap_or_default()),
+                });
+            }
+        }
+        let heads = query.heads().max(value.heads());
+        let mut out = v.shape().to_vec();
+        let axis = match layout {
+            Layout::Bhnd => out.len().checked_sub(3),
+            Layout::Bnhd => (out.len() > 2).then(|| out.len() - 2),
+            Layout::Bnc => Some(out.len() - 1),
+        };
+        if let Some(axis) = axis {
+            let width = if layout == Layout::Bnc { value.dim() } else { 1 };
+            out[axis] = heads
+                .checked_mul(width)
+                .ok_or(ArgumentError::TooLarge { argument: "out", shape: value.shape() })?;
+        }
+        let output = View::dense("out", layout, &out, Some(heads))?;
+
+        let dtype = elements(q, Operand::Query)?.dtype();
+        let gates = Gates { layout, rank: q.shape().len(), heads: value.heads() };
+        let gate = |operand: Operand| match tensors[operand].as_deref() {
+            Some(tensor) => gates.view(operand, tensor.shape()).map(Some),
+            None => Ok(None),
+        };
+        let state = |operand: Operand, shape: &[usize]| {
+            View::dense(flag(operand.argument()), Layout::Bhnd, shape, None)
+        };
+        let mut spec = Spec::new(dtype, query, key, value, output);
+        spec.rule = semantics.rule;
+        spec.decay = gate(Operand::Decay)?;
+        spec.beta = gate(Operand::Beta)?;
+        let past = tensors[Operand::PastState].as_deref();
+        spec.past_state = past.map(|past| state(Operand::PastState, past.shape())).transpose()?;
+        let sequences = packed.unwrap_or(query.batch());
+        // As many axes as the past has, or as many as a tensor with an axis for its heads.
+        let tensor_axes = if layout == Layout::Bnc { q.shape().len() + 1 } else { q.shape().len() };
+        let axes = past.map_or(if packed.is_some() { 4 } else { tensor_axes }, |past| past.shape().len());
+        let present = [sequences, value.heads(), query.dim(), value.dim()][4 - axes.clamp(2, 4)..].to_vec();
+        if written.present_state {
+            spec.present_state = Some(state(Operand::PresentState, &present)?);
+        }
+        spec.scale = semantics.scale;
+        spec.normalize = semantics.normalize;
+        spec.direction = semantics.direction();
+        spec.packed = packed;
+
+        // Decay and beta have one type: f32, or that of the others.
+        let of = |operand| tensors[operand].as_deref().and_then(Tensor::elements).map(|x| x.dtype());
+        let narrow =
+            [Operand::Decay, Operand::Beta].into_iter().all(|o| of(o).is_none_or(|found| found == dtype));
+        spec.gate_dtype = if narrow { dtype } else { DType::F32 };
+        let problem = spec.check()?;
+        let mut widened = Operands::<Option<Vec<f32>>>::default();
+        for operand in [Operand::Decay, Operand::Beta, Operand::PastState] {
+            if let Some(tensor) = tensors[operand].as_deref()
+                && of(operand) != Some(problem.dtype_of(operand))
+                && problem.dtype_of(operand) == DType::F32
+            {
+                let from = elements(tensor, operand)?;
+                let mut to = zeros::<f32>(flag(operand.argument()), from.len())?;
+                to.iter_mut().enumerate().for_each(|(i, x)| *x = from.get(i));
+                widened[operand] = Some(to);
+            }
+        }
+        let mut shapes = Operands::<Vec<usize>>::default();
+        shapes[Operand::Output] = out;
+        shapes[Operand::PresentState] = present;
+        let job = LinearJob { tensors, widened, cu_seqlens, problem, shapes };
+        job.inputs()?.check(&job.problem)?;
+        Ok(job)
+    }
+
+    /// The data of the problem.
+    ///
+    /// # Errors
+    /// A tensor without floating-point elements, which [`LinearJob::load`] rules out.
+    pub fn inputs(&self) -> Result<Inputs<'_>, Error> {
+        let found = |operand| match &self.widened[operand] {
+            Some(widened) => Some(Elements::F32(widened)),
+            None => self.tensors[operand].as_deref().and_then(Tensor::elements),
+        };
+        let required = |operand| found(operand).ok_or_else(|| not_float(operand));
+        let past_state = match found(Operand::PastState) {
+            Some(Elements::F32(state)) => Some(state),
+            _ => None,
+        };
+        Ok(Inputs {
+            decay: found(Operand::Decay),
+            beta: found(Operand::Beta),
+            past_state,
+            cu_seqlens: self.cu_seqlens.as_ref().and_then(Tensor::lengths),
+            ..Inputs::new(required(Operand::Query)?, required(Operand::Key)?, required(Operand::Value)?)
+        })
+    }
+
+    /// Requires that no file has changed since it was read. An answer is then that of the files as they are.
+    ///
+    /// # Errors
+    /// The first file that has.
+    pub fn unchanged(&self) -> Result<(), Error> {
+        let tensors = self.tensors.iter().filter_map(|(_, tensor)| tensor.as_deref());
+        tensors.chain(&self.cu_seqlens).try_for_each(Tensor::unchanged)
+    }
+}
+
+/// Requires decay and beta where the rule has them, and none where it does not.
+fn rule_takes(rule: Rule, args: &TensorArgs) -> Result<(), Error> {
+    let with = |of: fn(Rule) -> bool| {
+        let names: Vec<&str> = Rule::ALL.into_iter().filter(|rule| of(*rule)).map(Rule::name).collect();
+        names.join(" and ")
+    };
+    let gates: [(&'static str, bool, fn(Rule) -> bool); 2] =
+        [("decay", args.decay.is_some(), Rule::is_gated), ("beta", args.beta.is_some(), Rule::is_delta)];
+    for (argument, given, of) in gates {
+        let (found, allowed) = match (given, of(rule)) {
+            (false, true) => (format!("missing, and --rule is {rule}", rule = rule.name()), FILE_IS.into()),
+            (true, false) => {
+                (format!("given with --rule {}", rule.name()), format!("with the rules {}", with(of)))
+            }
+            _ => continue,
+        };
+        return Err(Error::Argument { argument, found, allowed });
+    }
+    Ok(())
+}
+
+/// The bounds of packed sequences, a tensor with one axis.
+fn bounds(args: &TensorArgs, files: &mut Files) -> Result<Option<Tensor>, Error> {
+    let Some(source) = &args.cu_seqlens else { return Ok(None) };
+    let argument = "cu-seqlens";
+    let tensor = Tensor::load(argument, source, Accept::Lengths)?;
+    files.add(argument, &source.to_string(), tensor.dtype().name(), tensor.shape());
+    if tensor.shape().len() != 1 {
+        let fault = TensorError::Rank { shape: tensor.shape().to_vec(), allowed: "1" };
+        return Err(Error::Tensor { argument, path: source.path.clone(), source: fault });
+    }
+    Ok(Some(tensor))
+}
+
+/// How the axes of decay and beta lie beside those of the other tensors.
+struct Gates {
+    layout: Layout,
+    /// Axes of the queries.
+    rank: usize,
+    /// Heads of the values.
+    heads: usize,
+}
+
+impl Gates {
+    /// The view of decay or beta with the axes `shape`: those of the layout, of which the last may be missing where it would
+    /// be one.
+    fn view(&self, operand: Operand, shape: &[usize]) -> Result<View, ArgumentError> {
+        let argument = operand.argument();
+        let ranks = |allowed| ArgumentError::Rank { argument, found: shape.len(), allowed };
+        if self.layout != Layout::Bnc {
+            return match self.rank.checked_sub(shape.len()) {
+                Some(0) => View::dense(argument, self.layout, shape, None),
+                Some(1) => View::dense(argument, self.layout, &[shape, &[1]].concat(), None),
+                _ => Err(ranks("that of q, or one less")),
+            };
+        }
+        match shape.len().checked_sub(self.rank) {
+            Some(0) => {
+                let shared = operand == Operand::Beta && shape.last() == Some(&1);
+                View::dense(argument, Layout::Bnc, shape, Some(if shared { 1 } else { self.heads }))
+            }
+            Some(1) => View::dense(argument, Layout::Bnhd, shape, None),
+            _ => Err(ranks("that of q, or one more for layout bnc")),
+        }
+    }
+}
+
+fn elements(tensor: &Tensor, operand: Operand) -> Result<Elements<'_>, Error> {
+    tensor.elements().ok_or_else(|| not_float(operand))
+}
+
+fn missing(operand: Operand) -> Error {
+    Error::Argument { argument: flag(operand.argument()), found: "missing".into(), allowed: FILE_IS.into() }
+}
+
+fn not_float(operand: Operand) -> Error {
+    Error::Problem(ArgumentError::Needs {
+        argument: flag(operand.argument()),
+        other: "floating-point elements",
+    })
+}

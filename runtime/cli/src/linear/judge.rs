@@ -1,0 +1,268 @@
+//! Answers against the recurrence in f64 and the bound of what was executed, on all cores.
+
+use super::truth::Truth;
+use crate::error::Error;
+use crate::machine;
+use elsa_core::dtype::Elements;
+use elsa_core::linear::bound::Executed;
+use elsa_core::linear::{Inputs, Problem};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An answer, and what computed it.
+#[derive(Clone, Copy)]
+pub struct Answer<'a> {
+    /// What the bound knows of the run, for each sequence.
+    pub executed: &'a [Executed],
+    /// The output.
+    pub output: Elements<'a>,
+    /// The last states, where the problem has them.
+    pub present: Option<&'a [f32]>,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// No error exceeds its bound.
+    #[serde(rename = "PASS")]
+    Pass,
+    /// An error exceeds its bound.
+    #[serde(rename = "FAIL")]
+    Fail,
+    /// A bound is infinite, or a right answer is not finite as far as f64 tells.
+    #[serde(rename = "NO CLAIM")]
+    NoClaim,
+}
+
+impl Verdict {
+    /// As it is printed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Pass => "PASS",
+            Verdict::Fail => "FAIL",
+            Verdict::NoClaim => "NO CLAIM",
+        }
+    }
+}
+
+/// The element that takes the largest part of its bound.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Worst {
+    /// `out` or `present_state`.
+    pub tensor: &'static str,
+    /// Sequence, head, token and column; of a state sequence, state, row and column.
+    pub place: [usize; 4],
+    /// What was found.
+    pub found: f64,
+    /// What is right.
+    pub truth: f64,
+    /// The bound of the distance.
+    pub bound: f64,
+}
+
+/// What is known of an answer.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Judged {
+    /// Elements that were compared, those of states included.
+    pub elements: u64,
+    /// Elements whose error exceeds its bound.
+    pub beyond: u64,
+    /// Elements whose bound is infinite.
+    pub unclaimed: u64,
+    /// Elements that are not finite, as the right ones are.
+    pub not_finite: u64,
+    /// The largest error of an element.
+    pub max_abs: f64,
+    /// `‖dY‖ / ‖Y‖` over the output.
+    pub rel_l2: f64,
+    /// The largest part of its bound that an error takes.
+    pub used: f64,
+    /// By how much the tokens magnify an error, at most.
+    pub gain: f64,
+    /// Where that part is the largest.
+    pub worst: Option<Worst>,
+    #[serde(skip)]
+    squares: [f64; 2],
+}
+
+impl Judged {
+    /// What it comes to.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match (self.beyond, self.unclaimed) {
+            (0, 0) => Verdict::Pass,
+            (0, _) => Verdict::NoClaim,
+            _ => Verdict::Fail,
+        }
+    }
+
+    /// Compares an element.
+    fn element(&mut self, worst: Worst) {
+        let Worst { found, truth, bound, tensor, .. } = worst;
+        self.elements += 1;
+        if !truth.is_finite() {
+            // An infinity of f64 may be a NaN of f32, which has met another; a number is neither.
+            self.not_finite += 1;
+            self.beyond += u64::from(found.is_finite());
+            return;
+        }
+        let error = (found - truth).abs();
+        if bound == f64::INFINITY {
+            self.unclaimed += 1;
+        } else if !(error <= bound) {
+            self.beyond += 1;
+        }
+        let used = if error == 0.0 { 0.0 } else { error / bound };
+        if self.worst.is_none() || !(used <= self.used) {
+            (self.used, self.worst) = (used, Some(worst));
+        }
+        if !(error <= self.max_abs) {
+            self.max_abs = error;
+        }
+        if tensor == "out" {
+            self.squares[0] += error * error;
+            self.squares[1] += truth * truth;
+        }
+    }
+
+    /// Compares what one state of a sequence gave.
+    fn of(problem: &Problem, answer: &Answer<'_>, truth: &Truth) -> Judged {
+        let mut judged = Judged { gain: truth.gain, ..Judged::default() };
+        let output = &problem.spec().output;
+        for row in truth.rows(output) {
+            let [sequence, head, token] = row.place;
+            for (column, (truth, bound)) in row.truth.iter().zip(row.error).enumerate() {
+                let found = f64::from(answer.output.get(row.at + column));
+                let place = [sequence, head, token, column];
+                judged.element(Worst { tensor: "out", place, found, truth: *truth, bound: *bound });
+            }
+        }
+        if let (Some(present), Some(view)) = (answer.present, &problem.spec().present_state) {
+            for row in truth.state_rows(view) {
+                let [sequence, state, dim] = row.place;
+                for (column, (truth, bound)) in row.truth.iter().zip(row.error).enumerate() {
+                    let found = f64::from(present[row.at + column]);
+                    let place = [sequence, state, dim, column];
+                    judged.element(Worst {
+                        tensor: "present_state",
+                        place,
+                        found,
+                        truth: *truth,
+                        bound: *bound,
+                    });
+                }
+            }
+        }
+        judged
+    }
+
+    /// Adds what another state gave.
+    fn add(&mut self, other: Judged) {
+        self.elements += other.elements;
+        self.beyond += other.beyond;
+        self.unclaimed += other.unclaimed;
+        self.not_finite += other.not_finite;
+        if !(other.max_abs <= self.max_abs) {
+            self.max_abs = other.max_abs;
+        }
+        if self.worst.is_none() || !(other.used <= self.used) {
+            (self.used, self.worst) = (other.used, other.worst);
+        }
+        if !(other.gain <= self.gain) {
+            self.gain = other.gain;
+        }
+        self.squares[0] += other.squares[0];
+        self.squares[1] += other.squares[1];
+    }
+}
+
+/// Judges answers to a problem whose inputs have passed their check. `bar` counts the states of every answer.
+///
+/// # Errors
+/// Memory that the system refuses.
+pub fn judge(
+    problem: &Problem,
+    inputs: &Inputs<'_>,
+    answers: &[Answer<'_>],
+    bar: &ProgressBar,
+) -> Result<Vec<Judged>, Error> {
+    let (sequences, states) = (problem.sequences(), problem.state_heads());
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Judged)>, Error> {
+        let mut found = Vec::new();
+        loop {
+            let task = next.fetch_add(1, Ordering::Relaxed);
+            let (of, state) = (task / (sequences * states), task % (sequences * states));
+            let Some(answer) = answers.get(of) else { return Ok(found) };
+            let (sequence, state) = (state / states, state % states);
+            let executed = &answer.executed[sequence];
+            let truth = Truth::bounded(problem, inputs, executed, sequence, state)?;
+            found.push((task, Judged::of(problem, answer, &truth)));
+            bar.inc(1);
+        }
+    };
+    let all = std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..machine::cores()).map(|_| scope.spawn(work)).collect();
+        let mut all = vec![work()];
+        for worker in workers {
+            match worker.join() {
+                Ok(found) => all.push(found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    let mut found = Vec::new();
+    for part in all {
+        found.extend(part?);
+    }
+    // Sums in the order of the states, whoever took them.
+    found.sort_unstable_by_key(|(task, _)| *task);
+    let mut judged = vec![Judged::default(); answers.len()];
+    for (task, of) in found {
+        judged[task / (sequences * states)].add(of);
+    }
+    for judged in &mut judged {
+        let [error, norm] = judged.squares;
+        judged.rel_l2 = if error == 0.0 { 0.0 } else { (error / norm).sqrt() };
+    }
+    Ok(judged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(found: f64, truth: f64, bound: f64) -> Judged {
+        let mut judged = Judged::default();
+        judged.element(Worst { tensor: "out", place: [0; 4], found, truth, bound });
+        judged
+    }
+
+    #[test]
+    fn an_element_beyond_its_bound_fails_and_an_infinite_bound_claims_nothing() {
+        let (nan, infinite) = (f64::NAN, f64::INFINITY);
+        for (found, truth, bound, verdict) in [
+            (1.0, 1.0, 0.0, Verdict::Pass),
+            (1.1, 1.0, 0.2, Verdict::Pass),
+            (1.3, 1.0, 0.2, Verdict::Fail),
+            (nan, 1.0, 0.2, Verdict::Fail),
+            (1.0, 1.1, nan, Verdict::Fail),
+            (infinite, 1.0, 0.2, Verdict::Fail),
+            (1.0, 2.0, infinite, Verdict::NoClaim),
+            (nan, nan, nan, Verdict::Pass),
+            (nan, infinite, nan, Verdict::Pass),
+            (1.0, nan, nan, Verdict::Fail),
+        ] {
+            assert_eq!(element(found, truth, bound).verdict(), verdict, "{found} {truth} {bound}");
+        }
+        let mut sum = element(1.1, 1.0, 0.2);
+        sum.add(element(1.3, 1.0, 0.2));
+        sum.add(element(1.0, 1.0, 0.2));
+        assert_eq!((sum.elements, sum.beyond, sum.verdict()), (3, 1, Verdict::Fail));
+        assert!((sum.used - 1.5).abs() < 1e-9 && (sum.max_abs - 0.3).abs() < 1e-9);
+        assert!(sum.worst.is_some_and(|worst| worst.found == 1.3));
+    }
+}

@@ -1,0 +1,73 @@
+//! `elsa linear`: linear attention over tensors in files: run, verified, measured.
+//!
+//! | command | module |
+//! |---|---|
+//! | `elsa linear run` | [`run`]: output and states, to files |
+//! | `elsa linear verify` | [`verify`]: every form against the recurrence in f64 |
+//! | `elsa linear bench` | [`bench`]: the forms beside each other |
+//! | `elsa linear recurrence`, `selective`, `conv` | [`series`]: the operators that treat every channel by itself |
+
+mod args;
+mod bench;
+mod data;
+mod job;
+mod judge;
+mod picture;
+mod run;
+mod series;
+mod truth;
+mod verify;
+
+use crate::error::Error;
+pub use bench::LinearBenchArgs;
+use clap::{Args, Subcommand};
+pub use run::LinearRunArgs;
+use series::SeriesCommand;
+pub use verify::LinearVerifyArgs;
+
+/// The text below the commands.
+const HELP: &str = "\
+Each head of values has a state S, f32 [d_k, d_v]. A token updates it with its key k, value v, gate a = exp(decay) and
+rate beta, and then reads it with its query q:
+  linear        S <- S + k v'
+  gated         S <- a S + k v'                      a scales rows of S
+  delta         S <- S + beta k (v - S'k)'
+  gated-delta   S <- a S, then as delta
+  output        scale S'q
+The rules are those of LinearAttention in ONNX opset 27. All forms are exact algebra, and differ in rounding and speed alone.";
+
+/// `elsa linear`.
+#[derive(Args, Debug)]
+#[command(arg_required_else_help = true, subcommand_required = true, after_help = HELP)]
+pub struct LinearArgs {
+    /// The command.
+    #[command(subcommand)]
+    pub command: LinearCommand,
+}
+
+/// The commands of `elsa linear`.
+#[derive(Subcommand, Debug)]
+pub enum LinearCommand {
+    /// Linear attention over tensors in files, to files
+    Run(Box<LinearRunArgs>),
+    /// Compare every form with the recurrence in f64: PASS, FAIL or NO CLAIM
+    Verify(Box<LinearVerifyArgs>),
+    /// Measure the forms beside each other; every answer is checked
+    Bench(Box<LinearBenchArgs>),
+    /// The operators that treat every channel by itself.
+    #[command(flatten)]
+    Series(SeriesCommand),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Those of the command.
+pub fn linear(args: &LinearArgs) -> Result<(), Error> {
+    match &args.command {
+        LinearCommand::Run(args) => run::run(args),
+        LinearCommand::Verify(args) => verify::verify(args),
+        LinearCommand::Bench(args) => bench::bench(args),
+        LinearCommand::Series(command) => command.run(),
+    }
+}

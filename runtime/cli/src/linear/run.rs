@@ -1,0 +1,203 @@
+//! `elsa linear run`: linear attention over tensors in files, to files.
+// Doc comments of flags are their help texts, where brackets hold shapes.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use super::args::{FormArgs, HostArgs, SemanticsArgs, TensorArgs};
+use super::job::{LinearJob, Written};
+use crate::args::FILE;
+use crate::error::{Error, one_line, say};
+use crate::flag::flag;
+use crate::memory::{Buffer, leaves_enough, zeros};
+use crate::progress;
+use crate::report;
+use crate::tensor::Source;
+use crate::tensor::output::{Content, Output, Writer};
+use clap::{Arg, Args};
+use elsa_core::linear::{Operand, Outputs, Problem};
+use serde::Serialize;
+use std::time::Instant;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa linear run --rule linear --q q.npy --k k.npy --v v.npy --out y.npy
+  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --out y.npy --present-state s.npy
+  elsa linear run --rule gated-delta --q q.npy --k k.npy --v v.npy --decay g.npy --beta b.npy --normalize --out y.npy
+  elsa linear run --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --past-state s.npy --present-state s.npy --out y.npy
+Tensors of the first: numpy.save('q.npy', q) of a float32 array of [batch, heads, tokens, dim], and k and v alike; decay and
+beta are [batch, heads, tokens]. With --layout bnhd they are [batch, tokens, heads, dim] and [batch, tokens, heads].
+Heads of k divide those of v, each of which has a state; heads of q divide them, or are a multiple. The output has as many
+heads as the larger of q and v.
+A decode step is a call with one token whose present state is the past of the next one; both may be the same file.
+Files are those of elsa run. States are f32 whatever the type of q; f16 and bf16 states are widened.
+Exit status: 0 done; 2 the request was wrong, and nothing was written; 3 the device or the system failed. Outputs appear
+when all of them are complete.";
+
+/// A flag without which the command cannot run.
+fn required(flag: Arg) -> Arg {
+    flag.required(true)
+}
+
+/// `elsa linear run`.
+#[derive(Args, Debug)]
+#[command(override_usage = "elsa linear run --rule <RULE> --q <FILE> --k <FILE> --v <FILE> --out <FILE> [OPTIONS]",
+    after_help = HELP, mut_arg("q", required), mut_arg("k", required), mut_arg("v", required))]
+pub struct LinearRunArgs {
+    /// What is computed.
+    #[command(flatten)]
+    pub semantics: SemanticsArgs,
+    /// Of what.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Output, of the inputs' type and layout (bf16 goes to .npy as f32)
+    #[arg(long, value_name = FILE, required_unless_present = "present_state")]
+    pub out: Option<Source>,
+    /// Write the states after the last token, f32 [sequences, heads of v, dim of k, dim of v]; --past-state may be the same file
+    #[arg(long, value_name = FILE)]
+    pub present_state: Option<Source>,
+    /// The order of operations.
+    #[command(flatten)]
+    pub form: FormArgs,
+    /// What computes.
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print a machine-readable report
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The object that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    what: &'static str,
+    rule: &'static str,
+    direction: &'static str,
+    form: &'static str,
+    chunk: usize,
+    parts: usize,
+    backend: String,
+    kernel: &'static str,
+    threads: usize,
+    dtype: &'static str,
+    shape: Sizes,
+    workspace_bytes: usize,
+    /// Why the CPU computed in place of the requested GPU.
+    fallback: Option<String>,
+    ms: f64,
+}
+
+/// The sizes of a problem.
+#[derive(Debug, Serialize)]
+pub struct Sizes {
+    batch: usize,
+    heads: usize,
+    key_heads: usize,
+    states: usize,
+    tokens: usize,
+    dim: usize,
+    value_dim: usize,
+}
+
+impl Sizes {
+    /// The sizes of `problem`.
+    #[must_use]
+    pub fn of(problem: &Problem) -> Sizes {
+        Sizes {
+            batch: problem.sequences(),
+            heads: problem.heads(),
+            key_heads: problem.spec().key.heads(),
+            states: problem.state_heads(),
+            tokens: problem.tokens(),
+            dim: problem.key_dim(),
+            value_dim: problem.value_dim(),
+        }
+    }
+}
+
+/// Multiplications and additions of the recurrence of `problem`, for a progress that need not be exact.
+#[must_use]
+pub fn operations(problem: &Problem) -> f64 {
+    let tokens = problem.tokens() as f64 * problem.spec().query.batch() as f64;
+    let state = problem.key_dim() as f64 * problem.value_dim() as f64;
+    6.0 * tokens * state * problem.output_heads() as f64
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps the outputs from being complete. No file has changed then.
+pub fn run(args: &LinearRunArgs) -> Result<(), Error> {
+    let written = Written { present_state: args.present_state.is_some() };
+    let job = LinearJob::load(&args.tensors, &args.semantics, written)?;
+    let problem = job.problem;
+    let engine = args.host.engine()?;
+    let plan = engine.linear_plan(&problem, &args.host.plan_options(&args.form))?;
+    let mut writer = Writer::default();
+    for (operand, source) in [(Operand::Output, &args.out), (Operand::PresentState, &args.present_state)] {
+        if let Some(source) = source {
+            writer.add(flag(operand.argument()), source)?;
+        }
+    }
+
+    let dtype = problem.spec().dtype;
+    let count = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
+    let out = args.out.as_ref().map(|_| Buffer::zeros("out", dtype, count(Operand::Output)));
+    let mut out = out.transpose()?;
+    let state =
+        args.present_state.as_ref().map(|_| zeros::<f32>("present-state", count(Operand::PresentState)));
+    let mut state = state.transpose()?;
+    let mut workspace = plan.workspace()?;
+    leaves_enough("budget", plan.workspace_bytes())?;
+    let outputs =
+        Outputs { output: out.as_mut().map(Buffer::elements_mut), present_state: state.as_deref_mut() };
+    let mut bound = plan.bind(job.inputs()?, outputs, &mut workspace)?;
+    // A small board does ten billion operations a second.
+    let spinner = progress::spinner(operations(&problem) / 1e10);
+    let start = Instant::now();
+    let done = bound.run();
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    spinner.finish_and_clear();
+    let done = done?;
+
+    let file = |operand, data| Output::Tensor(Content { shape: job.shapes[operand].clone(), data });
+    let mut contents = Vec::new();
+    contents.extend(out.map(|data| file(Operand::Output, data)));
+    contents.extend(state.map(|data| file(Operand::PresentState, Buffer::F32(data))));
+    job.unchanged()?;
+    writer.commit(&contents)?;
+
+    let choice = plan.division_of(done.backend);
+    let kernel = plan.kernel_of(done.backend);
+    if args.json {
+        let report = Report {
+            what: "linear",
+            rule: problem.rule().name(),
+            direction: problem.spec().direction.name(),
+            form: choice.form.name(),
+            chunk: choice.chunk,
+            parts: choice.parts,
+            backend: done.backend.to_string(),
+            kernel,
+            threads: engine.threads(),
+            dtype: dtype.name(),
+            shape: Sizes::of(&problem),
+            workspace_bytes: plan.workspace_bytes(),
+            fallback: done.fallback.map(|reason| reason.to_string()),
+            ms,
+        };
+        report::json(&mut std::io::stdout().lock(), &report)?;
+    } else {
+        let files = [&args.out, &args.present_state].map(|source| source.as_ref().map(ToString::to_string));
+        let files: Vec<String> = files.into_iter().flatten().collect();
+        say(&format!(
+            "wrote {} in {ms:.3} ms ({}, form {}, {}, {kernel}, {} threads, {} bytes of workspace)",
+            one_line(&files.join(" and ")),
+            problem.rule().name(),
+            choice.form.name(),
+            done.backend,
+            engine.threads(),
+            plan.workspace_bytes()
+        ));
+    }
+    Ok(())
+}

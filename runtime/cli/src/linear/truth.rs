@@ -1,0 +1,138 @@
+//! The recurrence in f64, one state of a sequence at a time.
+
+use crate::error::Error;
+use crate::memory::reserved;
+use elsa_core::dtype::Elements;
+use elsa_core::linear::bound::{self, Executed, Judgement};
+use elsa_core::linear::{Inputs, Problem, reference};
+use elsa_core::view::View;
+
+/// What one state of a sequence gives, in f64.
+pub struct Truth {
+    sequence: usize,
+    batch: usize,
+    state: usize,
+    start: usize,
+    tokens: usize,
+    /// The first of the output heads that read the state.
+    first: usize,
+    columns: usize,
+    /// Answers, `[readers, tokens, d_v]`.
+    pub output: Vec<f64>,
+    /// The last state, `[d_k, d_v]`.
+    pub present: Vec<f64>,
+    /// What a run may be off, element by element; empty where nobody asked.
+    errors: [Vec<f64>; 2],
+    /// By how much the tokens magnify an error; NaN where nobody asked.
+    pub gain: f64,
+}
+
+impl Truth {
+    /// Room for state `state` of sequence `sequence`, and for its errors.
+    fn room(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
+        let of = problem.sequence(inputs.cu_seqlens, sequence);
+        let (first, readers) = problem.readers(state);
+        let columns = problem.value_dim();
+        Ok(Truth {
+            sequence,
+            batch: of.batch,
+            state,
+            start: of.start,
+            tokens: of.tokens,
+            first,
+            columns,
+            output: room(readers * of.tokens * columns)?,
+            present: room(problem.key_dim() * columns)?,
+            errors: [Vec::new(), Vec::new()],
+            gain: f64::NAN,
+        })
+    }
+
+    /// Computes state `state` of sequence `sequence`. The inputs have passed their check.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn of(problem: &Problem, inputs: &Inputs<'_>, sequence: usize, state: usize) -> Result<Truth, Error> {
+        let mut truth = Truth::room(problem, inputs, sequence, state)?;
+        let mut scratch = room(reference::scratch_len(problem))?;
+        let (output, present) = (&mut truth.output, &mut truth.present);
+        reference::head(problem, inputs, sequence, state, output, present, &mut scratch);
+        Ok(truth)
+    }
+
+    /// As [`Truth::of`], with what a run that executed `executed` may be off.
+    ///
+    /// # Errors
+    /// Memory that the system refuses.
+    pub fn bounded(
+        problem: &Problem,
+        inputs: &Inputs<'_>,
+        executed: &Executed,
+        sequence: usize,
+        state: usize,
+    ) -> Result<Truth, Error> {
+        let mut truth = Truth::room(problem, inputs, sequence, state)?;
+        truth.errors = [room(truth.output.len())?, room(truth.present.len())?];
+        let mut scratch = room(bound::scratch_len(problem, executed).unwrap_or(usize::MAX))?;
+        let [output_error, present_error] = &mut truth.errors;
+        let (output, present) = (&mut truth.output, &mut truth.present);
+        let mut to = Judgement { output, output_error, present, present_error };
+        truth.gain = bound::head(problem, inputs, executed, sequence, state, &mut to, &mut scratch).gain;
+        Ok(truth)
+    }
+
+    /// The rows of the output with the view `view`.
+    pub fn rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
+        let columns = self.columns.max(1);
+        let rows = self.output.chunks_exact(columns).enumerate();
+        rows.map(move |(row, truth)| {
+            let (head, token) = (self.first + row / self.tokens, row % self.tokens);
+            let at = view.row(self.batch, head, self.start + token);
+            let error = self.errors[0].get(row * columns..).unwrap_or_default();
+            Row { place: [self.sequence, head, token], at, truth, error }
+        })
+    }
+
+    /// The rows of the last state with the view `view`.
+    pub fn state_rows<'a>(&'a self, view: &'a View) -> impl Iterator<Item = Row<'a>> {
+        let columns = self.columns.max(1);
+        let rows = self.present.chunks_exact(columns).enumerate();
+        rows.map(move |(row, truth)| {
+            let at = view.row(self.sequence, self.state, row);
+            let error = self.errors[1].get(row * columns..).unwrap_or_default();
+            Row { place: [self.sequence, self.state, row], at, truth, error }
+        })
+    }
+
+    /// `‖found − truth‖ / ‖truth‖` of the output `found` with the view `view`. Zero where both are zero.
+    #[must_use]
+    pub fn distance(&self, view: &View, found: Elements<'_>) -> f64 {
+        let (mut error, mut norm) = (0.0, 0.0);
+        for row in self.rows(view) {
+            for (c, truth) in row.truth.iter().enumerate() {
+                error += (f64::from(found.get(row.at + c)) - truth).powi(2);
+                norm += truth * truth;
+            }
+        }
+        if error == 0.0 { 0.0 } else { (error / norm).sqrt() }
+    }
+}
+
+/// A row of the output, or of the last state.
+pub struct Row<'a> {
+    /// Sequence, head and token; of a state sequence, state and dim of the key.
+    pub place: [usize; 3],
+    /// The index of its first element in the tensor.
+    pub at: usize,
+    /// The exact elements.
+    pub truth: &'a [f64],
+    /// Their bounds, and those of later rows; empty where nobody asked.
+    pub error: &'a [f64],
+}
+
+/// Zeros of the recurrence.
+fn room(count: usize) -> Result<Vec<f64>, Error> {
+    let mut data = reserved(count).map_err(|bytes| Error::Memory { argument: "f64 recurrence", bytes })?;
+    data.resize(count, 0.0);
+    Ok(data)
+}

@@ -1,0 +1,315 @@
+//! `elsa linear verify`: every form against the recurrence in f64, within the bound of what it executes.
+
+use super::args::{FormArgs, FormFlag, HostArgs, SemanticsArgs, TensorArgs};
+use super::data::{self, LinearShape, Sample, Semantics};
+use super::job::{LinearJob, Written};
+use super::judge::{Answer, Judged, Verdict, judge};
+use crate::args::FILE;
+use crate::args::values::dtype;
+use crate::error::{Error, say};
+use crate::memory::{Buffer, leaves_enough, zeros};
+use crate::progress;
+use crate::report;
+use crate::tensor::{Accept, Source, Tensor};
+use clap::Args;
+use elsa_core::dtype::{DType, Elements};
+use elsa_core::linear::bound::Executed;
+use elsa_core::linear::{Direction, Form, Inputs, Operand, Outputs, Problem};
+use elsa_runtime::{Engine, PlanError};
+use serde::Serialize;
+use std::io::Write;
+
+/// The text below the flags.
+const HELP: &str = "\
+Examples:
+  elsa linear verify --rule gated-delta --shape 1,2,4096,64
+  elsa linear verify --rule delta --shape 1,1,65536,32 --form chunk
+  elsa linear verify --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --reverse
+  elsa linear verify --rule gated --q q.npy --k k.npy --v v.npy --decay g.npy --y torch.npy
+Output and last states are compared with the recurrence in f64, element by element, against the bound of what the form
+executes: that of the recurrence of absolute values, or of norms for the delta rules, times roundings. Used is the largest part
+of its bound that an error takes. Gain is by how much the tokens magnify an error: at most 1 where gates and beta |k|^2 <= 2
+contract; beyond, answers may grow, and so does the bound. --y judges the file by the bound of the form recurrent, or of --form.
+With --shape keys and queries are random unit vectors, gates lie around 0.88 and rates around 0.5.
+Exit status: 0 PASS; 2 the request was wrong; 3 the device or the system failed; 4 FAIL: an error exceeds its bound; 6 NO CLAIM:
+a bound is infinite.";
+
+/// `elsa linear verify`.
+#[derive(Args, Debug)]
+#[command(override_usage = "elsa linear verify --rule <RULE> --q <FILE> --k <FILE> --v <FILE> [OPTIONS]\n       \
+    elsa linear verify --rule <RULE> --shape <SHAPE> [OPTIONS]", after_help = HELP)]
+pub struct LinearVerifyArgs {
+    /// What is computed.
+    #[command(flatten)]
+    pub semantics: SemanticsArgs,
+    /// Of what.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Random tensors in place of files: batch, heads, tokens and head sizes; heads of v and of k where they are not as many
+    #[arg(long, value_name = data::VALUE, allow_hyphen_values = true,
+        conflicts_with_all = ["q", "k", "v", "decay", "beta", "past_state", "cu_seqlens", "layout", "heads", "kv_heads", "y"])]
+    pub shape: Option<LinearShape>,
+    /// With --shape: each dim of the key has a gate of its own
+    #[arg(long, requires = "shape")]
+    pub per_dim: bool,
+    /// With --shape: element type [default: f32]
+    #[arg(long, value_parser = dtype(), requires = "shape")]
+    pub dtype: Option<DType>,
+    /// Judge this output, in the shape and type of elsa linear run or f32, instead of running
+    #[arg(long, value_name = FILE)]
+    pub y: Option<Source>,
+    /// The order of operations; with auto every form that the problem has
+    #[command(flatten)]
+    pub form: FormArgs,
+    /// What computes.
+    #[command(flatten)]
+    pub host: HostArgs,
+    /// Print one JSON object for each form, and a summary
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A form, as `--json` prints it.
+#[derive(Debug, Serialize)]
+struct Case {
+    what: &'static str,
+    rule: &'static str,
+    direction: &'static str,
+    form: &'static str,
+    chunk: usize,
+    backend: String,
+    kernel: &'static str,
+    threads: usize,
+    verdict: Verdict,
+    #[serde(flatten)]
+    judged: Judged,
+}
+
+/// What all forms come to.
+#[derive(Debug, Serialize)]
+struct Summary {
+    what: &'static str,
+    verdict: Verdict,
+    forms: usize,
+    failed: usize,
+}
+
+/// The tensors, from files or random ones.
+enum Given {
+    Files(LinearJob),
+    Random(Sample),
+}
+
+impl Given {
+    /// Reads or makes them. Last states are compared, too, where the direction has them.
+    fn of(args: &LinearVerifyArgs) -> Result<Given, Error> {
+        let semantics = &args.semantics;
+        if let Some(shape) = &args.shape {
+            if args.per_dim && !semantics.rule.is_gated() {
+                let found = format!("given with --rule {}", semantics.rule.name());
+                let allowed = "with the rules gated and gated-delta".into();
+                return Err(Error::Argument { argument: "per-dim", found, allowed });
+            }
+            let semantics = Semantics { states: true, ..Semantics::of(semantics, args.per_dim) };
+            let dtype = args.dtype.unwrap_or(DType::F32);
+            return Ok(Given::Random(Sample::new(shape, &semantics, dtype)?));
+        }
+        let present_state = semantics.direction() != Direction::Bidirectional;
+        Ok(Given::Files(LinearJob::load(&args.tensors, semantics, Written { present_state })?))
+    }
+
+    fn problem(&self) -> &Problem {
+        match self {
+            Given::Files(job) => &job.problem,
+            Given::Random(sample) => &sample.problem,
+        }
+    }
+
+    fn inputs(&self) -> Result<Inputs<'_>, Error> {
+        match self {
+            Given::Files(job) => job.inputs(),
+            Given::Random(sample) => Ok(sample.inputs()),
+        }
+    }
+}
+
+/// What a form has computed.
+struct Run {
+    case: Case,
+    /// What the bound knows of each sequence.
+    executed: Vec<Executed>,
+    output: Buffer,
+    present: Option<Vec<f32>>,
+}
+
+/// Runs a form; none if the problem does not have it and nobody named it. Where an answer is given, it is planned alone.
+fn run(args: &LinearVerifyArgs, engine: &Engine, given: &Given, form: Form) -> Result<Option<Run>, Error> {
+    let (problem, inputs) = (given.problem(), given.inputs()?);
+    let form_args = FormArgs { form: FormFlag::Forced(form), ..args.form };
+    let plan = match engine.linear_plan(problem, &args.host.plan_options(&form_args)) {
+        Ok(plan) => plan,
+        Err(PlanError::Linear(why)) if args.form.form == FormFlag::Auto => {
+            say(&format!("form {} is left out: {why}", form.name()));
+            return Ok(None);
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let count = |operand| problem.memory(operand).map_or(0, |memory| memory.elements);
+    let mut output = Buffer::zeros("out", problem.spec().dtype, count(Operand::Output))?;
+    let has_states = problem.spec().present_state.is_some();
+    let present = has_states.then(|| zeros::<f32>("present-state", count(Operand::PresentState)));
+    let mut present = present.transpose()?;
+    let backend = match args.y {
+        Some(_) => plan.backend(),
+        None => {
+            let mut workspace = plan.workspace()?;
+            leaves_enough("budget", plan.workspace_bytes())?;
+            let outputs =
+                Outputs { output: Some(output.elements_mut()), present_state: present.as_deref_mut() };
+            plan.bind(inputs, outputs, &mut workspace)?.run()?.backend
+        }
+    };
+    let case = Case {
+        what: "linear verify",
+        rule: problem.rule().name(),
+        direction: problem.spec().direction.name(),
+        form: form.name(),
+        chunk: plan.division_of(backend).chunk,
+        backend: backend.to_string(),
+        kernel: plan.kernel_of(backend),
+        threads: engine.threads(),
+        verdict: Verdict::NoClaim,
+        judged: Judged::default(),
+    };
+    let executed = (0..problem.sequences())
+        .map(|at| plan.executed_of(backend, problem.sequence(inputs.cu_seqlens, at).tokens))
+        .collect();
+    Ok(Some(Run { case, executed, output, present }))
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Wrong requests, failing devices, answers that rounding does not explain, and answers about which nothing can be said.
+pub fn verify(args: &LinearVerifyArgs) -> Result<(), Error> {
+    let given = Given::of(args)?;
+    let problem = given.problem();
+    let engine = args.host.engine()?;
+    let named = args.form.form.form();
+    let answer = args.y.as_ref().map(|source| answer(source, problem, &given)).transpose()?;
+    let forms = match (named, &answer) {
+        (Some(form), _) => vec![form],
+        (None, Some(_)) => vec![Form::Recurrent],
+        (None, None) => Form::ALL.to_vec(),
+    };
+    let mut runs = Vec::new();
+    for form in forms {
+        runs.extend(run(args, &engine, &given, form)?);
+    }
+    let answers: Vec<Answer<'_>> = runs
+        .iter()
+        .map(|run| Answer {
+            executed: &run.executed,
+            output: answer.as_ref().and_then(Tensor::elements).unwrap_or_else(|| run.output.elements()),
+            present: run.present.as_deref().filter(|_| answer.is_none()),
+        })
+        .collect();
+    let tasks = answers.len() * problem.sequences() * problem.state_heads();
+    let work = super::run::operations(problem) * answers.len() as f64;
+    let bar = progress::bar(tasks as u64, work / 5e8);
+    bar.set_message("states in f64");
+    let judged = judge(problem, &given.inputs()?, &answers, &bar);
+    bar.finish_and_clear();
+    let judged = judged?;
+    if let Given::Files(job) = &given {
+        job.unchanged()?;
+    }
+    answer.as_ref().map_or(Ok(()), Tensor::unchanged)?;
+    let named = args.y.as_ref().map(ToString::to_string);
+    let mut out = std::io::stdout().lock();
+    let mut verdicts = Vec::new();
+    for (Run { case, .. }, judged) in runs.into_iter().zip(judged) {
+        let case = Case { verdict: judged.verdict(), judged, ..case };
+        verdicts.push(case.verdict);
+        if args.json {
+            report::json(&mut out, &case)?;
+        } else {
+            print(&mut out, &case, named.as_deref())?;
+        }
+    }
+    let failed = verdicts.iter().filter(|verdict| **verdict == Verdict::Fail).count();
+    let verdict = match (failed, verdicts.iter().all(|verdict| *verdict == Verdict::Pass)) {
+        (0, true) => Verdict::Pass,
+        (0, false) => Verdict::NoClaim,
+        _ => Verdict::Fail,
+    };
+    let summary = Summary { what: "summary", verdict, forms: verdicts.len(), failed };
+    if args.json {
+        report::json(&mut out, &summary)?;
+    } else {
+        writeln!(out, "{}: {} forms, {failed} failed", verdict.name(), summary.forms)?;
+    }
+    let told = format!("{failed} of {} forms", summary.forms);
+    match verdict {
+        Verdict::Pass => Ok(()),
+        Verdict::Fail => Err(Error::Verification(told)),
+        Verdict::NoClaim => Err(Error::NoClaim("a bound is infinite".into())),
+    }
+}
+
+/// Prints a form.
+fn print(out: &mut impl Write, case: &Case, answer: Option<&str>) -> Result<(), Error> {
+    let Case { verdict, rule, direction, form, judged, .. } = case;
+    write!(out, "{} {rule} {direction}, form {form}", verdict.name())?;
+    match answer {
+        Some(answer) => writeln!(out, ": {}", crate::error::one_line(answer))?,
+        None => writeln!(
+            out,
+            " of chunks of {}: {}, {}, {} threads",
+            case.chunk, case.backend, case.kernel, case.threads
+        )?,
+    }
+    writeln!(
+        out,
+        "  |dY| / |Y| {:.2e}, max |dY| {:.2e}; used {:.2e} of the bound, gain {:.3}; of {} elements {} beyond, {} without a \
+         bound, {} not finite",
+        judged.rel_l2,
+        judged.max_abs,
+        judged.used,
+        judged.gain,
+        judged.elements,
+        judged.beyond,
+        judged.unclaimed,
+        judged.not_finite
+    )?;
+    if let (Verdict::Fail, Some(worst)) = (verdict, judged.worst) {
+        let [sequence, head, token, column] = worst.place;
+        let (axis, row) = if worst.tensor == "out" { ("head", "token") } else { ("state", "row") };
+        writeln!(
+            out,
+            "  worst: {} of sequence {sequence}, {axis} {head}, {row} {token}, column {column}: {:e}, allowed: {:e} within {:.2e}",
+            worst.tensor, worst.found, worst.truth, worst.bound
+        )?;
+    }
+    Ok(())
+}
+
+/// Reads the answer at `source`.
+fn answer(source: &Source, problem: &Problem, given: &Given) -> Result<Tensor, Error> {
+    let tensor = Tensor::load("y", source, Accept::Float)?;
+    let shape = match given {
+        Given::Files(job) => job.shapes[Operand::Output].clone(),
+        Given::Random(_) => problem.spec().output.shape().to_vec(),
+    };
+    let dtype = problem.spec().dtype;
+    let found = tensor.elements().map(|elements: Elements<'_>| elements.dtype());
+    if tensor.shape() != shape || !found.is_some_and(|found| found == dtype || found == DType::F32) {
+        let types = if dtype == DType::F32 { String::new() } else { " or f32".to_owned() };
+        return Err(Error::Argument {
+            argument: "y",
+            found: format!("{} {:?}", tensor.dtype().name(), tensor.shape()),
+            allowed: format!("{dtype}{types} {shape:?}, as the output of q and v"),
+        });
+    }
+    Ok(tensor)
+}

@@ -1,0 +1,171 @@
+// Linear attention by elsa.hpp: a gated delta rule against its recurrence, over float and over f16, states in place, and what
+// is refused. With and without ELSA_THROW.
+#include "common.hpp"
+
+namespace {
+
+const std::size_t heads = 4, states = 2, tokens = 21, dim = 8, width = 6;
+
+struct Data {
+    std::vector<float> q = noise(heads * tokens * dim, 31), k = noise(states * tokens * dim, 32),
+                       v = noise(states * tokens * width, 33), decay = noise(states * tokens, 34),
+                       beta = noise(states * tokens, 35), past = noise(states * dim * width, 36);
+    Data() {
+        for (float &x : k) x *= 0.5f;
+        for (float &x : decay) x = -0.5f * std::fabs(x);
+        for (float &x : beta) x = 0.5f + 0.5f * x;
+    }
+};
+
+// The answers and the last states, by the definition.
+std::vector<double> recurrence(const Data &x, std::vector<double> &s) {
+    std::vector<double> y(heads * tokens * width);
+    s.assign(x.past.begin(), x.past.end());
+    for (std::size_t h = 0; h < states; h++)
+        for (std::size_t t = 0; t < tokens; t++) {
+            const std::size_t row = h * tokens + t;
+            double *state = s.data() + h * dim * width;
+            for (std::size_t i = 0; i < dim * width; i++) state[i] *= std::exp(static_cast<double>(x.decay[row]));
+            for (std::size_t c = 0; c < width; c++) {
+                double held = 0;
+                for (std::size_t i = 0; i < dim; i++) held += x.k[row * dim + i] * state[i * width + c];
+                const double written = x.beta[row] * (x.v[row * width + c] - held);
+                for (std::size_t i = 0; i < dim; i++) state[i * width + c] += x.k[row * dim + i] * written;
+            }
+            for (std::size_t o = h * heads / states; o < (h + 1) * heads / states; o++)
+                for (std::size_t c = 0; c < width; c++)
+                    for (std::size_t i = 0; i < dim; i++)
+                        y[(o * tokens + t) * width + c] +=
+                            0.25 * x.q[(o * tokens + t) * dim + i] * state[i * width + c];
+        }
+    return y;
+}
+
+template <class T, class G = float>
+elsa::linear_problem<T, G> described() {
+    elsa::linear_problem<T, G> p;
+    p.q = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, dim);
+    p.k = *elsa::view(ELSA_LAYOUT_BHND, 1, states, tokens, dim);
+    p.v = *elsa::view(ELSA_LAYOUT_BHND, 1, states, tokens, width);
+    p.out = *elsa::view(ELSA_LAYOUT_BHND, 1, heads, tokens, width);
+    const elsa_view rates = *elsa::view(ELSA_LAYOUT_BHND, 1, states, tokens, 1);
+    p.with_rule(ELSA_RULE_GATED_DELTA).with_decay(rates).with_beta(rates).with_scale(0.25f);
+    return p;
+}
+
+double distance(const std::vector<float> &found, const std::vector<double> &expected) {
+    CHECK(found.size() == expected.size());
+    double worst = 0;
+    for (std::size_t i = 0; i < found.size(); i++) {
+        const double e = std::fabs(found[i] - expected[i]);
+        if (!(e <= worst)) worst = e == e ? e : HUGE_VAL;
+    }
+    return worst;
+}
+
+void answers(const elsa::engine &engine) {
+    const Data x;
+    std::vector<double> last;
+    const std::vector<double> want = recurrence(x, last);
+    elsa::linear_problem<float> p = described<float>();
+    p.with_state_in_place(*elsa::view(ELSA_LAYOUT_BHND, 1, states, dim, width));
+    const auto plan = engine.linear_plan(p, elsa::linear_options().with_form(ELSA_FORM_CHUNK, 8)).value();
+    CHECK(plan.choice()->form == ELSA_FORM_CHUNK && plan.choice()->chunk == 8);
+    CHECK(plan.describe().ok());
+    const elsa::workspace room = plan.workspace().value();
+    std::vector<float> y(want.size()), state = x.past;
+    elsa::linear_inputs<float> in;
+    in.q = x.q;
+    in.k = x.k;
+    in.v = x.v;
+    in.decay = x.decay;
+    in.beta = x.beta;
+    elsa::linear_outputs<float> to;
+    to.out = y;
+    to.present_state = state;
+    elsa::report done;
+    CHECK(plan.run(room, in, to, &done).ok() && done.workers > 0);
+    CHECK(distance(y, want) < 1e-5 && distance(state, last) < 1e-5);
+
+    // A frame begins with what memory holds then.
+    const elsa::bound frame = plan.bind(room, in, to).value();
+    state = x.past;
+    const std::vector<float> before = y;
+    CHECK(frame.run().ok() && y == before);
+
+    // Plans of one kind share a workspace, and any form has the answer.
+    const auto other = engine.linear_plan(p, elsa::linear_options().with_form(ELSA_FORM_RECURRENT)).value();
+    const elsa::workspace both = elsa::shared_workspace(plan, other).value();
+    state = x.past;
+    CHECK(other.run(both, in, to).ok() && distance(y, want) < 1e-5);
+    state = x.past;
+    CHECK(plan.run(both, in, to).ok() && y == before);
+}
+
+// f16 tensors with decay and beta of f16, without states.
+void halves(const elsa::engine &engine) {
+    Data x;
+    std::fill(x.past.begin(), x.past.end(), 0.0f);
+    const auto narrow = [](std::vector<float> &from) {
+        std::vector<elsa::f16> to;
+        for (float &v : from) {
+            to.push_back(elsa::f16{to_f16(v)});
+            v = from_f16(to.back().bits);
+        }
+        return to;
+    };
+    const auto q = narrow(x.q), k = narrow(x.k), v = narrow(x.v), decay = narrow(x.decay), beta = narrow(x.beta);
+    std::vector<double> last;
+    const std::vector<double> want = recurrence(x, last);
+    elsa::linear_problem<elsa::f16, elsa::f16> p = described<elsa::f16, elsa::f16>();
+    CHECK(p.gate_dtype == ELSA_DTYPE_F16);
+    const auto plan = engine.linear_plan(p).value();
+    elsa::linear_inputs<elsa::f16, elsa::f16> in;
+    in.q = q;
+    in.k = k;
+    in.v = v;
+    in.decay = decay;
+    in.beta = beta;
+    std::vector<elsa::f16> y(want.size());
+    elsa::linear_outputs<elsa::f16> to;
+    to.out = y;
+    CHECK(plan.run(plan.workspace().value(), in, to).ok());
+    double worst = 0;
+    for (std::size_t i = 0; i < y.size(); i++) worst = std::max(worst, std::fabs(from_f16(y[i].bits) - want[i]));
+    CHECK(worst < 2e-3);
+}
+
+void refused(const elsa::engine &engine) {
+    elsa::linear_problem<float> p = described<float>();
+    p.has_beta = 0;
+    auto failed = engine.linear_plan(p);
+    CHECK(!failed.ok() && failed.status().code() == ELSA_STATUS_ARGUMENT);
+    CHECK(failed.message().find("beta") != std::string::npos);
+    p = described<float>();
+    p.gate_dtype = ELSA_DTYPE_F16;
+    failed = engine.linear_plan(p);
+    CHECK(failed.message().find("gate_dtype") != std::string::npos);
+    const elsa_linear_problem &plain = p;
+    CHECK(engine.linear_plan(plain).message().find("gate_dtype: 1") != std::string::npos);
+#ifdef ELSA_THROW
+    try {
+        static_cast<void>(failed.value());
+        CHECK(false);
+    } catch (const elsa::error &e) {
+        CHECK(e.code() == ELSA_STATUS_ARGUMENT);
+    }
+#endif
+}
+
+} // namespace
+
+int main() {
+    elsa::engine_options options;
+    options.threads = 2;
+    const elsa::engine engine = elsa::engine::create(options).value();
+    answers(engine);
+    halves(engine);
+    refused(engine);
+    std::printf("%d checks\n", checks);
+    return 0;
+}
