@@ -246,7 +246,9 @@ template <int DIMS, bool PER_DIM> struct Walk {
           find_tile(t, chunk);
           bring_tile(t);
         }
-        tiles[AHEAD ? t : 0].store(sm + t * TILE_BYTES, own || is_wide(), call.dtype, normalize);
+        Piece& tile = tiles[AHEAD ? t : 0];
+        if (own || (is_wide() && !norms)) tile.store(sm + t * TILE_BYTES);
+        else tile.store(sm + t * TILE_BYTES, is_wide(), call.dtype, normalize);
       }
     } else {
       UNROLL for (int t = 0; t < 2; t++)
