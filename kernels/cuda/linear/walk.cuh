@@ -200,12 +200,14 @@ template <int DIMS, bool PER_DIM> struct Walk {
   // What the chunk takes, as far as it lies in whole rows.
   INLINE void bring(int chunk) {
     const bool own = own_tiles(), whole = is_whole(chunk);
-    if (AHEAD && whole_tiles() && (whole || own)) {
-      UNROLL for (int t = 0; t < TILES; t++) bring_tile(t);
-    } else if (AHEAD) {
-      UNROLL for (int t = 0; t < TILES; t++) tiles[t].drop();
+    if (AHEAD) {
+      const bool all = whole_tiles() && (whole || own);
+      UNROLL for (int t = 0; t < TILES; t++) {
+        if (all && takes(t)) bring_tile(t);
+        else tiles[t].drop();
+      }
+      go_on();
     }
-    if (AHEAD) go_on();
     if (whole_values() && whole) {
       if (is_wide()) {
         value = load_f4(value_at);
