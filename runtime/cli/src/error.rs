@@ -279,11 +279,13 @@ impl Error {
                 | EngineError::Threads { .. }
                 | EngineError::Device { reason: DeviceError::Ordinal { .. } },
             )
-            | Error::Plan(PlanError::NoBackward | PlanError::NoLinear)
+            | Error::Plan(PlanError::NoBackward)
             | Error::Plan(PlanError::Linear(
                 LinearRefused::Chunk { .. }
                 | LinearRefused::Parts { .. }
                 | LinearRefused::Option { .. }
+                | LinearRefused::NotOnGpu { .. }
+                | LinearRefused::Large { .. }
                 | LinearRefused::Budget { .. },
             ))
             | Error::Plan(PlanError::Refused(
