@@ -22,54 +22,25 @@
 //! 2. **Substitution is as good as the recurrence.** With the computed rows `û` the formula of a chunk is *exactly* a
 //!    recurrence whose row `i` is off by the residual `ε_i`. So neither an inverse nor a condition number enters, and the
 //!    error grows as the model lets it grow: not at all while `β |k|² ≤ 2`, and by the gain beyond ([`Judged::gain`]).
-//! 3. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
+//! 3. **Errors have directions.** A delta rule shortens what a state is off along each key, and no norm sees that. So the
+//!    errors of all columns are held in an ellipsoid, too, which the tokens turn and shorten, and the lesser bound counts.
+//! 4. **The scan has two levels here, too.** What the maps `(A, b)` of the parts may be off is combined by the schedule that
 //!    combines the maps.
 
+mod executed;
 mod parts;
+mod shape;
 mod track;
 
 use super::data::Inputs;
 use super::problem::Problem;
-use super::rule::{Direction, Form, Gates};
+use super::rule::{Direction, Form};
 use super::token::Head;
 use crate::dtype::DType;
-use track::{Rates, Track};
+use shape::Shape;
+use track::{Rates, Run, Track};
 
-/// How the rows of a chunk of the delta rules are solved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Solve {
-    /// Row by row, each with the state before the chunk and the rows before it.
-    Rows,
-    /// From `W` and `U`, which do not know the state: `û = U − W S`. Both by substitution, or by an inverse `T` that is.
-    Factors,
-}
-
-/// What a run executed, as far as its error bound depends on it. A function of the plan and of the kernel's entry in the
-/// table of kernels.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Executed {
-    /// The order of operations.
-    pub form: Form,
-    /// Tokens that meet a state at once: 1 of the recurrence, the chunk of a chunked form, all of them of [`Form::Parallel`].
-    /// Of a scan, those within its parts.
-    pub chunk: usize,
-    /// Tokens of a part of [`Form::Scan`], of which the last may have fewer. Parts begin at its multiples.
-    pub part: usize,
-    /// Largest relative error of `exp` of a gate, or of a sum of gates, rounded to f32: that of the sum in f64 included.
-    pub exp_relative: f64,
-    /// Largest relative error of an element of a query with its scale, normalised where the problem asks for it.
-    pub query_relative: f64,
-    /// Largest relative error of an element of a key: zero unless the problem normalises.
-    pub key_relative: f64,
-    /// Largest number of roundings of a product in a sum over the dims of a key, its own included.
-    pub dims: usize,
-    /// Largest number of roundings of a product in a sum over the tokens of a chunk, its own included.
-    pub tokens: usize,
-    /// How the delta rules solve a chunk.
-    pub solve: Solve,
-    /// Base-2 logarithm of the largest factor into which gates per dim are split.
-    pub factored: f64,
-}
+pub use executed::{Executed, Solve};
 
 /// What a state's bound says beside the bounds of its answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +72,10 @@ const OUTWARD: f64 = 1.0 + 1e-6;
 pub fn scratch_len(problem: &Problem, executed: &Executed) -> Option<usize> {
     let (rows, columns) = (problem.key_dim(), problem.value_dim());
     let track = Track::len(rows, columns)?;
-    let whole = track.checked_add(rows.checked_mul(3)?)?.checked_add(columns.checked_mul(2)?)?;
+    let mut whole = track.checked_add(rows.checked_mul(3)?)?.checked_add(columns.checked_mul(2)?)?;
+    if problem.rule().is_delta() {
+        whole = whole.checked_add(Shape::len(rows)?)?.checked_add(columns)?;
+    }
     match (executed.form, problem.rule().is_delta()) {
         (Form::Scan, true) => {
             let parts = problem.tokens().div_ceil(executed.part.max(1));
@@ -148,7 +122,8 @@ pub fn head(
     let (vectors, scratch) = scratch.split_at_mut(3 * rows + 2 * columns);
     let mut gain = 0.0f64;
     for reverse in passes {
-        let mut pass = Pass { problem, head: &head, executed, rates: &rates, reverse: *reverse, state };
+        let run = Run { problem, head: &head, executed, rates: &rates, reverse: *reverse };
+        let mut pass = Pass { run, state };
         gain = gain.max(pass.run(to, vectors, scratch));
     }
     // What leaves: the sum of two passes, and the output's type.
@@ -181,49 +156,47 @@ fn largest(dtype: DType) -> f64 {
 
 /// One direction over the tokens of a state.
 struct Pass<'a> {
-    problem: &'a Problem,
-    head: &'a Head<'a>,
-    executed: &'a Executed,
-    rates: &'a Rates,
-    reverse: bool,
+    run: Run<'a>,
     state: usize,
 }
 
 impl Pass<'_> {
-    fn chunk(&self) -> usize {
-        self.executed.chunk.max(1)
-    }
-
     /// Adds the answers and bounds of the pass, leaves the last state, and returns the gain.
     fn run(&mut self, to: &mut Judgement<'_>, vectors: &mut [f64], scratch: &mut [f64]) -> f64 {
-        let (rows, columns) = (self.problem.key_dim(), self.problem.value_dim());
-        let delta = self.problem.rule().is_delta();
-        let scan = self.executed.form == Form::Scan;
+        let (rows, columns) = (self.run.problem.key_dim(), self.run.problem.value_dim());
+        let delta = self.run.problem.rule().is_delta();
+        let scan = self.run.executed.form == Form::Scan;
         let (token, query) = vectors.split_at_mut(2 * rows + 2 * columns);
         let (track, scratch) = scratch.split_at_mut(Track::len(rows, columns).unwrap_or(0));
-        let tokens = self.head.tokens;
-        let part = if scan { self.executed.part.max(1) } else { tokens.max(1) };
-        let chunk = self.chunk();
+        let (shape, scratch) = scratch.split_at_mut(if delta { Shape::len(rows).unwrap_or(0) } else { 0 });
+        let (scales, scratch) = scratch.split_at_mut(if delta { columns } else { 0 });
+        let tokens = self.run.head.tokens;
+        let part = if scan { self.run.executed.part.max(1) } else { tokens.max(1) };
+        let chunk = self.run.chunk();
         // Of a scan: the maps of parts in norm, or the roundings of every term.
         let mut scratch = scratch;
         if scan && delta {
             let (second, rest) = core::mem::take(&mut scratch).split_at_mut(track.len() + rows * columns);
-            parts::fold(self, part, token, second, rest);
+            parts::fold(&self.run, part, token, second, rest);
             scratch = rest;
         }
         let terms = if scan && !delta { 2 * rows * columns } else { 0 };
         let (terms, elements) = scratch.split_at_mut(terms);
-        let mut terms = parts::Terms::new(terms, self.rates);
+        let mut terms = parts::Terms::new(terms, self.run.rates);
 
-        self.head.past(to.present);
+        self.run.head.past(to.present);
         terms.start(to.present);
         let mut track = Track::new(track, rows, columns, delta);
-        let causal = self.problem.spec().direction != Direction::NonCausal;
+        if delta {
+            self.scales(to.present, &mut token[..columns], scales);
+            track.follow(Shape::new(shape, rows), scales);
+        }
+        let causal = self.run.problem.spec().direction != Direction::NonCausal;
         let mut gain = Gain::default();
         for i in 0..tokens {
             if scan && i > 0 && i.is_multiple_of(part) {
                 if delta {
-                    parts::start(self, i / part, elements, &mut track);
+                    parts::start(&self.run, i / part, elements, &mut track);
                 } else {
                     terms.end_part(tokens.div_ceil(part), &mut track);
                 }
@@ -231,15 +204,15 @@ impl Pass<'_> {
             if (i % part).is_multiple_of(chunk) {
                 track.begin(to.present);
             }
-            let at = if self.reverse { tokens - 1 - i } else { i };
-            let step = track.token(self.head, self.rates, at, to.present, token);
+            let at = self.run.token(i);
+            let step = track.token(self.run.head, self.run.rates, at, to.present, token);
             gain.pass(step.growth);
             terms.token(&token[..rows], &token[rows..2 * rows], &token[2 * rows..2 * rows + columns]);
             if causal {
                 self.answers(at, to, &track, query, false);
             }
             if (i % part + 1).is_multiple_of(chunk) || (i + 1) % part == 0 || i + 1 == tokens {
-                track.end(self.rates);
+                track.end(self.run.rates);
             }
         }
         if !causal {
@@ -253,6 +226,15 @@ impl Pass<'_> {
         gain.most
     }
 
+    /// The scale of each column: its largest value, or the norm of its past, if that is larger.
+    fn scales(&self, past: &[f64], value: &mut [f64], scales: &mut [f64]) {
+        parts::norms(scales, past);
+        for token in 0..self.run.head.tokens {
+            self.run.head.value(token, value);
+            scales.iter_mut().zip(&*value).for_each(|(scale, v)| *scale = scale.max(libm::fabs(*v)));
+        }
+    }
+
     /// Adds the answers of the heads that read the state at a token, and their bounds.
     fn answers(
         &self,
@@ -262,18 +244,18 @@ impl Pass<'_> {
         query: &mut [f64],
         last: bool,
     ) {
-        let columns = self.problem.value_dim();
-        let (first, readers) = self.problem.readers(self.state);
-        let scale = f64::from(self.problem.scale());
+        let columns = self.run.problem.value_dim();
+        let (first, readers) = self.run.problem.readers(self.state);
+        let scale = f64::from(self.run.problem.scale());
         for reader in 0..readers {
-            self.head.query(first + reader, token, query);
+            self.run.head.query(first + reader, token, query);
             query.iter_mut().for_each(|q| *q *= scale);
-            let at = (reader * self.head.tokens + token) * columns;
+            let at = (reader * self.run.head.tokens + token) * columns;
             let output = &mut to.output[at..at + columns];
             for (q, row) in query.iter().zip(to.present.chunks_exact(columns)) {
                 output.iter_mut().zip(row).for_each(|(o, s)| *o += q * s);
             }
-            track.answer(self.rates, query, &mut to.output_error[at..at + columns], last);
+            track.answer(self.run.rates, query, &mut to.output_error[at..at + columns], last);
         }
     }
 }
@@ -288,13 +270,9 @@ struct Gain {
 impl Gain {
     fn pass(&mut self, growth: f64) {
         self.running = growth * if self.running > 1.0 { self.running } else { 1.0 };
-        if !(self.running <= self.most) {
+        // NaN stays.
+        if self.running > self.most || self.running.is_nan() {
             self.most = self.running;
         }
     }
-}
-
-/// Whether gates are split into factors: per dim, and more than one token at once.
-fn splits(problem: &Problem, executed: &Executed) -> bool {
-    problem.gates() == Gates::PerDim && executed.chunk > 1
 }

@@ -16,8 +16,7 @@
 //! with Frobenius norms `F ≤ √d_k ‖A‖ + δA`, which a product of magnitudes needs. The scan that a run executes is executed
 //! over these.
 
-use super::Pass;
-use super::track::{Rates, Step, Track, UNIT};
+use super::track::{Rates, Run, Step, Track, UNIT};
 use crate::scan::{Slots, blelloch};
 
 /// Sums over the terms of a state, of diagonal rules.
@@ -26,7 +25,9 @@ pub(super) struct Terms<'a> {
     magnitude: &'a mut [f64],
     roundings: &'a mut [f64],
     step: f64,
+    write: f64,
     exp: f64,
+    lost: f64,
     /// Largest number of roundings of a term so far.
     most: f64,
 }
@@ -35,7 +36,15 @@ impl<'a> Terms<'a> {
     pub fn new(scratch: &'a mut [f64], rates: &Rates) -> Terms<'a> {
         scratch.fill(0.0);
         let (magnitude, roundings) = scratch.split_at_mut(scratch.len() / 2);
-        Terms { magnitude, roundings, step: rates.step, exp: rates.exp, most: 0.0 }
+        Terms {
+            magnitude,
+            roundings,
+            step: rates.step,
+            write: rates.write,
+            exp: rates.exp,
+            lost: rates.lost,
+            most: rates.write,
+        }
     }
 
     /// Begins with the past state.
@@ -53,8 +62,8 @@ impl<'a> Terms<'a> {
                 let term = libm::fabs(k * v);
                 let kept = |x: f64| if *a == 0.0 { 0.0 } else { x * a };
                 *m = kept(*m) + term;
-                let lost = 2.0 * f64::from(f32::MIN_POSITIVE) * (1.0 + *m + libm::fabs(*v)) / UNIT;
-                *r = kept(*r) + self.step * *m + lost;
+                let lost = self.lost * (1.0 + *m + libm::fabs(*v)) / UNIT;
+                *r = kept(*r) + self.step * *m + self.write * term + lost;
             }
         }
     }
@@ -116,6 +125,10 @@ impl Slots for Norms<'_> {
             return;
         }
         let [a1, d1, a2, d2] = [one[0], one[1], two[0], two[1]];
+        // Nothing is left of what came before, be it NaN.
+        if a2 == 0.0 && d2 == 0.0 {
+            return;
+        }
         let frobenius = root * a2 + d2;
         for c in 0..columns {
             let (b1, e1) = (one[3 + c], one[3 + columns + c]);
@@ -149,7 +162,7 @@ pub(super) fn len(columns: usize, parts: usize) -> Option<usize> {
 /// Folds the parts of `part` tokens of a delta rule, and scans them. `scratch` holds a track and a state, `elements` has
 /// [`len`] values.
 pub(super) fn fold(
-    pass: &Pass<'_>,
+    pass: &Run<'_>,
     part: usize,
     vectors: &mut [f64],
     scratch: &mut [f64],
@@ -175,12 +188,11 @@ pub(super) fn fold(
             if first {
                 track.begin(state);
             }
-            let at = if pass.reverse { tokens - 1 - i } else { i };
-            let step = track.token(pass.head, pass.rates, at, state, vectors);
+            let step = track.token(pass.head, pass.rates, pass.token(i), state, vectors);
             matrix.token(pass.rates, &step, first);
             if (i - run.start + 1).is_multiple_of(pass.chunk()) || i + 1 == run.end {
                 track.end(pass.rates);
-                matrix.off += pass.rates.state * matrix.terms + pass.rates.floor;
+                matrix.end(pass.rates);
             }
         }
         (element[0], element[1], element[2]) = (matrix.norm, matrix.off * root, 0.0);
@@ -196,7 +208,7 @@ pub(super) fn fold(
 }
 
 /// The norms of the columns of a state.
-fn norms(to: &mut [f64], state: &[f64]) {
+pub(super) fn norms(to: &mut [f64], state: &[f64]) {
     to.fill(0.0);
     for row in state.chunks_exact(to.len()) {
         to.iter_mut().zip(row).for_each(|(sum, s)| *sum += s * s);
@@ -215,16 +227,22 @@ struct Matrix {
     decay: f64,
     before: f64,
     rows: f64,
+    /// Whether a gate cleared all of it. It is zero then, exactly and for good.
+    cleared: bool,
 }
 
 impl Default for Matrix {
     fn default() -> Matrix {
-        Matrix { norm: 1.0, off: 0.0, terms: 1.0, decay: 1.0, before: 1.0, rows: 0.0 }
+        Matrix { norm: 1.0, off: 0.0, terms: 1.0, decay: 1.0, before: 1.0, rows: 0.0, cleared: false }
     }
 }
 
 impl Matrix {
     fn token(&mut self, rates: &Rates, step: &Step, first: bool) {
+        if step.gate == 0.0 || self.cleared {
+            (self.norm, self.off, self.cleared) = (0.0, 0.0, true);
+            return;
+        }
         let column = self.norm + self.off;
         if first {
             (self.terms, self.decay, self.before, self.rows) = (column, 1.0, column, 0.0);
@@ -245,17 +263,26 @@ impl Matrix {
         self.norm *= step.growth;
         self.terms += step.key * written;
     }
+
+    fn end(&mut self, rates: &Rates) {
+        if !self.cleared {
+            self.off += rates.state * self.terms + rates.floor;
+        }
+    }
 }
 
 /// What the state before part `p` may be off, by the scanned elements.
-pub(super) fn start(pass: &Pass<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
+pub(super) fn start(pass: &Run<'_>, p: usize, elements: &[f64], track: &mut Track<'_>) {
     let (rows, columns) = (pass.problem.key_dim(), pass.problem.value_dim());
     let len = 3 + 2 * columns;
     let (past, elements) = elements.split_at(columns);
     let element = &elements[p * len..(p + 1) * len];
     let frobenius = libm::sqrt(rows as f64) * element[0] + element[1];
     let (b, off) = element[3..].split_at(columns);
+    let cleared = frobenius == 0.0;
     for (((e, s), b), off) in track.errors().iter_mut().zip(past).zip(b).zip(off) {
+        let s = if cleared { 0.0 } else { *s };
         *e = element[1] * s + off + pass.rates.product * (frobenius * s + b + off) + pass.rates.floor;
     }
+    track.restart();
 }

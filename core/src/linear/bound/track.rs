@@ -1,6 +1,7 @@
 //! A state and what it may be off, token by token.
 
-use super::{Executed, Solve, splits};
+use super::executed::{Executed, Solve};
+use super::shape::Shape;
 use crate::dtype::DType;
 use crate::linear::problem::Problem;
 use crate::linear::token::{Gate, Head};
@@ -26,15 +27,18 @@ pub(super) struct Rates {
     pub solve: f64,
     /// Of a term in the state behind a chunk.
     pub state: f64,
-    /// Roundings, in units of `u`, of a term of a recurrence over one token.
+    /// Roundings, in units of `u`, of a term that passes a token of a recurrence, and of one that it writes.
     pub step: f64,
+    pub write: f64,
     /// Of an element of `b` behind a dense product with `A`.
     pub product: f64,
     /// Of an exponential, in units of `u`.
     pub exp: f64,
     /// What a sum may lose because terms are too small for f32.
     pub floor: f64,
-    /// How rows are solved.
+    /// What an element of the state may lose because it is too small, or because a gate is.
+    pub lost: f64,
+    /// Whether rows are solved by [`Solve::Factors`].
     pub factors: bool,
 }
 
@@ -54,18 +58,41 @@ impl Rates {
         } else {
             one(dims + tokens + 8, 2, 2, 0.0)
         };
-        let split = if splits(problem, executed) { libm::exp2(executed.factored) } else { 1.0 };
+        let tiny = TINY * libm::exp2(executed.factored);
         Rates {
-            answer: one(dims + tokens + 8, 2, 2, executed.query_relative),
-            read: one(dims + 2, 0, 0, executed.query_relative),
+            answer: one(dims + tokens + 5, 2, 2, executed.query_relative),
+            read: one(dims, 0, 0, executed.query_relative),
             solve,
-            state: one(tokens + 6, 1, 1, 0.0),
-            step: 4.0 + (executed.exp_relative + executed.key_relative) / UNIT,
+            state: one(tokens + 2, 1, 1, 0.0),
+            step: 1.0 + if problem.rule().is_gated() { 1.0 + executed.exp_relative / UNIT } else { 0.0 },
+            write: 1.0 + executed.key_relative / UNIT,
             product: one(problem.key_dim() + 3, 0, 0, 0.0),
             exp: executed.exp_relative / UNIT,
-            floor: TINY * (dims + tokens + 4) as f64 * split,
+            floor: tiny * (dims + tokens + 4) as f64,
+            lost: 2.0 * tiny,
             factors,
         }
+    }
+}
+
+/// The tokens of one state in one direction, and what a run executed.
+pub(super) struct Run<'a> {
+    pub problem: &'a Problem,
+    pub head: &'a Head<'a>,
+    pub executed: &'a Executed,
+    pub rates: &'a Rates,
+    pub reverse: bool,
+}
+
+impl Run<'_> {
+    /// Tokens of a chunk.
+    pub fn chunk(&self) -> usize {
+        self.executed.chunk.max(1)
+    }
+
+    /// The token that passes as number `i`.
+    pub fn token(&self, i: usize) -> usize {
+        if self.reverse { self.head.tokens - 1 - i } else { i }
     }
 }
 
@@ -93,14 +120,20 @@ pub(super) struct Track<'a> {
     /// Of solved factors: `‖S‖` before the chunk and the majorant of the rows in norm, `[d_v]` each.
     before: &'a mut [f64],
     norms: &'a mut [f64],
+    /// `ε`, `[d_v]`.
+    own: &'a mut [f64],
     /// Gates since the chunk began, at most.
     decay: f64,
+    /// Of the delta rules: where errors point, in units of the scale of each column, `[d_v]`. A column whose scale is zero
+    /// is known by its norm alone.
+    shape: Shape<'a>,
+    scales: &'a mut [f64],
 }
 
 impl<'a> Track<'a> {
     /// f64 values of a track.
     pub fn len(rows: usize, columns: usize) -> Option<usize> {
-        rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(4)?)
+        rows.checked_mul(columns)?.checked_mul(2)?.checked_add(columns.checked_mul(5)?)
     }
 
     /// A track without error.
@@ -110,7 +143,8 @@ impl<'a> Track<'a> {
         let (error, rest) = rest.split_at_mut(rows * columns);
         let (small, rest) = rest.split_at_mut(columns);
         let (read, rest) = rest.split_at_mut(columns);
-        let (before, norms) = rest.split_at_mut(columns);
+        let (before, rest) = rest.split_at_mut(columns);
+        let (norms, own) = rest.split_at_mut(columns);
         let error = if delta { &mut error[..columns] } else { error };
         Track {
             columns,
@@ -120,8 +154,51 @@ impl<'a> Track<'a> {
             small,
             read,
             before,
-            norms: &mut norms[..columns],
+            norms,
+            own: &mut own[..columns],
             decay: 1.0,
+            shape: Shape::new(&mut [], 0),
+            scales: &mut [],
+        }
+    }
+
+    /// Follows where errors point, too, in units of `scales`, which has a number for each column.
+    pub fn follow(&mut self, shape: Shape<'a>, scales: &'a mut [f64]) {
+        for scale in &mut *scales {
+            if !scale.is_finite() {
+                *scale = 0.0;
+            }
+        }
+        (self.shape, self.scales) = (shape, scales);
+    }
+
+    /// Continues with the errors that [`Track::errors`] holds.
+    pub fn restart(&mut self) {
+        let length = self.largest(|track, c| track.error[c]);
+        self.shape.set(length);
+    }
+
+    /// The largest of `of` in units of the scales. Columns where it is not finite have no scale from here on.
+    fn largest(&mut self, of: impl Fn(&Track<'_>, usize) -> f64) -> f64 {
+        let mut largest = 0.0f64;
+        for c in 0..self.scales.len() {
+            if self.scales[c] > 0.0 {
+                let length = of(self, c) / self.scales[c];
+                if length.is_finite() {
+                    largest = largest.max(length);
+                } else {
+                    self.scales[c] = 0.0;
+                }
+            }
+        }
+        largest
+    }
+
+    /// The lesser of a bound by norm and one by the shape.
+    fn lesser(&self, c: usize, by_norm: f64, by_shape: f64) -> f64 {
+        match self.scales.get(c) {
+            Some(scale) if *scale > 0.0 => by_norm.min(scale * by_shape),
+            _ => by_norm,
         }
     }
 
@@ -186,6 +263,13 @@ impl<'a> Track<'a> {
         let turn = if turn <= 1.0 { 1.0 } else { turn };
         let step = Step { gate: most, key: libm::sqrt(squares), beta: libm::fabs(beta), growth: most * turn };
         self.decay *= most;
+        if most == 0.0 {
+            // The whole state was cleared by selection, and what it was off with it.
+            for what in [&mut *self.small, self.before, self.norms, self.error] {
+                what.fill(0.0);
+            }
+            self.decay = 0.0;
+        }
 
         self.read.fill(0.0);
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
@@ -221,12 +305,13 @@ impl<'a> Track<'a> {
                 let own = rates.solve * terms + floor;
                 magnitude += step.beta * step.key * most * self.error[c] + own;
                 self.error[c] = step.growth * self.error[c] + step.key * own;
+                self.own[c] = own;
             }
             self.read[c] = magnitude;
             self.small[c] = growing * self.small[c] + wide * magnitude;
         }
         // What is flushed in the state, and a gate that is: of each element, or of the whole column.
-        let lost = 2.0 * TINY;
+        let lost = rates.lost;
         for (x, row) in self.majorant.chunks_exact_mut(columns).enumerate() {
             let k = libm::fabs(key[x]);
             for (c, m) in row.iter_mut().enumerate() {
@@ -241,8 +326,24 @@ impl<'a> Track<'a> {
         if self.delta {
             let lost = lost * libm::sqrt(rows as f64);
             self.error.iter_mut().zip(&*self.small).for_each(|(e, small)| *e += lost * (1.0 + small));
+            if !self.scales.is_empty() {
+                let own = self.largest(|track, c| track.own[c]);
+                let lost = self.largest(|track, c| lost * (1.0 + track.small[c]));
+                self.shape.pass(gates, most, key, beta);
+                self.shape.add_along(key, squares, own);
+                self.shape.add(lost);
+                self.shorten();
+            }
         }
         step
+    }
+
+    /// No error is longer than the shape has it.
+    fn shorten(&mut self) {
+        let length = self.shape.length();
+        for c in 0..self.scales.len() {
+            self.error[c] = self.lesser(c, self.error[c], length);
+        }
     }
 
     /// Ends a chunk: its terms are rounded into the state.
@@ -255,13 +356,21 @@ impl<'a> Track<'a> {
         for row in self.majorant.chunks_exact(self.columns) {
             self.read.iter_mut().zip(row).for_each(|(sum, m)| *sum += m * m);
         }
-        self.error.iter_mut().zip(&*self.read).for_each(|(e, sum)| *e += rates.state * libm::sqrt(*sum));
+        self.read.iter_mut().for_each(|sum| *sum = rates.state * libm::sqrt(*sum));
+        self.error.iter_mut().zip(&*self.read).for_each(|(e, length)| *e += length);
+        if !self.scales.is_empty() {
+            let length = self.largest(|track, c| track.read[c]);
+            self.shape.add(length);
+            self.shorten();
+        }
     }
 
     /// Adds the bounds of an answer whose query, with its scale, is `query`. `last` if the state is complete.
     pub fn answer(&self, rates: &Rates, query: &[f64], to: &mut [f64], last: bool) {
         let rate = if last { rates.read } else { rates.answer };
-        let norm = libm::sqrt(query.iter().map(|q| q * q).sum());
+        let squares: f64 = query.iter().map(|q| q * q).sum();
+        let norm = libm::sqrt(squares);
+        let along = if self.scales.is_empty() { 0.0 } else { self.shape.along(query, squares) };
         for (x, (q, row)) in query.iter().zip(self.majorant.chunks_exact(self.columns)).enumerate() {
             let q = libm::fabs(*q);
             for (c, (to, m)) in to.iter_mut().zip(row).enumerate() {
@@ -271,7 +380,7 @@ impl<'a> Track<'a> {
         }
         for (c, to) in to.iter_mut().enumerate() {
             if self.delta {
-                *to += norm * self.error[c];
+                *to += self.lesser(c, norm * self.error[c], along);
             }
             *to += rates.floor * (2.0 + (1.0 + norm) * self.small[c]);
         }
@@ -281,6 +390,13 @@ impl<'a> Track<'a> {
     pub fn spread(&self, to: &mut [f64]) {
         for row in to.chunks_exact_mut(self.error.len()) {
             row.copy_from_slice(self.error);
+        }
+        if self.scales.is_empty() {
+            return;
+        }
+        for (x, row) in to.chunks_exact_mut(self.columns).enumerate() {
+            let of_row = self.shape.of_row(x);
+            row.iter_mut().enumerate().for_each(|(c, e)| *e = self.lesser(c, *e, of_row));
         }
     }
 }

@@ -17,7 +17,8 @@
 //!    the delta rules. No inverse and no power of it is formed.
 //! 2. **Gates are summed in f64**, from token `i` back to `j`, so that no large sum cancels another.
 //! 3. **A gate of `−∞` cuts the sums off.** Tokens before it, and the state, are left out: nothing is multiplied by zero.
-//! 4. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` where every sum of the chunk stays within `2^±FACTORED`;
+//! 4. **Long sums are sums of short ones**, of segments that are added one after the other.
+//! 5. **Gates per dim factor** into `exp(G_i)` and `exp(−G_j)` where every sum of the chunk stays within `2^±FACTORED`;
 //!    elsewhere every pair of tokens has its own exponential.
 
 use super::stage::{Sink, Stage};
@@ -27,6 +28,41 @@ use core::ops::Range;
 
 /// Base-2 logarithm of the largest factor into which gates per dim are split.
 pub(super) const FACTORED: f64 = 50.0;
+
+/// Terms of a sum that are added one after the other. Longer sums are sums of such sums.
+const SEGMENT: usize = 16;
+/// Sums over which the dims of a dot product are dealt out in turn.
+const LANES: usize = 8;
+
+/// Largest number of roundings of a product in a sum of `n` of them, its own included.
+pub(super) fn roundings(n: usize) -> usize {
+    let segments = n.min(SEGMENT) + n.div_ceil(SEGMENT) + 1;
+    segments.max(n.div_ceil(LANES) + 4)
+}
+
+/// `to ← to + Σ_j scores_j rows_j`, in segments. `part` is a row of spare values.
+fn add_rows<'a>(to: &mut [f32], part: &mut [f32], scores: &[f32], rows: impl Iterator<Item = &'a [f32]>) {
+    let mut rows = rows;
+    for scores in scores.chunks(SEGMENT) {
+        part.fill(0.0);
+        for (score, row) in scores.iter().zip(&mut rows) {
+            part.iter_mut().zip(row).for_each(|(part, x)| *part += score * x);
+        }
+        to.iter_mut().zip(&*part).for_each(|(to, part)| *to += part);
+    }
+}
+
+/// `x · y`.
+fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    for (x, y) in x.chunks(LANES).zip(y.chunks(LANES)) {
+        for ((sum, x), y) in sums.iter_mut().zip(x).zip(y) {
+            *sum += x * y;
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
+}
 
 /// Scratch of a chunk. Rows are those of tokens unless they say otherwise.
 pub(super) struct Room<'a> {
@@ -50,8 +86,11 @@ pub(super) struct Room<'a> {
     scores: &'a mut [f32],
     /// What they read, `[vectors, d_v]`, and at least `d_k` values.
     reads: &'a mut [f32],
-    /// `[max(d_k, d_v)]`.
+    /// What is left of the rows of a state, `[d_k]`; negative where a row was cleared.
+    kept: &'a mut [f32],
+    /// `[max(d_k, d_v)]` each.
     row: &'a mut [f32],
+    part: &'a mut [f32],
 }
 
 impl<'a> Room<'a> {
@@ -63,7 +102,7 @@ impl<'a> Room<'a> {
         let token = rows.checked_add(gates)?.checked_add(factors)?.checked_add(columns)?;
         let token = token.checked_add(1)?.checked_add(vectors)?;
         let vector = rows.checked_add(columns)?;
-        let rest = rows.checked_add(rows.max(columns))?;
+        let rest = rows.checked_mul(2)?.checked_add(rows.max(columns).checked_mul(2)?)?;
         chunk.checked_mul(token)?.checked_add(vectors.checked_mul(vector)?)?.checked_add(rest)
     }
 
@@ -96,7 +135,9 @@ impl<'a> Room<'a> {
             vectors: part(vectors * rows),
             scores: part(vectors * chunk),
             reads: part(vectors * columns + rows),
+            kept: part(rows),
             row: part(rows.max(columns)),
+            part: part(rows.max(columns)),
         }
     }
 
@@ -131,8 +172,7 @@ impl<'a> Room<'a> {
             let mut sum = 0.0;
             for at in (x..n * d).step_by(d) {
                 sum += f64::from(self.logs[at]);
-                // Neither where it is NaN.
-                if !(libm::fabs(sum) <= FACTORED * LN_2) {
+                if libm::fabs(sum) > FACTORED * LN_2 || sum.is_nan() {
                     return false;
                 }
                 self.up[at] = libm::exp(sum) as f32;
@@ -155,53 +195,81 @@ impl<'a> Room<'a> {
     ) -> usize {
         let (d, columns) = (self.rows, self.columns);
         if self.gates > 1 {
-            self.reads[from * columns..to * columns].fill(0.0);
-            for s in from..to {
-                self.scores[s * chunk..=s * chunk + i].fill(0.0);
-            }
-            let mut earliest = i;
-            for x in 0..d {
-                let (first, kept) = if factored { (0, Some(self.up[i * d + x])) } else { self.decay(x, i) };
-                earliest = earliest.min(first);
-                for s in from..to {
-                    let vector = self.vectors[s * d + x];
-                    let scores = &mut self.scores[s * chunk..=s * chunk + i];
-                    if factored {
-                        let vector = vector * self.up[i * d + x];
-                        for (j, score) in scores.iter_mut().enumerate() {
-                            *score += vector * self.down[j * d + x];
-                        }
-                    } else {
-                        for j in first..=i {
-                            scores[j] += vector * (self.left[j] * self.keys[j * d + x]);
-                        }
-                    }
-                    if let Some(kept) = kept {
-                        let reads = &mut self.reads[s * columns..(s + 1) * columns];
-                        let row = &state[x * columns..(x + 1) * columns];
-                        reads.iter_mut().zip(row).for_each(|(read, s)| *read += vector * kept * s);
-                    }
-                }
-            }
-            return earliest;
+            return self.read_dims(i, state, from, to, chunk, factored);
         }
         let (first, kept) = self.decay(0, i);
         for s in from..to {
             let vector = &self.vectors[s * d..(s + 1) * d];
             for j in first..=i {
-                let dot =
-                    vector.iter().zip(&self.keys[j * d..(j + 1) * d]).fold(0.0, |sum, (x, k)| sum + x * k);
-                self.scores[s * chunk + j] = dot * self.left[j];
+                self.scores[s * chunk + j] = dot(vector, &self.keys[j * d..(j + 1) * d]) * self.left[j];
             }
             let reads = &mut self.reads[s * columns..(s + 1) * columns];
             reads.fill(0.0);
             let Some(kept) = kept else { continue };
-            for (x, row) in vector.iter().zip(state.chunks_exact(columns)) {
-                let x = x * kept;
-                reads.iter_mut().zip(row).for_each(|(read, s)| *read += x * s);
-            }
+            add_rows(reads, &mut self.part[..columns], vector, state.chunks_exact(columns));
+            reads.iter_mut().for_each(|read| *read *= kept);
         }
         first
+    }
+
+    /// [`Room::read`] with gates per dim.
+    fn read_dims(
+        &mut self,
+        i: usize,
+        state: &[f32],
+        from: usize,
+        to: usize,
+        chunk: usize,
+        factored: bool,
+    ) -> usize {
+        let (d, columns) = (self.rows, self.columns);
+        let mut earliest = if factored { 0 } else { i };
+        for s in from..to {
+            self.scores[s * chunk..=s * chunk + i].fill(0.0);
+        }
+        if factored {
+            self.kept.copy_from_slice(&self.up[i * d..(i + 1) * d]);
+            for s in from..to {
+                let grown = &mut self.row[..d];
+                let vector = self.vectors[s * d..(s + 1) * d].iter().zip(&*self.kept);
+                grown.iter_mut().zip(vector).for_each(|(to, (x, up))| *to = x * up);
+                let scores = &mut self.scores[s * chunk..=s * chunk + i];
+                for (score, down) in scores.iter_mut().zip(self.down.chunks_exact(d)) {
+                    *score = dot(grown, down);
+                }
+            }
+        } else {
+            for x in 0..d {
+                let (first, kept) = self.decay(x, i);
+                earliest = earliest.min(first);
+                self.kept[x] = kept.unwrap_or(-1.0);
+                for s in from..to {
+                    let vector = self.vectors[s * d + x];
+                    for j in first..=i {
+                        self.scores[s * chunk + j] += vector * (self.left[j] * self.keys[j * d + x]);
+                    }
+                }
+            }
+        }
+        for s in from..to {
+            let reads = &mut self.reads[s * columns..(s + 1) * columns];
+            reads.fill(0.0);
+            let part = &mut self.part[..columns];
+            for segment in (0..d).step_by(SEGMENT) {
+                part.fill(0.0);
+                for x in segment..d.min(segment + SEGMENT) {
+                    // Not of a row that was cleared, whatever it held.
+                    if self.kept[x] < 0.0 {
+                        continue;
+                    }
+                    let w = self.vectors[s * d + x] * self.kept[x];
+                    let row = &state[x * columns..(x + 1) * columns];
+                    part.iter_mut().zip(row).for_each(|(part, s)| *part += w * s);
+                }
+                reads.iter_mut().zip(&*part).for_each(|(read, part)| *read += part);
+            }
+        }
+        earliest
     }
 
     /// Passes the `n` tokens from `first` on: their answers go to `sink`, and `state` is advanced if `advance`.
@@ -234,19 +302,17 @@ impl<'a> Room<'a> {
             stage.value(first + i, written);
             if let Some(beta) = stage.beta(first + i) {
                 let read = &mut self.reads[..columns];
-                for (score, u) in self.scores[..i].iter().zip(before.chunks_exact(columns)).skip(start) {
-                    read.iter_mut().zip(u).for_each(|(read, u)| *read += score * u);
-                }
+                let before = before.chunks_exact(columns).skip(start);
+                add_rows(read, &mut self.part[..columns], &self.scores[start.min(i)..i], before);
                 written.iter_mut().zip(read).for_each(|(u, read)| *u = beta * (*u - *read));
             }
             let Some(sink) = &mut sink else { continue };
             for reader in 0..readers {
                 let s = 1 + reader;
                 let read = &mut self.reads[s * columns..(s + 1) * columns];
-                let scores = &self.scores[s * chunk..=s * chunk + i];
-                for (score, u) in scores.iter().zip(self.written.chunks_exact(columns)).skip(start) {
-                    read.iter_mut().zip(u).for_each(|(read, u)| *read += score * u);
-                }
+                let scores = &self.scores[s * chunk + start..=s * chunk + i];
+                let written = self.written.chunks_exact(columns).skip(start);
+                add_rows(read, &mut self.part[..columns], scores, written);
                 sink.take(stage, reader, first + i, read);
             }
         }
@@ -266,10 +332,15 @@ impl<'a> Room<'a> {
             let (first, kept) = decay;
             let sum = &mut self.row[..columns];
             sum.fill(0.0);
-            for j in first..n {
-                let k = self.left[j] * self.keys[j * d + x];
-                let u = &self.written[j * columns..(j + 1) * columns];
-                sum.iter_mut().zip(u).for_each(|(sum, u)| *sum += k * u);
+            let part = &mut self.part[..columns];
+            for segment in (first..n).step_by(SEGMENT) {
+                part.fill(0.0);
+                for j in segment..n.min(segment + SEGMENT) {
+                    let k = self.left[j] * self.keys[j * d + x];
+                    let u = &self.written[j * columns..(j + 1) * columns];
+                    part.iter_mut().zip(u).for_each(|(part, u)| *part += k * u);
+                }
+                sum.iter_mut().zip(&*part).for_each(|(sum, part)| *sum += part);
             }
             let row = &mut state[x * columns..(x + 1) * columns];
             for (s, sum) in row.iter_mut().zip(sum) {
@@ -301,12 +372,9 @@ impl<'a> Room<'a> {
             u.fill(0.0);
         }
         if let Some(beta) = stage.beta(i) {
-            // The product is subtracted whole, as the rule has it.
             let read = &mut self.reads[..columns];
             read.fill(0.0);
-            for (k, row) in key.iter().zip(state.chunks_exact(columns)) {
-                read.iter_mut().zip(row).for_each(|(read, s)| *read += k * s);
-            }
+            add_rows(read, &mut self.part[..columns], key, state.chunks_exact(columns));
             u.iter_mut().zip(read).for_each(|(u, read)| *u = beta * (*u - *read));
         }
         for (k, row) in key.iter().zip(state.chunks_exact_mut(columns)) {
@@ -321,9 +389,7 @@ impl<'a> Room<'a> {
         for reader in 0..readers {
             stage.query(head + reader, i, query);
             read.fill(0.0);
-            for (q, row) in query.iter().zip(state.chunks_exact(self.columns)) {
-                read.iter_mut().zip(row).for_each(|(read, s)| *read += q * s);
-            }
+            add_rows(read, &mut self.part[..self.columns], query, state.chunks_exact(self.columns));
             sink.take(stage, reader, i, read);
         }
     }

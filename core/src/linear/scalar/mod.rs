@@ -25,7 +25,7 @@ use super::bound::{Executed, Solve};
 use super::data::{Inputs, Outputs};
 use super::law::{Affine, AffineSlots};
 use super::problem::Problem;
-use super::rule::{Direction, Form};
+use super::rule::{Direction, Form, Gates};
 use crate::argument::ArgumentError;
 use crate::dtype::DType;
 use crate::scan::{Form as ScanForm, Scan, blelloch};
@@ -116,20 +116,21 @@ pub fn scratch_len(problem: &Problem, walk: &Walk) -> Option<usize> {
 /// The structure and the arithmetic that [`run`] executes, for the bound of its error.
 #[must_use]
 pub fn executed(problem: &Problem, walk: &Walk) -> Executed {
-    let tokens = problem.tokens();
-    let chunk = walk.chunk_of(tokens);
+    let (rows, chunk) = (problem.key_dim(), walk.chunk_of(problem.tokens()));
+    let factors = chunk > 1 && problem.gates() == Gates::PerDim;
     Executed {
         form: walk.form,
         chunk,
         part: walk.part,
         // The nearest f32 number to a power of e that f64 has to a unit in the last place.
-        exp_relative: 1.001 * UNIT,
+        exp_relative: if problem.rule().is_gated() { 1.001 * UNIT } else { 0.0 },
         query_relative: 1.001 * UNIT,
         key_relative: if problem.spec().normalize.is_some() { 1.001 * UNIT } else { 0.0 },
-        dims: problem.key_dim(),
-        tokens: chunk,
+        // Where gates do not factor, products with keys are one chain.
+        dims: if factors { chunk::roundings(rows).max(rows + 2) } else { chunk::roundings(rows) },
+        tokens: if chunk == 1 { 1 } else { chunk::roundings(chunk) },
         solve: Solve::Rows,
-        factored: chunk::FACTORED,
+        factored: if factors { chunk::FACTORED } else { 0.0 },
     }
 }
 
